@@ -1,0 +1,51 @@
+# One compile profile for the whole repository, and the functions by which each folder states what it is.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_SCAN_FOR_MODULES ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+
+set(TESSERA_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
+add_compile_options(-fno-semantic-interposition)
+if(TESSERA_SANITIZE)
+  add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${TESSERA_SANITIZE})
+endif()
+add_link_options(-fuse-ld=lld)
+
+set(TESSERA_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Werror)
+
+# tessera_module(NAME INTERFACE a.cppm... SOURCES a.cpp... IMPORTS module...)
+# One folder under modules/ = one named module tessera.NAME, a part of the library libtessera.
+# IMPORTS states the modules that it may import; cmake/check_imports.py holds it to that.
+function(tessera_module name)
+  cmake_parse_arguments(ARG "" "" "INTERFACE;SOURCES;IMPORTS" ${ARGN})
+  if(ARG_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "tessera_module(${name}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
+  endif()
+  list(TRANSFORM ARG_INTERFACE PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  target_sources(tessera
+    PUBLIC FILE_SET modules_${name} TYPE CXX_MODULES BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_INTERFACE}
+    PRIVATE ${ARG_SOURCES})
+  set_property(GLOBAL APPEND PROPERTY TESSERA_MODULES ${name})
+endfunction()
+
+# tessera_test(NAME SOURCES a.cpp... [LIBRARIES lib...] [LABELS label...] [TIMEOUT seconds])
+# A Catch2 program and one ctest entry; its main is tests/support/main.cpp.
+function(tessera_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  if(ARG_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "tessera_test(${name}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(test_${name} ${ARG_SOURCES})
+  target_link_libraries(test_${name} PRIVATE tessera tessera_test_main ${ARG_LIBRARIES})
+  target_compile_options(test_${name} PRIVATE ${TESSERA_WARNINGS})
+  add_test(NAME ${name} COMMAND test_${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()

@@ -1,0 +1,130 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+module tessera.base;
+
+namespace tessera {
+namespace {
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row[b.size()];
+}
+
+/// Glob over a whole name; `*` stops at dots, `**` does not.
+bool glob(std::string_view name, std::string_view pattern) {
+  if (pattern.empty()) {
+    return name.empty();
+  }
+  if (pattern.front() != '*') {
+    return !name.empty() &&
+           (pattern.front() == '?' ? name.front() != '.' : name.front() == pattern.front()) &&
+           glob(name.substr(1), pattern.substr(1));
+  }
+  const bool over_parts = pattern.starts_with("**");
+  const std::string_view rest = pattern.substr(over_parts ? 2 : 1);
+  for (std::size_t i = 0; i <= name.size(); ++i) {
+    if (glob(name.substr(i), rest)) {
+      return true;
+    }
+    if (i < name.size() && name[i] == '.' && !over_parts) {
+      return false;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string nearest_name(std::string_view name, std::span<const std::string> known) {
+  std::string best;
+  std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
+  for (const std::string& candidate : known) {
+    const std::size_t distance = edit_distance(name, candidate);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::string did_you_mean(std::string_view name, std::span<const std::string> known) {
+  const std::string nearest = nearest_name(name, known);
+  return nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest);
+}
+
+std::string format_bytes(std::uint64_t bytes) {
+  constexpr std::string_view units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(units)) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, units[unit]);
+}
+
+std::string join_words(std::span<const std::string> words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    text += i == 0 ? "" : i + 1 == words.size() ? " and " : ", ";
+    text += words[i];
+  }
+  return text;
+}
+
+std::vector<std::string> expand_braces(std::string_view pattern) {
+  const std::size_t open = pattern.find('{');
+  if (open == std::string_view::npos) {
+    if (pattern.find('}') != std::string_view::npos) {
+      fail_input(fmt::format("pattern '{}': '}}' without '{{'", pattern));
+    }
+    return {std::string(pattern)};
+  }
+  const std::size_t close = pattern.find('}', open);
+  if (close == std::string_view::npos ||
+      pattern.substr(0, open).find('}') != std::string_view::npos ||
+      pattern.substr(open + 1, close - open - 1).find('{') != std::string_view::npos) {
+    fail_input(
+        fmt::format("pattern '{}': braces do not pair (write {{a,b}}, not nested)", pattern));
+  }
+  std::vector<std::string> all;
+  std::string_view choices = pattern.substr(open + 1, close - open - 1);
+  const auto add = [&](std::string_view choice) {
+    for (const std::string& tail : expand_braces(pattern.substr(close + 1))) {
+      all.push_back(fmt::format("{}{}{}", pattern.substr(0, open), choice, tail));
+    }
+  };
+  for (std::size_t comma = choices.find(','); comma != std::string_view::npos;
+       comma = choices.find(',')) {
+    add(choices.substr(0, comma));
+    choices.remove_prefix(comma + 1);
+  }
+  add(choices);
+  return all;
+}
+
+bool matches_pattern(std::string_view name, std::string_view pattern) {
+  const std::vector<std::string> all = expand_braces(pattern);
+  return std::any_of(all.begin(), all.end(),
+                     [&](const std::string& p) { return p == "." ? name.empty() : glob(name, p); });
+}
+
+}  // namespace tessera
