@@ -1,0 +1,29 @@
+module;
+#include <cstddef>
+#include <string>
+#include <vector>
+export module tessera.collective:bench;
+
+import :communicator;
+
+export namespace tessera::collective {
+
+/// One collective at one size. Sizes are those of the larger side: the gathered, scattered or
+/// reduced tensor.
+struct CollectiveRate {
+  std::string name;            ///< "all_reduce", ...; " (private)" when sources are ordinary memory
+  std::size_t bytes = 0;       ///< of the whole tensor
+  double seconds = 0;          ///< a call, median, the slowest rank
+  double received_bytes = 0;   ///< that a rank must receive
+  double memcpy_seconds = 0;   ///< for all ranks at once to memcpy as many bytes, same run
+  double share_of_memcpy = 0;  ///< memcpy_seconds / seconds
+};
+
+/// Measures all_reduce, all_gather and reduce_scatter (f32) over the communicator at the given
+/// sizes, with rotating buffers. Collective: every rank calls it, every rank gets the same figures.
+std::vector<CollectiveRate> measure_collectives(Communicator& communicator,
+                                                const std::vector<std::size_t>& sizes = {
+                                                    std::size_t{64} << 10, std::size_t{1} << 20,
+                                                    std::size_t{16} << 20});
+
+}  // namespace tessera::collective

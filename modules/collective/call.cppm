@@ -1,0 +1,50 @@
+module;
+#include <cstdint>
+#include <string>
+#include <string_view>
+export module tessera.collective:call;
+
+import tessera.base;
+
+export namespace tessera::collective {
+
+/// How values of several ranks become one. avg divides the sum by the number of ranks and is for
+/// floating types only; for bool, sum and max are "or", product and min are "and".
+enum class ReduceOp : std::uint8_t { sum, avg, max, min, product };
+
+std::string_view name_of(ReduceOp op);
+
+enum class CallKind : std::uint8_t {
+  barrier,
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  all_to_all_counts,
+  broadcast,
+  scatter,
+  gather,
+  reduce,
+  all_gather_segments,
+  reduce_scatter_segments,
+  send,
+  receive,
+};
+
+std::string_view name_of(CallKind kind);
+
+/// What must agree among the ranks of a group for one call; compared at every call.
+struct Call {
+  CallKind kind = CallKind::barrier;
+  DType dtype = DType::u8;
+  ReduceOp reduce = ReduceOp::sum;
+  std::int32_t root = -1;   ///< rank within the group, for calls that have a root
+  std::int64_t count = 0;   ///< elements, as the call counts them
+  std::uint64_t shape = 0;  ///< hash of what else must agree (the extents of segments)
+  friend bool operator==(const Call&, const Call&) = default;
+};
+
+/// "all_reduce(f32, 128, sum)", "broadcast(f32, 7, root 2)", "barrier()".
+std::string to_string(const Call& call);
+
+}  // namespace tessera::collective

@@ -1,0 +1,99 @@
+module;
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+export module tessera.collective:world;
+
+import tessera.base;
+import :buffer;
+import :communicator;
+
+export namespace tessera::collective {
+
+enum class Transport : std::uint8_t {
+  single,   ///< one rank, no shared memory
+  shm,      ///< processes of one machine
+  threads,  ///< threads of one process, for tests
+  fake,     ///< a simulated size: collectives do nothing, for planning
+};
+
+/// Another rank failed first and its error was published. Whoever prints errors skips this one.
+class PeerFailed : public Error {
+ public:
+  using Error::Error;
+};
+
+/// The error that stopped a run: the first that a rank published.
+struct FirstError {
+  int rank = -1;  ///< -1: the launcher
+  ErrorKind kind = ErrorKind::run;
+  std::int64_t step = -1;  ///< -1: before the first step
+  std::string where;       ///< what the rank was doing, from set_progress; may be empty
+  std::string text;
+};
+
+/// "rank 1, step 12, model.layers.3: text".
+std::string to_string(const FirstError& error);
+
+/// This rank among all. Made once a rank by launch, join_launch or run_threads.
+class World {
+ public:
+  explicit World(std::shared_ptr<WorldState> state);
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+  ~World();
+
+  /// A world of one rank.
+  static std::unique_ptr<World> single();
+  /// A world of a simulated size; its collectives return at once and write nothing.
+  static std::unique_ptr<World> fake(int rank, int size);
+  /// The world of this rank: of the calling thread (thread transport), else of the process. Where
+  /// none was made, a world of one rank.
+  static World& current();
+
+  int rank() const;
+  int size() const;
+  Transport transport() const;
+
+  /// The communicator of an ordered list of different global ranks that holds this rank. Made on
+  /// first use, without communication, and the same object ever after. Another `name` gives one
+  /// with a state of its own, for another thread or purpose (checkpoints).
+  Communicator& communicator(std::span<const int> ranks, std::string_view name = "");
+  /// The communicator of all ranks.
+  Communicator& everyone();
+
+  /// Memory of this rank that every rank can reach. Local: no other rank takes part.
+  SharedBuffer allocate(std::size_t bytes);
+
+  /// What this rank is doing, for the error message if it fails or dies. Cheap; `where` is cut at
+  /// 95 bytes. Step -1 is before the first.
+  void set_progress(std::int64_t step, std::string_view where);
+
+  /// Makes this error the run's, unless there is one: every rank that waits anywhere then throws
+  /// PeerFailed. Returns whether it was the first.
+  bool publish_error(std::string_view text, ErrorKind kind = ErrorKind::run);
+  bool failed() const;
+  /// Throws PeerFailed when any rank has failed.
+  void throw_if_failed() const;
+  /// The published error; an empty text when there is none.
+  FirstError first_error() const;
+
+  /// Whether the user asked to stop (SIGINT or SIGTERM to the launcher). Ranks may see it at
+  /// different steps: agree on it by a collective before acting.
+  bool interrupt_requested() const;
+  void request_interrupt();
+
+  /// How long a wait may last before it is an error. Default 300, or TESSERA_TIMEOUT.
+  void set_timeout(double seconds);
+
+  /// The flight recorder: the last calls of each rank, oldest first, one a line.
+  std::string recent_calls(int calls_per_rank = 8) const;
+
+ private:
+  std::shared_ptr<WorldState> state_;
+};
+
+}  // namespace tessera::collective
