@@ -1,0 +1,30 @@
+module;
+#include <cstddef>
+export module tessera.mesh:scope;
+
+import :device_mesh;
+
+export namespace tessera {
+
+/// The calling thread's global rank; whoever starts ranks sets it. 0 in a program that never did.
+int current_rank();
+void set_current_rank(int rank);
+
+/// Makes a mesh the current one of this thread until the end of the scope; scopes nest.
+class MeshScope {
+ public:
+  explicit MeshScope(const DeviceMesh& mesh);
+  ~MeshScope();
+  MeshScope(const MeshScope&) = delete;
+  MeshScope& operator=(const MeshScope&) = delete;
+
+ private:
+  std::size_t depth_;
+};
+
+/// The mesh of the innermost scope of this thread; no mesh (false) outside of all scopes.
+DeviceMesh current_mesh();
+/// The same; an Error that names `what` outside of all scopes.
+DeviceMesh require_mesh(const char* what);
+
+}  // namespace tessera

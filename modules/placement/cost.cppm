@@ -1,0 +1,26 @@
+module;
+#include <cstdint>
+export module tessera.placement:cost;
+
+import tessera.base;
+import tessera.mesh;
+
+export namespace tessera {
+
+/// What communication along one mesh axis costs a rank.
+struct Link {
+  double latency = 10e-6;  // seconds to begin a collective
+  double bandwidth = 5e9;  // bytes a second that a rank receives
+  friend bool operator==(const Link&, const Link&) = default;
+};
+
+/// The link of a mesh axis: the default until set_link says otherwise. Every rank must set the
+/// same, or ranks would plan different collectives.
+Link link_of(const DeviceMesh& mesh, int axis);
+/// Error (input): a latency below 0 or a bandwidth that is not above 0.
+void set_link(const DeviceMesh& mesh, int axis, Link link);
+
+/// Seconds that a step without communication takes: a fixed part and a pass over its bytes.
+double local_step_cost(std::int64_t bytes);
+
+}  // namespace tessera

@@ -1,0 +1,83 @@
+module;
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+export module tessera.placement:kind;
+
+import tessera.base;
+
+export namespace tessera {
+
+enum class PlacementKind : std::uint8_t { replicate, shard, partial, strided_shard };
+
+/// How a tensor lies along ONE mesh axis. Made by Shard, Replicate, Partial; default Replicate.
+class Placement {
+ public:
+  constexpr Placement() = default;
+
+  inline constexpr PlacementKind kind() const { return kind_; }
+  inline constexpr bool is_replicate() const { return kind_ == PlacementKind::replicate; }
+  inline constexpr bool is_shard() const { return kind_ == PlacementKind::shard; }
+  /// Shard of exactly this dim.
+  inline constexpr bool is_shard(int of_dim) const { return is_shard() && dim_ == of_dim; }
+  inline constexpr bool is_partial() const { return kind_ == PlacementKind::partial; }
+  inline constexpr bool is_strided_shard() const { return kind_ == PlacementKind::strided_shard; }
+  /// The sharded dim; -1 for Replicate and Partial. Below 0 also while counted from the back.
+  inline constexpr int dim() const { return dim_; }
+  /// How a Partial's values become one.
+  inline constexpr ReduceOp reduce_op() const { return op_; }
+  /// Of a StridedShard: into how many pieces the dim had been cut before this axis; else 1.
+  inline constexpr int split_factor() const { return split_factor_; }
+  /// All of it in one number, for hashes and keys.
+  inline constexpr std::uint64_t bits() const {
+    return static_cast<std::uint64_t>(kind_) | static_cast<std::uint64_t>(op_) << 8 |
+           static_cast<std::uint64_t>(static_cast<std::uint16_t>(dim_)) << 16 |
+           static_cast<std::uint64_t>(static_cast<std::uint32_t>(split_factor_)) << 32;
+  }
+  friend inline constexpr bool operator==(const Placement&, const Placement&) = default;
+
+ private:
+  friend constexpr Placement Shard(int);
+  friend constexpr Placement Partial(ReduceOp);
+  friend constexpr Placement StridedShard(int, int);
+  inline constexpr Placement(PlacementKind kind, ReduceOp op, int dim, int split_factor)
+      : kind_(kind), op_(op), dim_(static_cast<std::int16_t>(dim)), split_factor_(split_factor) {}
+
+  PlacementKind kind_ = PlacementKind::replicate;
+  ReduceOp op_ = ReduceOp::sum;
+  std::int16_t dim_ = -1;
+  std::int32_t split_factor_ = 1;
+};
+
+/// Cut along `dim` into chunks of ceil(n / k); trailing ranks may hold less, or nothing.
+inline constexpr Placement Shard(int dim) { return {PlacementKind::shard, ReduceOp::sum, dim, 1}; }
+/// Every rank holds all.
+inline constexpr Placement Replicate() { return {}; }
+/// Every rank holds a term; the value is their reduction.
+inline constexpr Placement Partial(ReduceOp op = ReduceOp::sum) {
+  return {PlacementKind::partial, op, -1, 1};
+}
+/// A Shard whose dim had been cut into `split_factor` pieces by later axes before. Only a form to
+/// print and to read: Layout::make turns it into a Shard and a shard order.
+inline constexpr Placement StridedShard(int dim, int split_factor) {
+  return {PlacementKind::strided_shard, ReduceOp::sum, dim, split_factor};
+}
+
+/// "Shard(0)", "Replicate", "Partial(sum)", "StridedShard(0, 2)".
+std::string to_string(Placement placement);
+/// "[Shard(0), Replicate]".
+std::string to_string(std::span<const Placement> placements);
+
+/// Reads to_string's form; "Partial" is Partial(sum), "Replicate()" is Replicate, blanks do not
+/// matter. Error (input): anything else; the text says what is allowed.
+Placement parse_placement(std::string_view text);
+/// Reads "[Shard(0), Replicate]".
+std::vector<Placement> parse_placements(std::string_view text);
+
+/// The placement with a dim counted from the back (below 0) counted from the front, of a tensor
+/// with `tensor_ndim` dims. Error (input): there is no such dim.
+Placement resolved(Placement placement, int tensor_ndim);
+
+}  // namespace tessera
