@@ -1,0 +1,39 @@
+#pragma once
+// Element types of the kernels that take untyped pointers, and the type each one computes in.
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "half.hpp"
+
+namespace tessera::kernels {
+
+/// A bool element is one byte holding 0 or 1.
+enum class DType : std::uint8_t { f32, f64, bf16, f16, i64, i32, u8, boolean };
+
+constexpr std::int64_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+    case DType::i64:
+      return 8;
+    case DType::f32:
+    case DType::i32:
+      return 4;
+    case DType::bf16:
+    case DType::f16:
+      return 2;
+    case DType::u8:
+    case DType::boolean:
+      return 1;
+  }
+  return 0;
+}
+
+constexpr bool is_floating(DType dtype) { return dtype <= DType::f16; }
+
+/// The type that an element type computes in: double for double, float for the other three.
+template <class T>
+using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+}  // namespace tessera::kernels
