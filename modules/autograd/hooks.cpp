@@ -1,0 +1,29 @@
+module;
+#include <functional>
+#include <memory>
+#include <utility>
+module tessera.autograd;
+
+namespace tessera {
+
+void add_gradient_hook(const Tensor& x, GradientHook hook) {
+  require(x.requires_grad(), "add_gradient_hook: the tensor does not require a gradient; set_requires_grad() first");
+  const Node::Edge edge = gradient_edge(x);
+  GradState& state = *grad_state(x);
+  if (state.node) {
+    edge.node->hooks.emplace_back(edge.result, std::move(hook));
+  } else {
+    state.leaf_hooks.push_back(std::move(hook));
+  }
+}
+
+void add_post_accumulate_hook(const Tensor& leaf, std::function<void(Tensor& leaf)> hook) {
+  require(leaf.requires_grad() && is_leaf(leaf),
+          "add_post_accumulate_hook: only a leaf that requires a gradient accumulates one");
+  if (!leaf.impl()->autograd) {
+    leaf.impl()->autograd = std::make_unique<GradState>();
+  }
+  grad_state(leaf)->post_accumulate_hooks.push_back(std::move(hook));
+}
+
+}  // namespace tessera

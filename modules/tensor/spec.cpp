@@ -1,0 +1,62 @@
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+module tessera.tensor;
+
+namespace tessera {
+namespace {
+
+struct Table {
+  std::mutex mutex;
+  std::unordered_map<std::uint64_t, std::vector<std::unique_ptr<const Spec>>> specs;
+};
+
+Table& table() {
+  static auto* instance = new Table;  // specs live as long as the process
+  return *instance;
+}
+
+}  // namespace
+
+const Spec* Spec::make(const Layout& layout, const Dims& shape, DType dtype) {
+  std::uint64_t hash = hash_combine(static_cast<std::uint64_t>(layout.hash()), static_cast<std::uint64_t>(dtype));
+  for (const std::int64_t extent : shape) {
+    hash = hash_combine(hash, static_cast<std::uint64_t>(extent));
+  }
+  Table& t = table();
+  const std::lock_guard lock(t.mutex);
+  auto& bucket = t.specs[hash];
+  for (const auto& spec : bucket) {
+    if (spec->layout == layout && spec->shape == shape && spec->dtype == dtype) {
+      return spec.get();
+    }
+  }
+  bucket.push_back(std::make_unique<const Spec>(layout, shape, dtype));
+  return bucket.back().get();
+}
+
+Dims my_coordinates(const DeviceMesh& mesh) {
+  const std::optional<Dims> coordinates = mesh.coordinates_of(current_rank());
+  if (!coordinates) {
+    fail(fmt::format("tensor: rank {} is not in the mesh {}; distributed tensors exist only on the mesh's own ranks",
+                     current_rank(), to_string(mesh)));
+  }
+  return *coordinates;
+}
+
+Dims local_shape(const Spec& spec) { return local_shape(spec.shape, spec.layout, my_coordinates(spec.layout.mesh())); }
+
+Dims local_offset(const Spec& spec) { return local_offset(spec.shape, spec.layout, my_coordinates(spec.layout.mesh())); }
+
+std::string to_string(const Spec& spec) {
+  return fmt::format("{}{} {}", name_of(spec.dtype), to_string(spec.shape), to_string(spec.layout));
+}
+
+}  // namespace tessera

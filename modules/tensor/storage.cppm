@@ -1,0 +1,89 @@
+module;
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+export module tessera.tensor:storage;
+
+import tessera.base;
+import :allocator;
+
+export namespace tessera {
+
+/// A pointer to an object that counts its own references (`retain`, `release`).
+template <class T>
+class Counted {
+ public:
+  Counted() = default;
+  inline explicit Counted(T* fresh) : pointer_(fresh) {}  // takes over the first reference
+  inline Counted(const Counted& other) : pointer_(other.pointer_) {
+    if (pointer_ != nullptr) {
+      pointer_->retain();
+    }
+  }
+  inline Counted(Counted&& other) noexcept : pointer_(std::exchange(other.pointer_, nullptr)) {}
+  inline Counted& operator=(Counted other) noexcept {
+    std::swap(pointer_, other.pointer_);
+    return *this;
+  }
+  inline ~Counted() {
+    if (pointer_ != nullptr) {
+      pointer_->release();
+    }
+  }
+  inline T* get() const { return pointer_; }
+  inline T* operator->() const { return pointer_; }
+  inline T& operator*() const { return *pointer_; }
+  inline explicit operator bool() const { return pointer_ != nullptr; }
+  friend inline bool operator==(const Counted& a, const Counted& b) { return a.pointer_ == b.pointer_; }
+
+ private:
+  T* pointer_ = nullptr;
+};
+
+/// Bytes that tensors share. It keeps its identity when its memory is released and filled again (an unsharded
+/// parameter between two uses), and counts the writes by operators (`version`), so that autograd notices a saved
+/// tensor that was overwritten.
+class Storage {
+ public:
+  /// Memory from the caching allocator, booked on the scope's category; not initialised.
+  static Counted<Storage> allocate(std::size_t bytes);
+  /// Memory of somebody else; `keep_alive` is held as long as the storage.
+  static Counted<Storage> borrow(void* data, std::size_t bytes, std::shared_ptr<void> keep_alive = nullptr);
+  /// No bytes at all: the storage of meta tensors.
+  static Counted<Storage> none();
+
+  inline void* data() const { return data_; }
+  inline std::size_t bytes() const { return bytes_; }
+  inline std::uint64_t version() const { return version_; }
+  inline void bump_version() { ++version_; }
+
+  /// Gives the memory back (data() is null) or takes fresh memory of the same size; views stay valid as values.
+  /// Only for memory from the allocator.
+  void release_memory();
+  void restore_memory();
+  inline bool has_memory() const { return data_ != nullptr || bytes_ == 0; }
+
+  inline void retain() { __atomic_fetch_add(&references_, 1, __ATOMIC_RELAXED); }
+  inline void release() {
+    if (__atomic_fetch_sub(&references_, 1, __ATOMIC_ACQ_REL) == 1) {
+      destroy();
+    }
+  }
+
+ private:
+  Storage() = default;
+  ~Storage();
+  void destroy();
+
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::uint64_t version_ = 0;
+  int references_ = 1;
+  bool owned_ = false;
+  MemoryCategory category_ = MemoryCategory::other;
+  std::shared_ptr<void> keep_alive_;
+};
+
+}  // namespace tessera

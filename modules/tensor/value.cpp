@@ -1,0 +1,284 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../ops/kernels/half.hpp"
+module tessera.tensor;
+
+namespace tessera {
+
+AutogradState::~AutogradState() = default;
+
+void TensorImpl::destroy() { delete this; }
+
+namespace {
+
+[[noreturn]] void not_local(const char* what, const Tensor& x) {
+  fail(fmt::format("{}: the tensor is distributed ({}); take its local part with to_local() or the whole with full_tensor()",
+                   what, to_string(*x.spec())));
+}
+
+double read_element(const void* data, DType dtype, std::int64_t i) {
+  switch (dtype) {
+    case DType::f32: return static_cast<const float*>(data)[i];
+    case DType::f64: return static_cast<const double*>(data)[i];
+    case DType::bf16: return static_cast<double>(static_cast<const kernels::BFloat16*>(data)[i]);
+    case DType::f16: return static_cast<double>(static_cast<const kernels::Half*>(data)[i]);
+    case DType::i64: return static_cast<double>(static_cast<const std::int64_t*>(data)[i]);
+    case DType::i32: return static_cast<const std::int32_t*>(data)[i];
+    case DType::u8: return static_cast<const std::uint8_t*>(data)[i];
+    case DType::boolean: return static_cast<const bool*>(data)[i] ? 1 : 0;
+  }
+  return 0;
+}
+
+template <class T>
+void fill_with(void* data, std::int64_t count, T value) {
+  std::fill_n(static_cast<T*>(data), count, value);
+}
+
+void fill_elements(void* data, DType dtype, std::int64_t count, double value) {
+  switch (dtype) {
+    case DType::f32: return fill_with(data, count, static_cast<float>(value));
+    case DType::f64: return fill_with(data, count, value);
+    case DType::bf16: return fill_with(data, count, kernels::BFloat16(value));
+    case DType::f16: return fill_with(data, count, kernels::Half(value));
+    case DType::i64: return fill_with(data, count, static_cast<std::int64_t>(value));
+    case DType::i32: return fill_with(data, count, static_cast<std::int32_t>(value));
+    case DType::u8: return fill_with(data, count, static_cast<std::uint8_t>(value));
+    case DType::boolean: return fill_with(data, count, value != 0);
+  }
+}
+
+}  // namespace
+
+const Dims& Tensor::strides() const {
+  if (is_distributed()) {
+    not_local("strides", *this);
+  }
+  return impl_->strides;
+}
+
+std::int64_t Tensor::offset() const { return impl_->offset; }
+
+bool Tensor::is_contiguous() const {
+  const TensorImpl& t = *impl_;
+  if (is_distributed()) {
+    return t.local.is_contiguous();
+  }
+  std::int64_t expected = 1;
+  for (int i = t.shape.size() - 1; i >= 0; --i) {
+    if (t.shape[i] == 0) {
+      return true;
+    }
+    if (t.shape[i] != 1 && t.strides[i] != expected) {
+      return numel() == 0;
+    }
+    expected *= t.shape[i];
+  }
+  return true;
+}
+
+void* Tensor::raw_data() const {
+  if (is_distributed()) [[unlikely]] {
+    not_local("data", *this);
+  }
+  auto* base = static_cast<std::byte*>(impl_->storage->data());
+  return base == nullptr ? nullptr : base + impl_->offset * static_cast<std::int64_t>(size_of(impl_->dtype));
+}
+
+Storage& Tensor::storage() const {
+  if (is_distributed()) {
+    not_local("storage", *this);
+  }
+  return *impl_->storage;
+}
+
+const Tensor& Tensor::local() const {
+  if (!is_distributed()) {
+    fail("local: the tensor is not distributed; distribute() or from_local() makes it so");
+  }
+  return impl_->local;
+}
+
+const Layout& Tensor::layout() const {
+  if (!is_distributed()) {
+    fail("layout: the tensor is not distributed; distribute() or from_local() makes it so");
+  }
+  return impl_->spec->layout;
+}
+
+Tensor& Tensor::set_requires_grad(bool value) {
+  if (value && !is_floating(dtype())) {
+    fail(fmt::format("set_requires_grad: only floating tensors have gradients (got {})", name_of(dtype())));
+  }
+  if (value) {
+    impl_->keys |= requires_grad_key;
+  } else {
+    if (impl_->autograd) {
+      fail("set_requires_grad: only a leaf can be changed; use detach() for a tensor that was computed");
+    }
+    impl_->keys &= static_cast<std::uint8_t>(~requires_grad_key);
+  }
+  return *this;
+}
+
+Tensor& Tensor::grad() const { return impl_->grad; }
+
+double Tensor::item() const {
+  if (is_distributed()) {
+    not_local("item", *this);
+  }
+  if (numel() != 1) {
+    fail(fmt::format("item: a tensor of one element is expected (got shape {})", to_string(shape())));
+  }
+  return to_doubles(*this)[0];
+}
+
+void Tensor::check_type(DType wanted) const {
+  if (dtype() != wanted) [[unlikely]] {
+    fail(fmt::format("data: the tensor holds {} (asked for as {})", name_of(dtype()), name_of(wanted)));
+  }
+}
+
+Tensor from_storage(Counted<Storage> storage, const Dims& shape, const Dims& strides, std::int64_t offset, DType dtype,
+                    Device device) {
+  auto* impl = new TensorImpl;
+  impl->storage = std::move(storage);
+  impl->offset = offset;
+  impl->shape = shape;
+  impl->strides = strides;
+  impl->dtype = dtype;
+  impl->device = device;
+  impl->keys = device.type == DeviceType::meta ? meta_key : 0;
+  return Tensor(Counted<TensorImpl>(impl));
+}
+
+Tensor empty(const Dims& shape, DType dtype, Device device) {
+  for (const std::int64_t extent : shape) {
+    if (extent < 0) {
+      fail(fmt::format("empty: extents must not be negative (got {})", to_string(shape)));
+    }
+  }
+  auto storage = device.type == DeviceType::meta
+                     ? Storage::none()
+                     : Storage::allocate(static_cast<std::size_t>(shape.product()) * size_of(dtype));
+  return from_storage(std::move(storage), shape, contiguous_strides(shape), 0, dtype, device);
+}
+
+Tensor full(const Dims& shape, double value, DType dtype, Device device) {
+  Tensor t = empty(shape, dtype, device);
+  if (!t.is_meta()) {
+    fill_elements(t.raw_data(), dtype, t.numel(), value);
+  }
+  return t;
+}
+
+Tensor zeros(const Dims& shape, DType dtype, Device device) {
+  Tensor t = empty(shape, dtype, device);
+  if (!t.is_meta() && t.numel() > 0) {
+    std::memset(t.raw_data(), 0, static_cast<std::size_t>(t.numel()) * size_of(dtype));
+  }
+  return t;
+}
+
+template <class T>
+Tensor from_values(std::span<const T> values, const Dims& shape) {
+  if (shape.product() != static_cast<std::int64_t>(values.size())) {
+    fail(fmt::format("from_values: shape {} holds {} elements (got {} values)", to_string(shape), shape.product(),
+                     values.size()));
+  }
+  Tensor t = empty(shape, DTypeOf<T>::value);
+  std::copy(values.begin(), values.end(), t.data<T>());
+  return t;
+}
+template Tensor from_values(std::span<const float>, const Dims&);
+template Tensor from_values(std::span<const double>, const Dims&);
+template Tensor from_values(std::span<const std::int64_t>, const Dims&);
+template Tensor from_values(std::span<const std::int32_t>, const Dims&);
+template Tensor from_values(std::span<const std::uint8_t>, const Dims&);
+template Tensor from_values(std::span<const bool>, const Dims&);
+
+Tensor from_memory(void* data, const Dims& shape, DType dtype, std::shared_ptr<void> keep_alive) {
+  const std::size_t bytes = static_cast<std::size_t>(shape.product()) * size_of(dtype);
+  return from_storage(Storage::borrow(data, bytes, std::move(keep_alive)), shape, contiguous_strides(shape), 0, dtype);
+}
+
+Tensor alias(const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset) {
+  if (x.is_distributed()) {
+    not_local("alias", x);
+  }
+  return from_storage(x.impl()->storage, shape, strides, offset, x.dtype(), x.device());
+}
+
+Tensor make_distributed(Tensor local, const Spec* spec) {
+  auto* impl = new TensorImpl;
+  impl->shape = spec->shape;
+  impl->dtype = spec->dtype;
+  impl->device = local.device();
+  impl->keys = static_cast<std::uint8_t>(distributed_key | (local.impl()->keys & meta_key));
+  impl->spec = spec;
+  impl->local = std::move(local);
+  return Tensor(Counted<TensorImpl>(impl));
+}
+
+Tensor detached(const Tensor& x) {
+  if (x.is_distributed()) {
+    return make_distributed(x.local(), x.spec());
+  }
+  return alias(x, x.shape(), x.strides(), x.offset());
+}
+
+std::vector<double> to_doubles(const Tensor& x) {
+  std::vector<double> values;
+  values.reserve(static_cast<std::size_t>(x.numel()));
+  const void* data = x.raw_data();
+  if (data == nullptr) {
+    require(x.numel() == 0, "to_doubles: the tensor has no bytes (it is on the meta device)");
+    return values;
+  }
+  const Dims& shape = x.shape();
+  const Dims& strides = x.strides();
+  Dims index = Dims::filled(shape.size(), 0);
+  for (std::int64_t n = x.numel(); n > 0; --n) {
+    std::int64_t at = 0;
+    for (int d = 0; d < shape.size(); ++d) {
+      at += index[d] * strides[d];
+    }
+    values.push_back(read_element(data, x.dtype(), at));
+    for (int d = shape.size() - 1; d >= 0 && ++index[d] == shape[d]; --d) {
+      index[d] = 0;
+    }
+  }
+  return values;
+}
+
+std::string to_string(const Tensor& x) {
+  if (!x) {
+    return "undefined";
+  }
+  if (x.is_distributed()) {
+    return fmt::format("{}; local {}", to_string(*x.spec()), to_string(x.local()));
+  }
+  std::string text = fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape()));
+  if (x.is_meta()) {
+    return text + " meta";
+  }
+  constexpr std::int64_t shown = 8;
+  text += " {";
+  const std::vector<double> values = to_doubles(x);
+  for (std::size_t i = 0; i < values.size() && i < shown; ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", values[i]);
+  }
+  return text + (values.size() > shown ? ", ...}" : "}");
+}
+
+}  // namespace tessera

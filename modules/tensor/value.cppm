@@ -1,0 +1,175 @@
+module;
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+#include <utility>
+export module tessera.tensor:value;
+
+import tessera.base;
+import tessera.placement;
+import :allocator;
+import :storage;
+import :spec;
+
+export namespace tessera {
+
+/// What autograd knows of a tensor; the autograd module derives from it.
+class AutogradState {
+ public:
+  virtual ~AutogradState();
+};
+
+/// What the dispatcher must look at before it may call a kernel.
+enum DispatchKey : std::uint8_t { requires_grad_key = 1, distributed_key = 2, meta_key = 4 };
+
+class Tensor;
+struct TensorImpl;
+
+/// The element type that a C++ type stands for.
+template <class T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> : std::integral_constant<DType, DType::f32> {};
+template <>
+struct DTypeOf<double> : std::integral_constant<DType, DType::f64> {};
+template <>
+struct DTypeOf<std::int64_t> : std::integral_constant<DType, DType::i64> {};
+template <>
+struct DTypeOf<std::int32_t> : std::integral_constant<DType, DType::i32> {};
+template <>
+struct DTypeOf<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
+template <>
+struct DTypeOf<bool> : std::integral_constant<DType, DType::boolean> {};
+
+/// An n-d array: strided (bytes here), distributed (a local tensor and a Spec), or meta (no bytes). A cheap value:
+/// copies share the data. shape() of a distributed tensor is the global shape.
+class Tensor {
+ public:
+  Tensor() = default;  // undefined: an operand that is absent
+  inline explicit Tensor(Counted<TensorImpl> impl) : impl_(std::move(impl)) {}
+
+  inline explicit operator bool() const { return static_cast<bool>(impl_); }
+  inline bool defined() const { return static_cast<bool>(impl_); }
+  inline bool same_as(const Tensor& other) const { return impl_ == other.impl_; }
+  inline TensorImpl* impl() const { return impl_.get(); }
+
+  inline const Dims& shape() const;
+  inline int dims() const;
+  inline std::int64_t size(std::int64_t dim) const;
+  inline std::int64_t numel() const;
+  inline DType dtype() const;
+  inline Device device() const;
+  inline bool is_distributed() const;
+  inline bool is_meta() const;
+
+  // Strided tensors only; each is an error on a distributed one, which names to_local().
+  const Dims& strides() const;
+  std::int64_t offset() const;
+  bool is_contiguous() const;
+  /// The first element's address, not checked against T's width: for kernels. Null for meta tensors.
+  void* raw_data() const;
+  /// The same with the element type checked.
+  template <class T>
+  inline T* data() const {
+    check_type(DTypeOf<T>::value);
+    return static_cast<T*>(raw_data());
+  }
+  Storage& storage() const;
+
+  // Distributed tensors only.
+  /// The interned description; null for a tensor that is not distributed.
+  inline const Spec* spec() const;
+  /// The local part, without the gradient's path (dtensor's to_local() keeps it).
+  const Tensor& local() const;
+  const Layout& layout() const;
+
+  /// Whether gradients flow to or through this tensor.
+  inline bool requires_grad() const;
+  /// Marks a leaf. Errors: not a floating type, or a tensor that was computed.
+  Tensor& set_requires_grad(bool value = true);
+  /// The gradient of a leaf, or undefined. (Filled by autograd's backward.)
+  Tensor& grad() const;
+
+  /// The single element of a strided tensor of one element, as double. Errors: more elements, distributed.
+  double item() const;
+
+ private:
+  void check_type(DType wanted) const;
+
+  Counted<TensorImpl> impl_;
+};
+
+struct TensorImpl {
+  Counted<Storage> storage;
+  std::int64_t offset = 0;  // elements
+  Dims shape;
+  Dims strides;  // elements; unused when distributed
+  DType dtype = DType::f32;
+  Device device;
+  std::uint8_t keys = 0;
+  const Spec* spec = nullptr;
+  Tensor local;
+  Tensor grad;
+  std::unique_ptr<AutogradState> autograd;
+  int references = 1;
+
+  inline void retain() { __atomic_fetch_add(&references, 1, __ATOMIC_RELAXED); }
+  inline void release() {
+    if (__atomic_fetch_sub(&references, 1, __ATOMIC_ACQ_REL) == 1) {
+      destroy();
+    }
+  }
+  void destroy();
+};
+
+inline const Dims& Tensor::shape() const { return impl_->shape; }
+inline int Tensor::dims() const { return impl_->shape.size(); }
+inline std::int64_t Tensor::size(std::int64_t dim) const {
+  return impl_->shape[dim >= 0 && dim < dims() ? static_cast<int>(dim) : wrap_dim(dim, dims(), "size")];
+}
+inline std::int64_t Tensor::numel() const { return impl_->shape.product(); }
+inline DType Tensor::dtype() const { return impl_->dtype; }
+inline Device Tensor::device() const { return impl_->device; }
+inline bool Tensor::is_distributed() const { return (impl_->keys & distributed_key) != 0; }
+inline bool Tensor::is_meta() const { return (impl_->keys & meta_key) != 0; }
+inline const Spec* Tensor::spec() const { return impl_->spec; }
+inline bool Tensor::requires_grad() const { return (impl_->keys & requires_grad_key) != 0; }
+
+/// Operands and results of an operator.
+using Tensors = InlineVector<Tensor, 2>;
+
+/// A strided tensor with fresh, uninitialised, contiguous memory (none on the meta device).
+Tensor empty(const Dims& shape, DType dtype = DType::f32, Device device = cpu);
+Tensor zeros(const Dims& shape, DType dtype = DType::f32, Device device = cpu);
+/// Every element is `value`, rounded to the type.
+Tensor full(const Dims& shape, double value, DType dtype = DType::f32, Device device = cpu);
+/// A copy of `values` in the given shape. Errors: the product of `shape` is not values.size().
+template <class T>
+Tensor from_values(std::span<const T> values, const Dims& shape);
+template <class T>
+inline Tensor from_values(std::initializer_list<T> values, const Dims& shape) {
+  return from_values(std::span<const T>(values.begin(), values.size()), shape);
+}
+/// A tensor over `storage`: shape and strides in elements from `offset`.
+Tensor from_storage(Counted<Storage> storage, const Dims& shape, const Dims& strides, std::int64_t offset, DType dtype,
+                    Device device = cpu);
+/// A contiguous tensor over memory of somebody else, which `keep_alive` holds.
+Tensor from_memory(void* data, const Dims& shape, DType dtype, std::shared_ptr<void> keep_alive = nullptr);
+
+/// Another view of the same bytes, without any gradient's path: new shape, strides and offset (strided only).
+Tensor alias(const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset);
+/// The same value without the gradient's path; shares the data.
+Tensor detached(const Tensor& x);
+/// A distributed tensor of this local part. The caller answers for the local shape; dtensor's from_local checks.
+Tensor make_distributed(Tensor local, const Spec* spec);
+/// The values in row-major order as doubles, of a strided tensor: for tests, printing and small decisions.
+std::vector<double> to_doubles(const Tensor& x);
+/// Shape, type, layout and the first values.
+std::string to_string(const Tensor& x);
+
+}  // namespace tessera
