@@ -1,4 +1,5 @@
-// Reverse-mode differentiation over the dispatcher: what is recorded are operators, what runs backward are operators.
+// Reverse-mode differentiation over the dispatcher: what is recorded are operators, what runs
+// backward are operators.
 export module tessera.autograd;
 
 export import :node;        // Node: one recorded step; record_function() for steps of one's own

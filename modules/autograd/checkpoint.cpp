@@ -7,6 +7,9 @@ module;
 #include <vector>
 module tessera.autograd;
 
+import tessera.base;
+import tessera.tensor;
+
 namespace tessera {
 namespace {
 
@@ -51,8 +54,8 @@ Tensors checkpoint(const CheckpointedFunction& function, std::span<const Tensor>
   }
   record_function(
       "checkpoint", inputs, out,
-      [function, random, saved = std::move(saved), needed = std::move(needed)](std::span<const Tensor> grads,
-                                                                                std::span<Tensor> results) {
+      [function, random, saved = std::move(saved), needed = std::move(needed)](
+          std::span<const Tensor> grads, std::span<Tensor> results) {
         std::vector<Tensor> again;
         for (std::size_t i = 0; i < saved.size(); ++i) {
           again.push_back(saved[i] ? detached(saved[i]) : Tensor());

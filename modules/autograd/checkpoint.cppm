@@ -10,8 +10,9 @@ export namespace tessera {
 
 using CheckpointedFunction = std::function<Tensors(std::span<const Tensor> inputs)>;
 
-/// Calls `function(inputs)` without saving anything inside it; backward calls it again, with the random streams where
-/// they stood, and differentiates that. Leaves that the function uses by capture get their gradients too.
+/// Calls `function(inputs)` without saving anything inside it; backward calls it again, with the
+/// random streams where they stood, and differentiates that. Leaves that the function uses by
+/// capture get their gradients too.
 Tensors checkpoint(const CheckpointedFunction& function, std::span<const Tensor> inputs);
 
 }  // namespace tessera

@@ -12,6 +12,9 @@ module;
 #include <vector>
 module tessera.autograd;
 
+import tessera.base;
+import tessera.tensor;
+
 namespace tessera {
 namespace {
 
@@ -25,7 +28,8 @@ PassState& pass_state() {
   return state;
 }
 
-/// Counts the nested passes of this thread; a pass that throws drops the callbacks that wait for its end.
+/// Counts the nested passes of this thread; a pass that throws drops the callbacks that wait for
+/// its end.
 class PassScope {
  public:
   PassScope() { ++pass_state().depth; }
@@ -41,7 +45,8 @@ class PassScope {
     if (state.depth != 1) {
       return;
     }
-    for (std::size_t i = 0; i < state.final_callbacks.size(); ++i) {  // a callback may queue another
+    for (std::size_t i = 0; i < state.final_callbacks.size();
+         ++i) {  // a callback may queue another
       const auto callback = std::move(state.final_callbacks[i]);
       callback();
     }
@@ -170,7 +175,8 @@ class Pass {
       }
     }
     InlineVector<Tensor, 4> out(node.next.size());
-    const bool any = std::any_of(task.grads.begin(), task.grads.end(), [](const Tensor& g) { return g.defined(); });
+    const bool any = std::any_of(task.grads.begin(), task.grads.end(),
+                                 [](const Tensor& g) { return g.defined(); });
     if (any) {
       const NoGrad mode(options_.create_graph);
       node.backward(task.grads, out, options_.create_graph);
@@ -196,11 +202,12 @@ class Pass {
   std::vector<Wanted> wanted_;
 };
 
-void run_pass(std::span<const Tensor> roots, std::span<const Tensor> grads, std::span<const Tensor> inputs,
-              BackwardOptions options, std::vector<Tensor>* found) {
+void run_pass(std::span<const Tensor> roots, std::span<const Tensor> grads,
+              std::span<const Tensor> inputs, BackwardOptions options, std::vector<Tensor>* found) {
   if (roots.size() != grads.size()) {
-    fail(fmt::format("backward: one gradient for each root is expected (got {} roots, {} gradients)", roots.size(),
-                     grads.size()));
+    fail(
+        fmt::format("backward: one gradient for each root is expected (got {} roots, {} gradients)",
+                    roots.size(), grads.size()));
   }
   const PassScope scope;
   Pass pass(options);
@@ -231,13 +238,15 @@ Tensor add_gradients(Tensor& a, const Tensor& b) {
   static const Op& add = find_op("add");
   static const Op& add_in_place = find_op("add_");
   const Attributes alpha = Attributes().scalar(1.0);
-  if (!grad_enabled() && only_here(a) && a.dtype() == b.dtype() && a.spec() == b.spec() && !a.is_meta()) {
+  if (!grad_enabled() && only_here(a) && a.dtype() == b.dtype() && a.spec() == b.spec() &&
+      !a.is_meta()) {
     return call_one(add_in_place, {a, b}, alpha);
   }
   return call_one(add, {a, b}, alpha);
 }
 
-void backward(std::span<const Tensor> roots, std::span<const Tensor> grads, BackwardOptions options) {
+void backward(std::span<const Tensor> roots, std::span<const Tensor> grads,
+              BackwardOptions options) {
   run_pass(roots, grads, {}, options, nullptr);
 }
 

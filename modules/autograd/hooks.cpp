@@ -4,10 +4,14 @@ module;
 #include <utility>
 module tessera.autograd;
 
+import tessera.base;
+import tessera.tensor;
+
 namespace tessera {
 
 void add_gradient_hook(const Tensor& x, GradientHook hook) {
-  require(x.requires_grad(), "add_gradient_hook: the tensor does not require a gradient; set_requires_grad() first");
+  require(x.requires_grad(),
+          "add_gradient_hook: the tensor does not require a gradient; set_requires_grad() first");
   const Node::Edge edge = gradient_edge(x);
   GradState& state = *grad_state(x);
   if (state.node) {

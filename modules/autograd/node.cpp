@@ -11,6 +11,9 @@ module;
 #include <vector>
 module tessera.autograd;
 
+import tessera.base;
+import tessera.tensor;
+
 namespace tessera {
 namespace {
 
@@ -22,7 +25,9 @@ std::uint64_t next_sequence() {
 /// Adds a leaf's gradients up. It keeps the leaf alive; the leaf only watches it.
 class Accumulate final : public Node {
  public:
-  explicit Accumulate(Tensor leaf) : Node(1), leaf_(std::move(leaf)) { sequence = ~std::uint64_t{0}; }
+  explicit Accumulate(Tensor leaf) : Node(1), leaf_(std::move(leaf)) {
+    sequence = ~std::uint64_t{0};
+  }
   std::string_view name() const override { return "accumulate"; }
 
   void backward(std::span<const Tensor> grads, std::span<Tensor>, bool create_graph) override {
@@ -58,7 +63,9 @@ class FunctionNode final : public Node {
   std::string_view name() const override { return name_; }
   void backward(std::span<const Tensor> grads, std::span<Tensor> out, bool) override {
     if (!backward_) {
-      fail(fmt::format("backward: the graph of '{}' was freed by an earlier backward; pass retain_graph there", name_));
+      fail(fmt::format(
+          "backward: the graph of '{}' was freed by an earlier backward; pass retain_graph there",
+          name_));
     }
     backward_(grads, out);
   }
@@ -131,8 +138,8 @@ void set_history(const Tensor& x, std::shared_ptr<Node> node, int result) {
   x.impl()->keys |= requires_grad_key;
 }
 
-void record_function(std::string name, std::span<const Tensor> inputs, std::span<const Tensor> outputs,
-                     FunctionBackward backward, bool always) {
+void record_function(std::string name, std::span<const Tensor> inputs,
+                     std::span<const Tensor> outputs, FunctionBackward backward, bool always) {
   bool needed = always;
   for (const Tensor& input : inputs) {
     needed = needed || (input && input.requires_grad());
@@ -140,7 +147,8 @@ void record_function(std::string name, std::span<const Tensor> inputs, std::span
   if (!needed || !grad_enabled()) {
     return;
   }
-  const auto node = std::make_shared<FunctionNode>(std::move(name), outputs.size(), std::move(backward));
+  const auto node =
+      std::make_shared<FunctionNode>(std::move(name), outputs.size(), std::move(backward));
   for (const Tensor& input : inputs) {
     node->next.push_back(gradient_edge(input));
   }

@@ -17,7 +17,8 @@ export namespace tessera {
 /// Changes or replaces a gradient; an undefined result leaves it as it is.
 using GradientHook = std::function<Tensor(const Tensor& gradient)>;
 
-/// One recorded step of the forward: knows how to turn gradients of its results into gradients of its operands.
+/// One recorded step of the forward: knows how to turn gradients of its results into gradients of
+/// its operands.
 class Node {
  public:
   struct Edge {
@@ -32,7 +33,8 @@ class Node {
 
   virtual std::string_view name() const = 0;
   /// grads: one for each result, undefined where none arrived. out: one for each edge.
-  virtual void backward(std::span<const Tensor> grads, std::span<Tensor> out, bool create_graph) = 0;
+  virtual void backward(std::span<const Tensor> grads, std::span<Tensor> out,
+                        bool create_graph) = 0;
   /// Frees what was saved; a second backward is then an error.
   virtual void release_saved();
 
@@ -44,7 +46,8 @@ class Node {
   std::vector<std::pair<int, GradientHook>> hooks;
 };
 
-/// What a tensor carries: for a computed one the step that made it, for a leaf its accumulator and hooks.
+/// What a tensor carries: for a computed one the step that made it, for a leaf its accumulator and
+/// hooks.
 class GradState : public AutogradState {
  public:
   std::shared_ptr<Node> node;  // null for leaves
@@ -65,9 +68,11 @@ bool is_leaf(const Tensor& x);
 
 using FunctionBackward = std::function<void(std::span<const Tensor> grads, std::span<Tensor> out)>;
 
-/// Makes `outputs` (computed from `inputs` under NoGrad) a recorded step of the program's own. Outputs must be tensors
-/// of their own: pass detached(x) for an identity. Nothing is recorded when no input needs a gradient, unless `always`.
-void record_function(std::string name, std::span<const Tensor> inputs, std::span<const Tensor> outputs,
-                     FunctionBackward backward, bool always = false);
+/// Makes `outputs` (computed from `inputs` under NoGrad) a recorded step of the program's own.
+/// Outputs must be tensors of their own: pass detached(x) for an identity. Nothing is recorded when
+/// no input needs a gradient, unless `always`.
+void record_function(std::string name, std::span<const Tensor> inputs,
+                     std::span<const Tensor> outputs, FunctionBackward backward,
+                     bool always = false);
 
 }  // namespace tessera

@@ -1,4 +1,5 @@
-// What autograd does on the path of every operator: call on, and record the call when it can be differentiated.
+// What autograd does on the path of every operator: call on, and record the call when it can be
+// differentiated.
 module;
 #include <fmt/format.h>
 
@@ -8,6 +9,9 @@ module;
 #include <string_view>
 #include <utility>
 module tessera.autograd;
+
+import tessera.base;
+import tessera.tensor;
 
 namespace tessera {
 namespace {
@@ -26,20 +30,25 @@ struct Saved {
 
   void check(std::string_view op) const {
     if (version_of(value) != version) {
-      fail(fmt::format("backward: a tensor that '{}' needs was changed in place after it was used ({}); change a copy",
-                       op, to_string(value.shape())));
+      fail(
+          fmt::format("backward: a tensor that '{}' needs was changed in place after it was used "
+                      "({}); change a copy",
+                      op, to_string(value.shape())));
     }
     if (!memory_of(value).storage().has_memory() && !value.is_meta()) {
-      fail(fmt::format("backward: the memory of a tensor that '{}' needs was released; gather the parameter before "
-                       "its module's backward",
-                       op));
+      fail(
+          fmt::format("backward: the memory of a tensor that '{}' needs was released; gather the "
+                      "parameter before "
+                      "its module's backward",
+                      op));
     }
   }
 };
 
 class OpNode final : public Node {
  public:
-  OpNode(const Op& op, std::span<const Tensor> in, const Attributes& attributes, std::span<const Tensor> out)
+  OpNode(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
+         std::span<const Tensor> out)
       : Node(out.size()), op_(op), attributes_(attributes) {
     for (std::size_t i = 0; i < in.size(); ++i) {
       next.push_back(gradient_edge(in[i]));
@@ -49,7 +58,8 @@ class OpNode final : public Node {
       in_.push_back(saved ? Saved(in[i]) : Saved());
     }
     for (std::size_t i = 0; i < out.size(); ++i) {
-      // The result holds this step: the step keeps the result without its history, or neither would ever be freed.
+      // The result holds this step: the step keeps the result without its history, or neither would
+      // ever be freed.
       const bool saved = i < 64 && ((op.saves_outputs >> i) & 1U) != 0;
       out_.push_back(saved ? Saved(detached(out[i])) : Saved());
     }
@@ -57,9 +67,12 @@ class OpNode final : public Node {
 
   std::string_view name() const override { return op_.name; }
 
-  void backward(std::span<const Tensor> grads, std::span<Tensor> result, bool create_graph) override {
+  void backward(std::span<const Tensor> grads, std::span<Tensor> result,
+                bool create_graph) override {
     if (released_) {
-      fail(fmt::format("backward: the graph of '{}' was freed by an earlier backward; pass retain_graph there", op_.name));
+      fail(fmt::format(
+          "backward: the graph of '{}' was freed by an earlier backward; pass retain_graph there",
+          op_.name));
     }
     Tensors in;
     Tensors out;
@@ -109,9 +122,11 @@ class OpNode final : public Node {
 
 Tensors autograd_call(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {
   if (op.in_place) {
-    fail(fmt::format("{}: an operand that is written in place needs a gradient; use the form that makes a new tensor, "
-                     "or a NoGrad scope",
-                     op.name));
+    fail(
+        fmt::format("{}: an operand that is written in place needs a gradient; use the form that "
+                    "makes a new tensor, "
+                    "or a NoGrad scope",
+                    op.name));
   }
   Tensors out = call_below_autograd(op, in, attributes);
   if (op.backward == nullptr) {

@@ -7,8 +7,9 @@ import tessera.tensor;
 
 export namespace tessera::ops {
 
-/// Rows of weight [n, d] by indices (i64 or i32) of any shape -> indices' shape + [d]. Errors: an index out of range.
-/// A weight sharded on rows gives Partial(sum): every rank contributes the rows that it has.
+/// Rows of weight [n, d] by indices (i64 or i32) of any shape -> indices' shape + [d]. Errors: an
+/// index out of range. A weight sharded on rows gives Partial(sum): every rank contributes the rows
+/// that it has.
 Tensor embedding(const Tensor& weight, const Tensor& indices);
 Tensor gather(const Tensor& x, const Tensor& index, std::int64_t dim);
 Tensor scatter_add(const Tensor& x, const Tensor& index, const Tensor& source, std::int64_t dim);

@@ -8,7 +8,8 @@ export namespace tessera::ops {
 
 /// x / sqrt(mean(x^2) + eps) * weight over the last dim. weight [n].
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-5);
-/// (x - mean) / sqrt(var + eps) * weight + bias over the last dim; weight and bias [n], each may be undefined.
+/// (x - mean) / sqrt(var + eps) * weight + bias over the last dim; weight and bias [n], each may be
+/// undefined.
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps = 1e-5);
 Tensor softmax(const Tensor& x, std::int64_t dim);
 Tensor log_softmax(const Tensor& x, std::int64_t dim);

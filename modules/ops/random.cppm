@@ -7,8 +7,8 @@ import tessera.tensor;
 
 export namespace tessera::ops {
 
-// Number i of a call belongs to GLOBAL element i: the same bits in every layout. Each call takes numel() numbers
-// (rounded up to 4) of the stream.
+// Number i of a call belongs to GLOBAL element i: the same bits in every layout. Each call takes
+// numel() numbers (rounded up to 4) of the stream.
 /// Fills x in place: uniform in [low, high), normal with mean and deviation.
 Tensor uniform_(const Tensor& x, double low, double high, RandomStream& stream);
 Tensor normal_(const Tensor& x, double mean, double deviation, RandomStream& stream);

@@ -9,11 +9,12 @@ import tessera.tensor;
 
 export namespace tessera::rules {
 
-/// Elementwise with broadcasting: every dim of the result may be sharded; operands that have extent 1 there, or lack
-/// the dim, are Replicate. Any number of operands and results (results all of the broadcast shape).
+/// Elementwise with broadcasting: every dim of the result may be sharded; operands that have extent
+/// 1 there, or lack the dim, are Replicate. Any number of operands and results (results all of the
+/// broadcast shape).
 void pointwise(const RuleContext& context, Strategies& strategies);
-/// The same for functions that are linear in all operands together (add, sub, neg, cast between floating types):
-/// Partial(sum) and Partial(avg) pass through when all operands have them.
+/// The same for functions that are linear in all operands together (add, sub, neg, cast between
+/// floating types): Partial(sum) and Partial(avg) pass through when all operands have them.
 void pointwise_linear(const RuleContext& context, Strategies& strategies);
 /// Linear in each operand when the others are Replicate (mul): Partial passes from any one operand.
 void pointwise_multilinear(const RuleContext& context, Strategies& strategies);
@@ -23,7 +24,8 @@ void pointwise_linear_in_first(const RuleContext& context, Strategies& strategie
 /// One strategy by its placements.
 Strategy strategy(std::initializer_list<Placement> in, std::initializer_list<Placement> out);
 
-/// Adds: every present operand and every result is sharded on the same dim `dim` (all have at least dim + 1 dims).
+/// Adds: every present operand and every result is sharded on the same dim `dim` (all have at least
+/// dim + 1 dims).
 void same_dim(const RuleContext& context, Strategies& strategies, int dim);
 
 }  // namespace tessera::rules

@@ -8,7 +8,8 @@ import tessera.tensor;
 export namespace tessera::ops {
 
 // All of these share x's memory. Dims may be negative (from the back).
-/// One extent may be -1. Errors: strides or shards for which no view exists; reshape() copies where needed.
+/// One extent may be -1. Errors: strides or shards for which no view exists; reshape() copies where
+/// needed.
 Tensor view(const Tensor& x, const Dims& shape);
 Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1);
 Tensor permute(const Tensor& x, const Dims& dims);
@@ -18,7 +19,8 @@ Tensor squeeze(const Tensor& x, std::int64_t dim);  // a dim of another extent s
 Tensor unsqueeze(const Tensor& x, std::int64_t dim);
 Tensor narrow(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t length);
 Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index);
-Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step = 1);
+Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t end,
+             std::int64_t step = 1);
 Tensor flatten(const Tensor& x, std::int64_t start_dim = 0, std::int64_t end_dim = -1);
 /// The same value without its gradient's path.
 Tensor detach(const Tensor& x);

@@ -40,8 +40,9 @@ SizeClass size_class(std::size_t bytes) {
   if (lines <= 8) {
     return {lines - 1, lines * alignment};
   }
-  const auto power = static_cast<std::size_t>(std::bit_width(lines - 1)) - 4;  // steps of 2^power lines
-  const std::size_t steps = (lines + (std::size_t{1} << power) - 1) >> power;   // 9 to 16
+  const auto power =
+      static_cast<std::size_t>(std::bit_width(lines - 1)) - 4;  // steps of 2^power lines
+  const std::size_t steps = (lines + (std::size_t{1} << power) - 1) >> power;  // 9 to 16
   return {(power + 1) * 8 + (steps - 9), (steps << power) * alignment};
 }
 
@@ -57,7 +58,8 @@ struct Cache {
   void clear();
 };
 
-// Tensors may die after their thread's cache (statics, thread-local results): then memory goes to the system at once.
+// Tensors may die after their thread's cache (statics, thread-local results): then memory goes to
+// the system at once.
 thread_local bool cache_alive = false;
 
 Cache& cache() {
@@ -92,7 +94,8 @@ void book(Cache& c, MemoryCategory category, std::int64_t bytes) {
 }  // namespace
 
 std::string_view name_of(MemoryCategory category) {
-  constexpr std::string_view names[] = {"parameter", "gradient", "optimizer", "activation", "communication", "other"};
+  constexpr std::string_view names[] = {"parameter",  "gradient",      "optimizer",
+                                        "activation", "communication", "other"};
   return names[static_cast<int>(category)];
 }
 
@@ -106,7 +109,8 @@ void reset_memory_peaks() {
 
 void account_memory(MemoryCategory category, std::int64_t bytes) { book(cache(), category, bytes); }
 
-MemoryScope::MemoryScope(MemoryCategory category) : before_(std::exchange(cache().category, category)) {}
+MemoryScope::MemoryScope(MemoryCategory category)
+    : before_(std::exchange(cache().category, category)) {}
 MemoryScope::~MemoryScope() { cache().category = before_; }
 
 MemoryCategory current_memory_category() { return cache().category; }

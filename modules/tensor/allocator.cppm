@@ -8,7 +8,14 @@ export module tessera.tensor:allocator;
 export namespace tessera {
 
 /// What memory is used for; the accounts of MemoryStatistics.
-enum class MemoryCategory : std::uint8_t { parameter, gradient, optimizer, activation, communication, other };
+enum class MemoryCategory : std::uint8_t {
+  parameter,
+  gradient,
+  optimizer,
+  activation,
+  communication,
+  other
+};
 inline constexpr int memory_category_count = 6;
 std::string_view name_of(MemoryCategory category);
 
@@ -25,7 +32,8 @@ struct MemoryStatistics {
 MemoryStatistics memory_statistics();
 /// Lets the peaks begin again at what is in use now.
 void reset_memory_peaks();
-/// Counts memory that does not come from the allocator (shared buffers); negative bytes take it back.
+/// Counts memory that does not come from the allocator (shared buffers); negative bytes take it
+/// back.
 void account_memory(MemoryCategory category, std::int64_t bytes);
 
 /// Allocations of the calling thread are booked on `category` within the scope.
@@ -41,7 +49,8 @@ class MemoryScope {
 };
 MemoryCategory current_memory_category();
 
-/// `bytes` of memory aligned to 64, from the thread's cache when it holds a block of that size class.
+/// `bytes` of memory aligned to 64, from the thread's cache when it holds a block of that size
+/// class.
 void* allocate_bytes(std::size_t bytes, MemoryCategory category);
 void free_bytes(void* data, std::size_t bytes, MemoryCategory category) noexcept;
 /// Gives all cached blocks of the calling thread back to the system.

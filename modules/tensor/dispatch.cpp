@@ -6,6 +6,10 @@ module;
 #include <utility>
 module tessera.tensor;
 
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+
 namespace tessera {
 namespace {
 
@@ -51,7 +55,8 @@ Tensors call(const Op& op, std::span<const Tensor> in, const Attributes& attribu
   return call_below_autograd(op, in, attributes);
 }
 
-Tensors call_below_autograd(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {
+Tensors call_below_autograd(const Op& op, std::span<const Tensor> in,
+                            const Attributes& attributes) {
   if (path.above != nullptr) [[unlikely]] {
     Listener* const listener = std::exchange(path.above, nullptr);
     Tensors out = call_below_autograd(op, in, attributes);
@@ -61,7 +66,8 @@ Tensors call_below_autograd(const Op& op, std::span<const Tensor> in, const Attr
   }
   if ((keys_of(in) & distributed_key) != 0 || op.distributed != nullptr) {
     if (distribution_slot == nullptr) {
-      fail(fmt::format("{}: distributed operands need tessera.dtensor, which is not linked", op.name));
+      fail(fmt::format("{}: distributed operands need tessera.dtensor, which is not linked",
+                       op.name));
     }
     return distribution_slot(op, in, attributes);
   }

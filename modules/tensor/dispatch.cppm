@@ -10,29 +10,34 @@ import :op;
 
 export namespace tessera {
 
-/// Calls an operator: autograd (when an operand requires a gradient) -> distribution (when one is distributed) ->
-/// the kernel of the device. The one way in for eager code, backward, optimizers and styles alike.
+/// Calls an operator: autograd (when an operand requires a gradient) -> distribution (when one is
+/// distributed) -> the kernel of the device. The one way in for eager code, backward, optimizers
+/// and styles alike.
 Tensors call(const Op& op, std::span<const Tensor> in, const Attributes& attributes = {});
-inline Tensors call(const Op& op, std::initializer_list<Tensor> in, const Attributes& attributes = {}) {
+inline Tensors call(const Op& op, std::initializer_list<Tensor> in,
+                    const Attributes& attributes = {}) {
   return call(op, std::span<const Tensor>(in.begin(), in.size()), attributes);
 }
 /// The single result.
-inline Tensor call_one(const Op& op, std::initializer_list<Tensor> in, const Attributes& attributes = {}) {
+inline Tensor call_one(const Op& op, std::initializer_list<Tensor> in,
+                       const Attributes& attributes = {}) {
   return std::move(call(op, in, attributes)[0]);
 }
-/// For operators that have no operand to carry a layout, and whose attributes hold one: enters at distribution.
-/// Below autograd: distribution -> kernel. What autograd calls.
+/// For operators that have no operand to carry a layout, and whose attributes hold one: enters at
+/// distribution. Below autograd: distribution -> kernel. What autograd calls.
 Tensors call_below_autograd(const Op& op, std::span<const Tensor> in, const Attributes& attributes);
 /// The kernel only, on local tensors. What distribution calls.
 Tensors call_kernel(const Op& op, std::span<const Tensor> in, const Attributes& attributes);
 
 /// The layers above fill these when the library is loaded.
-using PathSlot = Tensors (*)(const Op& op, std::span<const Tensor> in, const Attributes& attributes);
+using PathSlot = Tensors (*)(const Op& op, std::span<const Tensor> in,
+                             const Attributes& attributes);
 void set_autograd_slot(PathSlot slot);
 void set_distribution_slot(PathSlot slot);
 
-/// A listener sees each call and its results, above distribution (the program as written) or below it (what is really
-/// done, local operators and collectives). For captures, reports and tests; per thread; null for none.
+/// A listener sees each call and its results, above distribution (the program as written) or below
+/// it (what is really done, local operators and collectives). For captures, reports and tests; per
+/// thread; null for none.
 enum class ListenAt { above_distribution, below_distribution };
 class Listener {
  public:

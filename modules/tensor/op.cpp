@@ -14,11 +14,17 @@ module;
 #include <vector>
 module tessera.tensor;
 
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+
 namespace tessera {
 
 void Attributes::overflow() { fail("operator: too many attributes for one call"); }
 
-Attributes& Attributes::scalar(double value) { return free_integer(std::bit_cast<std::int64_t>(value)); }
+Attributes& Attributes::scalar(double value) {
+  return free_integer(std::bit_cast<std::int64_t>(value));
+}
 
 Attributes& Attributes::free_integer(std::int64_t value) {
   if (free_count_ >= free_room) {
@@ -65,7 +71,9 @@ void read_schema(Op& op) {
   const std::string_view schema = op.schema;
   const auto open = schema.find('(');
   if (open == std::string_view::npos || schema.back() != ')') {
-    fail(fmt::format("register_op: '{}' is not a schema (expected \"name(operands; attribute: type)\")", schema));
+    fail(fmt::format(
+        "register_op: '{}' is not a schema (expected \"name(operands; attribute: type)\")",
+        schema));
   }
   op.name = std::string(schema.substr(0, open));
   const std::string_view inside = schema.substr(open + 1, schema.size() - open - 2);
@@ -88,8 +96,8 @@ void read_schema(Op& op) {
     if (colon == std::string_view::npos) {
       fail(fmt::format("register_op: attribute '{}' of '{}' has no type", attribute, op.name));
     }
-    op.parameters.push_back(
-        {std::string(trimmed(attribute.substr(0, colon))), std::string(trimmed(attribute.substr(colon + 1)))});
+    op.parameters.push_back({std::string(trimmed(attribute.substr(0, colon))),
+                             std::string(trimmed(attribute.substr(colon + 1)))});
   }
 }
 

@@ -16,9 +16,10 @@ import :value;
 
 export namespace tessera {
 
-/// An operator's arguments that are not tensors. Fixed ones (dims, shapes, flags, types) decide shapes and placements
-/// and belong to the key under which the distributed path is cached; free ones (scalars, random offsets, steps) do not.
-/// Both are read back in the order in which they were added.
+/// An operator's arguments that are not tensors. Fixed ones (dims, shapes, flags, types) decide
+/// shapes and placements and belong to the key under which the distributed path is cached; free
+/// ones (scalars, random offsets, steps) do not. Both are read back in the order in which they were
+/// added.
 class Attributes {
  public:
   inline Attributes& add(std::int64_t value) {
@@ -38,12 +39,18 @@ class Attributes {
     return *this;
   }
   /// An address of something interned (a Spec, a layout's data).
-  inline Attributes& add_pointer(const void* pointer) { return add(reinterpret_cast<std::int64_t>(pointer)); }
+  inline Attributes& add_pointer(const void* pointer) {
+    return add(reinterpret_cast<std::int64_t>(pointer));
+  }
   Attributes& scalar(double value);
   Attributes& free_integer(std::int64_t value);
 
-  inline std::span<const std::int64_t> fixed() const { return {fixed_, static_cast<std::size_t>(fixed_count_)}; }
-  inline std::span<const std::int64_t> free() const { return {free_, static_cast<std::size_t>(free_count_)}; }
+  inline std::span<const std::int64_t> fixed() const {
+    return {fixed_, static_cast<std::size_t>(fixed_count_)};
+  }
+  inline std::span<const std::int64_t> free() const {
+    return {free_, static_cast<std::size_t>(free_count_)};
+  }
 
  private:
   static constexpr int room = 24;
@@ -64,7 +71,8 @@ class Attributes {
 /// Reads Attributes back in the order in which they were added.
 class AttributeReader {
  public:
-  inline explicit AttributeReader(const Attributes& attributes) : fixed_(attributes.fixed()), free_(attributes.free()) {}
+  inline explicit AttributeReader(const Attributes& attributes)
+      : fixed_(attributes.fixed()), free_(attributes.free()) {}
   inline std::int64_t integer() { return fixed_[fixed_at_++]; }
   inline int dim() { return static_cast<int>(integer()); }
   inline bool flag() { return integer() != 0; }
@@ -91,7 +99,8 @@ class AttributeReader {
 
 struct Op;
 
-/// One call of an operator: what travels down the path. Absent optional operands are undefined tensors.
+/// One call of an operator: what travels down the path. Absent optional operands are undefined
+/// tensors.
 struct Call {
   const Op& op;
   std::span<const Tensor> in;
@@ -107,17 +116,19 @@ struct ResultShape {
 };
 using ResultShapes = InlineVector<ResultShape, 2>;
 
-/// What a placement rule looks at: global shapes, and for how many ranks each dim of each operand is cut in all.
+/// What a placement rule looks at: global shapes, and for how many ranks each dim of each operand
+/// is cut in all.
 struct RuleContext {
-  const Call& call;                    // operands are distributed or replicated tensors; look at shapes only
-  std::span<const ResultShape> out;    // global
-  int axis = 0;                        // the mesh axis that is asked for
+  const Call& call;  // operands are distributed or replicated tensors; look at shapes only
+  std::span<const ResultShape> out;  // global
+  int axis = 0;                      // the mesh axis that is asked for
   std::int64_t axis_size = 1;
   /// The product of the sizes of all mesh axes that shard `dim` of operand `i`, this axis included.
   std::function<std::int64_t(std::size_t i, int dim)> shards_of;
 };
 
-/// One way in which an operator is right on one mesh axis: if its operands are placed so, its results are placed so.
+/// One way in which an operator is right on one mesh axis: if its operands are placed so, its
+/// results are placed so.
 struct Strategy {
   InlineVector<Placement, 4> in;   // one for each operand, absent ones included (ignored)
   InlineVector<Placement, 2> out;  // one for each result
@@ -126,20 +137,21 @@ using Strategies = std::vector<Strategy>;
 
 /// What the local call of a distributed operator must know to change its attributes.
 struct LocalContext {
-  const Call& call;                         // as the program wrote it: global
-  std::span<const Spec* const> in;          // null for absent operands
+  const Call& call;                 // as the program wrote it: global
+  std::span<const Spec* const> in;  // null for absent operands
   std::span<const Spec* const> out;
 };
 
-/// Gradients of the results -> gradients of the operands. Runs through the dispatcher: only calls of operators.
+/// Gradients of the results -> gradients of the operands. Runs through the dispatcher: only calls
+/// of operators.
 struct BackwardContext {
   const Op& op;
   const Attributes& attributes;
-  std::span<const Tensor> in;     // saved operands, as Op::saves_inputs says; others undefined
-  std::span<const Tensor> out;    // saved results, as Op::saves_outputs says
+  std::span<const Tensor> in;       // saved operands, as Op::saves_inputs says; others undefined
+  std::span<const Tensor> out;      // saved results, as Op::saves_outputs says
   std::span<const Dims> in_shapes;  // of all operands, saved or not
   std::span<const DType> in_dtypes;
-  std::uint64_t needed = 0;       // bit i: operand i needs a gradient
+  std::uint64_t needed = 0;  // bit i: operand i needs a gradient
 
   inline bool needs(std::size_t i) const { return ((needed >> i) & 1U) != 0; }
   inline AttributeReader read() const { return AttributeReader(attributes); }
@@ -149,29 +161,34 @@ struct BackwardContext {
 inline constexpr std::uint64_t saves_none = 0;
 inline constexpr std::uint64_t saves_all = ~std::uint64_t{0};
 
-/// One operator: all that the path needs to know of it. A slice in modules/ops declares one and registers it.
+/// One operator: all that the path needs to know of it. A slice in modules/ops declares one and
+/// registers it.
 struct Op {
-  /// "softmax(x; dim: int)": operands (`?` optional, `...` a list) and, after `;`, attributes in the order in which they
-  /// are added: int, bool, dims, dtype, spec (a pointer) are fixed; float, free are free.
+  /// "softmax(x; dim: int)": operands (`?` optional, `...` a list) and, after `;`, attributes in
+  /// the order in which they are added: int, bool, dims, dtype, spec (a pointer) are fixed; float,
+  /// free are free.
   std::string schema;
 
-  /// Global or local shapes and types of the results, from the operands' shapes. Checks them: the errors begin with
-  /// the operator's name.
+  /// Global or local shapes and types of the results, from the operands' shapes. Checks them: the
+  /// errors begin with the operator's name.
   void (*infer)(const Call& call, ResultShapes& out) = nullptr;
 
   /// Computes into fresh contiguous `out`. In-place operators find operand 0 there.
   void (*cpu)(const Call& call, std::span<Tensor> out) = nullptr;
-  /// For operators whose results share an operand's memory: makes them (alias()). Then there is no `cpu`.
+  /// For operators whose results share an operand's memory: makes them (alias()). Then there is no
+  /// `cpu`.
   void (*view)(const Call& call, Tensors& out) = nullptr;
 
-  /// All ways in which the operator is right on ONE mesh axis, Replicate -> Replicate excepted (always there, unless
-  /// `never_replicated`).
+  /// All ways in which the operator is right on ONE mesh axis, Replicate -> Replicate excepted
+  /// (always there, unless `never_replicated`).
   void (*rule)(const RuleContext& context, Strategies& strategies) = nullptr;
   /// Attributes of the local call, when they differ from the global ones (shapes, offsets).
   Attributes (*localize)(const LocalContext& context) = nullptr;
 
-  /// `grads` has one tensor for each result (undefined: zero); fill one for each operand that needs one.
-  void (*backward)(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) = nullptr;
+  /// `grads` has one tensor for each result (undefined: zero); fill one for each operand that needs
+  /// one.
+  void (*backward)(const BackwardContext& context, std::span<const Tensor> grads,
+                   std::span<Tensor> out) = nullptr;
   std::uint64_t saves_inputs = saves_none;
   std::uint64_t saves_outputs = saves_none;
 
@@ -194,7 +211,8 @@ struct Op {
   int id = 0;
 };
 
-/// Adds an operator for the life of the process. Errors: a name that exists, a schema that cannot be read.
+/// Adds an operator for the life of the process. Errors: a name that exists, a schema that cannot
+/// be read.
 const Op& register_op(Op op);
 /// The operator of this name. Errors: unknown; the nearest name is offered.
 const Op& find_op(std::string_view name);

@@ -51,7 +51,9 @@ std::uint64_t take_numbers(RandomStream& stream, std::int64_t count) {
   return first;
 }
 
-std::map<std::string, RandomStream> random_state() { return {streams().by_name.begin(), streams().by_name.end()}; }
+std::map<std::string, RandomStream> random_state() {
+  return {streams().by_name.begin(), streams().by_name.end()};
+}
 
 void set_random_state(const std::map<std::string, RandomStream>& state) {
   Streams& s = streams();

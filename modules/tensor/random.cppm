@@ -7,8 +7,9 @@ export module tessera.tensor:random;
 
 export namespace tessera {
 
-/// A sequence of random numbers: element i of a call gets number (offset + i) of the stream, on every device and in
-/// every layout (Philox 4x32-10; docs/architecture.md, "Numbers that do not depend on the layout").
+/// A sequence of random numbers: element i of a call gets number (offset + i) of the stream, on
+/// every device and in every layout (Philox 4x32-10; docs/architecture.md, "Numbers that do not
+/// depend on the layout").
 struct RandomStream {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;  // from the stream's name

@@ -10,6 +10,10 @@ module;
 #include <vector>
 module tessera.tensor;
 
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+
 namespace tessera {
 namespace {
 
@@ -26,7 +30,8 @@ Table& table() {
 }  // namespace
 
 const Spec* Spec::make(const Layout& layout, const Dims& shape, DType dtype) {
-  std::uint64_t hash = hash_combine(static_cast<std::uint64_t>(layout.hash()), static_cast<std::uint64_t>(dtype));
+  std::uint64_t hash =
+      hash_combine(static_cast<std::uint64_t>(layout.hash()), static_cast<std::uint64_t>(dtype));
   for (const std::int64_t extent : shape) {
     hash = hash_combine(hash, static_cast<std::uint64_t>(extent));
   }
@@ -45,15 +50,21 @@ const Spec* Spec::make(const Layout& layout, const Dims& shape, DType dtype) {
 Dims my_coordinates(const DeviceMesh& mesh) {
   const std::optional<Dims> coordinates = mesh.coordinates_of(current_rank());
   if (!coordinates) {
-    fail(fmt::format("tensor: rank {} is not in the mesh {}; distributed tensors exist only on the mesh's own ranks",
-                     current_rank(), to_string(mesh)));
+    fail(
+        fmt::format("tensor: rank {} is not in the mesh {}; distributed tensors exist only on the "
+                    "mesh's own ranks",
+                    current_rank(), tessera::to_string(mesh)));
   }
   return *coordinates;
 }
 
-Dims local_shape(const Spec& spec) { return local_shape(spec.shape, spec.layout, my_coordinates(spec.layout.mesh())); }
+Dims local_shape(const Spec& spec) {
+  return local_shape(spec.shape, spec.layout, my_coordinates(spec.layout.mesh()));
+}
 
-Dims local_offset(const Spec& spec) { return local_offset(spec.shape, spec.layout, my_coordinates(spec.layout.mesh())); }
+Dims local_offset(const Spec& spec) {
+  return local_offset(spec.shape, spec.layout, my_coordinates(spec.layout.mesh()));
+}
 
 std::string to_string(const Spec& spec) {
   return fmt::format("{}{} {}", name_of(spec.dtype), to_string(spec.shape), to_string(spec.layout));

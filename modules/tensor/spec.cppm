@@ -9,8 +9,8 @@ import tessera.placement;
 
 export namespace tessera {
 
-/// What a distributed tensor is besides its bytes. Interned for the life of the process: two specs are equal exactly
-/// when their addresses are.
+/// What a distributed tensor is besides its bytes. Interned for the life of the process: two specs
+/// are equal exactly when their addresses are.
 struct Spec {
   Layout layout;
   Dims shape;  // global
@@ -19,7 +19,8 @@ struct Spec {
   static const Spec* make(const Layout& layout, const Dims& shape, DType dtype);
 };
 
-/// Shape and global offset of the calling rank's part of a tensor. Errors: the rank is not in the mesh.
+/// Shape and global offset of the calling rank's part of a tensor. Errors: the rank is not in the
+/// mesh.
 Dims local_shape(const Spec& spec);
 Dims local_offset(const Spec& spec);
 /// The calling rank's coordinates on the mesh. Errors: the rank is not in the mesh.

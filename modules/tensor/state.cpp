@@ -5,6 +5,8 @@ module;
 #include <string>
 module tessera.tensor;
 
+import tessera.base;
+
 namespace tessera {
 
 void StateDict::merge(const std::string& prefix, const StateDict& other) {
@@ -23,7 +25,8 @@ StateDict StateDict::part(const std::string& prefix) const {
   StateDict found;
   const std::string begin = prefix + ".";
   const auto take = [&](auto& into, const auto& from) {
-    for (auto it = from.lower_bound(begin); it != from.end() && it->first.starts_with(begin); ++it) {
+    for (auto it = from.lower_bound(begin); it != from.end() && it->first.starts_with(begin);
+         ++it) {
       into.emplace(it->first.substr(begin.size()), it->second);
     }
   };

@@ -4,6 +4,8 @@ module;
 #include <utility>
 module tessera.tensor;
 
+import tessera.base;
+
 namespace tessera {
 
 Counted<Storage> Storage::allocate(std::size_t bytes) {

@@ -36,21 +36,24 @@ class Counted {
   inline T* operator->() const { return pointer_; }
   inline T& operator*() const { return *pointer_; }
   inline explicit operator bool() const { return pointer_ != nullptr; }
-  friend inline bool operator==(const Counted& a, const Counted& b) { return a.pointer_ == b.pointer_; }
+  friend inline bool operator==(const Counted& a, const Counted& b) {
+    return a.pointer_ == b.pointer_;
+  }
 
  private:
   T* pointer_ = nullptr;
 };
 
-/// Bytes that tensors share. It keeps its identity when its memory is released and filled again (an unsharded
-/// parameter between two uses), and counts the writes by operators (`version`), so that autograd notices a saved
-/// tensor that was overwritten.
+/// Bytes that tensors share. It keeps its identity when its memory is released and filled again (an
+/// unsharded parameter between two uses), and counts the writes by operators (`version`), so that
+/// autograd notices a saved tensor that was overwritten.
 class Storage {
  public:
   /// Memory from the caching allocator, booked on the scope's category; not initialised.
   static Counted<Storage> allocate(std::size_t bytes);
   /// Memory of somebody else; `keep_alive` is held as long as the storage.
-  static Counted<Storage> borrow(void* data, std::size_t bytes, std::shared_ptr<void> keep_alive = nullptr);
+  static Counted<Storage> borrow(void* data, std::size_t bytes,
+                                 std::shared_ptr<void> keep_alive = nullptr);
   /// No bytes at all: the storage of meta tensors.
   static Counted<Storage> none();
 
@@ -59,8 +62,8 @@ class Storage {
   inline std::uint64_t version() const { return version_; }
   inline void bump_version() { ++version_; }
 
-  /// Gives the memory back (data() is null) or takes fresh memory of the same size; views stay valid as values.
-  /// Only for memory from the allocator.
+  /// Gives the memory back (data() is null) or takes fresh memory of the same size; views stay
+  /// valid as values. Only for memory from the allocator.
   void release_memory();
   void restore_memory();
   inline bool has_memory() const { return data_ != nullptr || bytes_ == 0; }

@@ -13,6 +13,10 @@ module;
 #include "../ops/kernels/half.hpp"
 module tessera.tensor;
 
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+
 namespace tessera {
 
 AutogradState::~AutogradState() = default;
@@ -22,20 +26,30 @@ void TensorImpl::destroy() { delete this; }
 namespace {
 
 [[noreturn]] void not_local(const char* what, const Tensor& x) {
-  fail(fmt::format("{}: the tensor is distributed ({}); take its local part with to_local() or the whole with full_tensor()",
-                   what, to_string(*x.spec())));
+  fail(
+      fmt::format("{}: the tensor is distributed ({}); take its local part with to_local() or the "
+                  "whole with full_tensor()",
+                  what, to_string(*x.spec())));
 }
 
 double read_element(const void* data, DType dtype, std::int64_t i) {
   switch (dtype) {
-    case DType::f32: return static_cast<const float*>(data)[i];
-    case DType::f64: return static_cast<const double*>(data)[i];
-    case DType::bf16: return static_cast<double>(static_cast<const kernels::BFloat16*>(data)[i]);
-    case DType::f16: return static_cast<double>(static_cast<const kernels::Half*>(data)[i]);
-    case DType::i64: return static_cast<double>(static_cast<const std::int64_t*>(data)[i]);
-    case DType::i32: return static_cast<const std::int32_t*>(data)[i];
-    case DType::u8: return static_cast<const std::uint8_t*>(data)[i];
-    case DType::boolean: return static_cast<const bool*>(data)[i] ? 1 : 0;
+    case DType::f32:
+      return static_cast<const float*>(data)[i];
+    case DType::f64:
+      return static_cast<const double*>(data)[i];
+    case DType::bf16:
+      return static_cast<double>(static_cast<const kernels::BFloat16*>(data)[i]);
+    case DType::f16:
+      return static_cast<double>(static_cast<const kernels::Half*>(data)[i]);
+    case DType::i64:
+      return static_cast<double>(static_cast<const std::int64_t*>(data)[i]);
+    case DType::i32:
+      return static_cast<const std::int32_t*>(data)[i];
+    case DType::u8:
+      return static_cast<const std::uint8_t*>(data)[i];
+    case DType::boolean:
+      return static_cast<const bool*>(data)[i] ? 1 : 0;
   }
   return 0;
 }
@@ -47,14 +61,22 @@ void fill_with(void* data, std::int64_t count, T value) {
 
 void fill_elements(void* data, DType dtype, std::int64_t count, double value) {
   switch (dtype) {
-    case DType::f32: return fill_with(data, count, static_cast<float>(value));
-    case DType::f64: return fill_with(data, count, value);
-    case DType::bf16: return fill_with(data, count, kernels::BFloat16(value));
-    case DType::f16: return fill_with(data, count, kernels::Half(value));
-    case DType::i64: return fill_with(data, count, static_cast<std::int64_t>(value));
-    case DType::i32: return fill_with(data, count, static_cast<std::int32_t>(value));
-    case DType::u8: return fill_with(data, count, static_cast<std::uint8_t>(value));
-    case DType::boolean: return fill_with(data, count, value != 0);
+    case DType::f32:
+      return fill_with(data, count, static_cast<float>(value));
+    case DType::f64:
+      return fill_with(data, count, value);
+    case DType::bf16:
+      return fill_with(data, count, kernels::BFloat16(value));
+    case DType::f16:
+      return fill_with(data, count, kernels::Half(value));
+    case DType::i64:
+      return fill_with(data, count, static_cast<std::int64_t>(value));
+    case DType::i32:
+      return fill_with(data, count, static_cast<std::int32_t>(value));
+    case DType::u8:
+      return fill_with(data, count, static_cast<std::uint8_t>(value));
+    case DType::boolean:
+      return fill_with(data, count, value != 0);
   }
 }
 
@@ -92,7 +114,8 @@ void* Tensor::raw_data() const {
     not_local("data", *this);
   }
   auto* base = static_cast<std::byte*>(impl_->storage->data());
-  return base == nullptr ? nullptr : base + impl_->offset * static_cast<std::int64_t>(size_of(impl_->dtype));
+  return base == nullptr ? nullptr
+                         : base + impl_->offset * static_cast<std::int64_t>(size_of(impl_->dtype));
 }
 
 Storage& Tensor::storage() const {
@@ -118,13 +141,16 @@ const Layout& Tensor::layout() const {
 
 Tensor& Tensor::set_requires_grad(bool value) {
   if (value && !is_floating(dtype())) {
-    fail(fmt::format("set_requires_grad: only floating tensors have gradients (got {})", name_of(dtype())));
+    fail(fmt::format("set_requires_grad: only floating tensors have gradients (got {})",
+                     name_of(dtype())));
   }
   if (value) {
     impl_->keys |= requires_grad_key;
   } else {
     if (impl_->autograd) {
-      fail("set_requires_grad: only a leaf can be changed; use detach() for a tensor that was computed");
+      fail(
+          "set_requires_grad: only a leaf can be changed; use detach() for a tensor that was "
+          "computed");
     }
     impl_->keys &= static_cast<std::uint8_t>(~requires_grad_key);
   }
@@ -138,19 +164,21 @@ double Tensor::item() const {
     not_local("item", *this);
   }
   if (numel() != 1) {
-    fail(fmt::format("item: a tensor of one element is expected (got shape {})", to_string(shape())));
+    fail(fmt::format("item: a tensor of one element is expected (got shape {})",
+                     to_string(shape())));
   }
   return to_doubles(*this)[0];
 }
 
 void Tensor::check_type(DType wanted) const {
   if (dtype() != wanted) [[unlikely]] {
-    fail(fmt::format("data: the tensor holds {} (asked for as {})", name_of(dtype()), name_of(wanted)));
+    fail(fmt::format("data: the tensor holds {} (asked for as {})", name_of(dtype()),
+                     name_of(wanted)));
   }
 }
 
-Tensor from_storage(Counted<Storage> storage, const Dims& shape, const Dims& strides, std::int64_t offset, DType dtype,
-                    Device device) {
+Tensor from_storage(Counted<Storage> storage, const Dims& shape, const Dims& strides,
+                    std::int64_t offset, DType dtype, Device device) {
   auto* impl = new TensorImpl;
   impl->storage = std::move(storage);
   impl->offset = offset;
@@ -168,9 +196,10 @@ Tensor empty(const Dims& shape, DType dtype, Device device) {
       fail(fmt::format("empty: extents must not be negative (got {})", to_string(shape)));
     }
   }
-  auto storage = device.type == DeviceType::meta
-                     ? Storage::none()
-                     : Storage::allocate(static_cast<std::size_t>(shape.product()) * size_of(dtype));
+  auto storage =
+      device.type == DeviceType::meta
+          ? Storage::none()
+          : Storage::allocate(static_cast<std::size_t>(shape.product()) * size_of(dtype));
   return from_storage(std::move(storage), shape, contiguous_strides(shape), 0, dtype, device);
 }
 
@@ -193,8 +222,8 @@ Tensor zeros(const Dims& shape, DType dtype, Device device) {
 template <class T>
 Tensor from_values(std::span<const T> values, const Dims& shape) {
   if (shape.product() != static_cast<std::int64_t>(values.size())) {
-    fail(fmt::format("from_values: shape {} holds {} elements (got {} values)", to_string(shape), shape.product(),
-                     values.size()));
+    fail(fmt::format("from_values: shape {} holds {} elements (got {} values)", to_string(shape),
+                     shape.product(), values.size()));
   }
   Tensor t = empty(shape, DTypeOf<T>::value);
   std::copy(values.begin(), values.end(), t.data<T>());
@@ -209,7 +238,8 @@ template Tensor from_values(std::span<const bool>, const Dims&);
 
 Tensor from_memory(void* data, const Dims& shape, DType dtype, std::shared_ptr<void> keep_alive) {
   const std::size_t bytes = static_cast<std::size_t>(shape.product()) * size_of(dtype);
-  return from_storage(Storage::borrow(data, bytes, std::move(keep_alive)), shape, contiguous_strides(shape), 0, dtype);
+  return from_storage(Storage::borrow(data, bytes, std::move(keep_alive)), shape,
+                      contiguous_strides(shape), 0, dtype);
 }
 
 Tensor alias(const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset) {

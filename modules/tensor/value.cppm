@@ -6,8 +6,8 @@ module;
 #include <span>
 #include <string>
 #include <type_traits>
-#include <vector>
 #include <utility>
+#include <vector>
 export module tessera.tensor:value;
 
 import tessera.base;
@@ -46,8 +46,8 @@ struct DTypeOf<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
 template <>
 struct DTypeOf<bool> : std::integral_constant<DType, DType::boolean> {};
 
-/// An n-d array: strided (bytes here), distributed (a local tensor and a Spec), or meta (no bytes). A cheap value:
-/// copies share the data. shape() of a distributed tensor is the global shape.
+/// An n-d array: strided (bytes here), distributed (a local tensor and a Spec), or meta (no bytes).
+/// A cheap value: copies share the data. shape() of a distributed tensor is the global shape.
 class Tensor {
  public:
   Tensor() = default;  // undefined: an operand that is absent
@@ -71,7 +71,8 @@ class Tensor {
   const Dims& strides() const;
   std::int64_t offset() const;
   bool is_contiguous() const;
-  /// The first element's address, not checked against T's width: for kernels. Null for meta tensors.
+  /// The first element's address, not checked against T's width: for kernels. Null for meta
+  /// tensors.
   void* raw_data() const;
   /// The same with the element type checked.
   template <class T>
@@ -95,7 +96,8 @@ class Tensor {
   /// The gradient of a leaf, or undefined. (Filled by autograd's backward.)
   Tensor& grad() const;
 
-  /// The single element of a strided tensor of one element, as double. Errors: more elements, distributed.
+  /// The single element of a strided tensor of one element, as double. Errors: more elements,
+  /// distributed.
   double item() const;
 
  private:
@@ -130,7 +132,8 @@ struct TensorImpl {
 inline const Dims& Tensor::shape() const { return impl_->shape; }
 inline int Tensor::dims() const { return impl_->shape.size(); }
 inline std::int64_t Tensor::size(std::int64_t dim) const {
-  return impl_->shape[dim >= 0 && dim < dims() ? static_cast<int>(dim) : wrap_dim(dim, dims(), "size")];
+  return impl_
+      ->shape[dim >= 0 && dim < dims() ? static_cast<int>(dim) : wrap_dim(dim, dims(), "size")];
 }
 inline std::int64_t Tensor::numel() const { return impl_->shape.product(); }
 inline DType Tensor::dtype() const { return impl_->dtype; }
@@ -156,18 +159,22 @@ inline Tensor from_values(std::initializer_list<T> values, const Dims& shape) {
   return from_values(std::span<const T>(values.begin(), values.size()), shape);
 }
 /// A tensor over `storage`: shape and strides in elements from `offset`.
-Tensor from_storage(Counted<Storage> storage, const Dims& shape, const Dims& strides, std::int64_t offset, DType dtype,
-                    Device device = cpu);
+Tensor from_storage(Counted<Storage> storage, const Dims& shape, const Dims& strides,
+                    std::int64_t offset, DType dtype, Device device = cpu);
 /// A contiguous tensor over memory of somebody else, which `keep_alive` holds.
-Tensor from_memory(void* data, const Dims& shape, DType dtype, std::shared_ptr<void> keep_alive = nullptr);
+Tensor from_memory(void* data, const Dims& shape, DType dtype,
+                   std::shared_ptr<void> keep_alive = nullptr);
 
-/// Another view of the same bytes, without any gradient's path: new shape, strides and offset (strided only).
+/// Another view of the same bytes, without any gradient's path: new shape, strides and offset
+/// (strided only).
 Tensor alias(const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset);
 /// The same value without the gradient's path; shares the data.
 Tensor detached(const Tensor& x);
-/// A distributed tensor of this local part. The caller answers for the local shape; dtensor's from_local checks.
+/// A distributed tensor of this local part. The caller answers for the local shape; dtensor's
+/// from_local checks.
 Tensor make_distributed(Tensor local, const Spec* spec);
-/// The values in row-major order as doubles, of a strided tensor: for tests, printing and small decisions.
+/// The values in row-major order as doubles, of a strided tensor: for tests, printing and small
+/// decisions.
 std::vector<double> to_doubles(const Tensor& x);
 /// Shape, type, layout and the first values.
 std::string to_string(const Tensor& x);
