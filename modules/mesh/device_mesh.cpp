@@ -1,0 +1,212 @@
+module;
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+module tessera.mesh;
+
+import tessera.base;
+
+namespace tessera {
+
+using mesh_detail::MeshData;
+
+namespace {
+
+/// All meshes of the process, by hash. Leaked on purpose: meshes outlive every static object.
+struct Table {
+  std::mutex mutex;
+  std::unordered_multimap<std::uint64_t, std::unique_ptr<const MeshData>> meshes;
+};
+
+Table& table() {
+  static Table* const instance = new Table;
+  return *instance;
+}
+
+void check_names(std::span<const std::string> names, const Dims& shape) {
+  if (static_cast<int>(names.size()) != shape.size()) {
+    fail_input(
+        fmt::format("mesh: {} axis names for a shape of {} sizes (names {}, shape {}); give "
+                    "each axis one name",
+                    names.size(), shape.size(), fmt::join(names, ", "), to_string(shape)));
+  }
+  if (names.empty()) {
+    fail_input("mesh: it has no axis; give at least one, such as axes [\"data\"] and shape [1]");
+  }
+  for (int i = 0; i < shape.size(); ++i) {
+    const std::string& name = names[static_cast<std::size_t>(i)];
+    if (name.empty()) {
+      fail_input(fmt::format("mesh: the name of axis {} is empty; name every axis", i));
+    }
+    if (std::find(names.begin(), names.begin() + i, name) != names.begin() + i) {
+      fail_input(fmt::format("mesh: two axes are named '{}'; names must differ", name));
+    }
+    if (shape[i] < 1) {
+      fail_input(fmt::format("mesh: axis '{}' has size {} (expected at least 1)", name, shape[i]));
+    }
+  }
+}
+
+/// The product of the sizes, which must fit in an int.
+std::int64_t count_ranks(const Dims& shape) {
+  constexpr std::int64_t most = 1 << 30;
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) {
+    if (size > most / count) {
+      fail_input(fmt::format("mesh: shape {} has more than {} ranks", to_string(shape), most));
+    }
+    count *= size;
+  }
+  return count;
+}
+
+void check_ranks(std::span<const int> ranks, const Dims& shape, std::int64_t count) {
+  if (static_cast<std::int64_t>(ranks.size()) != count) {
+    fail_input(
+        fmt::format("mesh: shape {} needs {} ranks (got {}); the sizes must multiply to the "
+                    "number of ranks",
+                    to_string(shape), count, ranks.size()));
+  }
+  std::vector<int> sorted(ranks.begin(), ranks.end());
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted.front() < 0) {
+    fail_input(fmt::format("mesh: rank {} is below 0", sorted.front()));
+  }
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) {
+    fail_input(fmt::format("mesh: rank {} appears twice; ranks must differ", *twice));
+  }
+}
+
+std::uint64_t hash_of(const MeshData& data) {
+  std::uint64_t h = 0x6d657368;
+  for (const std::string& name : data.names) {
+    for (const char c : name) {
+      h = hash_combine(h, static_cast<unsigned char>(c));
+    }
+    h = hash_combine(h, 256);  // ends a name: {"ab"} and {"a", "b"} differ
+  }
+  for (const std::int64_t size : data.shape) {
+    h = hash_combine(h, static_cast<std::uint64_t>(size));
+  }
+  if (!data.identity) {
+    for (const int rank : data.ranks) {
+      h = hash_combine(h, static_cast<std::uint64_t>(rank));
+    }
+  }
+  return h;
+}
+
+bool same_content(const MeshData& a, const MeshData& b) {
+  return a.names == b.names && a.shape == b.shape && a.ranks == b.ranks;
+}
+
+/// Fills what follows from names, shape and ranks but only new meshes need.
+void derive(MeshData& data) {
+  const int ndim = data.shape.size();
+  const std::size_t count = data.ranks.size();
+  if (!data.identity) {
+    data.positions.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      data.positions.emplace_back(data.ranks[i], static_cast<int>(i));
+    }
+    std::sort(data.positions.begin(), data.positions.end());
+  }
+  data.groups.resize(static_cast<std::size_t>(ndim));
+  for (int axis = 0; axis < ndim; ++axis) {
+    // Positions are (before, axis, after), groups (before, after, axis).
+    const auto size = static_cast<std::size_t>(data.shape[axis]);
+    const auto after = static_cast<std::size_t>(data.strides[axis]);
+    std::vector<int>& groups = data.groups[static_cast<std::size_t>(axis)];
+    groups.resize(count);
+    for (std::size_t p = 0; p < count; ++p) {
+      const std::size_t group = p / (after * size) * after + p % after;
+      groups[group * size + p / after % size] = data.ranks[p];
+    }
+  }
+}
+
+}  // namespace
+
+DeviceMesh DeviceMesh::make(std::vector<std::string> axis_names, const Dims& shape,
+                            std::vector<int> ranks) {
+  check_names(axis_names, shape);
+  const std::int64_t count = count_ranks(shape);
+  if (ranks.empty()) {
+    ranks.resize(static_cast<std::size_t>(count));
+    std::iota(ranks.begin(), ranks.end(), 0);
+  } else {
+    check_ranks(ranks, shape, count);
+  }
+  auto data = std::make_unique<MeshData>();
+  data->names = std::move(axis_names);
+  data->shape = shape;
+  data->strides = contiguous_strides(shape);
+  data->ranks = std::move(ranks);
+  data->identity = data->ranks.front() == 0 && data->ranks.back() == count - 1 &&
+                   std::is_sorted(data->ranks.begin(), data->ranks.end());
+  data->hash = hash_of(*data);
+
+  Table& t = table();
+  const std::lock_guard lock(t.mutex);
+  const auto [first, last] = t.meshes.equal_range(data->hash);
+  for (auto it = first; it != last; ++it) {
+    if (same_content(*it->second, *data)) {
+      return DeviceMesh(it->second.get());
+    }
+  }
+  derive(*data);
+  data->id = static_cast<std::uint32_t>(t.meshes.size());
+  return DeviceMesh(t.meshes.emplace(data->hash, std::move(data))->second.get());
+}
+
+std::optional<int> DeviceMesh::find_axis(std::string_view name) const {
+  const auto it = std::find(data_->names.begin(), data_->names.end(), name);
+  if (it == data_->names.end()) {
+    return std::nullopt;
+  }
+  return static_cast<int>(it - data_->names.begin());
+}
+
+int DeviceMesh::axis_index(std::string_view name) const {
+  const std::optional<int> axis = find_axis(name);
+  if (!axis) {
+    fail_input(fmt::format("mesh: it has no axis '{}' (its axes are {}){}", name,
+                           join_words(data_->names), did_you_mean(name, data_->names)));
+  }
+  return *axis;
+}
+
+std::string to_string(const DeviceMesh& mesh) {
+  if (!mesh) {
+    return "mesh()";
+  }
+  std::string text = "mesh(";
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    text +=
+        fmt::format("{}{}={}", axis > 0 ? ", " : "", mesh.axis_name(axis), mesh.axis_size(axis));
+  }
+  text += ")";
+  const std::span<const int> ranks = mesh.ranks();
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] != static_cast<int>(i)) {
+      return text + fmt::format(" of ranks {}", fmt::join(ranks, " "));
+    }
+  }
+  return text;
+}
+
+}  // namespace tessera

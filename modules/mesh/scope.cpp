@@ -1,0 +1,55 @@
+module;
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <vector>
+module tessera.mesh;
+
+import tessera.base;
+
+namespace tessera {
+
+namespace {
+
+struct ThreadState {
+  int rank = 0;
+  std::vector<DeviceMesh> meshes;
+};
+
+ThreadState& state() {
+  thread_local ThreadState instance;
+  return instance;
+}
+
+}  // namespace
+
+int current_rank() { return state().rank; }
+
+void set_current_rank(int rank) {
+  if (rank < 0) {
+    fail(fmt::format("rank: {} is below 0", rank));
+  }
+  state().rank = rank;
+}
+
+MeshScope::MeshScope(const DeviceMesh& mesh) : depth_(state().meshes.size()) {
+  require(static_cast<bool>(mesh), "mesh scope: there is no mesh in it; make one first");
+  state().meshes.push_back(mesh);
+}
+
+MeshScope::~MeshScope() { state().meshes.resize(depth_); }
+
+DeviceMesh current_mesh() { return state().meshes.empty() ? DeviceMesh() : state().meshes.back(); }
+
+DeviceMesh require_mesh(const char* what) {
+  const DeviceMesh mesh = current_mesh();
+  if (!mesh) {
+    fail(
+        fmt::format("{}: no mesh is current (expected a MeshScope around the call); open one or "
+                    "give the mesh as an argument",
+                    what));
+  }
+  return mesh;
+}
+
+}  // namespace tessera
