@@ -1,0 +1,97 @@
+module;
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <utility>
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera::rules {
+namespace {
+
+/// The dim of `operand` that lines up with dim `dim` of the result when shapes are aligned at their ends; -1 when the
+/// operand repeats along it.
+int aligned_dim(const Tensor& operand, const Dims& result, int dim) {
+  const int d = dim - (result.size() - operand.dims());
+  return d >= 0 && operand.shape()[d] == result[dim] && (result[dim] != 1) ? d : -1;
+}
+
+void sharded(const RuleContext& context, Strategies& strategies) {
+  const Dims& result = context.out[0].shape;
+  for (int dim = 0; dim < result.size(); ++dim) {
+    if (result[dim] == 1) {
+      continue;
+    }
+    Strategy s;
+    for (const Tensor& operand : context.call.in) {
+      const int d = operand ? aligned_dim(operand, result, dim) : -1;
+      s.in.push_back(d >= 0 ? Shard(d) : Replicate());
+    }
+    for (std::size_t i = 0; i < context.out.size(); ++i) {
+      s.out.push_back(Shard(dim));
+    }
+    strategies.push_back(std::move(s));
+  }
+}
+
+/// Operand `i` (all operands for i < 0) and every result Partial, the others Replicate; sums and averages.
+void linear_in(const RuleContext& context, Strategies& strategies, int i) {
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
+    Strategy s;
+    for (std::size_t k = 0; k < context.call.in.size(); ++k) {
+      s.in.push_back(i < 0 || static_cast<int>(k) == i ? Partial(op) : Replicate());
+    }
+    for (std::size_t k = 0; k < context.out.size(); ++k) {
+      s.out.push_back(Partial(op));
+    }
+    strategies.push_back(std::move(s));
+  }
+}
+
+}  // namespace
+
+void pointwise(const RuleContext& context, Strategies& strategies) { sharded(context, strategies); }
+
+void pointwise_linear(const RuleContext& context, Strategies& strategies) {
+  sharded(context, strategies);
+  linear_in(context, strategies, -1);
+}
+
+void pointwise_multilinear(const RuleContext& context, Strategies& strategies) {
+  sharded(context, strategies);
+  for (std::size_t i = 0; i < context.call.in.size(); ++i) {
+    linear_in(context, strategies, static_cast<int>(i));
+  }
+}
+
+void pointwise_linear_in_first(const RuleContext& context, Strategies& strategies) {
+  sharded(context, strategies);
+  linear_in(context, strategies, 0);
+}
+
+Strategy strategy(std::initializer_list<Placement> in, std::initializer_list<Placement> out) {
+  Strategy s;
+  for (const Placement& p : in) {
+    s.in.push_back(p);
+  }
+  for (const Placement& p : out) {
+    s.out.push_back(p);
+  }
+  return s;
+}
+
+void same_dim(const RuleContext& context, Strategies& strategies, int dim) {
+  Strategy s;
+  for (std::size_t i = 0; i < context.call.in.size(); ++i) {
+    s.in.push_back(Shard(dim));
+  }
+  for (std::size_t i = 0; i < context.out.size(); ++i) {
+    s.out.push_back(Shard(dim));
+  }
+  strategies.push_back(std::move(s));
+}
+
+}  // namespace tessera::rules
