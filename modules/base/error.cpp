@@ -1,17 +1,16 @@
 module;
 #include <stdexcept>
 #include <string>
-#include <utility>
 module tessera.base;
 
 namespace tessera {
 
-Error::Error(std::string text, ErrorKind kind) : std::runtime_error(std::move(text)), kind_(kind) {}
+Error::Error(const std::string& text, ErrorKind kind) : std::runtime_error(text), kind_(kind) {}
 
 ErrorKind Error::kind() const noexcept { return kind_; }
 
-void fail(std::string text) { throw Error(std::move(text), ErrorKind::run); }
+void fail(const std::string& text) { throw Error(text, ErrorKind::run); }
 
-void fail_input(std::string text) { throw Error(std::move(text), ErrorKind::input); }
+void fail_input(const std::string& text) { throw Error(text, ErrorKind::input); }
 
 }  // namespace tessera

@@ -13,7 +13,7 @@ enum class ErrorKind { input, run, interrupted };
 /// The one error family. Text: `<op or thing>: what is wrong (expected X, got Y); what to do`.
 class Error : public std::runtime_error {
  public:
-  explicit Error(std::string text, ErrorKind kind = ErrorKind::run);
+  explicit Error(const std::string& text, ErrorKind kind = ErrorKind::run);
   ErrorKind kind() const noexcept;
 
  private:
@@ -21,10 +21,10 @@ class Error : public std::runtime_error {
 };
 
 /// Throws an Error of kind run: something failed while the program ran.
-[[noreturn]] void fail(std::string text);
+[[noreturn]] void fail(const std::string& text);
 
 /// Throws an Error of kind input: the user's config, files or arguments are wrong.
-[[noreturn]] void fail_input(std::string text);
+[[noreturn]] void fail_input(const std::string& text);
 
 /// Throws an Error of kind run unless `condition` holds; for invariants whose text is fixed.
 inline void require(bool condition, std::string_view text) {

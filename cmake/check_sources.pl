@@ -1,0 +1,153 @@
+#!/usr/bin/env perl
+# Holds the sources to the borders of the house: who may import whom, what a facade is, what an
+# interface must not contain, how long a file may be, and that the pages' links lead somewhere.
+# Prints every finding; the exit status is 1 when there is one. Needs perl's core only.
+#
+#   perl cmake/check_sources.pl [ROOT]
+use strict;
+use warnings;
+use File::Basename qw(dirname basename);
+use File::Find;
+
+my $root = $ARGV[0] // dirname(__FILE__) . '/..';
+chdir $root or die "check_sources: no folder $root\n";
+
+my $longest = 400;    # lines of one file
+my (@findings, %text);
+
+sub finding { my ($file, $line, $what) = @_; push @findings, "$file:$line: $what" }
+
+# Calls $action->(line number) for each line of $file that matches; the match's groups are in $1, $2...
+sub each_match {
+  my ($file, $pattern, $action) = @_;
+  my $number = 0;
+  for (split /\n/, $text{$file}) { ++$number; $action->($number) if /$pattern/ }
+}
+
+find({ no_chdir => 1, wanted => sub {
+  return $File::Find::prune = 1 if m{^\./(build|install|\.git|\.cache)$};
+  return unless -f && /\.(cpp|cppm|hpp|h|cu|cuh|cmake|pl|sh|md|toml|in)$|CMakeLists\.txt$|^\.\/dev$|^\.\/cmake\//;
+  my $name = s{^\./}{}r;
+  open my $in, '<', $name or die "check_sources: cannot read $name: $!\n";
+  local $/;
+  $text{$name} = <$in> // '';
+} }, '.');
+my @files = sort keys %text;
+
+# The order of the modules, and what each of them states that it imports.
+my ($count, %place, %imports) = (0);
+each_match('modules/CMakeLists.txt', qr/^add_subdirectory\((\w+)\)/, sub { $place{$1} = $count++ });
+for my $module (keys %place) {
+  my $lists = "modules/$module/CMakeLists.txt";
+  if (($text{$lists} // '') !~ /tessera_module\(\s*$module\b(.*?)\)/s) {
+    finding($lists, 1, "no tessera_module($module ...)");
+    next;
+  }
+  my ($stated) = $1 =~ /\bIMPORTS\b([\s\w]*)/;
+  for (split ' ', ($stated // '') =~ s/\b[A-Z]+\b.*//sr) {
+    $imports{$module}{$_} = 0;
+    finding($lists, 1, "IMPORTS $_: no such module") unless exists $place{$_};
+    finding($lists, 1, "IMPORTS $_: $module stands below it in modules/CMakeLists.txt")
+      if ($place{$_} // -1) >= $place{$module};
+  }
+}
+
+# Modules that a plugin, an app or a test declares for itself.
+my %own;
+for my $file (@files) {
+  next unless $file =~ m{^((?:plugins|apps|tests)/[^/]+)/};
+  my $folder = $1;
+  each_match($file, qr/^export module tessera\.(\w+)/, sub { $own{$folder}{$1} = 1 });
+}
+
+for my $file (grep { /\.(cpp|cppm|hpp|h|cu|cuh)$/ } @files) {
+  my ($area, $folder) = $file =~ m{^(\w+)/([^/]+)/} or next;
+  my $plain = $file =~ m{/kernels/|\.(hpp|h|cu|cuh)$};
+  each_match($file, qr/^\s*(?:export\s+)?import\s+([\w.:<"]+)/, sub {
+    my ($number, $name) = ($_[0], $1);
+    return finding($file, $number, "a header or kernel must not import ($name)") if $plain;
+    return if $name =~ /^:/;
+    return finding($file, $number, "import $name: only tessera's named modules are imported")
+      unless $name =~ /^tessera\.(\w+)$/;
+    my $other = $1;
+    if ($area ne 'modules') {
+      finding($file, $number, "import $name: no such public module")
+        unless exists $place{$other} || $own{"$area/$folder"}{$other};
+    } elsif (!exists $imports{$folder}{$other}) {
+      finding($file, $number, "import $name: $other is not in the IMPORTS of modules/$folder/CMakeLists.txt");
+    } else {
+      ++$imports{$folder}{$other};
+    }
+  });
+  each_match($file, qr/^\s*#\s*include\s+"([^"]+)"/, sub {
+    my ($number, $header) = ($_[0], $1);
+    finding($file, $number, "#include \"$header\": a plugin or app sees the public modules only")
+      if $area =~ /^(plugins|apps)$/ && $header =~ m{(^|/)modules/};
+    finding($file, $number, "#include \"$header\": headers of another module are out of bounds")
+      if $area eq 'modules' && $header =~ m{(^|/)modules/(\w+)/|\.\./(\w+)/} && ($2 // $3) ne $folder
+        && exists $place{ $2 // $3 };
+  });
+  my $imported = 0;
+  each_match($file, qr/^\s*(?:(?:export\s+)?(import)\s|#\s*include\b)/, sub {
+    finding($file, $_[0], 'an #include after an import') if $imported && !defined $1;
+    $imported ||= defined $1;
+  });
+}
+for my $module (sort keys %imports) {
+  for (sort grep { !$imports{$module}{$_} } keys %{ $imports{$module} }) {
+    finding("modules/$module/CMakeLists.txt", 1, "IMPORTS $_: nothing in modules/$module imports it");
+  }
+}
+
+# Interfaces: what clang 19 miscompiles or confuses, and facades that are more than a table of contents.
+for my $file (grep { /\.cppm$/ } @files) {
+  each_match($file, qr/^\s*(namespace\s*\{|static\s+\w|.*\bthread_local\b)/, sub {
+    finding($file, $_[0], 'an interface holds no anonymous namespace, static entity or thread_local')
+      unless /^\s+static/ || m{^\s*//};
+  });
+  next unless $file =~ m{^modules/(\w+)/\1\.cppm$};
+  my $module = $1;
+  each_match($file, qr/\S/, sub {
+    return if m{^//} || /^export module tessera\.$module;$/ || m{^export import [\w.:]+; +// \S};
+    finding($file, $_[0], "a facade holds only 'export import :part;  // what it is' lines");
+  });
+}
+
+# Every source is built, is not too long, and is finished.
+for my $file (@files) {
+  my $lines = () = $text{$file} =~ /\n/g;
+  finding($file, $lines, "$lines lines; at most $longest") if $lines > $longest && $file !~ /\.md$/;
+  each_match($file, qr/\b(TO[D]O|FIX[M]E|XX[X]|HA[C]K)\b/, sub { finding($file, $_[0], "$1: finish it") });
+  next unless $file =~ m{^(modules|plugins|apps|tests)/.*\.(cpp|cppm|cu)$};
+  my ($stem) = basename($file) =~ /^([^.]+)/;
+  my $folder = dirname($file);
+  $folder = dirname($folder) until $folder eq '.' || exists $text{"$folder/CMakeLists.txt"};
+  finding($file, 1, "no $folder/CMakeLists.txt builds it")
+    unless ($text{"$folder/CMakeLists.txt"} // '') =~ /\b\Q$stem\E\b/;
+}
+
+# The pages: a relative link leads to a file, and its #part to a heading there.
+sub heading_anchor { return lc($_[0]) =~ s/[^\w\s-]//gr =~ s/\s/-/gr }
+for my $file (grep { /\.md$/ } @files) {
+  my $code = 0;
+  each_match($file, qr/^/, sub {
+    my $number = $_[0];
+    $code = !$code if /^\s*```/;
+    return if $code;
+    for my $target (/\]\(([^()\s]+)\)/g) {
+      next if $target =~ /^[a-z]+:/;
+      my ($path, $part) = $target =~ /^([^#]*)(?:#(.*))?$/;
+      my $there = $path eq '' ? $file : dirname($file) . "/$path";
+      $there =~ s{^\./}{};
+      1 while $there =~ s{[^/]+/\.\./}{};
+      finding($file, $number, "the link to $target leads nowhere") unless -e $there;
+      next unless defined $part && defined $text{$there};
+      my @anchors = map { heading_anchor($_) } $text{$there} =~ /^#+\s+(.*?)\s*$/mg;
+      finding($file, $number, "no heading #$part in $there") unless grep { $_ eq $part } @anchors;
+    }
+  });
+}
+
+print "$_\n" for @findings;
+printf "%d files, %d findings\n", scalar @files, scalar @findings;
+exit(@findings ? 1 : 0);

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# clang-tidy over every source of ours that BUILD compiles; BUILD has to be built, for the interfaces.
+# A source that was clean is not checked again until it, an interface that it can see, a header or
+# .clang-tidy changes.
+#
+#   cmake/tidy.sh BUILD
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export build=$1 clean=$1/tidy headers
+mkdir -p "$clean"
+headers=$(
+  clang-tidy-19 --version
+  git ls-files -z .clang-tidy '*.hpp' '*.h' | xargs -0 sha256sum
+)
+
+# tidy OBJECT SOURCE: the object's .modmap names the modules that the source sees.
+tidy() {
+  local modules key findings
+  modules=$(grep -o '"tessera\.[a-z_]*' "$1.modmap" 2>/dev/null | sort -u | sed 's|.*\.|modules/|' || true)
+  # shellcheck disable=SC2086 # one word for each module
+  key=$({ echo "$headers"; cat "$2"; [[ -z $modules ]] || find $modules -name '*.cppm' -exec sha256sum {} + | sort; } |
+    sha256sum | cut -c1-32)
+  [[ ! -e $clean/$key ]] || return 0
+  if findings=$(clang-tidy-19 -p "$build" --quiet "$2" 2>&1); then
+    : >"$clean/$key"
+  else
+    grep -v -E '^[0-9]+ warnings? (and [0-9]+ errors? )?generated|^\[[0-9/]+\] Processing' <<<"$findings"
+    return 1
+  fi
+}
+export -f tidy
+
+awk -F'"' -v ours="$PWD/" -v build="$build/" '
+  $2 == "file" { source = $4 }
+  $2 == "output" && index(source, ours) == 1 && index(source, ours "build/") != 1 {
+    print ($4 ~ /^\// ? "" : build) $4, source
+  }
+' "$build/compile_commands.json" | sort -u -k2,2 |
+  xargs -r -P "$(nproc)" -n 2 bash -c 'tidy "$@"' tidy
