@@ -19,7 +19,7 @@ set(TESSERA_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Werror)
 
 # tessera_module(NAME INTERFACE a.cppm... SOURCES a.cpp... IMPORTS module...)
 # One folder under modules/ = one named module tessera.NAME, a part of the library libtessera.
-# IMPORTS states the modules that it may import; cmake/check_imports.py holds it to that.
+# IMPORTS states the modules that it may import; cmake/check_sources.pl holds it to that.
 function(tessera_module name)
   cmake_parse_arguments(ARG "" "" "INTERFACE;SOURCES;IMPORTS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)

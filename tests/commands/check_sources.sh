@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Plants one fault at a time in a tiny tree and expects cmake/check_sources.pl to name it.
+#
+#   check_sources.sh REPOSITORY
+set -euo pipefail
+check=$1/cmake/check_sources.pl
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+cd "$tree"
+
+sound_tree() {
+  rm -rf ./*
+  mkdir -p modules/low modules/high plugins/style docs
+  printf 'add_subdirectory(low)\nadd_subdirectory(high)\n' >modules/CMakeLists.txt
+  echo 'tessera_module(low INTERFACE low.cppm a.cppm)' >modules/low/CMakeLists.txt
+  echo 'tessera_module(high INTERFACE high.cppm b.cppm SOURCES b.cpp IMPORTS low)' >modules/high/CMakeLists.txt
+  printf 'export module tessera.low;\nexport import :a;  // a thing\n' >modules/low/low.cppm
+  printf 'export module tessera.low:a;\n' >modules/low/a.cppm
+  printf 'export module tessera.high;\nexport import :b;  // b thing\n' >modules/high/high.cppm
+  printf 'export module tessera.high:b;\nimport tessera.low;\n' >modules/high/b.cppm
+  printf 'module;\n#include <string>\nmodule tessera.high;\n' >modules/high/b.cpp
+  echo 'add_library(style style.cpp)' >plugins/style/CMakeLists.txt
+  printf '#include <string>\nimport tessera.high;\n' >plugins/style/style.cpp
+  printf '# One\nSee [two](two.md#the-second).\n' >docs/one.md
+  printf '## The second\n' >docs/two.md
+}
+
+failures=0
+expect() {  # WHAT FINDING: the planted fault is reported with these words
+  local output
+  if output=$(perl "$check" . 2>&1) || [[ $output != *"$2"* ]]; then
+    printf 'not found: %s (expected "%s")\n%s\n' "$1" "$2" "$output"
+    failures=$((failures + 1))
+  fi
+  sound_tree
+}
+
+sound_tree
+perl "$check" . || { echo 'a sound tree has findings'; exit 1; }
+
+echo 'import tessera.high;' >>modules/low/a.cppm
+expect 'an import upwards' 'high is not in the IMPORTS of modules/low'
+sed -i 's/a.cppm/a.cppm IMPORTS high/' modules/low/CMakeLists.txt
+expect 'an upward import that is stated' 'low stands below it'
+sed -i 's/IMPORTS low/IMPORTS low lower/' modules/high/CMakeLists.txt
+expect 'an unknown module' 'no such module'
+sed -i '/import/d' modules/high/b.cppm
+expect 'an import that is stated and unused' 'nothing in modules/high imports it'
+echo 'import tessera.secret;' >>plugins/style/style.cpp
+expect 'a plugin that imports what is not public' 'no such public module'
+echo '#include "../../modules/high/b.hpp"' >plugins/style/style.cpp
+expect 'a plugin that includes a private header' 'sees the public modules only'
+printf 'import tessera.high;\n#include <string>\n' >plugins/style/style.cpp
+expect 'an include after an import' 'an #include after an import'
+mkdir modules/odd && echo 'export module tessera.odd;' >modules/odd/odd.cppm
+expect 'a module that the build does not know' 'no add_subdirectory(odd)'
+mkdir modules/high/kernels
+echo 'import tessera.low;' >modules/high/kernels/b.hpp
+expect 'a kernel header that imports' 'must not import'
+echo 'int x;' >>modules/low/low.cppm
+expect 'a facade with code' 'a facade holds only'
+echo 'namespace {' >>modules/low/a.cppm
+expect 'an anonymous namespace in an interface' 'no anonymous namespace'
+echo 'int forgotten;' >modules/low/c.cpp
+expect 'a source that nothing builds' 'no modules/low/CMakeLists.txt builds it'
+printf '\n%.0s' {1..500} >>modules/low/a.cppm
+expect 'a long file' 'lines; at most'
+echo "// TO""DO" >>modules/low/a.cppm
+expect 'unfinished work' 'finish it'
+rm docs/two.md
+expect 'a dead link' 'leads nowhere'
+echo '# Else' >docs/two.md
+expect 'a link to a heading that is not there' 'no heading #the-second'
+
+((failures == 0))
