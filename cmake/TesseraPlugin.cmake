@@ -1,0 +1,58 @@
+# tessera_add_plugin(NAME SOURCES file... KIND kind[@version]...
+#                    [PROVIDES [kind:]name...] [VERSION x.y.z] [DESCRIPTION text]
+#                    [OLDEST_HOST x.y.z] [LIBRARIES library...])
+# A shared library that Tessera loads at run time: NAME.so. Its author writes sources that import
+# Tessera's modules and define, in one of them,
+#     void register_plugin(tessera::plugin::Registrar& registrar);
+# KIND      the kinds that it offers, with the version of the interface that it was written for (default 1)
+# PROVIDES  the names that register_plugin adds, of the first kind when none is given (default: NAME)
+# OLDEST_HOST  the oldest Tessera that it works with (default: the one that it is built with)
+# The library lies in TESSERA_PLUGIN_OUTPUT_DIRECTORY, or the current binary folder.
+function(tessera_add_plugin name)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "VERSION;DESCRIPTION;OLDEST_HOST" "SOURCES;KIND;PROVIDES;LIBRARIES")
+  if(ARG_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "tessera_add_plugin(${name}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
+  endif()
+  if(NOT ARG_SOURCES OR NOT ARG_KIND)
+    message(FATAL_ERROR "tessera_add_plugin(${name}): SOURCES and KIND are needed")
+  endif()
+  if(NOT ARG_VERSION)
+    set(ARG_VERSION 0.1.0)
+  endif()
+  if(NOT ARG_OLDEST_HOST)
+    set(ARG_OLDEST_HOST ${Tessera_VERSION})
+  endif()
+  if(NOT ARG_PROVIDES)
+    set(ARG_PROVIDES ${name})
+  endif()
+  list(TRANSFORM ARG_KIND APPEND "@1" REGEX "^[^@]+$")
+  list(GET ARG_KIND 0 first_kind)
+  string(REGEX REPLACE "@.*" "" first_kind ${first_kind})
+  list(TRANSFORM ARG_PROVIDES PREPEND "${first_kind}:" REGEX "^[^:]+$")
+  list(JOIN ARG_KIND " " kinds)
+  list(JOIN ARG_PROVIDES " " provides)
+  string(REGEX REPLACE "([\\\"])" "\\\\\\1" description "${ARG_DESCRIPTION}")
+
+  set(gate ${CMAKE_CURRENT_BINARY_DIR}/${name}_gate.cpp)
+  configure_file(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/plugin_gate.cpp.in ${gate} @ONLY)
+  if(NOT TARGET Boost::headers)
+    find_package(Boost REQUIRED CONFIG)
+  endif()
+
+  add_library(${name} MODULE ${ARG_SOURCES} ${gate})
+  target_link_libraries(${name} PRIVATE Tessera::tessera Boost::headers ${ARG_LIBRARIES})
+  # Calls inside the plugin stay inside: another library's function of the same name is not ours.
+  target_link_options(${name} PRIVATE -Wl,-Bsymbolic-functions)
+  set_target_properties(${name} PROPERTIES
+    PREFIX "" SUFFIX ".so"
+    CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF CXX_SCAN_FOR_MODULES ON
+    # The host brings libtessera; and an installer that edits the file would break its stamp.
+    BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "" INSTALL_RPATH_USE_LINK_PATH OFF)
+  if(TESSERA_PLUGIN_OUTPUT_DIRECTORY)
+    set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${TESSERA_PLUGIN_OUTPUT_DIRECTORY})
+  else()
+    set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
+  endif()
+  add_custom_command(TARGET ${name} POST_BUILD COMMAND Tessera::stamp $<TARGET_FILE:${name}> VERBATIM)
+  set_property(GLOBAL APPEND PROPERTY TESSERA_PLUGINS ${name})
+endfunction()

@@ -1,0 +1,292 @@
+module;
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.plugin;
+
+import tessera.base;
+
+namespace tessera::plugin {
+namespace {
+
+using Key = std::pair<std::string, std::string>;  // kind, name
+
+/// Gate one and the file's own condition; kinds are asked each time, they may be declared later.
+struct Scanned {
+  Found found;
+  FileIdentity identity;
+};
+
+Scanned scan(const std::string& path) {
+  const LibraryFile file = read_library_file(path);
+  Scanned scanned{{file.path, std::nullopt, file.refusals, false}, file.identity};
+  if (!file.bytes.empty() || file.refusals.empty()) {
+    StampReading reading = read_stamp(file.bytes);
+    scanned.found.stamp = std::move(reading.stamp);
+    std::move(reading.refusals.begin(), reading.refusals.end(),
+              std::back_inserter(scanned.found.refusals));
+  }
+  return scanned;
+}
+
+void append(std::vector<std::string>& to, std::vector<std::string> from) {
+  std::move(from.begin(), from.end(), std::back_inserter(to));
+}
+
+bool provides(const Found& found, std::string_view kind, std::string_view name) {
+  return found.stamp &&
+         std::any_of(found.stamp->provides.begin(), found.stamp->provides.end(),
+                     [&](const Offer& o) { return o.kind == kind && o.name == name; });
+}
+
+std::string text_of(const Found& refused) {
+  return fmt::format("{}: {}", refused.file, fmt::join(refused.refusals, "; "));
+}
+
+std::uint64_t hash_text(std::string_view text) {
+  std::uint64_t hash = text.size();
+  for (const char c : text) {
+    hash = hash_combine(hash, static_cast<unsigned char>(c));
+  }
+  return hash;
+}
+
+}  // namespace
+
+struct Host::State {
+  SearchOptions search;
+  mutable std::recursive_mutex mutex;  // a plugin may ask the Host while it registers
+  mutable std::optional<std::vector<Scanned>> scanned;
+  std::map<Key, Entry> entries;
+  std::vector<LoadedPlugin> loaded;
+  std::vector<FileIdentity> loaded_files;
+
+  /// The search, done once.
+  const std::vector<Scanned>& files() const {
+    if (!scanned) {
+      scanned.emplace();
+      for (const Candidate& candidate : search_libraries(search)) {
+        if (!candidate.refusal.empty()) {
+          scanned->push_back({{candidate.path, std::nullopt, {candidate.refusal}, false}, {}});
+          continue;
+        }
+        Scanned next = scan(candidate.path);
+        const bool again = std::any_of(scanned->begin(), scanned->end(), [&](const Scanned& s) {
+          return next.identity.inode != 0 && s.identity == next.identity;
+        });
+        if (!again) {
+          scanned->push_back(std::move(next));
+        }
+      }
+    }
+    return *scanned;
+  }
+
+  std::vector<Found> list() const {
+    std::vector<Found> all;
+    for (const Scanned& s : files()) {
+      Found found = s.found;
+      found.loaded =
+          std::find(loaded_files.begin(), loaded_files.end(), s.identity) != loaded_files.end();
+      if (found.stamp) {
+        append(found.refusals, refused_kinds(*found.stamp));
+      }
+      all.push_back(std::move(found));
+    }
+    return all;
+  }
+
+  std::vector<std::string> names(std::string_view kind) const {
+    std::set<std::string> all;
+    for (const auto& [key, entry] : entries) {
+      if (key.first == kind) {
+        all.insert(key.second);
+      }
+    }
+    for (const Found& found : list()) {
+      if (found.stamp && found.refusals.empty()) {
+        for (const Offer& offer : found.stamp->provides) {
+          if (offer.kind == kind) {
+            all.insert(offer.name);
+          }
+        }
+      }
+    }
+    return {all.begin(), all.end()};
+  }
+
+  void add(const std::vector<Entry>& added) {
+    for (const Entry& entry : added) {
+      entries.emplace(Key(entry.kind, entry.name), entry);
+    }
+  }
+
+  /// Names that are taken already, each with both files.
+  std::vector<std::string> duplicates(const std::vector<Entry>& added) const {
+    std::vector<std::string> refusals;
+    for (const Entry& entry : added) {
+      const auto taken = entries.find(Key(entry.kind, entry.name));
+      if (taken != entries.end()) {
+        refusals.push_back(fmt::format("{} '{}': registered by {} and by {}; remove one of them",
+                                       entry.kind, entry.name, taken->second.file, entry.file));
+      }
+    }
+    return refusals;
+  }
+
+  std::optional<std::string> same_plugin_loaded(const Stamp& stamp) const {
+    for (const LoadedPlugin& other : loaded) {
+      if (other.name == stamp.name) {
+        return other.digest == stamp.digest ? "" : other.file;
+      }
+    }
+    return std::nullopt;
+  }
+
+  void load(const std::string& path) {
+    const LibraryFile file = read_library_file(path);
+    std::vector<std::string> refusals = file.refusals;
+    StampReading reading;
+    if (!file.bytes.empty() || refusals.empty()) {
+      reading = read_stamp(file.bytes);
+      append(refusals, std::move(reading.refusals));
+    }
+    if (reading.stamp) {
+      append(refusals, refused_kinds(*reading.stamp));
+    }
+    if (refusals.empty()) {
+      const auto other = same_plugin_loaded(*reading.stamp);
+      if (other && other->empty()) {
+        return;  // the same content, wherever it lies
+      }
+      if (other) {
+        refusals.push_back(fmt::format("plugin '{}' is loaded already from {}; remove one of them",
+                                       reading.stamp->name, *other));
+      }
+    }
+    if (refusals.empty()) {
+      Registrar registrar(reading.stamp->name, file.path);
+      if (std::string why = load_and_register(file, registrar); !why.empty()) {
+        refusals.push_back(std::move(why));
+      } else {
+        append(refusals, refused_entries(*reading.stamp, registrar.entries()));
+        append(refusals, duplicates(registrar.entries()));
+      }
+      if (refusals.empty()) {
+        add(registrar.entries());
+        loaded.push_back(
+            {reading.stamp->name, reading.stamp->version, reading.stamp->digest, file.path});
+        loaded_files.push_back(file.identity);
+        return;
+      }
+    }
+    fail_input(fmt::format("plugin {}: refused: {}", file.path, fmt::join(refusals, "; ")));
+  }
+
+  [[noreturn]] void not_found(std::string_view kind, std::string_view name) const {
+    const std::vector<std::string> known = names(kind);
+    std::string text =
+        fmt::format("{} '{}': no plugin provides it (known: {}){}", kind, name,
+                    known.empty() ? "none" : join_words(known), did_you_mean(name, known));
+    for (const Found& found : list()) {
+      if (!found.refusals.empty()) {
+        text += fmt::format("; refused {}", text_of(found));
+      }
+    }
+    fail_input(std::move(text));
+  }
+
+  const Entry& find(std::string_view kind, std::string_view name) {
+    const Key key(kind, name);
+    if (const auto it = entries.find(key); it != entries.end()) {
+      return it->second;
+    }
+    std::vector<Found> usable;
+    std::vector<Found> refused;
+    for (Found& found : list()) {
+      if (provides(found, kind, name)) {
+        (found.refusals.empty() ? usable : refused).push_back(std::move(found));
+      }
+    }
+    if (usable.empty()) {
+      if (refused.empty()) {
+        not_found(kind, name);
+      }
+      fail_input(
+          fmt::format("{} '{}': the plugin is refused: {}", kind, name, text_of(refused.front())));
+    }
+    for (const Found& other : usable) {
+      if (other.stamp->digest != usable.front().stamp->digest) {
+        fail_input(fmt::format("{} '{}': provided by {} and by {}; remove one of them", kind, name,
+                               usable.front().file, other.file));
+      }
+    }
+    load(usable.front().file);
+    const auto it = entries.find(key);
+    require(it != entries.end(), "plugin host: a loaded plugin lacks what it promised");
+    return it->second;
+  }
+};
+
+Host::Host(SearchOptions search) : state_(std::make_unique<State>()) {
+  state_->search = std::move(search);
+}
+Host::~Host() = default;
+
+void Host::load(const std::string& path) {
+  const std::lock_guard lock(state_->mutex);
+  state_->load(path);
+}
+
+std::vector<Found> Host::list() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->list();
+}
+
+std::vector<std::string> Host::names(std::string_view kind) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->names(kind);
+}
+
+std::vector<LoadedPlugin> Host::loaded() const {
+  const std::lock_guard lock(state_->mutex);
+  std::vector<LoadedPlugin> all = state_->loaded;
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return all;
+}
+
+std::uint64_t Host::loaded_hash() const {
+  std::uint64_t hash = 0;
+  for (const LoadedPlugin& plugin : loaded()) {
+    hash = hash_combine(hash, hash_text(plugin.name));
+    hash = hash_combine(hash, hash_text(plugin.version));
+    hash = hash_combine(hash, hash_text(plugin.digest));
+  }
+  return hash;
+}
+
+const void* Host::find_factory(std::string_view kind, std::string_view name) {
+  const std::lock_guard lock(state_->mutex);
+  return state_->find(kind, name).factory.get();
+}
+
+void Host::add_entries(const std::vector<Entry>& entries) {
+  const std::lock_guard lock(state_->mutex);
+  if (const auto taken = state_->duplicates(entries); !taken.empty()) {
+    fail(taken.front());
+  }
+  state_->add(entries);
+}
+
+}  // namespace tessera::plugin

@@ -1,0 +1,56 @@
+module;
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+module tessera.plugin;
+
+import tessera.base;
+
+namespace tessera::plugin {
+namespace {
+
+struct KindTable {
+  std::mutex mutex;
+  std::map<std::string, DeclaredKind, std::less<>> kinds;
+};
+
+/// Never destroyed: kinds are declared by static initialisers and read until the process ends.
+KindTable& table() {
+  static auto* t = new KindTable;
+  return *t;
+}
+
+}  // namespace
+
+void declare_kind(const Kind& kind, std::string_view factory_type) {
+  require(!kind.name.empty() && kind.oldest >= 1 && kind.oldest <= kind.current,
+          "plugin kind: needs a name and versions 1 <= oldest <= current");
+  const std::lock_guard lock(table().mutex);
+  const auto [it, fresh] = table().kinds.try_emplace(
+      std::string(kind.name),
+      DeclaredKind{std::string(kind.name), kind.oldest, kind.current, std::string(factory_type)});
+  const DeclaredKind& known = it->second;
+  if (!fresh && (known.oldest != kind.oldest || known.current != kind.current ||
+                 known.factory_type != factory_type)) {
+    fail(
+        fmt::format("plugin kind '{}': declared twice with different interfaces ({} [{}, {}] and "
+                    "{} [{}, {}]); give one of them another name",
+                    kind.name, known.factory_type, known.oldest, known.current, factory_type,
+                    kind.oldest, kind.current));
+  }
+}
+
+std::vector<DeclaredKind> declared_kinds() {
+  const std::lock_guard lock(table().mutex);
+  std::vector<DeclaredKind> all;
+  for (const auto& [name, kind] : table().kinds) {
+    all.push_back(kind);
+  }
+  return all;
+}
+
+}  // namespace tessera::plugin

@@ -1,0 +1,72 @@
+module;
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+export module tessera.plugin:kind;
+
+export namespace tessera::plugin {
+
+/// A kind of plugin: its name and the versions of its interface that this host serves. Additions
+/// raise `current`, removals raise `oldest`.
+struct Kind {
+  std::string_view name;
+  int oldest = 1;
+  int current = 1;
+};
+
+/// An interface that plugins implement says so with
+///   static constexpr plugin::Kind plugin_kind{"style", 1, 1};
+/// and may say how its objects are made with
+///   using Factory = std::function<std::unique_ptr<ParallelStyle>(const Options&)>;
+template <class Interface>
+concept Pluggable = requires {
+  { Interface::plugin_kind } -> std::convertible_to<Kind>;
+};
+
+template <class Interface>
+struct FactoryType {
+  using type = std::function<std::unique_ptr<Interface>()>;
+};
+template <class Interface>
+  requires requires { typename Interface::Factory; }
+struct FactoryType<Interface> {
+  using type = typename Interface::Factory;
+};
+/// What a plugin registers for an interface.
+template <class Interface>
+using FactoryOf = typename FactoryType<Interface>::type;
+
+/// The name of the factory's type, the same in every library made by one compiler (and without
+/// RTTI).
+template <class Interface>
+inline std::string_view factory_type_name() {
+  return __PRETTY_FUNCTION__;
+}
+
+/// A kind as the host knows it.
+struct DeclaredKind {
+  std::string name;
+  int oldest = 1;
+  int current = 1;
+  std::string factory_type;
+};
+
+/// Makes a kind known to every Host of the process. Doing it twice is fine; the same name with
+/// another interface or other versions is an error (run).
+void declare_kind(const Kind& kind, std::string_view factory_type);
+
+/// The same for an interface. A module declares its kinds in a source:
+///   const bool declared = plugin::declare_kind<ParallelStyle>();
+template <Pluggable Interface>
+inline bool declare_kind() {
+  declare_kind(Interface::plugin_kind, factory_type_name<Interface>());
+  return true;
+}
+
+/// All that was declared, sorted by name.
+std::vector<DeclaredKind> declared_kinds();
+
+}  // namespace tessera::plugin

@@ -1,0 +1,75 @@
+module;
+#define BOOST_DLL_USE_STD_FS
+#include <fmt/format.h>
+
+#include <boost/dll/shared_library.hpp>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "elf_file.hpp"
+#include "tessera/plugin_gate.h"
+module tessera.plugin;
+
+namespace tessera::plugin {
+namespace {
+
+/// A loaded library and the folder's descriptor by which its path may lead.
+struct Loaded {
+  boost::dll::shared_library library;
+  std::shared_ptr<int> folder;
+};
+
+/// Leaked on purpose: code that registered something must outlive everything that may call it.
+void keep_for_ever(Loaded loaded) {
+  static auto* all = new std::vector<Loaded>;
+  all->push_back(std::move(loaded));
+}
+
+/// Whether the stamp that was mapped is the one that was checked.
+bool same_stamp(const boost::dll::shared_library& library, const LibraryFile& file) {
+  StampPlace place;
+  return library.has(TESSERA_PLUGIN_STAMP_SYMBOL) && locate_stamp(file.bytes, place).empty() &&
+         place.size == sizeof(GateStamp) &&
+         std::memcmp(&library.get<const GateStamp>(TESSERA_PLUGIN_STAMP_SYMBOL),
+                     file.bytes.data() + place.offset, sizeof(GateStamp)) == 0;
+}
+
+std::string load_and_register_unguarded(const LibraryFile& file, Registrar& registrar) {
+  boost::dll::shared_library library;
+  boost::dll::fs::error_code error;
+  const std::string path = loadable_path(file);
+  if (identity_of(path) != file.identity) {
+    return "the file was exchanged while it was checked";
+  }
+  library.load(path, error, boost::dll::load_mode::rtld_now);
+  if (error) {
+    return fmt::format("cannot be loaded: {}", error.message());
+  }
+  const boost::dll::shared_library handle = library;
+  keep_for_ever({std::move(library), file.folder});
+  if (identity_of(path) != file.identity || !same_stamp(handle, file)) {
+    return "the file was exchanged while it was loaded";
+  }
+  if (!handle.has(TESSERA_PLUGIN_REGISTER_SYMBOL)) {
+    return "has no " TESSERA_PLUGIN_REGISTER_SYMBOL "; build it with tessera_add_plugin";
+  }
+  handle.get_alias<void(Registrar&)>(TESSERA_PLUGIN_REGISTER_SYMBOL)(registrar);
+  return "";
+}
+
+}  // namespace
+
+std::string load_and_register(const LibraryFile& file, Registrar& registrar) {
+  try {
+    return load_and_register_unguarded(file, registrar);
+  } catch (const std::exception& thrown) {
+    return fmt::format("threw while it was loaded or registered: {}", thrown.what());
+  } catch (...) {
+    return "threw something that is not a std::exception while it was loaded or registered";
+  }
+}
+
+}  // namespace tessera::plugin

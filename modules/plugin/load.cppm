@@ -1,0 +1,17 @@
+module;
+#include <string>
+export module tessera.plugin:load;
+
+import :file;
+import :registrar;
+import :stamp;
+
+export namespace tessera::plugin {
+
+/// Gate two, for a file that passed gate one: loads it (all symbols now, visible to nobody else),
+/// compares the stamp in memory with the one that was read, and lets it register. Returns "" or why
+/// it is refused; what it added until then is in the registrar and must be dropped. A library is
+/// never unloaded, whatever happens.
+std::string load_and_register(const LibraryFile& file, Registrar& registrar);
+
+}  // namespace tessera::plugin

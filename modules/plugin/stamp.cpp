@@ -1,0 +1,261 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "elf_file.hpp"
+#include "tessera/plugin_gate.h"
+module tessera.plugin;
+
+import tessera.base;
+
+namespace tessera::plugin {
+namespace {
+
+constexpr char host_gate_facts[gate_fact_count][32] = TESSERA_GATE_FACTS;
+
+/// The text of a field; nothing when it does not end or holds control characters.
+std::optional<std::string> text_of(std::span<const char> field) {
+  const auto end = std::find(field.begin(), field.end(), '\0');
+  if (end == field.end() || std::any_of(field.begin(), end, [](char c) {
+        return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+      })) {
+    return std::nullopt;
+  }
+  return std::string(field.begin(), end);
+}
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words;
+  while (!text.empty()) {
+    const std::size_t space = std::min(text.find(' '), text.size());
+    if (space > 0) {
+      words.emplace_back(text.substr(0, space));
+    }
+    text.remove_prefix(std::min(space + 1, text.size()));
+  }
+  return words;
+}
+
+std::optional<int> number_of(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+/// "1.2.3" as numbers; nothing for anything else.
+std::optional<std::array<int, 3>> version_of(std::string_view text) {
+  std::array<int, 3> parts{};
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::size_t dot = i < 2 ? text.find('.') : text.size();
+    const std::optional<int> number =
+        dot == std::string_view::npos ? std::nullopt : number_of(text.substr(0, dot));
+    if (!number) {
+      return std::nullopt;
+    }
+    parts[i] = *number;
+    text.remove_prefix(std::min(dot + 1, text.size()));
+  }
+  return parts;
+}
+
+/// Reads all fields; `refusals` gets one line for each that cannot be read.
+Stamp decode(const GateStamp& raw, std::vector<std::string>& refusals) {
+  const auto field = [&](const char* name, std::span<const char> bytes) {
+    std::optional<std::string> text = text_of(bytes);
+    if (!text) {
+      refusals.push_back(fmt::format("stamp, {}: not a text", name));
+    }
+    return text.value_or("");
+  };
+  Stamp stamp;
+  stamp.name = field("name", raw.name);
+  stamp.version = field("version", raw.version);
+  stamp.description = field("description", raw.description);
+  stamp.oldest_host = field("oldest host", raw.oldest_host);
+  stamp.facts.push_back({"interface fingerprint", field("fingerprint", raw.fingerprint)});
+  for (std::size_t i = 0; i < gate_fact_count; ++i) {
+    stamp.facts.push_back({gate_fact_names[i], field(gate_fact_names[i], raw.facts[i])});
+  }
+  for (const std::string& word : words_of(field("kinds", raw.kinds))) {
+    const std::size_t at = word.find('@');
+    const auto version =
+        at == std::string::npos ? std::nullopt : number_of(std::string_view(word).substr(at + 1));
+    if (!version) {
+      refusals.push_back(fmt::format("stamp, kinds: '{}' is not kind@version", word));
+      continue;
+    }
+    stamp.kinds.push_back({word.substr(0, at), *version});
+  }
+  for (const std::string& word : words_of(field("provides", raw.provides))) {
+    const std::size_t colon = word.find(':');
+    if (colon == std::string::npos) {
+      refusals.push_back(fmt::format("stamp, provides: '{}' is not kind:name", word));
+      continue;
+    }
+    stamp.provides.push_back({word.substr(0, colon), word.substr(colon + 1)});
+  }
+  for (const unsigned char byte : raw.digest) {
+    stamp.digest += fmt::format("{:02x}", byte);
+  }
+  return stamp;
+}
+
+void compare_with_host(const Stamp& stamp, std::vector<std::string>& refusals) {
+  const std::vector<Fact> host = host_facts();
+  for (std::size_t i = 0; i < host.size(); ++i) {
+    if (host[i].value != stamp.facts[i].value) {
+      refusals.push_back(fmt::format("{}: host has {}, library has {}", host[i].name, host[i].value,
+                                     stamp.facts[i].value));
+    }
+  }
+  const auto needed = version_of(stamp.oldest_host);
+  if (!needed) {
+    refusals.push_back(fmt::format("stamp, oldest host: '{}' is not a version", stamp.oldest_host));
+  } else if (*needed > version_of(TESSERA_VERSION)) {
+    refusals.push_back(fmt::format("version: host has {}, library needs {} or newer",
+                                   TESSERA_VERSION, stamp.oldest_host));
+  }
+  if (stamp.name.empty() || stamp.kinds.empty() || stamp.provides.empty()) {
+    refusals.emplace_back("stamp: name, kinds and what it provides must not be empty");
+  }
+}
+
+}  // namespace
+
+std::vector<Fact> host_facts() {
+  std::vector<Fact> facts{{"interface fingerprint", TESSERA_INTERFACE_FINGERPRINT}};
+  for (std::size_t i = 0; i < gate_fact_count; ++i) {
+    facts.push_back({gate_fact_names[i], host_gate_facts[i]});
+  }
+  return facts;
+}
+
+std::string host_version() { return TESSERA_VERSION; }
+
+StampReading read_stamp(std::span<const std::byte> file) {
+  StampReading reading;
+  StampPlace place;
+  if (std::string why = locate_stamp(file, place); !why.empty()) {
+    reading.refusals.push_back(std::move(why));
+    return reading;
+  }
+  GateStamp raw{};
+  std::memcpy(&raw, file.data() + place.offset, std::min(place.size, sizeof(raw)));
+  if (std::memcmp(raw.magic, gate_magic, sizeof(raw.magic)) != 0) {
+    reading.refusals.emplace_back("stamp: does not begin with Tessera's magic bytes");
+    return reading;
+  }
+  if (raw.abi_epoch != gate_abi_epoch) {
+    reading.refusals.push_back(
+        fmt::format("ABI epoch: host has {}, library has {}", gate_abi_epoch, raw.abi_epoch));
+  }
+  if (raw.size != sizeof(raw) || place.size != sizeof(raw)) {
+    reading.refusals.push_back(fmt::format("size of the stamp: host has {}, library has {} in {}",
+                                           sizeof(raw), raw.size, place.size));
+  }
+  if (!reading.refusals.empty()) {
+    return reading;  // the rest of the layout is not known
+  }
+  const std::size_t digest_at = place.offset + offsetof(GateStamp, digest);
+  const Digest digest = content_digest(file, digest_at);
+  if (std::memcmp(digest.data(), raw.digest, digest.size()) != 0) {
+    const bool never = std::all_of(std::begin(raw.digest), std::end(raw.digest),
+                                   [](unsigned char byte) { return byte == 0; });
+    reading.refusals.emplace_back(
+        never ? "content: never stamped; run tessera-stamp on it"
+              : "content: not as it was linked (cut, damaged, edited or stripped); build it again, "
+                "or run tessera-stamp on it if the change was yours");
+  }
+  reading.stamp = decode(raw, reading.refusals);
+  compare_with_host(*reading.stamp, reading.refusals);
+  return reading;
+}
+
+std::vector<std::string> refused_kinds(const Stamp& stamp) {
+  std::vector<std::string> refusals;
+  const std::vector<DeclaredKind> declared = declared_kinds();
+  std::vector<std::string> names;
+  for (const DeclaredKind& kind : declared) {
+    names.push_back(kind.name);
+  }
+  for (const KindUse& use : stamp.kinds) {
+    const auto known = std::find_if(declared.begin(), declared.end(),
+                                    [&](const DeclaredKind& k) { return k.name == use.kind; });
+    if (known == declared.end()) {
+      refusals.push_back(fmt::format("kind: host has {}, library has {}{}",
+                                     names.empty() ? "none" : join_words(names), use.kind,
+                                     did_you_mean(use.kind, names)));
+    } else if (use.version < known->oldest || use.version > known->current) {
+      refusals.push_back(
+          fmt::format("interface of kind {}: host has versions {} to {}, library has {}", use.kind,
+                      known->oldest, known->current, use.version));
+    }
+  }
+  for (const Offer& offer : stamp.provides) {
+    if (std::none_of(stamp.kinds.begin(), stamp.kinds.end(),
+                     [&](const KindUse& use) { return use.kind == offer.kind; })) {
+      refusals.push_back(fmt::format("stamp: provides {} '{}', but its kinds are without {}",
+                                     offer.kind, offer.name, offer.kind));
+    }
+  }
+  return refusals;
+}
+
+std::vector<std::string> refused_entries(const Stamp& stamp, const std::vector<Entry>& entries) {
+  std::vector<std::string> refusals;
+  const std::vector<DeclaredKind> declared = declared_kinds();
+  std::vector<Offer> seen;
+  for (const Entry& entry : entries) {
+    const Offer offer{entry.kind, entry.name};
+    const std::string thing = fmt::format("{} '{}'", entry.kind, entry.name);
+    if (std::find(seen.begin(), seen.end(), offer) != seen.end()) {
+      refusals.push_back(fmt::format("{}: registered twice by one plugin", thing));
+    }
+    seen.push_back(offer);
+    if (std::find(stamp.provides.begin(), stamp.provides.end(), offer) == stamp.provides.end()) {
+      refusals.push_back(fmt::format(
+          "{}: registered, but the stamp does not provide it; name it under PROVIDES in "
+          "tessera_add_plugin",
+          thing));
+    }
+    if (entry.factory == nullptr) {
+      refusals.push_back(fmt::format("{}: its factory is empty", thing));
+    }
+    const auto use = std::find_if(stamp.kinds.begin(), stamp.kinds.end(),
+                                  [&](const KindUse& u) { return u.kind == entry.kind; });
+    if (use != stamp.kinds.end() && use->version != entry.interface_version) {
+      refusals.push_back(fmt::format(
+          "{}: compiled against version {} of the interface, stamped with {}; write "
+          "KIND {}@{} in tessera_add_plugin",
+          thing, entry.interface_version, use->version, entry.kind, entry.interface_version));
+    }
+    const auto kind = std::find_if(declared.begin(), declared.end(),
+                                   [&](const DeclaredKind& k) { return k.name == entry.kind; });
+    if (kind != declared.end() && kind->factory_type != entry.factory_type) {
+      refusals.push_back(fmt::format("{}: host has the interface {}, library has {}", thing,
+                                     kind->factory_type, entry.factory_type));
+    }
+  }
+  for (const Offer& offer : stamp.provides) {
+    if (std::find(seen.begin(), seen.end(), offer) == seen.end()) {
+      refusals.push_back(fmt::format("{} '{}': provided by the stamp, but never registered",
+                                     offer.kind, offer.name));
+    }
+  }
+  return refusals;
+}
+
+}  // namespace tessera::plugin

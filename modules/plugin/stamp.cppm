@@ -1,0 +1,67 @@
+module;
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+export module tessera.plugin:stamp;
+
+import :registrar;
+
+export namespace tessera::plugin {
+
+/// Something that must be equal in the host and in a plugin, e.g. {"compiler", "clang 19"}.
+struct Fact {
+  std::string name;
+  std::string value;
+};
+
+/// A kind and the version of its interface that a plugin was compiled against.
+struct KindUse {
+  std::string kind;
+  int version = 1;
+};
+
+/// A name that a plugin provides.
+struct Offer {
+  std::string kind;
+  std::string name;
+  friend bool operator==(const Offer&, const Offer&) = default;
+};
+
+/// What gate one reads from a library's section without loading it.
+struct Stamp {
+  std::string name;
+  std::string version;
+  std::string description;
+  std::string oldest_host;  // the oldest Tessera that it works with
+  std::vector<KindUse> kinds;
+  std::vector<Offer> provides;
+  std::vector<Fact> facts;  // the interface's fingerprint and the tool chain's facts
+  std::string digest;       // of the file's content, in hex
+};
+
+/// A stamp as far as it could be read, and every reason against the library (none: gate one is
+/// passed).
+struct StampReading {
+  std::optional<Stamp> stamp;
+  std::vector<std::string> refusals;
+};
+
+/// Gate one: reads the stamp from a library's bytes and compares it with this host. The bytes may
+/// be anything.
+StampReading read_stamp(std::span<const std::byte> file);
+
+/// Reasons against a stamp's kinds: unknown here, or of a version that this host does not serve.
+/// Apart from read_stamp, because kinds may be declared later.
+std::vector<std::string> refused_kinds(const Stamp& stamp);
+
+/// Reasons against what register_plugin() added: it must be just what the stamp promises.
+std::vector<std::string> refused_entries(const Stamp& stamp, const std::vector<Entry>& entries);
+
+/// This host's side of the comparison.
+std::vector<Fact> host_facts();
+/// The version of this library, "0.1.0".
+std::string host_version();
+
+}  // namespace tessera::plugin
