@@ -5,6 +5,13 @@ export module tessera.placement:cost;
 import tessera.base;
 import tessera.mesh;
 
+namespace tessera::cost_detail {
+
+/// Changes with every set_link, so that plans made before are not found again.
+std::uint64_t links_version();
+
+}  // namespace tessera::cost_detail
+
 export namespace tessera {
 
 /// What communication along one mesh axis costs a rank.
@@ -15,7 +22,7 @@ struct Link {
 };
 
 /// The link of a mesh axis: the default until set_link says otherwise. Every rank must set the
-/// same, or ranks would plan different collectives.
+/// same: otherwise ranks would plan different collectives.
 Link link_of(const DeviceMesh& mesh, int axis);
 /// Error (input): a latency below 0 or a bandwidth that is not above 0.
 void set_link(const DeviceMesh& mesh, int axis, Link link);

@@ -30,6 +30,14 @@ struct LayoutData {
   std::uint32_t id = 0;
 };
 
+/// The axes in order of application that placements with StridedShards stand for.
+/// Error (input): no order explains a split factor.
+std::vector<int> order_of_strided(const DeviceMesh& mesh, std::span<const Placement> placements);
+
+/// One dim's axes in their canonical order: axes of one rank cut nothing, so their place means
+/// nothing; each goes before the first larger axis.
+std::vector<int> canonical_order(const DeviceMesh& mesh, std::span<const int> axes);
+
 }  // namespace tessera::layout_detail
 
 export namespace tessera {

@@ -24,7 +24,8 @@ enum class StepKind : std::uint8_t {
                    // from_dim
   keep_first,      // Replicate -> Partial(sum or product): coordinate 0 keeps its values, the
                    // others hold the operation's identity, 0 or 1; local
-  relabel,         // Replicate -> Partial(avg, max or min): every rank keeps its values; local
+  relabel,         // the rank's data stays as it is: Replicate -> Partial(avg, max or min), and
+                   // every change along an axis of one rank
   pad,             // Shard(from_dim) -> Partial(sum): the own chunk, zeros around it; local
 };
 
@@ -60,7 +61,8 @@ struct Plan {
   bool is_local() const;
 };
 
-/// The cheapest plan over one-axis steps. The same on every rank. Cached for its arguments; the
+/// The cheapest plan over one-axis steps; an axis whose placement stays and that is in nobody's
+/// way is not touched. The same on every rank. Cached for its arguments; the
 /// reference stays valid until the process ends. Partials are reduced by increasing axis unless
 /// their operations commute (equal ones, and sum with avg); Partial to Partial of another
 /// operation goes through Replicate.
@@ -72,3 +74,11 @@ const Plan& plan_redistribute(const Layout& from, const Layout& to, const Dims& 
 std::string explain(const Plan& plan);
 
 }  // namespace tessera
+
+namespace tessera::plan_detail {
+
+/// The search behind plan_redistribute; the layouts fit each other and the shape.
+std::vector<Step> cheapest_steps(const Layout& from, const Layout& to, const Dims& shape,
+                                 std::size_t element_size);
+
+}  // namespace tessera::plan_detail

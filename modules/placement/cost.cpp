@@ -1,0 +1,64 @@
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+module tessera.placement;
+
+import tessera.base;
+import tessera.mesh;
+
+namespace tessera {
+
+namespace {
+
+struct Links {
+  std::mutex mutex;
+  std::map<std::pair<std::uint32_t, int>, Link> set;  // by mesh and axis
+  std::uint64_t version = 0;
+};
+
+Links& links() {
+  static Links* const instance = new Links;
+  return *instance;
+}
+
+}  // namespace
+
+namespace cost_detail {
+
+std::uint64_t links_version() {
+  const std::lock_guard lock(links().mutex);
+  return links().version;
+}
+
+}  // namespace cost_detail
+
+Link link_of(const DeviceMesh& mesh, int axis) {
+  const std::lock_guard lock(links().mutex);
+  const auto it = links().set.find({mesh.id(), axis});
+  return it == links().set.end() ? Link{} : it->second;
+}
+
+void set_link(const DeviceMesh& mesh, int axis, Link link) {
+  if (!(link.latency >= 0) || !(link.bandwidth > 0)) {
+    fail_input(
+        fmt::format("link of mesh axis '{}': latency {} s and bandwidth {} B/s (expected at "
+                    "least 0 and above 0)",
+                    mesh.axis_name(axis), link.latency, link.bandwidth));
+  }
+  const std::lock_guard lock(links().mutex);
+  links().set[{mesh.id(), axis}] = link;
+  ++links().version;
+}
+
+double local_step_cost(std::int64_t bytes) {
+  constexpr double call = 0.5e-6;       // seconds
+  constexpr double memory_rate = 20e9;  // bytes a second
+  return call + static_cast<double>(bytes) / memory_rate;
+}
+
+}  // namespace tessera

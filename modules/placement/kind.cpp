@@ -1,0 +1,157 @@
+module;
+#include <fmt/format.h>
+
+#include <cctype>
+#include <charconv>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+module tessera.placement;
+
+import tessera.base;
+
+namespace tessera {
+
+namespace {
+
+constexpr const char* allowed =
+    "expected Shard(dim), Replicate, Partial(sum | avg | max | min | product) or "
+    "StridedShard(dim, split_factor)";
+
+[[noreturn]] void refuse(std::string_view text) {
+  fail_input(fmt::format("placement: cannot read '{}'; {}", text, allowed));
+}
+
+std::string without_blanks(std::string_view text) {
+  std::string kept;
+  for (const char c : text) {
+    if (std::isspace(static_cast<unsigned char>(c)) == 0) {
+      kept += c;
+    }
+  }
+  return kept;
+}
+
+std::optional<int> integer(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+/// A dim that fits in a Placement.
+int dim_of(std::string_view text, std::string_view whole) {
+  const std::optional<int> dim = integer(text);
+  if (!dim || *dim < -max_dims || *dim >= max_dims) {
+    refuse(whole);
+  }
+  return *dim;
+}
+
+}  // namespace
+
+std::string to_string(Placement placement) {
+  switch (placement.kind()) {
+    case PlacementKind::replicate:
+      return "Replicate";
+    case PlacementKind::shard:
+      return fmt::format("Shard({})", placement.dim());
+    case PlacementKind::partial:
+      return fmt::format("Partial({})", name_of(placement.reduce_op()));
+    case PlacementKind::strided_shard:
+      break;
+  }
+  return fmt::format("StridedShard({}, {})", placement.dim(), placement.split_factor());
+}
+
+std::string to_string(std::span<const Placement> placements) {
+  std::string text = "[";
+  for (const Placement& placement : placements) {
+    text += text.size() > 1 ? ", " : "";
+    text += to_string(placement);
+  }
+  return text + "]";
+}
+
+Placement parse_placement(std::string_view text) {
+  const std::string plain = without_blanks(text);
+  std::string_view name = plain;
+  std::string_view argument;
+  if (const std::size_t open = name.find('('); open != std::string_view::npos) {
+    if (name.back() != ')') {
+      refuse(text);
+    }
+    argument = name.substr(open + 1, name.size() - open - 2);
+    name = name.substr(0, open);
+  }
+  if (name == "Replicate" && argument.empty()) {
+    return Replicate();
+  }
+  if (name == "Partial") {
+    const std::optional<ReduceOp> op =
+        argument.empty() ? ReduceOp::sum : reduce_op_from_name(argument);
+    if (!op) {
+      refuse(text);
+    }
+    return Partial(*op);
+  }
+  if (name == "Shard") {
+    return Shard(dim_of(argument, text));
+  }
+  if (name == "StridedShard") {
+    const std::size_t comma = argument.find(',');
+    if (comma == std::string_view::npos) {
+      refuse(text);
+    }
+    const std::optional<int> factor = integer(argument.substr(comma + 1));
+    if (!factor || *factor < 1) {
+      refuse(text);
+    }
+    return StridedShard(dim_of(argument.substr(0, comma), text), *factor);
+  }
+  refuse(text);
+}
+
+std::vector<Placement> parse_placements(std::string_view text) {
+  const std::string plain = without_blanks(text);
+  if (plain.size() < 2 || plain.front() != '[' || plain.back() != ']') {
+    fail_input(
+        fmt::format("placements: cannot read '{}' (expected a list such as [Shard(0), "
+                    "Replicate])",
+                    text));
+  }
+  std::vector<Placement> placements;
+  std::string_view rest = std::string_view(plain).substr(1, plain.size() - 2);
+  while (!rest.empty()) {
+    int depth = 0;  // a comma within parentheses does not end a placement
+    std::size_t end = 0;
+    for (; end < rest.size() && (depth > 0 || rest[end] != ','); ++end) {
+      depth += rest[end] == '(' ? 1 : rest[end] == ')' ? -1 : 0;
+    }
+    placements.push_back(parse_placement(rest.substr(0, end)));
+    if (end + 1 == rest.size()) {
+      refuse(text);  // a comma with nothing after it
+    }
+    rest.remove_prefix(end < rest.size() ? end + 1 : end);
+  }
+  return placements;
+}
+
+Placement resolved(Placement placement, int tensor_ndim) {
+  if (placement.is_shard()) {
+    return Shard(wrap_dim(placement.dim(), tensor_ndim, "Shard"));
+  }
+  if (placement.is_strided_shard()) {
+    return StridedShard(wrap_dim(placement.dim(), tensor_ndim, "StridedShard"),
+                        placement.split_factor());
+  }
+  return placement;
+}
+
+}  // namespace tessera

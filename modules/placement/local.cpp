@@ -1,0 +1,62 @@
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+module tessera.placement;
+
+import tessera.base;
+import tessera.mesh;
+
+namespace tessera {
+
+LocalPart local_part(const Dims& shape, const Layout& layout, const Dims& coordinates) {
+  check_layout_fits(layout, shape.size(), "local part");
+  require(coordinates.size() == layout.ndim(),
+          "local part: not one coordinate for each mesh axis; pass the mesh's coordinates_of");
+  LocalPart part{Dims::filled(shape.size(), 0), shape};
+  for (int dim = 0; dim <= layout.top_dim(); ++dim) {
+    ShardRange range{0, shape[dim]};
+    for (const int axis : layout.axes_sharding(dim)) {
+      range = chunk_of(range, layout.mesh().axis_size(axis), static_cast<int>(coordinates[axis]));
+    }
+    part.offset[dim] = range.begin;
+    part.shape[dim] = range.length;
+  }
+  return part;
+}
+
+Dims local_shape(const Dims& shape, const Layout& layout, const Dims& coordinates) {
+  return local_part(shape, layout, coordinates).shape;
+}
+
+Dims local_offset(const Dims& shape, const Layout& layout, const Dims& coordinates) {
+  return local_part(shape, layout, coordinates).offset;
+}
+
+LocalPart local_part(const Dims& shape, const Layout& layout, int rank) {
+  const std::optional<Dims> coordinates = layout.mesh().coordinates_of(rank);
+  if (!coordinates) {
+    fail(fmt::format("local part: rank {} is not in {}; only ranks of the mesh hold a part", rank,
+                     to_string(layout.mesh())));
+  }
+  return local_part(shape, layout, *coordinates);
+}
+
+Dims padded_local_shape(const Dims& shape, const Layout& layout) {
+  // The first coordinates always get full chunks.
+  return local_shape(shape, layout, Dims::filled(layout.ndim(), 0));
+}
+
+bool shards_evenly(const Dims& shape, const Layout& layout) {
+  check_layout_fits(layout, shape.size(), "local part");
+  for (int dim = 0; dim <= layout.top_dim(); ++dim) {
+    if (shape[dim] % layout.ways(dim) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace tessera

@@ -1,0 +1,118 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+module tessera.placement;
+
+import tessera.base;
+import tessera.mesh;
+
+namespace tessera {
+
+namespace {
+
+/// What a plan depends on. Links are in it by their version.
+struct Key {
+  std::uint32_t from, to;
+  std::uint64_t links;
+  std::size_t element_size;
+  std::vector<std::int64_t> shape;
+  friend auto operator<=>(const Key&, const Key&) = default;
+};
+
+struct Cache {
+  std::shared_mutex mutex;
+  std::map<Key, std::unique_ptr<const Plan>> plans;
+};
+
+Cache& cache() {
+  static Cache* const instance = new Cache;
+  return *instance;
+}
+
+void check(const Layout& from, const Layout& to, const Dims& shape) {
+  require(from && to, "redistribute: there is no layout; make one first");
+  if (!(from.mesh() == to.mesh())) {
+    fail_input(
+        fmt::format("redistribute: the layouts are of different meshes ({} and {}); move "
+                    "between layouts of one mesh",
+                    to_string(from.mesh()), to_string(to.mesh())));
+  }
+  check_layout_fits(from, shape.size(), "redistribute");
+  check_layout_fits(to, shape.size(), "redistribute");
+}
+
+std::string format_seconds(double seconds) {
+  return seconds < 1e-3 ? fmt::format("{:.1f} us", seconds * 1e6)
+                        : fmt::format("{:.2f} ms", seconds * 1e3);
+}
+
+}  // namespace
+
+std::string_view name_of(StepKind kind) {
+  constexpr std::string_view names[] = {"slice",      "all_gather", "all_reduce", "reduce_scatter",
+                                        "all_to_all", "keep_first", "relabel",    "pad"};
+  return names[static_cast<int>(kind)];
+}
+
+bool Plan::is_local() const {
+  return std::none_of(steps.begin(), steps.end(),
+                      [](const Step& step) { return communicates(step.kind); });
+}
+
+const Plan& plan_redistribute(const Layout& from, const Layout& to, const Dims& shape,
+                              std::size_t element_size) {
+  check(from, to, shape);
+  const Key key{
+      from.id(), to.id(), cost_detail::links_version(), element_size, {shape.begin(), shape.end()}};
+  Cache& c = cache();
+  {
+    const std::shared_lock lock(c.mutex);
+    if (const auto it = c.plans.find(key); it != c.plans.end()) {
+      return *it->second;
+    }
+  }
+  auto plan = std::make_unique<Plan>();
+  plan->from = from;
+  plan->to = to;
+  plan->shape = shape;
+  plan->element_size = element_size;
+  plan->steps = plan_detail::cheapest_steps(from, to, shape, element_size);
+  for (const Step& step : plan->steps) {
+    plan->cost += step.cost;
+  }
+  const std::unique_lock lock(c.mutex);
+  return *c.plans.emplace(key, std::move(plan)).first->second;
+}
+
+std::string explain(const Plan& plan) {
+  std::string text = fmt::format("redistribute {} -> {}, shape {}, {} bytes an element, {}\n",
+                                 to_string(plan.from), to_string(plan.to), to_string(plan.shape),
+                                 plan.element_size, to_string(plan.from.mesh()));
+  int number = 0;
+  for (const Step& step : plan.steps) {
+    const std::string traffic =
+        communicates(step.kind) ? format_bytes(static_cast<std::uint64_t>(step.bytes)) + " received"
+                                : "local";
+    text += fmt::format("  {}. {} on axis '{}': {} -> {}, {}, {}; now {}\n", ++number,
+                        name_of(step.kind), plan.from.mesh().axis_name(step.axis),
+                        to_string(step.before.placement(step.axis)),
+                        to_string(step.after.placement(step.axis)), traffic,
+                        format_seconds(step.cost), to_string(step.after));
+  }
+  return text + (plan.steps.empty() ? "  nothing to do\n"
+                                    : fmt::format("  cost {}\n", format_seconds(plan.cost)));
+}
+
+}  // namespace tessera
