@@ -45,6 +45,15 @@ class Attributes {
   Attributes& scalar(double value);
   Attributes& free_integer(std::int64_t value);
 
+  /// Replaces the free ones by those of `other`.
+  inline Attributes& take_free(const Attributes& other) {
+    free_count_ = other.free_count_;
+    for (int i = 0; i < free_count_; ++i) {
+      free_[i] = other.free_[i];
+    }
+    return *this;
+  }
+
   inline std::span<const std::int64_t> fixed() const {
     return {fixed_, static_cast<std::size_t>(fixed_count_)};
   }
@@ -167,7 +176,7 @@ struct Op {
   /// "softmax(x; dim: int)": operands (`?` optional, `...` a list) and, after `;`, attributes in
   /// the order in which they are added: int, bool, dims, dtype, spec (a pointer) are fixed; float,
   /// free are free.
-  std::string schema;
+  std::string schema = {};
 
   /// Global or local shapes and types of the results, from the operands' shapes. Checks them: the
   /// errors begin with the operator's name.
@@ -198,16 +207,16 @@ struct Op {
   void (*distributed)(const Call& call, Tensors& out) = nullptr;
 
   /// One sentence for docs/operators.md.
-  std::string about;
+  std::string about = {};
 
   // Filled by register_op from the schema.
-  std::string name;
+  std::string name = {};
   struct Parameter {
     std::string name;
     std::string type;  // "tensor", "tensor?", "tensor...", or the attribute's type
   };
-  std::vector<Parameter> operands;
-  std::vector<Parameter> parameters;
+  std::vector<Parameter> operands = {};
+  std::vector<Parameter> parameters = {};
   int id = 0;
 };
 

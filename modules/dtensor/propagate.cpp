@@ -1,0 +1,287 @@
+// From placement rules for one mesh axis to layouts on all axes.
+module;
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.dtensor;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera {
+namespace {
+
+using Order = std::vector<int>;
+
+/// In which order mesh axes cut the dims that several of them shard: one order that suits all
+/// operands, or nothing.
+std::optional<Order> common_order(int axes, std::span<const Spec* const> specs) {
+  std::array<std::array<bool, max_dims>, max_dims> before{};
+  for (const Spec* spec : specs) {
+    if (spec == nullptr) {
+      continue;
+    }
+    for (int dim = 0; dim <= spec->layout.top_dim(); ++dim) {
+      const auto cut = spec->layout.axes_sharding(dim);
+      for (std::size_t i = 0; i < cut.size(); ++i) {
+        for (std::size_t j = i + 1; j < cut.size(); ++j) {
+          before[static_cast<std::size_t>(cut[i])][static_cast<std::size_t>(cut[j])] = true;
+        }
+      }
+    }
+  }
+  Order order;
+  std::array<bool, max_dims> placed{};
+  while (static_cast<int>(order.size()) < axes) {
+    int next = -1;
+    for (int a = 0; a < axes && next < 0; ++a) {
+      bool free = !placed[static_cast<std::size_t>(a)];
+      for (int b = 0; b < axes && free; ++b) {
+        free = placed[static_cast<std::size_t>(b)] ||
+               !before[static_cast<std::size_t>(b)][static_cast<std::size_t>(a)];
+      }
+      next = free ? a : -1;
+    }
+    if (next < 0) {
+      return std::nullopt;
+    }
+    placed[static_cast<std::size_t>(next)] = true;
+    order.push_back(next);
+  }
+  return order;
+}
+
+bool is_local(const Plan& plan, const DeviceMesh& mesh) {
+  for (const Step& step : plan.steps) {
+    if (communicates(step.kind) && mesh.axis_size(step.axis) > 1) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// What it costs to bring one operand from a placement to another on one axis; unreachable
+/// placements cost most.
+double conversion_cost(Placement from, Placement to, std::int64_t axis_size, double bytes) {
+  if (from == to || axis_size == 1) {
+    return 0;
+  }
+  constexpr double communication = 1e12;  // above every local pass
+  if (from.is_replicate()) {
+    return to.is_shard() ? 1 + 1e-3 * bytes : 2 + 2e-3 * bytes;
+  }
+  return communication + bytes;
+}
+
+struct Search {
+  const Op& op;
+  std::span<const Tensor> in;
+  const Attributes& attributes;
+  ResultShapes results;
+  DeviceMesh mesh;
+  InlineVector<const Spec*, 4> specs;
+
+  std::string describe_operand(std::size_t i) const {
+    const std::size_t k = std::min(i, op.operands.size() - 1);
+    return op.operands.empty() ? fmt::format("operand {}", i) : op.operands[k].name;
+  }
+
+  /// The cheapest way for one axis.
+  Strategy best_for(int axis) const {
+    const Call call{op, in, attributes};
+    const std::int64_t size = mesh.axis_size(axis);
+    RuleContext context{call, results, axis, size, [&](std::size_t i, int dim) {
+                          const Layout& layout = specs[i]->layout;
+                          const bool counted = layout.placement(axis).is_shard(dim);
+                          return layout.ways(dim) * (counted ? 1 : size);
+                        }};
+    Strategies all;
+    if (op.rule != nullptr) {
+      op.rule(context, all);
+    }
+    if (!op.never_replicated) {
+      Strategy replicated;
+      replicated.in.resize(in.size());
+      replicated.out.resize(results.size());
+      all.push_back(std::move(replicated));
+    }
+    const Strategy* best = nullptr;
+    double least = std::numeric_limits<double>::infinity();
+    for (const Strategy& s : all) {
+      double cost = 0;
+      for (std::size_t i = 0; i < in.size(); ++i) {
+        if (specs[i] == nullptr) {
+          continue;
+        }
+        const Placement from = specs[i]->layout.placement(axis);
+        const double bytes =
+            static_cast<double>(in[i].numel()) * static_cast<double>(size_of(in[i].dtype()));
+        cost += conversion_cost(from, s.in[i], size, bytes);
+        if (op.in_place && i == 0 && !(from == s.in[i])) {
+          cost = std::numeric_limits<double>::infinity();
+        }
+      }
+      if (cost < least) {
+        least = cost;
+        best = &s;
+      }
+    }
+    if (best == nullptr) {
+      refuse_all();
+    }
+    return *best;
+  }
+
+  [[noreturn]] void refuse_all() const {
+    std::string text = fmt::format("{}: no placement rule accepts these operands:", op.name);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      if (specs[i] != nullptr) {
+        text += fmt::format(" {} is {};", describe_operand(i), to_string(*specs[i]));
+      }
+    }
+    fail(text + " redistribute one of them first");
+  }
+
+  [[noreturn]] void refuse(std::size_t i, const Spec* wanted) const {
+    fail(fmt::format(
+        "{}: operand '{}' {} would have to be communicated to become {}; operators do not "
+        "communicate by "
+        "themselves: call redistribute(x, Layout::parse(mesh, \"{}\")) first, or open an "
+        "AllowRedistribution scope",
+        op.name, describe_operand(i), to_string(*specs[i]), to_string(wanted->layout),
+        to_string(wanted->layout)));
+  }
+};
+
+}  // namespace
+
+Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
+                      bool allow_communication) {
+  Search search{op, in, attributes, {}, {}, {}};
+  for (const Tensor& x : in) {
+    search.specs.push_back(x ? x.spec() : nullptr);
+    if (!x) {
+      continue;
+    }
+    if (!x.is_distributed()) {
+      fail(
+          fmt::format("{}: plain and distributed operands do not mix (operand '{}' is plain); "
+                      "distribute() it, or take "
+                      "to_local() of the others",
+                      op.name, search.describe_operand(search.specs.size() - 1)));
+    }
+    const DeviceMesh& mesh = x.layout().mesh();
+    if (search.mesh && !(search.mesh == mesh)) {
+      fail(fmt::format("{}: operands lie on different meshes ({} and {}); redistribute one of them",
+                       op.name, to_string(search.mesh), to_string(mesh)));
+    }
+    search.mesh = mesh;
+  }
+  const Call call{op, in, attributes};
+  if (op.infer != nullptr) {
+    op.infer(call, search.results);
+  } else if (op.in_place) {
+    search.results.push_back({in[0].shape(), in[0].dtype()});
+  }
+  if (op.rule == nullptr) {
+    for (const Spec* spec : search.specs) {
+      if (spec != nullptr && !spec->layout.is_replicated()) {
+        fail(
+            fmt::format("{}: has no placement rule for distributed operands ({}); register one "
+                        "with the operator, or "
+                        "redistribute to Replicate first",
+                        op.name, to_string(*spec)));
+      }
+    }
+  }
+
+  const int axes = search.mesh.ndim();
+  std::vector<std::vector<Placement>> wanted(
+      in.size(), std::vector<Placement>(static_cast<std::size_t>(axes)));
+  std::vector<std::vector<Placement>> out(search.results.size(),
+                                          std::vector<Placement>(static_cast<std::size_t>(axes)));
+  for (int axis = 0; axis < axes; ++axis) {
+    const Strategy s = search.best_for(axis);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      wanted[i][static_cast<std::size_t>(axis)] = s.in[i];
+    }
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i][static_cast<std::size_t>(axis)] = s.out[i];
+    }
+  }
+  const std::optional<Order> order = common_order(axes, search.specs);
+  if (!order) {
+    search.refuse_all();
+  }
+
+  Propagation p;
+  p.op = &op;
+  for (const std::int64_t value : attributes.fixed()) {
+    p.fixed.push_back(value);
+  }
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const Spec* const spec = search.specs[i];
+    p.in.push_back(spec);
+    if (spec == nullptr) {
+      p.wanted.push_back(nullptr);
+      continue;
+    }
+    const Spec* const target =
+        Spec::make(Layout::make(search.mesh, wanted[i], *order), spec->shape, spec->dtype);
+    p.wanted.push_back(target);
+    if (target == spec) {
+      continue;
+    }
+    p.converts = true;
+    if (!is_local(
+            plan_redistribute(spec->layout, target->layout, spec->shape, size_of(spec->dtype)),
+            search.mesh)) {
+      p.communicates = true;
+      if (!allow_communication) {
+        search.refuse(i, target);
+      }
+    }
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    p.out.push_back(Spec::make(Layout::make(search.mesh, out[i], *order), search.results[i].shape,
+                               search.results[i].dtype));
+  }
+  p.local = attributes;
+  if (op.localize != nullptr) {
+    p.local = op.localize({call, p.wanted, p.out});
+    p.localized = true;
+  }
+
+  // A rule that promises another shape than the local call gives is a fault of the operator: found
+  // here, once.
+  if (op.infer != nullptr) {
+    Tensors locals;
+    for (const Spec* spec : p.wanted) {
+      locals.push_back(spec == nullptr ? Tensor() : empty(local_shape(*spec), spec->dtype, meta));
+    }
+    ResultShapes shapes;
+    op.infer({op, locals, p.local}, shapes);
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      const Dims promised = local_shape(*p.out[i]);
+      if (!(shapes[i].shape == promised)) {
+        fail(fmt::format(
+            "{}: its placement rule is wrong: result {} as {} has the local shape {}, the local "
+            "call gives {}",
+            op.name, i, to_string(*p.out[i]), to_string(promised), to_string(shapes[i].shape)));
+      }
+    }
+  }
+  return p;
+}
+
+}  // namespace tessera
