@@ -1,0 +1,355 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+
+#include "simulation.hpp"
+
+using namespace tessera;
+using Catch::Matchers::Contains;
+using simulation::Array;
+
+namespace {
+
+std::string text_of_error(auto&& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// All layouts of a mesh with these placements, in all shard orders.
+std::vector<Layout> all_layouts(const DeviceMesh& mesh, std::span<const Placement> kinds) {
+  std::vector<std::vector<Placement>> lists = {{}};
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    std::vector<std::vector<Placement>> longer;
+    for (const auto& list : lists) {
+      for (const Placement kind : kinds) {
+        longer.push_back(list);
+        longer.back().push_back(kind);
+      }
+    }
+    lists = std::move(longer);
+  }
+  std::vector<Layout> layouts;
+  std::vector<int> order(static_cast<std::size_t>(mesh.ndim()));
+  std::iota(order.begin(), order.end(), 0);
+  do {
+    for (const auto& list : lists) {
+      const Layout layout = Layout::make(mesh, list, order);
+      if (std::find(layouts.begin(), layouts.end(), layout) == layouts.end()) {
+        layouts.push_back(layout);
+      }
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
+  return layouts;
+}
+
+/// What all ranks hold of a tensor whose value is unknown but fixed: on Partial axes each
+/// coordinate has terms of its own. Multiples of 144, so that averages over 2, 3 and 4 are exact.
+std::vector<Array> some_locals(const Layout& layout, const Dims& shape) {
+  std::vector<Array> held;
+  for (const int rank : layout.mesh().ranks()) {
+    const Dims at = *layout.mesh().coordinates_of(rank);
+    std::uint64_t seed = 7;
+    for (int axis = 0; axis < layout.ndim(); ++axis) {
+      const bool partial = layout.placement(axis).is_partial();
+      seed = hash_combine(seed, partial ? static_cast<std::uint64_t>(at[axis]) : 0);
+    }
+    Array global{shape, std::vector<double>(static_cast<std::size_t>(shape.product()))};
+    for (double& value : global.values) {
+      seed = hash_combine(seed, 1);
+      value = 144.0 * (static_cast<double>(seed % 9) - 4.0);
+    }
+    held.push_back(simulation::cut(global, layout, at));
+  }
+  return held;
+}
+
+/// The tensor that all ranks' arrays stand for.
+Array value_of(const Layout& layout, const std::vector<Array>& held, const Dims& shape) {
+  const std::vector<Array> whole = simulation::reduce_partials(layout, held);
+  Array global{shape, std::vector<double>(static_cast<std::size_t>(shape.product()), -1e9)};
+  std::size_t position = 0;
+  for (const int rank : layout.mesh().ranks()) {
+    const LocalPart part = local_part(shape, layout, rank);
+    const Array& own = whole[position++];
+    REQUIRE(own.shape == part.shape);
+    std::size_t next = 0;
+    for_each_run(shape, part, [&](std::int64_t first, std::int64_t length) {
+      for (std::int64_t i = 0; i < length; ++i) {
+        global.values[static_cast<std::size_t>(first + i)] = own.values[next++];
+      }
+    });
+  }
+  return global;
+}
+
+/// Carries out the plan on all ranks and compares with cutting the global tensor directly.
+void check_plan(const Layout& from, const Layout& to, const Dims& shape) {
+  const DeviceMesh& mesh = from.mesh();
+  const Plan& plan = plan_redistribute(from, to, shape, 4);
+  std::vector<Array> held = some_locals(from, shape);
+  const Array global = value_of(from, held, shape);
+  Layout at = from;
+  double cost = 0;
+  bool chained = true;
+  for (const Step& step : plan.steps) {
+    chained &= step.before == at && !(step.after == at);
+    held = simulation::execute(step, mesh, held);
+    at = step.after;
+    cost += step.cost;
+    std::size_t position = 0;
+    for (const int rank : mesh.ranks()) {
+      chained &= held[position++].shape == local_part(shape, at, rank).shape;
+    }
+  }
+  bool right = chained && at == to && cost == Approx(plan.cost);
+  held = simulation::reduce_partials(to, held);
+  std::size_t position = 0;
+  for (const int rank : mesh.ranks()) {
+    right &= held[position++] == simulation::cut(global, to, *mesh.coordinates_of(rank));
+  }
+  if (!right) {
+    FAIL_CHECK(explain(plan));
+  }
+}
+
+std::vector<StepKind> kinds_of(const Plan& plan) {
+  std::vector<StepKind> kinds;
+  for (const Step& step : plan.steps) {
+    kinds.push_back(step.kind);
+  }
+  return kinds;
+}
+
+using Kinds = std::vector<StepKind>;
+
+}  // namespace
+
+TEST_CASE("plans between all pairs of layouts keep the tensor: one axis") {
+  const std::vector<Placement> kinds = {Replicate(),
+                                        Shard(0),
+                                        Shard(1),
+                                        Partial(),
+                                        Partial(ReduceOp::avg),
+                                        Partial(ReduceOp::max),
+                                        Partial(ReduceOp::min),
+                                        Partial(ReduceOp::product)};
+  for (const int size : {1, 2, 3, 4}) {
+    const DeviceMesh mesh = DeviceMesh::make({"a"}, {size});
+    const std::vector<Layout> layouts = all_layouts(mesh, kinds);
+    for (const Dims& shape : {Dims{8, 4}, Dims{5, 3}, Dims{1, 6}, Dims{0, 2}}) {
+      for (const Layout& from : layouts) {
+        for (const Layout& to : layouts) {
+          check_plan(from, to, shape);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("plans between all pairs of layouts keep the tensor: two axes") {
+  const std::vector<Placement> kinds = {
+      Replicate(), Shard(0), Shard(1), Partial(), Partial(ReduceOp::avg), Partial(ReduceOp::max)};
+  for (const Dims& sizes : {Dims{2, 2}, Dims{2, 3}, Dims{1, 3}, Dims{4, 2}}) {
+    const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, sizes);
+    const std::vector<Layout> layouts = all_layouts(mesh, kinds);
+    for (const Dims& shape : {Dims{8, 6}, Dims{5, 3}, Dims{3, 1, 2}}) {
+      for (const Layout& from : layouts) {
+        for (const Layout& to : layouts) {
+          check_plan(from, to, shape);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("plans between layouts of three axes keep the tensor") {
+  const std::vector<Placement> kinds = {Replicate(), Shard(0), Shard(1), Partial()};
+  int number = 0;
+  for (const Dims& sizes : {Dims{2, 2, 2}, Dims{3, 1, 2}}) {
+    const DeviceMesh mesh = DeviceMesh::make({"a", "b", "c"}, sizes);
+    const std::vector<Layout> layouts = all_layouts(mesh, kinds);
+    for (const Dims& shape : {Dims{9, 4}, Dims{5, 3, 2}}) {
+      for (const Layout& from : layouts) {
+        for (const Layout& to : layouts) {
+          if (++number % 5 == 0) {
+            check_plan(from, to, shape);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("one change of one axis takes the one step that it needs") {
+  const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, {3, 2});
+  const std::vector<Placement> others = {Replicate(), Shard(2), Partial()};
+  struct Case {
+    Placement from, to;
+    StepKind kind;
+  };
+  const std::vector<Case> cases = {
+      {Replicate(), Shard(0), StepKind::slice},
+      {Shard(0), Replicate(), StepKind::all_gather},
+      {Partial(), Replicate(), StepKind::all_reduce},
+      {Partial(), Shard(1), StepKind::reduce_scatter},
+      {Partial(ReduceOp::avg), Shard(0), StepKind::reduce_scatter},
+      {Shard(0), Shard(1), StepKind::all_to_all},
+      {Shard(1), Shard(0), StepKind::all_to_all},
+      {Replicate(), Partial(), StepKind::keep_first},
+      {Replicate(), Partial(ReduceOp::product), StepKind::keep_first},
+      {Replicate(), Partial(ReduceOp::max), StepKind::relabel},
+      {Replicate(), Partial(ReduceOp::avg), StepKind::relabel},
+      {Shard(0), Partial(), StepKind::pad},
+  };
+  for (const Dims& shape : {Dims{6, 6, 2}, Dims{512, 1024, 64}, Dims{1, 2, 3}}) {
+    for (const Case& c : cases) {
+      for (const Placement other : others) {
+        for (const int axis : {0, 1}) {
+          const auto layout = [&](Placement p) {
+            return axis == 0 ? Layout::make(mesh, {p, other}) : Layout::make(mesh, {other, p});
+          };
+          const bool mixed = other.is_partial() && c.from.is_partial() &&
+                             c.from.reduce_op() != ReduceOp::sum &&
+                             c.from.reduce_op() != ReduceOp::avg;
+          if (mixed) {
+            continue;
+          }
+          const Plan& plan = plan_redistribute(layout(c.from), layout(c.to), shape, 4);
+          INFO(explain(plan));
+          CHECK(kinds_of(plan) == Kinds{c.kind});
+          CHECK(plan.is_local() == !communicates(c.kind));
+        }
+      }
+    }
+  }
+  // Nothing leads from one operation to another but the value itself.
+  const Layout max = Layout::make(mesh, {Partial(ReduceOp::max), Replicate()});
+  const Layout sum = Layout::make(mesh, {Partial(), Replicate()});
+  const Plan& through = plan_redistribute(max, sum, {6, 6}, 4);
+  REQUIRE(through.steps.size() == 2);
+  CHECK(through.steps[1].kind != StepKind::relabel);
+  CHECK(plan_redistribute(max, max, {6, 6}, 4).steps.empty());
+}
+
+TEST_CASE("what slices alone can do never communicates") {
+  const DeviceMesh mesh = DeviceMesh::make({"a", "b", "c"}, {2, 3, 2});
+  const std::vector<Placement> kinds = {Replicate(), Shard(0), Shard(1), Partial()};
+  int found = 0;
+  for (const Layout& from : all_layouts(mesh, kinds)) {
+    std::vector<Layout> reached = {from};
+    for (std::size_t i = 0; i < reached.size(); ++i) {
+      for (int axis = 0; axis < 3; ++axis) {
+        for (const int dim : {0, 1}) {
+          if (reached[i].placement(axis).is_replicate()) {
+            reached.push_back(reached[i].with_placement(axis, Shard(dim)));
+            ++found;
+          }
+        }
+      }
+    }
+    for (const Layout& to : reached) {
+      for (const Step& step : plan_redistribute(from, to, {700, 500}, 4).steps) {
+        CHECK(step.kind == StepKind::slice);
+      }
+    }
+  }
+  CHECK(found > 100);
+}
+
+TEST_CASE("nested shards are undone from the innermost") {
+  const DeviceMesh mesh = DeviceMesh::make({"shard", "tensor"}, {2, 2});
+  const Layout outer_tensor = Layout::make(mesh, {Shard(0), Shard(0)}, {1, 0});
+  const Layout outer_shard = Layout::make(mesh, {Shard(0), Shard(0)});
+  const Layout column = Layout::make(mesh, {Replicate(), Shard(0)});
+
+  // Unsharding a parameter of FSDP over tensor parallel gathers along the shard axis alone.
+  const Plan& unshard = plan_redistribute(outer_tensor, column, {8, 8}, 4);
+  REQUIRE(kinds_of(unshard) == Kinds{StepKind::all_gather});
+  CHECK(unshard.steps[0].axis == 0);
+  // Its gradient goes back by one reduce-scatter.
+  const Layout gradient = Layout::make(mesh, {Partial(), Shard(0)});
+  CHECK(kinds_of(plan_redistribute(gradient, outer_tensor, {8, 8}, 4)) ==
+        Kinds{StepKind::reduce_scatter});
+
+  const Plan& whole = plan_redistribute(outer_tensor, Layout::replicated(mesh), {8, 8}, 4);
+  REQUIRE(kinds_of(whole) == Kinds{StepKind::all_gather, StepKind::all_gather});
+  CHECK(whole.steps[0].axis == 0);
+  CHECK(whole.steps[1].axis == 1);
+  const Plan& other = plan_redistribute(outer_shard, Layout::replicated(mesh), {8, 8}, 4);
+  CHECK(other.steps[0].axis == 1);
+
+  // Hybrid: scatter first, so that the all-reduce moves only the shard.
+  const DeviceMesh hybrid = DeviceMesh::make({"replicate", "shard"}, {2, 4});
+  const Plan& reduce =
+      plan_redistribute(Layout::make(hybrid, {Partial(), Partial()}),
+                        Layout::make(hybrid, {Replicate(), Shard(0)}), {4096, 1024}, 4);
+  CHECK(kinds_of(reduce) == Kinds{StepKind::reduce_scatter, StepKind::all_reduce});
+}
+
+TEST_CASE("different reductions keep their order") {
+  const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, {2, 4});
+  const Layout mixed = Layout::make(mesh, {Partial(), Partial(ReduceOp::max)});
+  const Plan& plan = plan_redistribute(mixed, Layout::replicated(mesh), {64}, 4);
+  REQUIRE(plan.steps.size() >= 2);
+  CHECK(plan.steps[0].axis == 0);
+  // The sum must be taken before the maximum, and restored after it.
+  const Layout kept = Layout::make(mesh, {Partial(), Replicate()});
+  check_plan(mixed, kept, {64});
+  CHECK(plan_redistribute(mixed, kept, {64}, 4).steps[0].axis == 0);
+}
+
+TEST_CASE("costs follow the bytes and the links") {
+  const DeviceMesh mesh = DeviceMesh::make({"near", "far"}, {2, 4});
+  const Layout sharded = Layout::make(mesh, {Replicate(), Shard(0)});
+  const Plan& gather = plan_redistribute(sharded, Layout::replicated(mesh), {10, 8}, 4);
+  // Chunks of ceil(10 / 4) = 3 rows from 3 others.
+  REQUIRE(gather.steps.size() == 1);
+  CHECK(gather.steps[0].bytes == 3 * 3 * 8 * 4);
+  CHECK(gather.cost == Approx(Link{}.latency + 288 / Link{}.bandwidth));
+  CHECK(&gather == &plan_redistribute(sharded, Layout::replicated(mesh), {10, 8}, 4));
+
+  set_link(mesh, 1, {1e-3, 1e6});
+  CHECK(link_of(mesh, 1) == Link{1e-3, 1e6});
+  const Plan& slow = plan_redistribute(sharded, Layout::replicated(mesh), {10, 8}, 4);
+  CHECK(slow.cost == Approx(1e-3 + 288e-6));
+  CHECK_THAT(explain(slow), Contains("all_gather on axis 'far': Shard(0) -> Replicate") &&
+                                Contains("288 B received") && Contains("1.29 ms") &&
+                                Contains("[Replicate, Replicate]"));
+  CHECK_THROWS_AS(set_link(mesh, 1, {0, 0}), Error);
+  CHECK_THAT(explain(plan_redistribute(sharded, sharded, {10, 8}, 4)), Contains("nothing to do"));
+}
+
+TEST_CASE("a plan for what does not fit is an error") {
+  const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
+  const DeviceMesh other = DeviceMesh::make({"b"}, {2});
+  const Layout here = Layout::make(mesh, {Shard(1)});
+  CHECK_THAT(text_of_error([&] { plan_redistribute(here, Layout::replicated(other), {2, 2}, 4); }),
+             Contains("different meshes (mesh(a=2) and mesh(b=2))"));
+  CHECK_THAT(text_of_error([&] { plan_redistribute(here, Layout::replicated(mesh), {2}, 4); }),
+             Contains("redistribute: layout [Shard(1)] shards dim 1"));
+}
+
+TEST_CASE("a reversed shard order of four axes keeps the tensor and is cheaper than gathering it") {
+  const DeviceMesh mesh = DeviceMesh::make({"a", "b", "c", "d"}, {2, 2, 2, 2});
+  const std::vector<Placement> shards(4, Shard(0));
+  const Layout from = Layout::make(mesh, shards);
+  const Layout to = Layout::make(mesh, shards, std::vector<int>{3, 2, 1, 0});
+  check_plan(from, to, {16, 3, 4});
+  const Dims large = {4096, 64, 64};
+  const double gathered = plan_redistribute(from, Layout::replicated(mesh), large, 4).cost;
+  CHECK(plan_redistribute(from, to, large, 4).cost < gathered);
+}

@@ -1,0 +1,197 @@
+// Carries out redistribution steps on plain arrays of all ranks at once: what the tests compare
+// plans with. It knows what each step means and nothing of how plans are made.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace simulation {
+
+using tessera::DeviceMesh;
+using tessera::Dims;
+using tessera::Layout;
+using tessera::Placement;
+using tessera::ReduceOp;
+using tessera::Step;
+using tessera::StepKind;
+
+struct Array {
+  Dims shape;
+  std::vector<double> values;
+  friend bool operator==(const Array&, const Array&) = default;
+};
+
+/// Calls f(index, row-major number) for every element.
+template <class F>
+void for_each_index(const Dims& shape, F&& f) {
+  Dims index = Dims::filled(shape.size(), 0);
+  for (std::int64_t i = 0, n = shape.product(); i < n; ++i) {
+    f(index, static_cast<std::size_t>(i));
+    for (int d = shape.size() - 1; d >= 0 && ++index[d] == shape[d]; --d) {
+      index[d] = 0;
+    }
+  }
+}
+
+inline std::size_t number_of(const Dims& index, const Dims& shape) {
+  std::int64_t n = 0;
+  for (int d = 0; d < shape.size(); ++d) {
+    n = n * shape[d] + index[d];
+  }
+  return static_cast<std::size_t>(n);
+}
+
+/// Chunk `which` of `ways` of an array along a dim, as torch.chunk cuts.
+inline Array chunk(const Array& whole, int dim, std::int64_t ways, std::int64_t which) {
+  const std::int64_t length = whole.shape[dim];
+  const std::int64_t piece = (length + ways - 1) / ways;
+  Array own;
+  own.shape = whole.shape;
+  own.shape[dim] = 0;
+  for (std::int64_t i = 0; i < length; ++i) {
+    own.shape[dim] += i / piece == which ? 1 : 0;
+  }
+  own.values.resize(static_cast<std::size_t>(own.shape.product()));
+  for_each_index(own.shape, [&](Dims index, std::size_t n) {
+    index[dim] += which * piece;
+    own.values[n] = whole.values[number_of(index, whole.shape)];
+  });
+  return own;
+}
+
+inline Array join(const std::vector<Array>& pieces, int dim) {
+  Array whole;
+  whole.shape = pieces.front().shape;
+  whole.shape[dim] = 0;
+  for (const Array& piece : pieces) {
+    whole.shape[dim] += piece.shape[dim];
+  }
+  whole.values.resize(static_cast<std::size_t>(whole.shape.product()));
+  std::int64_t at = 0;
+  for (const Array& piece : pieces) {
+    for_each_index(piece.shape, [&](Dims index, std::size_t n) {
+      index[dim] += at;
+      whole.values[number_of(index, whole.shape)] = piece.values[n];
+    });
+    at += piece.shape[dim];
+  }
+  return whole;
+}
+
+inline Array reduce(const std::vector<Array>& terms, ReduceOp op) {
+  Array result = terms.front();
+  for (std::size_t t = 1; t < terms.size(); ++t) {
+    for (std::size_t i = 0; i < result.values.size(); ++i) {
+      double& value = result.values[i];
+      const double term = terms[t].values.at(i);
+      switch (op) {
+        case ReduceOp::sum:
+        case ReduceOp::avg:
+          value += term;
+          break;
+        case ReduceOp::max:
+          value = std::max(value, term);
+          break;
+        case ReduceOp::min:
+          value = std::min(value, term);
+          break;
+        case ReduceOp::product:
+          value *= term;
+          break;
+      }
+    }
+  }
+  if (op == ReduceOp::avg) {
+    for (double& value : result.values) {
+      value /= static_cast<double>(terms.size());
+    }
+  }
+  return result;
+}
+
+/// What member `c` of a group holds after the step; `held` is what each member held before.
+inline Array after_step(const Step& step, const std::vector<Array>& held, std::size_t c) {
+  const auto ways = static_cast<std::int64_t>(held.size());
+  const auto own = static_cast<std::int64_t>(c);
+  Array result = held[c];
+  switch (step.kind) {
+    case StepKind::slice:
+      return chunk(held[c], step.to_dim, ways, own);
+    case StepKind::all_gather:
+      return join(held, step.from_dim);
+    case StepKind::all_reduce:
+      return reduce(held, step.op);
+    case StepKind::reduce_scatter:
+      return chunk(reduce(held, step.op), step.to_dim, ways, own);
+    case StepKind::all_to_all: {
+      std::vector<Array> received;
+      for (const Array& other : held) {
+        received.push_back(chunk(other, step.to_dim, ways, own));
+      }
+      return join(received, step.from_dim);
+    }
+    case StepKind::keep_first:
+      if (c != 0) {
+        std::fill(result.values.begin(), result.values.end(),
+                  step.op == ReduceOp::product ? 1.0 : 0.0);
+      }
+      return result;
+    case StepKind::relabel:
+      return result;
+    case StepKind::pad: {
+      std::vector<Array> zeros = held;
+      for (std::size_t other = 0; other < held.size(); ++other) {
+        if (other != c) {
+          std::fill(zeros[other].values.begin(), zeros[other].values.end(), 0.0);
+        }
+      }
+      return join(zeros, step.from_dim);
+    }
+  }
+  return result;
+}
+
+/// All ranks' arrays, by position in the mesh, after a step.
+inline std::vector<Array> execute(const Step& step, const DeviceMesh& mesh,
+                                  const std::vector<Array>& before) {
+  std::vector<Array> after;
+  for (const int rank : mesh.ranks()) {
+    std::vector<Array> held;
+    for (const int member : mesh.group(step.axis, rank)) {
+      held.push_back(before[static_cast<std::size_t>(mesh.position_of(member))]);
+    }
+    after.push_back(
+        after_step(step, held, static_cast<std::size_t>(mesh.coordinate_of(rank, step.axis))));
+  }
+  return after;
+}
+
+/// Cuts a global array as a layout says, dim by dim in the order of its axes.
+inline Array cut(const Array& global, const Layout& layout, const Dims& at) {
+  Array own = global;
+  for (int dim = 0; dim < global.shape.size(); ++dim) {
+    for (const int axis : layout.axes_sharding(dim)) {
+      own = chunk(own, dim, layout.mesh().axis_size(axis), at[axis]);
+    }
+  }
+  return own;
+}
+
+/// Reduces the Partial axes of all ranks' arrays, by increasing axis; all members of a group then
+/// hold the result.
+inline std::vector<Array> reduce_partials(const Layout& layout, std::vector<Array> held) {
+  for (int axis = 0; axis < layout.ndim(); ++axis) {
+    if (layout.placement(axis).is_partial()) {
+      Step step;
+      step.kind = StepKind::all_reduce;
+      step.axis = axis;
+      step.op = layout.placement(axis).reduce_op();
+      held = execute(step, layout.mesh(), held);
+    }
+  }
+  return held;
+}
+
+}  // namespace simulation
