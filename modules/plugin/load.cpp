@@ -1,13 +1,16 @@
 module;
 #define BOOST_DLL_USE_STD_FS
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <boost/dll/shared_library.hpp>
 #include <cstring>
 #include <exception>
+#include <list>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "elf_file.hpp"
 #include "tessera/plugin_gate.h"
@@ -23,9 +26,11 @@ struct Loaded {
 };
 
 /// Leaked on purpose: code that registered something must outlive everything that may call it.
-void keep_for_ever(Loaded loaded) {
-  static auto* all = new std::vector<Loaded>;
-  all->push_back(std::move(loaded));
+const boost::dll::shared_library& keep_for_ever(Loaded loaded) {
+  static auto* mutex = new std::mutex;
+  static auto* all = new std::list<Loaded>;
+  const std::lock_guard lock(*mutex);
+  return all->emplace_back(std::move(loaded)).library;
 }
 
 /// Whether the stamp that was mapped is the one that was checked.
@@ -46,10 +51,10 @@ std::string load_and_register_unguarded(const LibraryFile& file, Registrar& regi
   }
   library.load(path, error, boost::dll::load_mode::rtld_now);
   if (error) {
-    return fmt::format("cannot be loaded: {}", error.message());
+    const char* why = dlerror();  // Boost keeps it to itself
+    return fmt::format("cannot be loaded: {}", why != nullptr ? why : error.message());
   }
-  const boost::dll::shared_library handle = library;
-  keep_for_ever({std::move(library), file.folder});
+  const boost::dll::shared_library& handle = keep_for_ever({std::move(library), file.folder});
   if (identity_of(path) != file.identity || !same_stamp(handle, file)) {
     return "the file was exchanged while it was loaded";
   }

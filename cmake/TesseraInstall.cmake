@@ -1,0 +1,45 @@
+# What an installed Tessera is: the library with the sources of its interfaces (built interfaces cannot
+# be used again), the headers that plugins need, the shipped plugins, the stamping tool, and the
+# package by which find_package(Tessera) offers all that. Include it when modules and plugins are known.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(tessera_package ${CMAKE_INSTALL_LIBDIR}/cmake/Tessera)
+get_property(tessera_modules GLOBAL PROPERTY TESSERA_MODULES)
+set(tessera_file_sets "")
+foreach(module IN LISTS tessera_modules)
+  list(APPEND tessera_file_sets FILE_SET modules_${module} DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera)
+endforeach()
+
+# How libtessera itself was compiled and what it is linked to is no consumer's business: its interfaces
+# need neither warnings as errors nor fmt. CMake would export all of it for the interfaces' compilation.
+foreach(property COMPILE_OPTIONS INCLUDE_DIRECTORIES LINK_LIBRARIES)
+  get_target_property(items tessera ${property})
+  list(TRANSFORM items REPLACE "^([^$:].*)$" "$<BUILD_LOCAL_INTERFACE:\\1>")
+  set_property(TARGET tessera PROPERTY ${property} "${items}")
+endforeach()
+
+install(TARGETS tessera tessera-stamp EXPORT TesseraTargets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
+  ${tessera_file_sets})
+install(EXPORT TesseraTargets NAMESPACE Tessera:: DESTINATION ${tessera_package}
+  CXX_MODULES_DIRECTORY modules)
+
+file(GLOB tessera_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/modules/*/include/tessera/*.h)
+install(FILES ${tessera_headers} ${PROJECT_BINARY_DIR}/generated/tessera/build_identity.h
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera)
+
+get_property(tessera_plugins GLOBAL PROPERTY TESSERA_PLUGINS)
+foreach(plugin IN LISTS tessera_plugins)
+  # A plain copy: whatever edits a plugin after the link breaks its stamp.
+  install(PROGRAMS $<TARGET_FILE:${plugin}> DESTINATION ${CMAKE_INSTALL_LIBDIR}/tessera/plugins)
+endforeach()
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/TesseraConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/TesseraConfig.cmake INSTALL_DESTINATION ${tessera_package})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/TesseraConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/TesseraConfig.cmake ${PROJECT_BINARY_DIR}/TesseraConfigVersion.cmake
+  ${CMAKE_CURRENT_LIST_DIR}/TesseraPlugin.cmake ${CMAKE_CURRENT_LIST_DIR}/plugin_gate.cpp.in
+  DESTINATION ${tessera_package})

@@ -1,0 +1,207 @@
+// What a Host refuses: places, owners, contents, behaviour.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+import tessera.base;
+import tessera.plugin;
+
+#include "greeter.hpp"
+
+using namespace tessera;
+namespace fs = std::filesystem;
+
+namespace {
+
+plugin::SearchOptions only(const std::string& path) { return {{path}, false, false}; }
+
+/// The text of the input error that loading ends with; "" when it is loaded.
+std::string refusal_of(const std::string& path) {
+  plugin::Host host({{}, false, false});
+  try {
+    host.load(path);
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::input);
+    CHECK(host.loaded().empty());
+    CHECK(host.names("greeter").empty());
+    return error.what();
+  }
+  return "";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  INFO("in: " << text);
+  INFO("looked for: " << part);
+  const bool found = text.find(part) != std::string::npos;
+  CHECK(found);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a library that others can change is refused with the command that mends it") {
+  const Folder folder;
+  const std::string file = folder.copy("Hello", "a.so");
+  CHECK(refusal_of(file).empty());
+  chmod(file.c_str(), 0666);
+  contains(refusal_of(file), "can be written by others");
+  contains(refusal_of(file), "chmod go-w '" + file + "'");
+  chmod(file.c_str(), 0644);
+  chmod(folder.path.c_str(), 01777);
+  contains(refusal_of(file), "its folder " + folder.path.string() + " can be written by others");
+  chmod(folder.path.c_str(), 0700);
+  CHECK(refusal_of(file).empty());
+}
+
+TEST_CASE("a library of another user or with a foreign group's pen is refused") {
+  if (geteuid() != 0) {
+    WARN("needs root to give a file away");
+    return;
+  }
+  const Folder folder;
+  const std::string file = folder.copy("Hello", "a.so");
+  REQUIRE(chown(file.c_str(), 12345, 12345) == 0);
+  contains(refusal_of(file), "belongs to user 12345, who is neither root nor you");
+  REQUIRE(chown(file.c_str(), 0, 12345) == 0);
+  CHECK(refusal_of(file).empty());
+  chmod(file.c_str(), 0664);
+  contains(refusal_of(file), "can be written by others (mode 664, group 12345)");
+}
+
+TEST_CASE("a symbolic link is judged by what it leads to") {
+  const Folder folder;
+  const Folder open;
+  chmod(open.path.c_str(), 0777);
+  const std::string target = open.copy("Hello", "a.so");
+  const fs::path link = folder.path / "link.so";
+  fs::create_symlink(target, link);
+  contains(refusal_of(link.string()), "its folder " + open.path.string());
+}
+
+TEST_CASE("a library under a folder that others may exchange is loaded by its descriptor") {
+  const Folder folder;
+  chmod(folder.path.c_str(), 0777);
+  fs::create_directory(folder.path / "mine");
+  const std::string file = folder.copy("Hello", "mine/a.so");
+  plugin::Host host(only(file));
+  CHECK(host.find<Greeter>("Hello")("you")->greet() == "hello, you");
+}
+
+TEST_CASE("what is not a file is refused and does not hold us up") {
+  const Folder folder;
+  contains(refusal_of((folder.path / "none.so").string()), "cannot be found");
+  const std::string pipe = (folder.path / "pipe.so").string();
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  contains(refusal_of(pipe), "is not a plain file");
+  contains(refusal_of(folder.write({}, "empty.so")), "not an ELF file");
+}
+
+TEST_CASE("a damaged or foreign library is refused and never loaded") {
+  const Folder folder;
+  Content content = content_of("Hello");
+  content[content.size() / 2] ^= std::byte{4};
+  contains(refusal_of(folder.write(content, "flipped.so")), "content: not as it was linked");
+  content = content_of("Hello");
+  content.resize(content.size() - 1);
+  contains(refusal_of(folder.write(content, "cut.so")), "cut");
+  contains(refusal_of("/lib/x86_64-linux-gnu/libm.so.6"), "not a plugin");
+  const std::string flags = refusal_of(std::string(LIBRARIES) + "/OtherFlags.so");
+  contains(flags, "RTTI: host has on, library has off");
+  contains(flags, "exceptions: host has on, library has off");
+  contains(flags, "enum size: host has 4 bytes, library has 1 bytes");
+  contains(flags, "char: host has signed, library has unsigned");
+}
+
+TEST_CASE("kinds and versions that this host does not serve are refused") {
+  const Folder folder;
+  const auto stamped = [&](const char* kinds, const char* as) {
+    return folder.write(
+        with_stamp(content_of("Hello"),
+                   [&](plugin::GateStamp& stamp) { std::strcpy(stamp.kinds, kinds); }),
+        as);
+  };
+  contains(refusal_of(stamped("gretter@2", "kind.so")), "did you mean 'greeter'?");
+  contains(refusal_of(stamped("greeter@3", "new.so")),
+           "interface of kind greeter: host has versions 1 to 2, library has 3");
+  contains(refusal_of(stamped("greeter@1", "other.so")), "write KIND greeter@2");
+}
+
+TEST_CASE("a plugin that throws or breaks its promise leaves nothing registered") {
+  const auto misbehaving = [](const std::string& how) {
+    const Folder
+        folder;  // an own copy each time: a loaded file would not run its constructors again
+    const Setting setting("MISBEHAVE", how);
+    return refusal_of(folder.copy("Misbehaving", "m.so"));
+  };
+  contains(misbehaving("throw in register"), "threw while it was loaded or registered: no licence");
+  contains(misbehaving("throw an int"), "not a std::exception");
+  contains(misbehaving("register more"), "greeter 'Unpromised': registered, but the stamp");
+  contains(misbehaving("register twice"), "registered twice by one plugin");
+  contains(misbehaving("register nothing"), "provided by the stamp, but never registered");
+  contains(misbehaving("register an empty factory"), "its factory is empty");
+  CHECK(misbehaving("").empty());
+  contains(refusal_of(std::string(LIBRARIES) + "/Undefined.so"), "nobody_defines_this");
+}
+
+TEST_CASE("two files with one name are an error that names both") {
+  const Folder folder;
+  const std::string hello = folder.copy("Hello", "a.so");
+  const std::string twin = folder.copy("Twin", "b.so");
+  plugin::Host by_name(only(folder.path.string()));
+  try {
+    by_name.find<Greeter>("Hello");
+    FAIL("found one of two");
+  } catch (const Error& error) {
+    contains(error.what(), hello);
+    contains(error.what(), twin);
+  }
+  plugin::Host by_file({{}, false, false});
+  by_file.load(hello);
+  CHECK_THROWS_WITH(by_file.load(twin),
+                    Catch::Contains("registered by " + hello + " and by " + twin));
+  CHECK(by_file.find<Greeter>("Hello")("you")->greet() == "hello, you");
+  CHECK(by_file.loaded().size() == 1);
+}
+
+TEST_CASE("check finds everything, whatever the library does to its process") {
+  plugin::declare_kind<Greeter>();
+  const auto checked = [&](const std::string& how) {
+    const Folder own;  // what this process has loaded already would not run its constructors again
+    const std::string file = own.copy("Misbehaving", "m.so");
+    const Setting setting("MISBEHAVE", how);
+    const plugin::CheckReport report = plugin::check_library(file, std::chrono::milliseconds(1500));
+    CHECK(report.tried);
+    CHECK(report.usable() == report.found.refusals.empty());
+    return report.found.refusals.empty() ? "" : report.found.refusals.front();
+  };
+  CHECK(checked("").empty());
+  // A sanitizer turns the signal into an exit code.
+  contains(checked("crash in constructor"), "its process while it was loaded or registered");
+  contains(checked("loop in constructor"), "did not finish loading and registering within 1500 ms");
+  contains(checked("exit in constructor"), "ended its process");
+  contains(checked("throw in constructor"), "no luck");
+  contains(checked("throw in register"), "no licence");
+
+  const Folder folder;
+  const std::string bad = folder.write(with_stamp(content_of("Hello"),
+                                                  [](plugin::GateStamp& stamp) {
+                                                    std::strcpy(stamp.facts[4], "off");
+                                                    std::strcpy(stamp.kinds, "gretter@2");
+                                                  }),
+                                       "bad.so");
+  chmod(bad.c_str(), 0666);
+  const plugin::CheckReport all = plugin::check_library(bad);
+  CHECK_FALSE(all.tried);
+  CHECK(all.found.refusals.size() == 4);  // the pen, exceptions, the kind, what it provides
+}
