@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# What ./dev does to a machine, with apt and dpkg played by stand-ins that write down how they were called.
+#
+#   dev.sh REPOSITORY
+set -euo pipefail
+repository=$1
+machine=$(mktemp -d)
+trap 'rm -rf "$machine"' EXIT
+chmod 755 "$machine"
+failures=0
+
+stand_in() {  # NAME: its body comes from stdin; it runs before any real program of that name
+  { echo '#!/bin/bash'; cat; } >"$machine/bin/$1"
+  chmod 755 "$machine/bin/$1"
+}
+
+new_machine() {  # INSTALLED: what dpkg-query says of each package
+  rm -rf "${machine:?}"/*
+  mkdir -p "$machine/bin" "$machine/cache"
+  cp "$repository/dev" "$machine/" # where every user may read it
+  : >"$machine/calls"
+  chmod 777 "$machine/calls" "$machine/cache"
+  stand_in dpkg-query <<<"echo -n $1"
+  stand_in clang++-19 <<<'echo "Selected GCC installation: /usr/lib/gcc/x86_64-linux-gnu/12"'
+  stand_in cmake <<<'echo "cmake version 3.31.6"'
+  stand_in ninja <<<'echo 1.11'
+  stand_in sudo <<<'exit 1'
+  stand_in apt-get <<<"echo \"\$*\" >>$machine/calls"
+}
+
+dev() {  # ARGS...: sets output, calls and status
+  status=0
+  output=$(env PATH="$machine/bin:/usr/bin:/bin" XDG_CACHE_HOME="$machine/cache" ${as_user:-} \
+    "$machine/dev" "$@" 2>&1 </dev/null) || status=$?
+  calls=$(<"$machine/calls")
+}
+
+expect() {  # WHAT CONDITION...
+  local what=$1
+  shift
+  if ! "$@"; then
+    printf 'failed: %s\nstatus %s\noutput:\n%s\ncalls:\n%s\n' "$what" "$status" "$output" "$calls"
+    failures=$((failures + 1))
+  fi
+}
+# shellcheck disable=SC2053 # the right side is a pattern
+is() { [[ $1 == $2 ]]; }
+
+new_machine installed
+dev setup
+expect 'nothing is installed twice' is "$status:$calls:$output" '0::'
+
+if ((EUID == 0)); then  # as another user sudo would be asked first
+  new_machine absent
+  dev setup
+  expect 'what is missing is installed' is "$status:$calls" '0:install *clang-19 *'
+  expect 'without an update of good lists' is "${calls/update/}" "$calls"
+  expect 'and it says what' is "$output" '*installing clang-19*libdnnl-dev*'
+
+  new_machine absent
+  stand_in apt-get <<<"echo \"\$*\" >>$machine/calls; [[ \$1 == update ]] && touch $machine/new; [[ -e $machine/new ]]"
+  dev setup
+  expect 'stale lists are updated' is "$status:$calls" '0:install *update*install *'
+
+  new_machine absent
+  stand_in apt-get <<<"echo 'E: no network'; exit 100"
+  dev setup
+  expect 'a failure of apt is shown' is "$status:$output" '1:*E: no network*could not install*'
+
+  new_machine absent
+  as_user='setpriv --reuid=65534 --regid=65534 --clear-groups' dev setup
+  expect 'neither root nor sudo' is "$status:$calls:$output" '1::*ask an administrator for: apt-get install *clang-19*'
+fi
+
+new_machine absent
+TESSERA_SETUP=0 dev setup
+expect 'TESSERA_SETUP=0 installs nothing' is "$status:$calls" '0:'
+
+new_machine installed
+stand_in cmake <<<'echo "cmake version 3.28.3"'
+TESSERA_SETUP=0 dev setup
+expect 'a CMake that is too old does not pass' is "$status:$output" '1:*CMake >= 3.30*'
+stand_in cmake <<<'echo "cmake version 4.4.0"'
+TESSERA_SETUP=0 dev setup
+expect 'nor one that is too new' is "$status:$output" '1:*< 4.4*'
+
+dev bild
+expect 'an unknown command' is "$status:$output" "1:*unknown command 'bild'*"
+dev help
+for command in $(grep -oshE '^ {4,}\./dev [a-z]+' "$repository"/README.md "$repository"/docs/*.md | sed 's/.* //' | sort -u); do
+  expect "./dev help explains '$command' of the pages" is "$output" "*  $command *"
+done
+
+((failures == 0))
