@@ -96,7 +96,7 @@ for my $file (grep { /\.(cpp|cppm|hpp|h|cu|cuh)$/ } @files) {
         && exists $place{ $2 // $3 };
   });
   my $imported = 0;
-  each_match($file, qr/^\s*(?:(?:export\s+)?(import)\s|#\s*include\b)/, sub {
+  each_match($file, qr/^\s*(?:(?:export\s+)?(import)\s|#\s*include\s*(?:<|"catch))/, sub {
     finding($file, $_[0], 'an #include after an import') if $imported && !defined $1;
     $imported ||= defined $1;
   });
@@ -130,8 +130,8 @@ for my $file (@files) {
   my ($stem) = basename($file) =~ /^([^.]+)/;
   my $folder = dirname($file);
   $folder = dirname($folder) until $folder eq '.' || exists $text{"$folder/CMakeLists.txt"};
-  finding($file, 1, "no $folder/CMakeLists.txt builds it")
-    unless ($text{"$folder/CMakeLists.txt"} // '') =~ /\b\Q$stem\E\b/;
+  my $lists = join '', @text{ grep { m{^\Q$folder\E/(.*/)?(CMakeLists\.txt|[^/]+\.cmake)$} } @files };
+  finding($file, 1, "no $folder/CMakeLists.txt builds it") unless $lists =~ /\b\Q$stem\E\b/;
 }
 
 # The pages: a relative link leads to a file, and its #part to a heading there.
