@@ -195,6 +195,7 @@ DeviceMesh DeviceMesh::concatenate(std::span<const DeviceMesh> parts) const {
     }
   }
   std::vector<int> ranks;
+  ranks.reserve(points.size());
   for (const Dims& point : points) {
     ranks.push_back(rank_at(point));
   }

@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -18,7 +19,7 @@ namespace {
 struct Links {
   std::mutex mutex;
   std::map<std::pair<std::uint32_t, int>, Link> set;  // by mesh and axis
-  std::uint64_t version = 0;
+  std::atomic<std::uint64_t> version = 0;
 };
 
 Links& links() {
@@ -30,10 +31,7 @@ Links& links() {
 
 namespace cost_detail {
 
-std::uint64_t links_version() {
-  const std::lock_guard lock(links().mutex);
-  return links().version;
-}
+std::uint64_t links_version() { return links().version.load(std::memory_order_acquire); }
 
 }  // namespace cost_detail
 

@@ -4,13 +4,12 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <string>
 #include <string_view>
-#include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 module tessera.placement;
@@ -27,13 +26,24 @@ struct Key {
   std::uint32_t from, to;
   std::uint64_t links;
   std::size_t element_size;
-  std::vector<std::int64_t> shape;
-  friend auto operator<=>(const Key&, const Key&) = default;
+  Dims shape;
+  friend bool operator==(const Key&, const Key&) = default;
+};
+
+struct KeyHash {
+  std::size_t operator()(const Key& key) const {
+    std::uint64_t h = hash_combine(std::uint64_t{key.from} << 32 | key.to, key.links);
+    h = hash_combine(h, key.element_size);
+    for (const std::int64_t size : key.shape) {
+      h = hash_combine(h, static_cast<std::uint64_t>(size));
+    }
+    return static_cast<std::size_t>(h);
+  }
 };
 
 struct Cache {
   std::shared_mutex mutex;
-  std::map<Key, std::unique_ptr<const Plan>> plans;
+  std::unordered_map<Key, std::unique_ptr<const Plan>, KeyHash> plans;
 };
 
 Cache& cache() {
@@ -74,8 +84,7 @@ bool Plan::is_local() const {
 const Plan& plan_redistribute(const Layout& from, const Layout& to, const Dims& shape,
                               std::size_t element_size) {
   check(from, to, shape);
-  const Key key{
-      from.id(), to.id(), cost_detail::links_version(), element_size, {shape.begin(), shape.end()}};
+  const Key key{from.id(), to.id(), cost_detail::links_version(), element_size, shape};
   Cache& c = cache();
   {
     const std::shared_lock lock(c.mutex);
