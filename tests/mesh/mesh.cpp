@@ -219,6 +219,7 @@ TEST_CASE("the current mesh and rank belong to a thread and nest") {
 TEST_CASE("threads that make the same mesh at once get the same mesh") {
   std::vector<DeviceMesh> made(8);
   std::vector<std::thread> threads;
+  threads.reserve(made.size());
   for (DeviceMesh& mesh : made) {
     threads.emplace_back([&mesh] {
       for (int i = 1; i < 50; ++i) {

@@ -232,6 +232,7 @@ TEST_CASE("layouts of one meaning are one object") {
 
   std::vector<Layout> made(6);
   std::vector<std::thread> threads;
+  threads.reserve(made.size());
   for (Layout& layout : made) {
     threads.emplace_back([&layout] {
       for (int i = 1; i < 40; ++i) {

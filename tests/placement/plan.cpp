@@ -128,6 +128,7 @@ void check_plan(const Layout& from, const Layout& to, const Dims& shape) {
 
 std::vector<StepKind> kinds_of(const Plan& plan) {
   std::vector<StepKind> kinds;
+  kinds.reserve(plan.steps.size());
   for (const Step& step : plan.steps) {
     kinds.push_back(step.kind);
   }

@@ -127,6 +127,7 @@ inline Array after_step(const Step& step, const std::vector<Array>& held, std::s
       return chunk(reduce(held, step.op), step.to_dim, ways, own);
     case StepKind::all_to_all: {
       std::vector<Array> received;
+      received.reserve(held.size());
       for (const Array& other : held) {
         received.push_back(chunk(other, step.to_dim, ways, own));
       }
