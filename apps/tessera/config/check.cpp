@@ -1,0 +1,206 @@
+#include "config/check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+
+import tessera.base;
+
+namespace tessera::app {
+namespace {
+
+class Checks {
+ public:
+  Checks(const Config& config, const std::set<std::string>& unread, Problems& problems)
+      : c_(config), unread_(unread), problems_(problems) {}
+
+  void all() {
+    model();
+    data();
+    training();
+    mesh();
+    for (std::size_t i = 0; i < c_.parallel.size(); ++i) {
+      style(i);
+    }
+  }
+
+ private:
+  bool known(std::initializer_list<const char*> keys) const {
+    return std::ranges::none_of(keys, [&](const char* key) { return unread_.contains(key); });
+  }
+
+  /// Blames the first of `keys` that was given.
+  void blame(std::initializer_list<std::string> keys, const std::string& text) {
+    for (const std::string& key : keys) {
+      const auto found = c_.given.find(key);
+      if (found != c_.given.end()) {
+        const std::size_t colon = found->second.rfind(':');
+        const bool in_file = !found->second.starts_with("command line");
+        problems_.add(in_file ? Place{found->second.substr(0, colon),
+                                      std::stoi(found->second.substr(colon + 1))}
+                              : Place{found->second, 0},
+                      fmt::format("{}: {}", key, text));
+        return;
+      }
+    }
+    problems_.add(fmt::format("{}: {}", *keys.begin(), text));
+  }
+
+  void model() {
+    const ModelConfig& m = c_.model;
+    if (!m.from.empty()) {
+      for (const auto& [key, place] : c_.given) {
+        if (key.starts_with("model.") && key != "model.from" && key != "model.family" &&
+            key != "model.dropout") {
+          blame({key}, "the folder of model.from decides this; remove one of the two");
+        }
+      }
+      return;
+    }
+    if (known({"model.heads", "model.kv_heads"}) && m.kv_heads > 0 && m.heads % m.kv_heads != 0) {
+      blame({"model.kv_heads", "model.heads"},
+            fmt::format("must divide model.heads ({} heads, {} kv_heads)", m.heads, m.kv_heads));
+    }
+    if (!known({"model.dim", "model.heads", "model.head_dim"})) {
+      return;
+    }
+    if (m.head_dim == 0 && m.dim % m.heads != 0) {
+      blame({"model.heads", "model.dim"},
+            fmt::format("must divide model.dim (dim {}, {} heads); or give model.head_dim", m.dim,
+                        m.heads));
+    } else if (const std::int64_t width = m.head_dim > 0 ? m.head_dim : m.dim / m.heads;
+               width % 2 != 0) {
+      blame(
+          {"model.head_dim", "model.heads", "model.dim"},
+          fmt::format("the width of a head must be even for the rotary embedding (got {})", width));
+    }
+  }
+
+  void data() {
+    if (!known({"data.text", "data.tokens"})) {
+      return;
+    }
+    if (!c_.data.text.empty() && !c_.data.tokens.empty()) {
+      blame({"data.tokens"}, "data.text is given too; give one of the two");
+    } else if (c_.data.text.empty() && c_.data.tokens.empty()) {
+      blame({"data.text", "data.tokens"},
+            "nothing to train on; give text = [\"FILE or FOLDER\"] or tokens = [\"FILE.npy\"]");
+    }
+    const bool from_text = c_.data.tokens.empty();
+    if (from_text && c_.given.contains("model.vocab") && c_.model.vocab != 0) {
+      blame({"model.vocab"}, "the tokenizer decides this; only data.tokens needs it");
+    }
+    if (!from_text && c_.given.contains("data.tokenizer")) {
+      blame({"data.tokenizer"}, "data.tokens are ready-made; remove the tokenizer");
+    }
+    if (!from_text && c_.model.vocab == 0 && c_.model.from.empty() && known({"model.vocab"})) {
+      blame({"data.tokens"}, "ready-made tokens need model.vocab, the number of token ids");
+    }
+  }
+
+  void training() {
+    const OptimizerConfig& o = c_.optimizer;
+    if (known({"train.batch", "train.micro_batch"}) && c_.train.micro_batch > c_.train.batch) {
+      blame({"train.micro_batch", "train.batch"},
+            fmt::format("is larger than train.batch (batch {}, micro_batch {})", c_.train.batch,
+                        c_.train.micro_batch));
+    }
+    if (known({"optimizer.betas"}) && o.betas.size() != 2) {
+      blame({"optimizer.betas"}, fmt::format("expected two numbers, got {}", o.betas.size()));
+    }
+    if (known({"optimizer.warmup", "train.steps"}) && o.warmup > c_.train.steps) {
+      blame({"optimizer.warmup", "train.steps"},
+            fmt::format("is longer than the run (warmup {}, steps {})", o.warmup, c_.train.steps));
+    }
+    if (o.name == "adamw") {
+      for (const char* key : {"optimizer.momentum", "optimizer.nesterov"}) {
+        if (c_.given.contains(key)) {
+          blame({key}, "belongs to sgd; the optimizer is adamw");
+        }
+      }
+    } else {
+      for (const char* key : {"optimizer.betas", "optimizer.eps"}) {
+        if (c_.given.contains(key)) {
+          blame({key}, fmt::format("belongs to adamw; the optimizer is {}", o.name));
+        }
+      }
+      if (o.nesterov && o.momentum == 0 && known({"optimizer.momentum"})) {
+        blame({"optimizer.nesterov"}, "needs optimizer.momentum above 0");
+      }
+    }
+    if (c_.checkpoint.folder.empty() && known({"checkpoint.folder"}) &&
+        c_.given.contains("checkpoint.every") && c_.checkpoint.every > 0) {
+      blame({"checkpoint.every"}, "checkpoint.folder is empty, so none can be written");
+    }
+  }
+
+  void mesh() {
+    if (!known({"mesh.axes", "mesh.shape"})) {
+      return;
+    }
+    const auto& axes = c_.mesh.axes;
+    if (axes.size() != c_.mesh.shape.size()) {
+      blame({"mesh.shape", "mesh.axes"},
+            fmt::format("needs one extent for each of mesh.axes ({} axes, {} extents)", axes.size(),
+                        c_.mesh.shape.size()));
+    }
+    if (axes.size() > 8) {
+      blame({"mesh.axes"}, fmt::format("at most 8 axes, got {}", axes.size()));
+    }
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+      if (axes[i].empty()) {
+        blame({"mesh.axes"}, "an axis has an empty name");
+      } else if (std::find(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(i), axes[i]) !=
+                 axes.begin() + static_cast<std::ptrdiff_t>(i)) {
+        blame({"mesh.axes"}, fmt::format("the axis '{}' is named twice", axes[i]));
+      }
+    }
+    double product = 1;
+    for (const std::int64_t extent : c_.mesh.shape) {
+      product *= static_cast<double>(extent);
+    }
+    if (product > 65536) {
+      blame({"mesh.shape"}, fmt::format("at most 65536 ranks, got {}", product));
+    }
+  }
+
+  void style(std::size_t i) {
+    const StyleConfig& s = c_.parallel[i];
+    const std::string name = fmt::format("parallel[{}]", i);
+    if (known({"mesh.axes"}) && !unread_.contains(name + ".axis") && !s.axis.empty() &&
+        std::ranges::find(c_.mesh.axes, s.axis) == c_.mesh.axes.end()) {
+      blame({name + ".axis"},
+            fmt::format("the mesh has no axis '{}'{}", s.axis,
+                        c_.mesh.axes.empty()
+                            ? "; it has no axes at all: give mesh.axes and mesh.shape"
+                            : fmt::format(" (it has {}){}", join_words(c_.mesh.axes),
+                                          did_you_mean(s.axis, c_.mesh.axes))));
+    }
+    if (unread_.contains(name + ".on")) {
+      return;
+    }
+    if (s.on.empty()) {
+      blame({name + ".on"}, "names no module; write on = [\".\"] for the whole model");
+    }
+    for (const std::string& pattern : s.on) {
+      try {
+        expand_braces(pattern);
+      } catch (const Error& error) {
+        blame({name + ".on"}, error.what());
+      }
+    }
+  }
+
+  const Config& c_;
+  const std::set<std::string>& unread_;
+  Problems& problems_;
+};
+
+}  // namespace
+
+void check_config(const Config& config, const std::set<std::string>& unread, Problems& problems) {
+  Checks(config, unread, problems).all();
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,134 @@
+// The config of a run: what a TOML file and key=value overrides say, as plain values.
+// keys.cpp binds every field to its key, range and documentation.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::app {
+
+struct ModelConfig {
+  std::string family = "llama";
+  std::string from;  // a folder with config.json and *.safetensors; then it gives all sizes
+  std::int64_t dim = 256;
+  std::int64_t layers = 8;
+  std::int64_t heads = 8;
+  std::int64_t kv_heads = 0;  // 0 = heads
+  std::int64_t head_dim = 0;  // 0 = dim / heads
+  std::int64_t ffn_dim = 0;   // 0 = 8/3 of dim, rounded up to a multiple of 64
+  std::int64_t vocab = 0;     // 0 = the tokenizer's
+  double rope_theta = 10000.0;
+  double norm_eps = 1e-5;
+  bool tie_embeddings = false;
+  double dropout = 0.0;
+};
+
+struct DataConfig {
+  std::vector<std::string> text;
+  std::string tokenizer = "bytes";
+  std::vector<std::string> tokens;
+  std::int64_t seq_len = 256;
+  std::string order = "shuffled";
+  double validation = 0.05;
+  std::int64_t validation_windows = 0;  // 0 = all
+  std::int64_t validate_every = 100;
+};
+
+struct TrainConfig {
+  std::int64_t steps = 300;
+  std::int64_t batch = 16;
+  std::int64_t micro_batch = 0;  // 0 = all of a rank's sequences at once
+  std::int64_t seed = 1;
+  double clip_grad_norm = 1.0;  // 0 = no clipping
+  bool activation_checkpointing = false;
+  std::int64_t threads = 0;  // per rank; 0 = cores / ranks
+};
+
+struct OptimizerConfig {
+  std::string name = "adamw";
+  double lr = 3e-4;
+  std::vector<double> betas = {0.9, 0.95};
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  std::string decay = "matrices";
+  double momentum = 0.0;
+  bool nesterov = false;
+  std::string schedule = "constant";
+  std::int64_t warmup = 0;
+  double min_lr_ratio = 0.0;
+};
+
+struct MeshConfig {
+  std::vector<std::string> axes;
+  std::vector<std::int64_t> shape;
+};
+
+struct PluginsConfig {
+  std::vector<std::string> paths;
+};
+
+/// A style's options as the text of a JSON object; the style itself knows which it takes.
+struct JsonText {
+  std::string text = "{}";
+};
+
+/// One [[parallel]] entry.
+struct StyleConfig {
+  std::string style;
+  std::string axis;
+  std::vector<std::string> on;
+  JsonText options;
+  std::string where;  // "run.toml:31", for the text of errors found when the style is applied
+};
+
+struct LogConfig {
+  std::int64_t every = 10;
+  std::string metrics = "metrics.jsonl";
+};
+
+struct CheckpointConfig {
+  std::string folder = "checkpoints";
+  std::int64_t every = 100;
+  std::int64_t keep = 3;
+  std::string resume = "auto";
+};
+
+struct Config {
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  MeshConfig mesh;
+  PluginsConfig plugins;
+  std::vector<StyleConfig> parallel;
+  LogConfig log;
+  CheckpointConfig checkpoint;
+
+  std::filesystem::path file;                // as it was named
+  std::map<std::string, std::string> given;  // key -> where it was given ("run.toml:12")
+
+  /// The number of ranks: the product of mesh.shape, 1 without a mesh.
+  std::int64_t ranks() const;
+  /// "run.toml:12: mesh.shape" (or only the key where it was not given): the beginning of an
+  /// error's text about this key.
+  std::string place(const std::string& key) const;
+};
+
+/// Reads `file`, applies the overrides ("train.steps=50") in their order and checks all that can
+/// be known without opening other files. All paths in the result are absolute or relative to the
+/// working directory, no longer to the config's folder. Throws one Error (input) that lists every
+/// problem found, each with file and line.
+Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides = {});
+
+/// The same from a text; `file` serves the errors and the paths.
+Config parse_config(std::string_view text, const std::filesystem::path& file,
+                    std::span<const std::string> overrides = {});
+
+/// All keys with their values as a JSON object, for records in checkpoints.
+std::string to_json(const Config& config);
+
+}  // namespace tessera::app

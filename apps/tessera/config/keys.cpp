@@ -1,0 +1,237 @@
+#include "config/keys.hpp"
+
+#include <algorithm>
+
+namespace tessera::app {
+namespace {
+
+template <auto Section, auto Member>
+Slot field(Config& config, std::size_t /*entry*/) {
+  return &((config.*Section).*Member);
+}
+
+template <auto Member>
+Slot style_field(Config& config, std::size_t entry) {
+  return &(config.parallel.at(entry).*Member);
+}
+
+constexpr double largest_size = 1 << 24;
+constexpr double largest_count = 1e15;
+
+Range from(double low, double high = largest_count) { return {low, high, false, false}; }
+constexpr Range positive{0, std::numeric_limits<double>::infinity(), true, false};
+constexpr Range not_negative{0};
+constexpr Range below_one{0, 1, false, true};
+
+std::vector<Key> model_keys() {
+  using M = ModelConfig;
+  constexpr auto s = &Config::model;
+  return {
+      {"model.family", field<s, &M::family>, "The kind of model.", {}, {"llama"}},
+      {.path = "model.from",
+       .slot = field<s, &M::from>,
+       .doc = "A folder in Hugging Face's form (`config.json`, `*.safetensors`) to start from. It "
+              "gives every size, so the other keys of this section except `dropout` must be "
+              "absent.",
+       .is_path = true},
+      {"model.dim", field<s, &M::dim>, "Width of the hidden state.", from(1, largest_size)},
+      {"model.layers", field<s, &M::layers>, "Number of transformer layers.", from(1, 100000)},
+      {"model.heads", field<s, &M::heads>, "Query heads of the attention.", from(1, 100000)},
+      {"model.kv_heads", field<s, &M::kv_heads>,
+       "Key and value heads; must divide `heads`. 0: as many as `heads`.", from(0, 100000)},
+      {"model.head_dim", field<s, &M::head_dim>, "Width of a head, even. 0: `dim / heads`.",
+       from(0, largest_size)},
+      {"model.ffn_dim", field<s, &M::ffn_dim>,
+       "Width of the feed-forward part. 0: 8/3 of `dim`, rounded up to a multiple of 64.",
+       from(0, largest_size)},
+      {"model.vocab", field<s, &M::vocab>,
+       "Number of token ids; only with `data.tokens`, else the tokenizer says it.",
+       from(0, largest_size)},
+      {"model.rope_theta", field<s, &M::rope_theta>, "Base of the rotary embedding's wavelengths.",
+       positive},
+      {"model.norm_eps", field<s, &M::norm_eps>, "The epsilon of RMSNorm.", positive},
+      {"model.tie_embeddings", field<s, &M::tie_embeddings>,
+       "Use the token embedding as the output matrix too."},
+      {"model.dropout", field<s, &M::dropout>,
+       "Probability with which an activation is dropped while training.", below_one},
+  };
+}
+
+std::vector<Key> data_keys() {
+  using D = DataConfig;
+  constexpr auto s = &Config::data;
+  return {
+      {.path = "data.text",
+       .slot = field<s, &D::text>,
+       .doc = "Text files, folders (all files below, by path; hidden ones are left out) or shell "
+              "patterns such as `/usr/share/perl/5*/pod`. They are read one after the other; a "
+              "file that is reached twice is taken once.",
+       .is_path = true},
+      {"data.tokenizer",
+       field<s, &D::tokenizer>,
+       "How text becomes tokens. `bytes`: every byte is a token, 256 symbols.",
+       {},
+       {"bytes"}},
+      {.path = "data.tokens",
+       .slot = field<s, &D::tokens>,
+       .doc = "Instead of `text`: NumPy files (`.npy`) of ready token ids, one dimension, "
+              "little-endian u16, u32 or i32. Needs `model.vocab` or `model.from`.",
+       .is_path = true},
+      {"data.seq_len", field<s, &D::seq_len>,
+       "Tokens in a sequence. Window `w` is tokens `[w*seq_len, (w+1)*seq_len + 1)`: inputs are "
+       "all but the last, targets all but the first.",
+       from(1, largest_size)},
+      {"data.order",
+       field<s, &D::order>,
+       "`sequential`: row `i` of step `s` is window `s*batch + i`. `shuffled`: a new permutation "
+       "of the windows every epoch, a function of `train.seed` and the epoch alone.",
+       {},
+       {"shuffled", "sequential"}},
+      {"data.validation", field<s, &D::validation>,
+       "Share of the tokens, at their end, that is never trained on. 0: no validation.", below_one},
+      {"data.validation_windows", field<s, &D::validation_windows>,
+       "Windows that a validation looks at, spread evenly over that part and rounded down to whole "
+       "batches. 0: all.",
+       from(0)},
+      {"data.validate_every", field<s, &D::validate_every>,
+       "Steps between two validations; there is always one at the end. 0: only at the end.",
+       from(0)},
+  };
+}
+
+std::vector<Key> train_keys() {
+  using T = TrainConfig;
+  constexpr auto s = &Config::train;
+  return {
+      {"train.steps", field<s, &T::steps>, "Steps of the optimizer.", from(1)},
+      {"train.batch", field<s, &T::batch>,
+       "Sequences in a step over the whole mesh: the work does not depend on the layout.",
+       from(1, largest_size)},
+      {"train.micro_batch", field<s, &T::micro_batch>,
+       "Sequences at once on a rank; the rest is gradient accumulation. 0: all at once.",
+       from(0, largest_size)},
+      {"train.seed", field<s, &T::seed>, "Seed of initialisation, data order and dropout.",
+       from(0, 9e18)},
+      {"train.clip_grad_norm", field<s, &T::clip_grad_norm>,
+       "Gradients are scaled down to this global norm where it is larger. 0: never.", not_negative},
+      {"train.activation_checkpointing", field<s, &T::activation_checkpointing>,
+       "Keep only each layer's input and compute the rest again in the backward pass: less memory, "
+       "about a third more work."},
+      {"train.threads", field<s, &T::threads>, "Threads of a rank. 0: cores / ranks.",
+       from(0, 65536)},
+  };
+}
+
+std::vector<Key> optimizer_keys() {
+  using O = OptimizerConfig;
+  constexpr auto s = &Config::optimizer;
+  return {
+      {"optimizer.name",
+       field<s, &O::name>,
+       "`adamw` (decoupled decay, bias correction) or `sgd`.",
+       {},
+       {"adamw", "sgd"}},
+      {"optimizer.lr", field<s, &O::lr>, "Learning rate at the schedule's top.", positive},
+      {"optimizer.betas", field<s, &O::betas>,
+       "AdamW's two decay rates: of the gradient's mean and of its square's.", below_one},
+      {"optimizer.eps", field<s, &O::eps>, "AdamW's epsilon, added outside the root.", positive},
+      {"optimizer.weight_decay", field<s, &O::weight_decay>, "Strength of the weight decay.",
+       not_negative},
+      {"optimizer.decay",
+       field<s, &O::decay>,
+       "What decays: `matrices` (parameters of two or more dims, embeddings included) or `all`.",
+       {},
+       {"matrices", "all"}},
+      {"optimizer.momentum", field<s, &O::momentum>, "SGD's momentum.", below_one},
+      {"optimizer.nesterov", field<s, &O::nesterov>, "SGD with Nesterov's momentum."},
+      {"optimizer.schedule",
+       field<s, &O::schedule>,
+       "How the learning rate goes on after the warm-up: `constant`, or down to `min_lr_ratio` at "
+       "the last step along half a `cosine` or a line (`linear`).",
+       {},
+       {"constant", "cosine", "linear"}},
+      {"optimizer.warmup", field<s, &O::warmup>,
+       "Steps in which the learning rate rises from `lr / warmup` to `lr`.", from(0)},
+      {"optimizer.min_lr_ratio",
+       field<s, &O::min_lr_ratio>,
+       "Where `cosine` and `linear` end, as a share of `lr`.",
+       {0, 1}},
+  };
+}
+
+std::vector<Key> run_keys() {
+  using L = LogConfig;
+  using C = CheckpointConfig;
+  constexpr auto l = &Config::log;
+  constexpr auto c = &Config::checkpoint;
+  return {
+      {"mesh.axes", field<&Config::mesh, &MeshConfig::axes>,
+       "Names of the mesh's axes, outermost first. None: one rank."},
+      {"mesh.shape", field<&Config::mesh, &MeshConfig::shape>,
+       "Ranks along each axis; their product is the number of ranks.", from(1, 65536)},
+      {.path = "plugins.paths",
+       .slot = field<&Config::plugins, &PluginsConfig::paths>,
+       .doc = "Plugin files, or folders of them, to load besides the installed ones.",
+       .is_path = true},
+      {.path = "parallel.style",
+       .slot = style_field<&StyleConfig::style>,
+       .doc = "Name of the parallel style (`tessera plugin list` shows them).",
+       .required = true},
+      {.path = "parallel.axis",
+       .slot = style_field<&StyleConfig::axis>,
+       .doc = "The mesh axis along which it works.",
+       .required = true},
+      {.path = "parallel.on",
+       .slot = style_field<&StyleConfig::on>,
+       .doc = "Patterns over the modules' qualified names: `*` within a part, `**` over parts, "
+              "`{a,b}` alternatives, `.` the whole model.",
+       .required = true},
+      {"parallel.options", style_field<&StyleConfig::options>,
+       "The style's own options (`tessera plugin info NAME` lists them)."},
+      {"log.every", field<l, &L::every>,
+       "Steps between two lines where the output is not a terminal.", from(1)},
+      {.path = "log.metrics",
+       .slot = field<l, &L::metrics>,
+       .doc = "File of the metrics, one JSON object a step. Empty: none.",
+       .is_path = true},
+      {.path = "checkpoint.folder",
+       .slot = field<c, &C::folder>,
+       .doc = "Where checkpoints are written. Empty: none are.",
+       .is_path = true},
+      {"checkpoint.every", field<c, &C::every>,
+       "Steps between two checkpoints; there is always one at the end. 0: only at the end.",
+       from(0)},
+      {"checkpoint.keep", field<c, &C::keep>, "How many of the newest are kept. 0: all.", from(0)},
+      {.path = "checkpoint.resume",
+       .slot = field<c, &C::resume>,
+       .doc = "`auto`: go on from the newest checkpoint in `folder` if there is one; `never`: "
+              "start anew; or the path of a checkpoint.",
+       .choices = {"auto", "never"},
+       .is_path = true},
+  };
+}
+
+}  // namespace
+
+std::span<const Key> config_keys() {
+  static const std::vector<Key> keys = [] {
+    std::vector<Key> all;
+    for (auto part : {model_keys, data_keys, train_keys, optimizer_keys, run_keys}) {
+      std::ranges::move(part(), std::back_inserter(all));
+    }
+    return all;
+  }();
+  return keys;
+}
+
+std::vector<std::string> config_sections() {
+  std::vector<std::string> names;
+  for (const Key& key : config_keys()) {
+    if (names.empty() || names.back() != key.section()) {
+      names.push_back(key.section());
+    }
+  }
+  return names;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,58 @@
+// The one description of the config's keys. Parsing, overrides, errors and docs/config.md all
+// follow it: adding a key is a field in config.hpp and an entry in keys.cpp.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "config/config.hpp"
+
+namespace tessera::app {
+
+/// The field of a Config that a key fills; its type is the key's type.
+using Slot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*,
+                          std::vector<std::int64_t>*, std::vector<double>*, JsonText*>;
+
+/// Allowed numbers, for a number or for each entry of a list of numbers.
+struct Range {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool low_open = false;
+  bool high_open = false;
+};
+
+struct Key {
+  std::string path;  // "train.steps"; "parallel.style" is `style` of every [[parallel]] entry
+  Slot (*slot)(Config&, std::size_t entry);
+  std::string doc;
+  Range range = {};
+  std::vector<std::string> choices = {};  // allowed words; for a path: words that are no path
+  bool is_path = false;
+  bool required = false;
+
+  std::string section() const { return path.substr(0, path.find('.')); }
+  std::string leaf() const { return path.substr(path.find('.') + 1); }
+  bool in_list() const { return section() == "parallel"; }
+};
+
+/// Every key, in the order of the documentation.
+std::span<const Key> config_keys();
+
+/// The sections' names, in the order of the documentation.
+std::vector<std::string> config_sections();
+
+/// "integer", "list of texts"...
+std::string type_name(const Slot& slot);
+
+/// "between 0 and 1 (1 excluded)", "at least 1" or "" where every number is allowed.
+std::string describe(const Range& range);
+
+/// The Markdown tables of docs/config.md: one heading for each section, one row for each key.
+std::string config_reference();
+
+}  // namespace tessera::app

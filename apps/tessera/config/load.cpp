@@ -1,0 +1,221 @@
+// From TOML text to a Config: the file, then the overrides, then every key of the table.
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "config/check.hpp"
+#include "config/config.hpp"
+#include "config/keys.hpp"
+#include "config/overrides.hpp"
+#include "config/problems.hpp"
+#include "config/values.hpp"
+
+import tessera.base;
+
+namespace tessera::app {
+namespace {
+
+class Loader {
+ public:
+  Loader(toml::table& root, Config& config, Problems& problems)
+      : root_(root), config_(config), problems_(problems) {}
+
+  void load() {
+    report_unknown();
+    if (const toml::node* list = root_.get("parallel")) {
+      load_styles(*list);
+    }
+    for (const Key& key : config_keys()) {
+      if (key.in_list()) {
+        continue;
+      }
+      const toml::table* section = root_[key.section()].as_table();
+      load_key(key, section, key.path, 0);
+    }
+  }
+
+  /// Keys whose value could not be read: a check that needs them would only repeat it.
+  std::set<std::string> unread;
+
+ private:
+  void load_key(const Key& key, const toml::table* section, const std::string& name,
+                std::size_t entry) {
+    const Slot slot = key.slot(config_, entry);
+    if (const toml::node* node = section == nullptr ? nullptr : section->get(key.leaf())) {
+      config_.given[name] = place_of(node->source(), config_.file.string()).text();
+      if (!read_value(*node, key, name, slot, problems_)) {
+        unread.insert(name);
+      }
+    } else if (key.required) {
+      problems_.add(place_of(section->source(), config_.file.string()),
+                    fmt::format("{}: must be given ({})", name, key.doc));
+      unread.insert(name);
+    }
+    if (key.is_path) {
+      resolve_paths(key, slot, config_.file.parent_path());
+    }
+  }
+
+  void load_styles(const toml::node& node) {
+    const toml::array* list = node.as_array();
+    if (list == nullptr) {
+      problems_.add(place_of(node.source(), config_.file.string()),
+                    "parallel: expected a list of tables; write [[parallel]]");
+      return;
+    }
+    config_.parallel.resize(list->size());
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      const toml::table* entry = list->get(i)->as_table();
+      const std::string name = fmt::format("parallel[{}]", i);
+      const Place place = place_of(list->get(i)->source(), config_.file.string());
+      if (entry == nullptr) {
+        problems_.add(place, name + ": expected a table");
+        continue;
+      }
+      config_.parallel[i].where = place.text();
+      report_unknown(*entry, "parallel", name);
+      for (const Key& key : config_keys()) {
+        if (key.in_list()) {
+          load_key(key, entry, fmt::format("{}.{}", name, key.leaf()), i);
+        }
+      }
+    }
+  }
+
+  void report_unknown() {
+    const std::vector<std::string> sections = config_sections();
+    for (const auto& [key, node] : root_) {
+      const std::string name(key.str());
+      if (std::ranges::find(sections, name) == sections.end()) {
+        const std::string nearest = did_you_mean(name, sections);
+        problems_.add(place_of_key(key, node),
+                      fmt::format("{}: unknown {}{}", name, node.is_table() ? "section" : "key",
+                                  nearest.empty() ? elsewhere(name) : nearest));
+      } else if (const toml::table* section = node.as_table()) {
+        if (name == "parallel") {
+          continue;
+        }
+        report_unknown(*section, name, name);
+      } else if (name != "parallel") {
+        problems_.add(place_of_key(key, node),
+                      fmt::format("{0}: expected a section; write [{0}]", name));
+      }
+    }
+  }
+
+  void report_unknown(const toml::table& table, const std::string& section,
+                      const std::string& shown) {
+    std::vector<std::string> leaves;
+    for (const Key& key : config_keys()) {
+      if (key.section() == section) {
+        leaves.push_back(key.leaf());
+      }
+    }
+    for (const auto& [key, node] : table) {
+      const std::string leaf(key.str());
+      if (std::ranges::find(leaves, leaf) != leaves.end()) {
+        continue;
+      }
+      const std::string nearest = nearest_name(leaf, leaves);
+      problems_.add(
+          place_of_key(key, node),
+          fmt::format("{}.{}: unknown key{}", shown, leaf,
+                      nearest.empty() ? elsewhere(leaf)
+                                      : fmt::format("; did you mean '{}.{}'?", shown, nearest)));
+    }
+  }
+
+  /// A key that an override made has no source of its own, but its value has.
+  Place place_of_key(const toml::key& key, const toml::node& node) const {
+    return place_of(key.source().begin ? key.source() : node.source(), config_.file.string());
+  }
+
+  /// The same or a near name in another section.
+  static std::string elsewhere(const std::string& leaf) {
+    std::vector<std::string> leaves;
+    for (const Key& key : config_keys()) {
+      leaves.push_back(key.leaf());
+    }
+    const std::string nearest = nearest_name(leaf, leaves);
+    const auto key = std::ranges::find(config_keys(), nearest, &Key::leaf);
+    return key == config_keys().end() ? "" : fmt::format("; did you mean '{}'?", key->path);
+  }
+
+  toml::table& root_;
+  Config& config_;
+  Problems& problems_;
+};
+
+}  // namespace
+
+std::int64_t Config::ranks() const {
+  std::int64_t product = 1;
+  for (const std::int64_t extent : mesh.shape) {
+    product *= extent;
+  }
+  return product;
+}
+
+std::string Config::place(const std::string& key) const {
+  const auto found = given.find(key);
+  return found == given.end() ? key : fmt::format("{}: {}", found->second, key);
+}
+
+Config parse_config(std::string_view text, const std::filesystem::path& file,
+                    std::span<const std::string> overrides) {
+  toml::table root;
+  try {
+    root = toml::parse(text, file.string());
+  } catch (const toml::parse_error& error) {
+    fail_input(fmt::format("{}:{}:{}: {}", file.string(), error.source().begin.line,
+                           error.source().begin.column, error.description()));
+  }
+  Config config;
+  config.file = file;
+  Problems problems(file.string());
+  for (const std::string& argument : overrides) {
+    apply_override(root, argument, problems);
+  }
+  Loader loader(root, config, problems);
+  loader.load();
+  check_config(config, loader.unread, problems);
+  problems.throw_if_any();
+  return config;
+}
+
+Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides) {
+  if (std::filesystem::is_directory(file)) {
+    fail_input(fmt::format("{}: is a folder; name the config file in it", file.string()));
+  }
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) {
+    fail_input(fmt::format("{}: the config cannot be read (no such file, or no permission)",
+                           file.string()));
+  }
+  std::stringstream text;
+  text << stream.rdbuf();
+  return parse_config(text.str(), file, overrides);
+}
+
+std::string to_json(const Config& config) {
+  Config copy = config;  // slots are not const
+  nlohmann::ordered_json all = nlohmann::ordered_json::object();
+  for (const Key& key : config_keys()) {
+    if (!key.in_list()) {
+      all[key.section()][key.leaf()] = slot_json(key.slot(copy, 0));
+      continue;
+    }
+    auto& list = all[key.section()];
+    for (std::size_t i = 0; i < copy.parallel.size(); ++i) {
+      list[i][key.leaf()] = slot_json(key.slot(copy, i));
+    }
+  }
+  return all.dump();
+}
+
+}  // namespace tessera::app

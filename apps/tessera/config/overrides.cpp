@@ -1,0 +1,188 @@
+#include "config/overrides.hpp"
+
+#include <fmt/format.h>
+
+#include <cctype>
+#include <charconv>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace tessera::app {
+namespace {
+
+/// A part of a key: a name, or an entry of a list.
+struct Step {
+  std::string name;
+  std::optional<std::size_t> index;
+};
+
+/// "parallel[0].options.output" -> parallel, [0], options, output; nothing if it is no key.
+std::optional<std::vector<Step>> split_key(std::string_view key) {
+  std::vector<Step> steps;
+  bool name_next = true;
+  while (!key.empty()) {
+    if (key.front() == '[' && !name_next) {
+      const std::size_t close = key.find(']');
+      std::size_t index = 0;
+      const char* end = key.data() + (close == std::string_view::npos ? 0 : close);
+      const auto [rest, error] = std::from_chars(key.data() + 1, end, index);
+      if (close == std::string_view::npos || error != std::errc{} || rest != end) {
+        return std::nullopt;
+      }
+      steps.push_back({{}, index});
+      key.remove_prefix(close + 1);
+      continue;
+    }
+    if (key.front() == '.' && !name_next) {
+      name_next = true;
+      key.remove_prefix(1);
+      continue;
+    }
+    std::size_t length = 0;
+    while (length < key.size() && (std::isalnum(static_cast<unsigned char>(key[length])) != 0 ||
+                                   key[length] == '_' || key[length] == '-')) {
+      ++length;
+    }
+    if (length == 0 || !name_next) {
+      return std::nullopt;
+    }
+    steps.push_back({std::string(key.substr(0, length)), std::nullopt});
+    key.remove_prefix(length);
+    name_next = false;
+  }
+  return name_next ? std::nullopt : std::optional(steps);
+}
+
+bool is_toml(const std::string& value) {
+  try {
+    return toml::parse("v = " + value).size() == 1;
+  } catch (const toml::parse_error&) {
+    return false;
+  }
+}
+
+/// The text in single quotes of TOML, or in double quotes with escapes when it holds one.
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+    }
+    out += c;
+  }
+  return out + "\"";
+}
+
+/// Quotes the words inside lists and inline tables that are no TOML values: [shard, tensor].
+std::string quote_words(std::string_view value) {
+  std::string out;
+  while (!value.empty()) {
+    const char c = value.front();
+    if (c == '"' || c == '\'') {
+      const std::size_t close = value.find(c, 1);
+      const std::size_t length = close == std::string_view::npos ? value.size() : close + 1;
+      out += value.substr(0, length);
+      value.remove_prefix(length);
+      continue;
+    }
+    if (std::string_view("[]{},= \t").find(c) != std::string_view::npos) {
+      out += c;
+      value.remove_prefix(1);
+      continue;
+    }
+    const std::size_t length = std::min(value.find_first_of("[]{},=\"'"), value.size());
+    std::string_view word = value.substr(0, length);
+    while (word.back() == ' ') {
+      word.remove_suffix(1);
+    }
+    const bool is_name = length < value.size() && value[length] == '=';
+    out += is_name || is_toml(std::string(word)) ? std::string(word) : quoted(word);
+    value.remove_prefix(word.size());
+  }
+  return out;
+}
+
+toml::table parse_value(const std::string& value, const std::string& place) {
+  std::string text = value;
+  if (!is_toml(text)) {
+    const bool structured = value.starts_with('[') || value.starts_with('{');
+    text = structured ? quote_words(value) : quoted(value);
+    if (!is_toml(text)) {
+      text = quoted(value);
+    }
+  }
+  return toml::parse("v = " + text, place);
+}
+
+/// The node that `step` names in `parent`, made as `fresh` where it is absent; nullptr if `parent`
+/// cannot hold it.
+toml::node* descend(toml::node& parent, const Step& step, toml::node&& fresh) {
+  if (step.index) {
+    toml::array* list = parent.as_array();
+    if (list == nullptr || *step.index > list->size()) {
+      return nullptr;
+    }
+    if (*step.index == list->size()) {
+      if (fresh.is_table()) {
+        list->push_back(std::move(*fresh.as_table()));
+      } else {
+        list->push_back(std::move(*fresh.as_array()));
+      }
+    }
+    return list->get(*step.index);
+  }
+  toml::table* table = parent.as_table();
+  if (table == nullptr) {
+    return nullptr;
+  }
+  if (!table->contains(step.name)) {
+    table->insert(step.name, std::move(fresh));
+  }
+  return table->get(step.name);
+}
+
+}  // namespace
+
+void apply_override(toml::table& root, const std::string& argument, Problems& problems) {
+  const Place place{"command line, " + argument, 0};
+  const std::size_t equals = argument.find('=');
+  const auto steps =
+      equals == std::string::npos ? std::nullopt : split_key(argument.substr(0, equals));
+  if (!steps || steps->front().index) {
+    problems.add(place, "expected key=value, for instance train.steps=50 or mesh.shape=[2,2]");
+    return;
+  }
+  toml::table holder;
+  try {
+    holder = parse_value(argument.substr(equals + 1), place.source);
+  } catch (const toml::parse_error& error) {
+    problems.add(place, fmt::format("the value is not TOML: {}", error.description()));
+    return;
+  }
+  toml::node* parent = &root;
+  for (std::size_t i = 0; i + 1 < steps->size() && parent != nullptr; ++i) {
+    parent = (*steps)[i + 1].index ? descend(*parent, (*steps)[i], toml::array{})
+                                   : descend(*parent, (*steps)[i], toml::table{});
+  }
+  const Step& last = steps->back();
+  toml::table* table = parent == nullptr ? nullptr : parent->as_table();
+  toml::array* list = parent == nullptr ? nullptr : parent->as_array();
+  if (table != nullptr && !last.index) {
+    table->insert_or_assign(last.name, std::move(*holder.get("v")));
+  } else if (list != nullptr && last.index && *last.index <= list->size()) {
+    if (*last.index < list->size()) {
+      list->replace(list->begin() + static_cast<std::ptrdiff_t>(*last.index),
+                    std::move(*holder.get("v")));
+    } else {
+      list->push_back(std::move(*holder.get("v")));
+    }
+  } else {
+    problems.add(place, fmt::format("'{}' does not lead to a value of the config (an index must be "
+                                    "at most the list's length)",
+                                    argument.substr(0, equals)));
+  }
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,15 @@
+// key=value arguments: "train.steps=50", "mesh.shape=[2,2]", "parallel[0].options.output=Shard(1)".
+#pragma once
+#include <toml++/toml.h>
+
+#include <string>
+
+#include "config/problems.hpp"
+
+namespace tessera::app {
+
+/// Puts the override's value into `root`, making the tables on its way. The value is TOML; words
+/// that TOML would not take are texts, so that a shell needs no second quotes.
+void apply_override(toml::table& root, const std::string& argument, Problems& problems);
+
+}  // namespace tessera::app

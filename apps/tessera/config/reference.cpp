@@ -1,0 +1,83 @@
+// What the keys' table says to people: names of types, ranges, and the tables of docs/config.md.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "config/keys.hpp"
+#include "config/values.hpp"
+
+namespace tessera::app {
+namespace {
+
+struct TypeName {
+  std::string operator()(const bool*) const { return "boolean"; }
+  std::string operator()(const std::int64_t*) const { return "integer"; }
+  std::string operator()(const double*) const { return "number"; }
+  std::string operator()(const std::string*) const { return "text"; }
+  std::string operator()(const std::vector<std::string>*) const { return "list of texts"; }
+  std::string operator()(const std::vector<std::int64_t>*) const { return "list of integers"; }
+  std::string operator()(const std::vector<double>*) const { return "list of numbers"; }
+  std::string operator()(const JsonText*) const { return "table"; }
+};
+
+std::string number(double value) {
+  return std::abs(value) < 1e15 && value == std::floor(value)
+             ? fmt::format("{}", static_cast<std::int64_t>(value))
+             : fmt::format("{}", value);
+}
+
+std::string allowed(const Key& key, const Slot& slot) {
+  std::string text = type_name(slot);
+  if (!key.choices.empty()) {
+    text.clear();
+    for (const std::string& choice : key.choices) {
+      text += fmt::format("{}`\"{}\"`", text.empty() ? "" : ", ", choice);
+    }
+    return key.is_path ? text + " or a path" : text;
+  }
+  if (key.is_path) {
+    text = std::holds_alternative<std::string*>(slot) ? "path" : "list of paths";
+  }
+  const std::string range = describe(key.range);
+  return range.empty() ? text : text + ", " + range;
+}
+
+}  // namespace
+
+std::string type_name(const Slot& slot) { return std::visit(TypeName{}, slot); }
+
+std::string describe(const Range& range) {
+  const bool low = std::isfinite(range.low);
+  const bool high = std::isfinite(range.high) && range.high < 1e15;
+  const std::string above =
+      fmt::format("{} {}", range.low_open ? "more than" : "at least", number(range.low));
+  const std::string below =
+      fmt::format("{} {}", range.high_open ? "less than" : "at most", number(range.high));
+  if (low && high) {
+    return above + " and " + below;
+  }
+  return low ? above : high ? below : "";
+}
+
+std::string config_reference() {
+  Config defaults;
+  defaults.parallel.emplace_back();
+  std::string text;
+  std::string section;
+  for (const Key& key : config_keys()) {
+    if (key.section() != section) {
+      section = key.section();
+      text += fmt::format("{}## {}\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
+                          text.empty() ? "" : "\n",
+                          key.in_list() ? "[[parallel]]" : fmt::format("[{}]", section));
+    }
+    const Slot slot = key.slot(defaults, 0);
+    text +=
+        fmt::format("| `{}` | {} | {} | {} |\n", key.path, allowed(key, slot),
+                    key.required ? "must be given" : fmt::format("`{}`", slot_text(slot)), key.doc);
+  }
+  return text;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,225 @@
+#include "config/values.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+import tessera.base;
+
+namespace tessera::app {
+namespace {
+
+std::string describe_node(const toml::node& node) {
+  if (const auto* text = node.as_string()) {
+    return fmt::format("the text \"{}\"", text->get());
+  }
+  if (const auto* number = node.as_integer()) {
+    return fmt::format("the integer {}", number->get());
+  }
+  if (const auto* number = node.as_floating_point()) {
+    return fmt::format("the number {}", number->get());
+  }
+  if (const auto* flag = node.as_boolean()) {
+    return flag->get() ? "true" : "false";
+  }
+  return node.is_array() ? "a list" : node.is_table() ? "a table" : "a date or time";
+}
+
+std::optional<nlohmann::ordered_json> json_of(const toml::node& node) {
+  if (const auto* text = node.as_string()) {
+    return text->get();
+  }
+  if (const auto* number = node.as_integer()) {
+    return number->get();
+  }
+  if (const auto* number = node.as_floating_point()) {
+    return std::isfinite(number->get()) ? std::optional<nlohmann::ordered_json>(number->get())
+                                        : std::nullopt;
+  }
+  if (const auto* flag = node.as_boolean()) {
+    return flag->get();
+  }
+  if (const toml::array* list = node.as_array()) {
+    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    for (const toml::node& entry : *list) {
+      auto value = json_of(entry);
+      if (!value) {
+        return std::nullopt;
+      }
+      all.push_back(std::move(*value));
+    }
+    return all;
+  }
+  if (const toml::table* table = node.as_table()) {
+    nlohmann::ordered_json all = nlohmann::ordered_json::object();
+    for (const auto& [key, entry] : *table) {
+      auto value = json_of(entry);
+      if (!value) {
+        return std::nullopt;
+      }
+      all[std::string(key.str())] = std::move(*value);
+    }
+    return all;
+  }
+  return std::nullopt;
+}
+
+/// One value of the wanted type, or what was expected instead.
+struct Reader {
+  const Key& key;
+  std::string expected;  // set when a read failed
+
+  bool read(const toml::node& node, bool& out) {
+    const auto* flag = node.as_boolean();
+    expected = "true or false";
+    return flag != nullptr && (out = flag->get(), true);
+  }
+  bool read(const toml::node& node, std::int64_t& out) {
+    const auto* number = node.as_integer();
+    expected = range_text("an integer");
+    return number != nullptr && in_range(static_cast<double>(number->get())) &&
+           (out = number->get(), true);
+  }
+  bool read(const toml::node& node, double& out) {
+    expected = range_text("a finite number");
+    if (!node.is_number()) {
+      return false;
+    }
+    const double value = *node.value<double>();
+    return std::isfinite(value) && in_range(value) && (out = value, true);
+  }
+  bool read(const toml::node& node, std::string& out) {
+    const auto* text = node.as_string();
+    expected = "a text";
+    if (!key.choices.empty() && !key.is_path) {
+      expected.clear();
+      for (const std::string& choice : key.choices) {
+        expected += fmt::format("{}\"{}\"", expected.empty() ? "" : " or ", choice);
+      }
+    }
+    if (text == nullptr) {
+      return false;
+    }
+    if (!key.choices.empty() && !key.is_path &&
+        std::ranges::find(key.choices, text->get()) == key.choices.end()) {
+      return false;
+    }
+    return (key.required && text->get().empty()) ? (expected = "a text that is not empty", false)
+                                                 : (out = text->get(), true);
+  }
+  bool read(const toml::node& node, JsonText& out) {
+    expected = "a table of texts, finite numbers, booleans, lists and tables";
+    const auto value = node.is_table() ? json_of(node) : std::nullopt;
+    return value && (out.text = value->dump(), true);
+  }
+
+  bool in_range(double value) const {
+    const Range& r = key.range;
+    return (r.low_open ? value > r.low : value >= r.low) &&
+           (r.high_open ? value < r.high : value <= r.high);
+  }
+  std::string range_text(std::string what) const {
+    const std::string range = describe(key.range);
+    return range.empty() ? what : what + " " + range;
+  }
+};
+
+template <class T>
+bool read_list(const toml::node& node, Reader& reader, const std::string& name, std::vector<T>& out,
+               Problems& problems) {
+  const toml::array* list = node.as_array();
+  if (list == nullptr) {
+    const std::string hint = node.is_table() ? "" : "; write [...] around it";
+    problems.add(place_of(node.source(), {}),
+                 fmt::format("{}: expected a list, got {}{}", name, describe_node(node), hint));
+    return false;
+  }
+  std::vector<T> values(list->size());
+  bool good = true;
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    const toml::node& entry = *list->get(i);
+    T value{};
+    if (!reader.read(entry, value)) {
+      problems.add(place_of(entry.source(), {}),
+                   fmt::format("{}[{}]: expected {}, got {}", name, i, reader.expected,
+                               describe_node(entry)));
+      good = false;
+    }
+    values[i] = std::move(value);
+  }
+  if (good) {
+    out = std::move(values);
+  }
+  return good;
+}
+
+}  // namespace
+
+Place place_of(const toml::source_region& source, const std::string& file) {
+  // Overrides are parsed with their argument as the path: they have no line worth naming.
+  const std::string path = source.path ? *source.path : file;
+  return path.starts_with("command line") ? Place{path, 0}
+                                          : Place{path, static_cast<int>(source.begin.line)};
+}
+
+bool read_value(const toml::node& node, const Key& key, const std::string& name, const Slot& slot,
+                Problems& problems) {
+  Reader reader{key, {}};
+  return std::visit(
+      [&]<class T>(T* out) {
+        if constexpr (requires { out->push_back({}); } && !std::is_same_v<T, std::string>) {
+          return read_list(node, reader, name, *out, problems);
+        } else {
+          const bool good = reader.read(node, *out);
+          if (!good) {
+            problems.add(
+                place_of(node.source(), {}),
+                fmt::format("{}: expected {}, got {}", name, reader.expected, describe_node(node)));
+          }
+          return good;
+        }
+      },
+      slot);
+}
+
+void resolve_paths(const Key& key, const Slot& slot, const std::filesystem::path& folder) {
+  const auto resolve = [&](std::string& path) {
+    if (!path.empty() && std::ranges::find(key.choices, path) == key.choices.end()) {
+      path = (folder / path).lexically_normal().string();
+    }
+  };
+  if (auto* const* one = std::get_if<std::string*>(&slot)) {
+    resolve(**one);
+  } else if (auto* const* list = std::get_if<std::vector<std::string>*>(&slot)) {
+    std::ranges::for_each(**list, resolve);
+  }
+}
+
+nlohmann::ordered_json slot_json(const Slot& slot) {
+  return std::visit(
+      []<class T>(const T* value) -> nlohmann::ordered_json {
+        if constexpr (std::is_same_v<T, JsonText>) {
+          return nlohmann::ordered_json::parse(value->text);
+        } else {
+          return *value;
+        }
+      },
+      slot);
+}
+
+std::string slot_text(const Slot& slot) {
+  const nlohmann::ordered_json value = slot_json(slot);
+  if (!value.is_array()) {
+    return value.dump();
+  }
+  std::string text;
+  for (const auto& entry : value) {
+    text += (text.empty() ? "" : ", ") + entry.dump();
+  }
+  return "[" + text + "]";
+}
+
+}  // namespace tessera::app

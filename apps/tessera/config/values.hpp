@@ -1,0 +1,30 @@
+// Between TOML nodes, JSON and the fields of a Config. Only the config's sources include this.
+#pragma once
+#include <toml++/toml.h>
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "config/keys.hpp"
+#include "config/problems.hpp"
+
+namespace tessera::app {
+
+/// Reads `node` into the key's field; what does not fit is added to `problems` and the field keeps
+/// its default. Returns whether it fitted.
+bool read_value(const toml::node& node, const Key& key, const std::string& name, const Slot& slot,
+                Problems& problems);
+
+/// Makes the key's paths absolute or relative to the working directory.
+void resolve_paths(const Key& key, const Slot& slot, const std::filesystem::path& folder);
+
+nlohmann::ordered_json slot_json(const Slot& slot);
+
+/// The value as TOML writes it: 300, "adamw", [0.9, 0.95].
+std::string slot_text(const Slot& slot);
+
+/// Where a node stands: the line for a node of the file, 0 and the argument for an override.
+Place place_of(const toml::source_region& source, const std::string& file);
+
+}  // namespace tessera::app

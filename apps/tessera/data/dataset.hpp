@@ -1,0 +1,64 @@
+// What a step trains on.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "config/config.hpp"
+#include "data/tokenizer.hpp"
+#include "data/tokens.hpp"
+
+namespace tessera::app {
+
+/// Rows of a batch, row-major [rows, seq_len]: targets are the inputs moved by one token.
+struct Batch {
+  std::int64_t rows = 0;
+  std::int64_t seq_len = 0;
+  std::vector<std::int64_t> inputs;
+  std::vector<std::int64_t> targets;
+};
+
+/// The tokens of a run, cut into windows. Which windows a step takes depends on the config and the
+/// step alone, never on the mesh: a rank asks for its own rows.
+class Dataset {
+ public:
+  /// Opens the files. `vocab` is the model's number of token ids (ready-made tokens only).
+  /// Throws Error (input) when something is missing, unreadable, no text or too short.
+  Dataset(const Config& config, std::int64_t vocab);
+
+  /// Rows [first_row, first_row + count) of step `step` (counted from 0).
+  Batch rows(std::int64_t step, std::int64_t first_row, std::int64_t count) const;
+  /// The window that row `row` of step `step` is.
+  std::int64_t window_of(std::int64_t step, std::int64_t row) const;
+  /// Whole batches that a validation takes; 0 when there is none.
+  std::int64_t validation_batches() const { return validation_batches_; }
+  Batch validation_rows(std::int64_t batch, std::int64_t first_row, std::int64_t count) const;
+
+  /// Reads all tokens once; Error (input) for an id that the model does not have. Costs a pass over
+  /// the files: once, before the ranks start.
+  void check_all() const { tokens_.check_all(); }
+
+  std::int64_t tokens() const { return tokens_.size(); }
+  std::int64_t training_tokens() const { return training_tokens_; }
+  std::int64_t windows() const { return windows_; }
+  std::size_t files() const { return tokens_.files(); }
+
+ private:
+  Batch read_windows(std::int64_t base, const std::vector<std::int64_t>& windows) const;
+
+  Tokens tokens_;
+  std::int64_t seq_len_;
+  std::int64_t batch_;
+  std::uint64_t seed_;
+  bool shuffled_;
+  std::int64_t training_tokens_ = 0;
+  std::int64_t windows_ = 0;
+  std::int64_t validation_windows_ = 0;
+  std::int64_t validation_batches_ = 0;
+};
+
+/// Throws Error (input) unless the batch divides over `parts` (the product of the axes that split
+/// it) and each part over micro_batch.
+void check_batch_division(const Config& config, std::int64_t parts);
+
+}  // namespace tessera::app

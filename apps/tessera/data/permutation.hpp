@@ -1,0 +1,23 @@
+// A random order with random access.
+#pragma once
+#include <cstdint>
+
+namespace tessera::app {
+
+/// A permutation of [0, size), a function of (seed, epoch) alone: entry i costs no memory and no
+/// pass over the others, so every rank and every resumed run sees the same order.
+/// A Feistel network over the next even power of two with cycle walking (Black and Rogaway,
+/// "Ciphers with arbitrary finite domains", 2002).
+class Permutation {
+ public:
+  Permutation(std::int64_t size, std::uint64_t seed, std::uint64_t epoch);
+  std::int64_t operator[](std::int64_t index) const;
+
+ private:
+  static constexpr int rounds = 8;
+  std::uint64_t size_;
+  int half_bits_;
+  std::uint64_t keys_[rounds];
+};
+
+}  // namespace tessera::app

@@ -1,0 +1,26 @@
+// Between text and token ids.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::app {
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  virtual std::string_view name() const = 0;
+  /// Ids are 0 to vocab()-1.
+  virtual std::int64_t vocab() const = 0;
+  virtual std::vector<std::int64_t> encode(std::string_view text) const = 0;
+  /// Throws Error (input) for an id that the tokenizer does not have.
+  virtual std::string decode(std::span<const std::int64_t> ids) const = 0;
+};
+
+/// The tokenizer of that name ("bytes"). Throws Error (input) for an unknown one.
+std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name);
+
+}  // namespace tessera::app

@@ -1,0 +1,103 @@
+#include "data/tokens.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+import tessera.base;
+
+namespace tessera::app {
+namespace {
+
+template <class T>
+void widen(const std::byte* from, std::span<std::int64_t> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    T value;
+    std::memcpy(&value, from + i * sizeof(T), sizeof(T));  // .npy data need not be aligned
+    out[i] = value;
+  }
+}
+
+}  // namespace
+
+void Tokens::append(MappedFile file, std::string name, TokenType type, std::size_t offset,
+                    std::int64_t count) {
+  segments_.push_back({std::move(file), std::move(name), type, offset, size_, count});
+  size_ += count;
+}
+
+Tokens Tokens::from_bytes(std::span<const std::filesystem::path> files) {
+  Tokens tokens;
+  for (const std::filesystem::path& path : files) {
+    MappedFile file(path);
+    const auto count = static_cast<std::int64_t>(file.bytes().size());
+    tokens.append(std::move(file), path.string(), TokenType::u8, 0, count);
+  }
+  return tokens;
+}
+
+Tokens Tokens::from_npy(std::span<const std::string> files, std::int64_t vocab) {
+  Tokens tokens;
+  tokens.vocab_ = vocab;
+  for (const std::string& path : files) {
+    MappedFile file(path);
+    const NpyLayout layout = read_npy_header(file.bytes(), path);
+    tokens.append(std::move(file), path, layout.type, layout.offset, layout.count);
+  }
+  return tokens;
+}
+
+void Tokens::read(std::int64_t begin, std::span<std::int64_t> out) const {
+  if (begin < 0 || begin > size_ || std::ssize(out) > size_ - begin) {
+    fail(fmt::format("tokens: no tokens [{}, {}) among {}", begin, begin + std::ssize(out), size_));
+  }
+  auto segment = std::ranges::upper_bound(segments_, begin, {}, &Segment::begin);
+  segment -= segment == segments_.begin() ? 0 : 1;
+  for (; !out.empty(); ++segment) {
+    const std::int64_t skip = begin - segment->begin;
+    const std::int64_t count =
+        std::min(segment->count - skip, static_cast<std::int64_t>(out.size()));
+    const std::byte* from = segment->file.bytes().data() + segment->offset +
+                            static_cast<std::size_t>(skip) * size_of(segment->type);
+    const std::span<std::int64_t> part = out.first(static_cast<std::size_t>(count));
+    switch (segment->type) {
+      case TokenType::u8:
+        widen<std::uint8_t>(from, part);
+        break;
+      case TokenType::u16:
+        widen<std::uint16_t>(from, part);
+        break;
+      case TokenType::u32:
+        widen<std::uint32_t>(from, part);
+        break;
+      case TokenType::i32:
+        widen<std::int32_t>(from, part);
+        break;
+    }
+    const auto bad =
+        std::ranges::find_if(part, [&](std::int64_t id) { return id < 0 || id >= vocab_; });
+    if (bad != part.end()) {
+      fail_input(fmt::format("{}: token {} is {} (expected 0 to {}, model.vocab is {})",
+                             segment->name, skip + (bad - part.begin()), *bad, vocab_ - 1, vocab_));
+    }
+    out = out.subspan(static_cast<std::size_t>(count));
+    begin += count;
+  }
+}
+
+void Tokens::check_all() const {
+  std::vector<std::int64_t> block(1 << 16);
+  for (const Segment& segment : segments_) {
+    if (segment.type == TokenType::u8) {
+      continue;  // a byte is always below 256
+    }
+    for (std::int64_t at = 0; at < segment.count; at += std::ssize(block)) {
+      const std::int64_t count = std::min<std::int64_t>(std::ssize(block), segment.count - at);
+      read(segment.begin + at, std::span(block).first(static_cast<std::size_t>(count)));
+    }
+  }
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,45 @@
+// All tokens of a run, one after the other, without a copy in memory.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/mapped_file.hpp"
+#include "data/npy.hpp"
+
+namespace tessera::app {
+
+class Tokens {
+ public:
+  /// Every byte of the files is a token.
+  static Tokens from_bytes(std::span<const std::filesystem::path> files);
+  /// Ready ids; reading one that is not below `vocab` is an Error (input).
+  static Tokens from_npy(std::span<const std::string> files, std::int64_t vocab);
+
+  std::int64_t size() const { return size_; }
+  std::size_t files() const { return segments_.size(); }
+  /// Writes tokens [begin, begin + out.size()) to `out`.
+  void read(std::int64_t begin, std::span<std::int64_t> out) const;
+  /// Reads every token once, so that a wrong id is found before the run and not in its middle.
+  void check_all() const;
+
+ private:
+  struct Segment {
+    MappedFile file;
+    std::string name;
+    TokenType type;
+    std::size_t offset;  // of the first token in the file, in bytes
+    std::int64_t begin;  // index of the first token among all
+    std::int64_t count;
+  };
+  void append(MappedFile file, std::string name, TokenType type, std::size_t offset,
+              std::int64_t count);
+
+  std::vector<Segment> segments_;
+  std::int64_t size_ = 0;
+  std::int64_t vocab_ = 256;
+};
+
+}  // namespace tessera::app

@@ -1,0 +1,41 @@
+// The metrics file: one JSON object a line, one line a step.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace tessera::app {
+
+/// What one step was. Steps are counted from 1 here: the number of updates made.
+struct StepMetrics {
+  std::int64_t step = 0;
+  double loss = 0;       // mean over the step's tokens, before the update
+  double grad_norm = 0;  // global, before clipping
+  double lr = 0;
+  double tokens_per_second = 0;
+  double seconds = 0;              // of this step, without validation and checkpoints
+  std::uint64_t memory_bytes = 0;  // of the rank that writes
+  std::optional<double> validation_loss;
+};
+
+/// The line's text, without the end of line. Numbers round-trip; NaN and infinities are null.
+std::string to_json(const StepMetrics& metrics);
+
+class MetricsWriter {
+ public:
+  /// Opens the file, with its folders made. `resumed_step` > 0 keeps the lines of steps up to it
+  /// and drops later and torn ones, so that no step occurs twice; 0 begins anew. Throws Error (run)
+  /// when the file cannot be written.
+  MetricsWriter(std::filesystem::path file, std::int64_t resumed_step);
+  MetricsWriter(MetricsWriter&&) = delete;
+  ~MetricsWriter();
+  /// Appends one line, in one write: whoever reads or kills sees whole lines.
+  void write(const StepMetrics& metrics);
+
+ private:
+  std::filesystem::path path_;
+  int file_ = -1;
+};
+
+}  // namespace tessera::app

@@ -1,0 +1,78 @@
+#include "plan_table.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "table.hpp"
+
+import tessera.base;
+
+namespace tessera::app {
+namespace {
+
+std::string mesh_text(const MeshConfig& mesh) {
+  if (mesh.axes.empty()) {
+    return "1 rank";
+  }
+  std::string text;
+  std::int64_t ranks = 1;
+  for (std::size_t i = 0; i < mesh.axes.size(); ++i) {
+    text += fmt::format("{}{} {}", i == 0 ? "" : " x ", mesh.axes[i], mesh.shape[i]);
+    ranks *= mesh.shape[i];
+  }
+  return fmt::format("{} = {} rank{}", text, ranks, ranks == 1 ? "" : "s");
+}
+
+std::string optimizer_text(const Config& config) {
+  const OptimizerConfig& o = config.optimizer;
+  std::string text = fmt::format("{}, lr {}, {}", o.name, o.lr, o.schedule);
+  if (o.warmup > 0) {
+    text += fmt::format(" after {} steps of warm-up", o.warmup);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string describe_plan(const Config& config, const LlamaConfig& shape, const Dataset& data) {
+  const double step_tokens =
+      static_cast<double>(config.train.batch) * static_cast<double>(config.data.seq_len);
+  const double total = step_tokens * static_cast<double>(config.train.steps);
+  std::vector<std::vector<std::string>> rows = {
+      {"model",
+       fmt::format("{}: {} parameters, dim {}, {} layers, {} heads ({} of keys and values), "
+                   "ffn {}, vocabulary {}",
+                   config.model.family, format_count(static_cast<double>(shape.parameters())),
+                   shape.dim, shape.layers, shape.heads, shape.kv_heads, shape.ffn_dim,
+                   shape.vocab)},
+      {"mesh", mesh_text(config.mesh)}};
+  for (const StyleConfig& style : config.parallel) {
+    rows.push_back(
+        {"style", fmt::format("{} along {} on {}", style.style, style.axis, join_words(style.on))});
+  }
+  rows.push_back({"data", fmt::format("{} file{}, {} tokens to train on, {} windows of {}, {}",
+                                      data.files(), data.files() == 1 ? "" : "s",
+                                      format_count(static_cast<double>(data.training_tokens())),
+                                      data.windows(), config.data.seq_len, config.data.order)});
+  rows.push_back(
+      {"validation",
+       data.validation_batches() == 0
+           ? "none"
+           : fmt::format("{} tokens", format_count(static_cast<double>(data.validation_batches()) *
+                                                   step_tokens))});
+  rows.push_back(
+      {"steps", fmt::format("{} of {} tokens: {} tokens, {:.2f} epochs", config.train.steps,
+                            format_count(step_tokens), format_count(total),
+                            static_cast<double>(config.train.steps) *
+                                static_cast<double>(config.train.batch) /
+                                static_cast<double>(data.windows()))});
+  rows.push_back({"optimizer", optimizer_text(config)});
+  rows.push_back(
+      {"checkpoints", config.checkpoint.folder.empty() ? "none" : config.checkpoint.folder});
+  rows.push_back({"metrics", config.log.metrics.empty() ? "none" : config.log.metrics});
+  return format_table(rows);
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,127 @@
+#include "program.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "commands/commands.hpp"
+
+import tessera.base;
+
+namespace tessera::app {
+namespace {
+
+constexpr int failed = 1;
+constexpr int wrong_input = 2;
+constexpr int interrupted = 130;
+
+void print_error(const std::string& text) {
+  const bool colour = colour_on_stderr();
+  fmt::print(stderr, "{}error:{} {}\n", colour ? "\x1b[1;31m" : "", colour ? "\x1b[0m" : "", text);
+}
+
+int code_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::input:
+      return wrong_input;
+    case ErrorKind::interrupted:
+      return interrupted;
+    case ErrorKind::run:
+      break;
+  }
+  return failed;
+}
+
+/// The sub-commands of the program; each sets `chosen` to what it does.
+class CommandLine {
+ public:
+  CommandLine() {
+    app_.set_version_flag("--version", "tessera " TESSERA_VERSION);
+    app_.require_subcommand(1);
+    app_.set_help_flag("--help,-h", "Print this help and exit");
+    add_train();
+    add("doctor", "Show what this machine has and what limits what", [] { return run_doctor(); });
+    add("keys", "Print every key of the config with type, default and meaning (Markdown)",
+        [] { return run_keys(); });
+  }
+
+  /// Throws Error (input) for a word in the command's place that is none.
+  void check_command(const std::string& word) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : app_.get_subcommands([](const CLI::App*) { return true; })) {
+      names.push_back(command->get_name());
+    }
+    if (!word.starts_with('-') && std::ranges::find(names, word) == names.end()) {
+      fail_input(fmt::format("{}: unknown command{} (the commands are {})", word,
+                             did_you_mean(word, names), join_words(names)));
+    }
+  }
+
+  CLI::App& app() { return app_; }
+  std::function<int()> chosen;
+
+ private:
+  CLI::App* add(const char* name, const char* help, std::function<int()> run) {
+    CLI::App* command = app_.add_subcommand(name, help);
+    command->callback([this, run = std::move(run)] { chosen = run; });
+    return command;
+  }
+
+  void add_train() {
+    CLI::App* command =
+        add("train", "Train a model as a config says", [this] { return run_train(train_); });
+    command->add_option("CONFIG", train_.config, "The run's config, a TOML file")->required();
+    command->add_option("KEY=VALUE", train_.overrides,
+                        "Override keys of the config: train.steps=50 mesh.shape=[2,2]");
+    command
+        ->add_option("--plugin", train_.plugins,
+                     "Load this plugin (a file or a folder of them); may be repeated")
+        ->type_name("PATH")
+        ->expected(1)
+        ->take_all()
+        ->allow_extra_args(false);
+    command->add_flag("--dry-run", train_.dry_run, "Check everything, print the plan and stop")
+        ->required();
+  }
+
+  CLI::App app_{"Tessera trains models that are spread over a mesh of ranks.", "tessera"};
+  TrainArguments train_;
+};
+
+}  // namespace
+
+int run_program(int argc, char** argv) {
+  try {
+    CommandLine line;
+    if (argc > 1) {
+      line.check_command(argv[1]);
+    }
+    try {
+      line.app().parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      if (error.get_exit_code() == 0) {
+        return line.app().exit(error);  // --help, --version
+      }
+      print_error(fmt::format("{} (see tessera --help)", error.what()));
+      return wrong_input;
+    }
+    return line.chosen();
+  } catch (const Error& error) {
+    print_error(error.what());
+    return code_of(error.kind());
+  } catch (const std::bad_alloc&) {
+    print_error("out of memory");
+  } catch (const std::exception& error) {
+    print_error(error.what());
+  }
+  return failed;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,55 @@
+// What a person sees while a run trains.
+#pragma once
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "metrics.hpp"
+
+namespace tessera::app {
+
+/// A step for the display: its metrics and what only the display needs.
+struct ProgressLine {
+  StepMetrics metrics;
+  std::int64_t steps = 0;            // of the whole run
+  std::optional<double> gemm_share;  // of the machine's GEMM ceiling, 0 to 1
+  double seconds_left = 0;
+};
+
+/// "step 120/300  loss 2.3456  grad 0.81  8.1 k tokens/s  62% of GEMM  312.0 MiB  1:05 left".
+std::string format_progress(const ProgressLine& line);
+
+/// The line cut to `columns` characters.
+std::string fit_line(const std::string& line, int columns);
+
+/// On a terminal one line that is written over, elsewhere a line every `every` steps, and at the
+/// first, the last and every validated one. Used by rank 0 only.
+class Progress {
+ public:
+  /// `first` steps are done already (a resumed run). Looks at `out` to find whether it is a
+  /// terminal; TERM=dumb counts as none.
+  Progress(std::int64_t first, std::int64_t steps, std::int64_t every, std::FILE* out = stdout);
+  Progress(Progress&&) = delete;
+  ~Progress();
+
+  void step(const StepMetrics& metrics, std::optional<double> gemm_share = std::nullopt);
+  /// Writes a whole line ("checkpoint saved: ...") above the live one.
+  void note(const std::string& text);
+  /// Ends the live line; the destructor does it too.
+  void finish();
+
+ private:
+  void write(const std::string& text);
+
+  std::int64_t first_;
+  std::int64_t steps_;
+  std::int64_t every_;
+  std::FILE* out_;
+  bool live_;
+  bool line_open_ = false;
+  std::string shown_;
+  double seconds_per_step_ = 0;  // smoothed
+};
+
+}  // namespace tessera::app

@@ -1,0 +1,281 @@
+#include "config/config.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "config/keys.hpp"
+#include "model_shape.hpp"
+#include "schedule.hpp"
+#include "support.hpp"
+
+import tessera.base;
+
+using namespace tessera::app;
+using trainer_test::input_error;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+const std::string minimal = "[data]\ntext = [\"a.txt\"]\n";
+
+Config parse(const std::string& text, const Words& overrides = {}) {
+  return parse_config(text, "folder/run.toml", overrides);
+}
+
+std::string error_of(const std::string& text, const Words& overrides = {}) {
+  return input_error([&] { parse(text, overrides); });
+}
+
+void has(const std::string& text, const std::string& part) {
+  INFO("'" << text << "' should hold '" << part << "'");
+  CHECK(text.find(part) != std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("a config without optional keys has the documented defaults") {
+  const Config c = parse(minimal);
+  CHECK(c.train.steps == 300);
+  CHECK(c.optimizer.betas == std::vector<double>{0.9, 0.95});
+  CHECK(c.ranks() == 1);
+  CHECK(c.parallel.empty());
+  CHECK(c.checkpoint.resume == "auto");
+}
+
+TEST_CASE("every section is read") {
+  const Config c = parse(minimal + R"(
+[model]
+dim = 96
+norm_eps = 1
+[train]
+activation_checkpointing = true
+[mesh]
+axes = ["shard", "tensor"]
+shape = [2, 3]
+[[parallel]]
+style = "FSDP"
+axis = "shard"
+on = [".", "model.layers.*"]
+options = { reshard_after_forward = true, sizes = [1, 2.5], inner = { a = "b" } }
+)");
+  CHECK(c.model.dim == 96);
+  CHECK(c.model.norm_eps == 1.0);
+  CHECK(c.train.activation_checkpointing);
+  CHECK(c.ranks() == 6);
+  REQUIRE(c.parallel.size() == 1);
+  CHECK(c.parallel[0].on == Words{".", "model.layers.*"});
+  CHECK(c.parallel[0].where == "folder/run.toml:12");
+  CHECK(nlohmann::json::parse(c.parallel[0].options.text) ==
+        nlohmann::json(
+            {{"reshard_after_forward", true}, {"sizes", {1, 2.5}}, {"inner", {{"a", "b"}}}}));
+  CHECK(c.place("model.dim") == "folder/run.toml:5: model.dim");
+  CHECK(c.place("model.heads") == "model.heads");
+}
+
+TEST_CASE("paths are relative to the config's folder") {
+  const Config c = parse("[data]\ntext = [\"a.txt\", \"/b/*.txt\", \"../c\"]\n",
+                         {"checkpoint.resume=old/step-5", "log.metrics="});
+  CHECK(c.data.text == Words{"folder/a.txt", "/b/*.txt", "c"});
+  CHECK(c.checkpoint.folder == "folder/checkpoints");
+  CHECK(c.checkpoint.resume == "folder/old/step-5");
+  CHECK(c.log.metrics.empty());
+  CHECK(parse(minimal, {"checkpoint.resume=never"}).checkpoint.resume == "never");
+}
+
+TEST_CASE("overrides replace any key, in the order of the command line") {
+  const std::string text = minimal + R"([[parallel]]
+style = "RowwiseParallel"
+axis = "tensor"
+on = ["a"]
+)";
+  const Config c = parse(
+      text, {"train.steps=50", "train.steps=60", "mesh.shape=[2,2]", "mesh.axes=[shard, tensor]",
+             "optimizer.lr=1e-4", "model.tie_embeddings=true", "data.text=[\"x y.txt\",z.txt]",
+             "parallel[0].options.output=Shard(1)", "parallel[0].on[0]=b", "parallel[1].style=FSDP",
+             "parallel[1].axis=shard", "parallel[1].on=[model.layers.*, .]",
+             "parallel[1].options={reshard_after_forward=false,dtype=bf16}"});
+  CHECK(c.train.steps == 60);
+  CHECK(c.mesh.shape == std::vector<std::int64_t>{2, 2});
+  CHECK(c.mesh.axes == Words{"shard", "tensor"});
+  CHECK(c.optimizer.lr == 1e-4);
+  CHECK(c.model.tie_embeddings);
+  CHECK(c.data.text == Words{"folder/x y.txt", "folder/z.txt"});
+  REQUIRE(c.parallel.size() == 2);
+  CHECK(nlohmann::json::parse(c.parallel[0].options.text) ==
+        nlohmann::json({{"output", "Shard(1)"}}));
+  CHECK(c.parallel[0].on == Words{"b"});
+  CHECK(c.parallel[1].on == Words{"model.layers.*", "."});
+  CHECK(nlohmann::json::parse(c.parallel[1].options.text) ==
+        nlohmann::json({{"reshard_after_forward", false}, {"dtype", "bf16"}}));
+  CHECK(parse(text, {"parallel=[]"}).parallel.empty());
+}
+
+TEST_CASE("a wrong override is named as it was written") {
+  has(error_of(minimal, {"train.steps"}), "command line, train.steps: expected key=value");
+  has(error_of(minimal, {"train..steps=3"}), "expected key=value");
+  has(error_of(minimal, {"[0].a=3"}), "expected key=value");
+  has(error_of(minimal, {"train.steps=many"}),
+      "command line, train.steps=many: train.steps: expected an integer");
+  has(error_of(minimal, {"train.stepz=4"}),
+      "command line, train.stepz=4: train.stepz: unknown key; did you mean 'train.steps'?");
+  has(error_of(minimal, {"parallel[2].axis=x"}), "does not lead to a value");
+  has(error_of(minimal, {"train.steps.more=1", "train=3"}), "train: expected a section");
+  has(error_of(minimal + "[train]\nsteps = 3\n", {"train.steps.more=1"}), "does not lead");
+}
+
+TEST_CASE("an unknown key is an error with its line and the nearest right name") {
+  has(error_of(minimal + "[train]\nstep = 3\n"),
+      "folder/run.toml:4: train.step: unknown key; did you mean 'train.steps'?");
+  has(error_of(minimal + "[train]\nlr = 3\n"), "did you mean 'optimizer.lr'?");
+  has(error_of(minimal + "[trian]\n"), ":3: trian: unknown section; did you mean 'train'?");
+  has(error_of("steps = 3\n" + minimal), ":1: steps: unknown key; did you mean 'train.steps'?");
+  has(error_of(minimal + "[[parallel]]\nstyle=\"FSDP\"\naxis=\"a\"\non=[\".\"]\noption={}\n"),
+      ":7: parallel[0].option: unknown key; did you mean 'parallel[0].options'?");
+}
+
+TEST_CASE("wrong types and impossible values are errors with their line") {
+  struct Case {
+    const char* line;
+    const char* error;
+  };
+  const Case cases[] = {
+      {"train.steps = \"3\"",
+       ":3: train.steps: expected an integer at least 1, got the text \"3\""},
+      {"train.steps = 3.0", "expected an integer at least 1, got the number 3"},
+      {"train.steps = -5", "got the integer -5"},
+      {"train.steps = 1979-05-27", "got a date or time"},
+      {"model.tie_embeddings = 1", "expected true or false, got the integer 1"},
+      {"optimizer.lr = nan", "optimizer.lr: expected a finite number more than 0"},
+      {"optimizer.lr = inf", "got the number inf"},
+      {"optimizer.lr = 0", "got the integer 0"},
+      {"optimizer.betas = [0.9, 1.0]", "optimizer.betas[1]: expected a finite number at least 0"},
+      {"optimizer.betas = [0.9]", "optimizer.betas: expected two numbers, got 1"},
+      {"optimizer.betas = 0.9", "optimizer.betas: expected a list, got the number 0.9"},
+      {"optimizer.name = \"adam\"", "expected \"adamw\" or \"sgd\", got the text \"adam\""},
+      {"optimizer.warmup = 301", "optimizer.warmup: is longer than the run"},
+      {"optimizer.momentum = 0.9", "belongs to sgd"},
+      {"data.validation = 1.0", "data.validation: expected a finite number at least 0 and less"},
+      {"data.seq_len = 0", "data.seq_len: expected an integer at least 1"},
+      {"data.tokens = [\"x.npy\"]", "data.text is given too"},
+      {"model.vocab = 300", "the tokenizer decides this"},
+      {"model.heads = 7", "model.heads: must divide model.dim (dim 256, 7 heads)"},
+      {"model.kv_heads = 3", "model.kv_heads: must divide model.heads"},
+      {"model.head_dim = 5", "must be even"},
+      {"model.dropout = 1.0", "model.dropout"},
+      {"train.micro_batch = 17", "is larger than train.batch"},
+      {"train.seed = -1", "train.seed: expected an integer at least 0"},
+      {"mesh.axes = [\"a\"]", "needs one extent for each of mesh.axes (1 axes, 0 extents)"},
+      {"mesh = {axes = [\"a\", \"a\"], shape = [1, 2]}", "the axis 'a' is named twice"},
+      {"mesh = {axes = [\"a\"], shape = [0]}", "mesh.shape[0]: expected an integer at least 1"},
+      {"mesh = {axes = [\"a\", \"b\"], shape = [4096, 4096]}", "at most 65536 ranks"},
+      {"mesh = {axes = [\"\"], shape = [1]}", "an axis has an empty name"},
+      {"parallel = 3", "parallel: expected a list of tables"},
+      {"parallel = [{axis=\"a\", on=[]}]", "parallel[0].style: must be given"},
+      {"parallel = [{style=\"S\", axis=\"a\", on=[\".\"]}]", "it has no axes at all"},
+      {"parallel = [{style=\"S\", axis=\"a\", on=[\"{a\"]}]", "braces do not pair"},
+      {"parallel = [{style=\"S\", axis=\"a\", on=[]}]", "names no module"},
+      {"parallel = [{style=\"S\", axis=\"a\", on=[\".\"], options = {x = nan}}]",
+       "parallel[0].options: expected a table of texts"},
+      {"checkpoint = {folder = \"\", every = 5}", "checkpoint.folder is empty"},
+      {"model = {from = \"f\", dim = 3}", "model.dim: the folder of model.from decides this"},
+  };
+  for (const Case& c : cases) {
+    // Dotted keys at the top of the file: every line is the third.
+    has(error_of("data.text = [\n\"a.txt\"]\n" + std::string(c.line) + "\n"), c.error);
+  }
+  has(error_of(""), "data.text: nothing to train on");
+  has(error_of("data.tokens = [\"a.npy\"]"), "ready-made tokens need model.vocab");
+  has(error_of(minimal + "[mesh]\naxes=[\"shard\"]\nshape=[2]\n[[parallel]]\nstyle=\"FSDP\"\n"
+                         "axis=\"shart\"\non=[\".\"]\n"),
+      ":8: parallel[0].axis: the mesh has no axis 'shart' (it has shard); did you mean 'shard'?");
+  has(error_of("[data\n"), "folder/run.toml:1:");
+  has(error_of("[data]\ntext=[]\ntext=[]\n"), "folder/run.toml:3:");
+}
+
+TEST_CASE("all problems are reported at once, in the order of their lines") {
+  const std::string error =
+      error_of(minimal + "[train]\nsteps = -1\nbatsh = 3\n[log]\nevery = 0\n");
+  has(error, "3 problems");
+  const auto steps = error.find(":4: train.steps");
+  const auto batch = error.find(":5: train.batsh");
+  const auto every = error.find(":7: log.every");
+  CHECK(steps < batch);
+  CHECK(batch < every);
+  CHECK(every != std::string::npos);
+}
+
+TEST_CASE("a config that cannot be read is one clear error") {
+  has(input_error([] { load_config("/nowhere/run.toml"); }), "/nowhere/run.toml: the config");
+  has(input_error([] { load_config("/"); }), "is a folder");
+}
+
+TEST_CASE("the record of a config holds every key") {
+  const auto json = nlohmann::json::parse(to_json(
+      parse(minimal, {"mesh.axes=[a]", "mesh.shape=[2]", "parallel[0].style=S",
+                      "parallel[0].axis=a", "parallel[0].on=[.]", "parallel[0].options.k=1"})));
+  for (const Key& key : config_keys()) {
+    INFO(key.path);
+    const auto& section = json.at(key.section());
+    CHECK((key.in_list() ? section.at(0) : section).contains(key.leaf()));
+  }
+  CHECK(json["parallel"][0]["options"]["k"] == 1);
+  CHECK(json["optimizer"]["lr"] == 3e-4);
+}
+
+TEST_CASE("docs/config.md and the program know the same keys") {
+  const std::string page =
+      trainer_test::read_file(std::string(TESSERA_SOURCE_FOLDER) + "/docs/config.md");
+  INFO("`tessera keys` prints what the page must hold");
+  CHECK(page.find(config_reference()) != std::string::npos);
+}
+
+TEST_CASE("every config of configs/ is right") {
+  int count = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(TESSERA_SOURCE_FOLDER) + "/configs")) {
+    if (entry.path().extension() == ".toml") {
+      INFO(entry.path());
+      CHECK(input_error([&] { load_config(entry.path()); }).empty());
+      ++count;
+    }
+  }
+  CHECK(count >= 9);
+}
+
+TEST_CASE("a model's sizes follow from the config") {
+  const LlamaConfig shape = model_shape(
+      parse(minimal, {"model.dim=128", "model.layers=2", "model.heads=4", "model.kv_heads=2"}),
+      256);
+  CHECK(shape.vocab == 256);
+  CHECK(shape.head_dim == 32);
+  CHECK(shape.ffn_dim == 384);
+  // Two embeddings, the last norm; a layer: q and o, k and v, three of the feed-forward, two norms.
+  CHECK(shape.parameters() ==
+        2 * 256 * 128 + 128 + 2 * (2 * 128 * 128 + 2 * 128 * 64 + 3 * 128 * 384 + 2 * 128));
+  CHECK(model_shape(parse(minimal), 256).kv_heads == 8);
+}
+
+TEST_CASE("the learning rate warms up and then follows its schedule") {
+  OptimizerConfig o;
+  o.lr = 2.0;
+  o.warmup = 4;
+  o.min_lr_ratio = 0.1;
+  CHECK(learning_rate(o, 14, 0) == 0.5);
+  CHECK(learning_rate(o, 14, 3) == 2.0);
+  CHECK(learning_rate(o, 14, 13) == 2.0);
+  o.schedule = "cosine";
+  CHECK(learning_rate(o, 14, 4) == 2.0);
+  CHECK(learning_rate(o, 14, 9) == Approx(0.2 + 1.8 * 0.5));
+  CHECK(learning_rate(o, 14, 13) == Approx(0.2 + 0.9 * (1 + std::cos(0.9 * 3.14159265358979))));
+  o.schedule = "linear";
+  CHECK(learning_rate(o, 14, 9) == Approx(0.2 + 1.8 * 0.5));
+  CHECK(learning_rate(o, 14, 14) == Approx(0.2));
+  o.warmup = 14;
+  CHECK(std::isfinite(learning_rate(o, 14, 14)));
+}

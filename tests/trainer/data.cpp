@@ -1,0 +1,323 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "config/config.hpp"
+#include "data/dataset.hpp"
+#include "data/npy.hpp"
+#include "data/permutation.hpp"
+#include "data/text_files.hpp"
+#include "data/tokenizer.hpp"
+#include "support.hpp"
+
+import tessera.base;
+
+using namespace tessera::app;
+using trainer_test::Folder;
+using trainer_test::input_error;
+
+namespace {
+
+using Ids = std::vector<std::int64_t>;
+
+void has(const std::string& text, const std::string& part) {
+  INFO("'" << text << "' should hold '" << part << "'");
+  CHECK(text.find(part) != std::string::npos);
+}
+
+/// A .npy file as numpy.save writes it.
+std::string npy(const std::string& header, const std::string& data, int version = 1) {
+  std::string text = "\x93NUMPY";
+  text += static_cast<char>(version);
+  text += '\0';
+  text += static_cast<char>(header.size() & 0xFF);
+  text += static_cast<char>(header.size() >> 8);
+  if (version > 1) {
+    text += std::string(2, '\0');
+  }
+  return text + header + data;
+}
+
+template <class T>
+std::string bytes_of(const std::vector<T>& values) {
+  std::string bytes(values.size() * sizeof(T), '\0');
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+std::string header(const std::string& descr, const std::string& shape) {
+  return "{'descr': '" + descr + "', 'fortran_order': False, 'shape': " + shape + ", }       \n";
+}
+
+Config config_of(const std::string& text) { return parse_config(text, "run.toml"); }
+
+std::string npy_error(const Folder& folder, const std::string& bytes) {
+  const std::string file = folder.write("bad.npy", bytes);
+  return input_error([&] { Tokens::from_npy(std::vector<std::string>{file}, 100).check_all(); });
+}
+
+std::string data_error(const std::string& text) {
+  return input_error([&] { Dataset(config_of(text), 0); });
+}
+
+/// A config over a file with the text 0, 1, 2, ... (as bytes + 1, so that it is text).
+std::string counting_config(const Folder& folder, int tokens, const std::string& more) {
+  std::string text;
+  for (int i = 0; i < tokens; ++i) {
+    text += static_cast<char>(1 + i % 250);
+  }
+  return "data.text = [\"" + folder.write("count.txt", text) + "\"]\n" + more;
+}
+
+}  // namespace
+
+TEST_CASE("the bytes tokenizer gives every byte back") {
+  const auto tokenizer = make_tokenizer("bytes");
+  std::string text(256, '\0');
+  std::iota(text.begin(), text.end(), '\0');
+  const Ids ids = tokenizer->encode(text);
+  CHECK(tokenizer->vocab() == 256);
+  CHECK(ids[255] == 255);
+  CHECK(tokenizer->decode(ids) == text);
+  has(input_error([&] { tokenizer->decode(Ids{256}); }), "no token 256");
+  has(input_error([] { make_tokenizer("gpt2"); }), "tokenizer 'gpt2' is unknown");
+}
+
+TEST_CASE("text is found in files, folders and patterns, in order and once") {
+  const Folder folder;
+  const std::string b = folder.write("texts/b.pod", "b");
+  const std::string a = folder.write("texts/a/z.txt", "z");
+  folder.write("texts/.hidden/x", "x");
+  folder.write("texts/empty", "");
+  const std::string other = folder.write("other.txt", "o");
+  const std::string texts = (folder.path() / "texts").string();
+  std::filesystem::create_directory_symlink(texts, folder.path() / "texts2");
+  using Paths = std::vector<std::filesystem::path>;
+  CHECK(find_text_files(std::vector<std::string>{other, texts}) == Paths{other, a, b});
+  CHECK(find_text_files(std::vector<std::string>{b, texts}) == Paths{b, a});
+  CHECK(find_text_files(std::vector<std::string>{texts + "*"}) == Paths{a, b});
+  CHECK(find_text_files(std::vector<std::string>{texts + "/*.p?d"}) == Paths{b});
+}
+
+TEST_CASE("text that is missing, empty or no text is refused, all at once") {
+  const Folder folder;
+  const std::string binary = folder.write("b/image.png", std::string("PNG\0x", 5));
+  const std::string empty = folder.write("empty.txt", "");
+  std::filesystem::create_directory(folder.path() / "hollow");
+  const auto error_of = [](std::vector<std::string> names) {
+    return input_error([&] { find_text_files(names); });
+  };
+  has(error_of({"/nowhere.txt"}), "data.text: /nowhere.txt: there is no such file or folder");
+  has(error_of({"/nowhere*.txt"}), "the pattern matches no file");
+  has(error_of({empty}), "empty.txt: is empty");
+  has(error_of({(folder.path() / "hollow").string()}), "the folder holds no text");
+  has(error_of({(folder.path() / "b").string()}), "image.png: is not text: byte 3 is zero");
+  has(error_of({"/dev/null"}), "is not a regular file");
+  const std::string all = error_of({"/nowhere.txt", empty, binary});
+  has(all, "3 problems");
+  has(all, "nowhere");
+  has(all, "image.png");
+}
+
+TEST_CASE(".npy files of every allowed type and version are read") {
+  const Folder folder;
+  const std::string u16 =
+      folder.write("a.npy", npy(header("<u2", "(3,)"), bytes_of<std::uint16_t>({1, 2, 300})));
+  const std::string u32 =
+      folder.write("b.npy", npy(header("<u4", "(2,)"), bytes_of<std::uint32_t>({4, 70000}), 2));
+  const std::string i32 =
+      folder.write("c.npy", npy("{\"shape\":(2,),\"fortran_order\":True,\"descr\":\"<i4\"}",
+                                bytes_of<std::int32_t>({5, 6}), 3));
+  const Tokens tokens = Tokens::from_npy(std::vector<std::string>{u16, u32, i32}, 70001);
+  REQUIRE(tokens.size() == 7);
+  Ids all(7);
+  tokens.read(0, all);
+  CHECK(all == Ids{1, 2, 300, 4, 70000, 5, 6});
+  Ids middle(3);
+  tokens.read(2, middle);
+  CHECK(middle == Ids{300, 4, 70000});
+  tokens.check_all();
+  CHECK_THROWS_AS(tokens.read(5, middle), tessera::Error);
+  const Tokens smaller = Tokens::from_npy(std::vector<std::string>{u16, u32}, 300);
+  has(input_error([&] { smaller.check_all(); }), "a.npy: token 2 is 300 (expected 0 to 299");
+}
+
+TEST_CASE("hostile .npy files are refused") {
+  const Folder folder;
+  const std::string two = bytes_of<std::uint16_t>({1, 2});
+  has(npy_error(folder, ""), "is not a .npy file");
+  has(npy_error(folder, "just some text, no array"), "is not a .npy file");
+  has(npy_error(folder, npy(header("<u2", "(2,)"), two, 4)), "format 4.0 is unknown");
+  has(npy_error(folder, npy(header("<u2", "(2,)"), two).substr(0, 40)), "the file is cut");
+  has(npy_error(folder, npy(header("<u2", "(3,)"), two)), "3 tokens of 2 bytes, but 4 bytes");
+  has(npy_error(folder, npy(header("<u2", "(1,)"), two)), "1 tokens of 2 bytes, but 4 bytes");
+  has(npy_error(folder, npy(header("<u2", "(9223372036854775809,)"), two)), "cut or damaged");
+  has(npy_error(folder, npy(header("<u2", "(99999999999999999999999,)"), two)), "damaged");
+  has(npy_error(folder, npy(header("<u2", "(-2,)"), two)), "not a tuple of sizes");
+  has(npy_error(folder, npy(header("<u2", "(1, 2)"), two)), "expected one dimension");
+  has(npy_error(folder, npy(header("<u2", "()"), two)), "expected one dimension");
+  has(npy_error(folder, npy(header("<i8", "(2,)"), two)), "token ids of type '<i8'");
+  has(npy_error(folder, npy(header(">u2", "(2,)"), two)), "big-endian");
+  has(npy_error(folder, npy("{'descr': [('a', '<u2')], 'shape': (2,)}", two)), "holds records");
+  has(npy_error(folder, npy("{'descr': '<u2', 'shape': (2,)}", two)), "is missing");
+  has(npy_error(folder, npy("{'descr': '<u2", two)), "damaged");
+  has(npy_error(folder, npy("{'descr': '<u2', 'descr': '<u2'}", two)), "repeated key 'descr'");
+  has(npy_error(folder, npy(header("<u2", "(2,)") + "x", two)), "something follows");
+  has(npy_error(folder, npy(header("<i4", "(1,)"), bytes_of<std::int32_t>({-1}))), "token 0 is -1");
+  // Any prefix of a good file is refused, with an Error and nothing worse.
+  const std::string good = npy(header("<u2", "(2,)"), two);
+  for (std::size_t length = 0; length < good.size(); ++length) {
+    CHECK_FALSE(npy_error(folder, good.substr(0, length)).empty());
+  }
+}
+
+TEST_CASE("a permutation takes every place once and differs by seed and epoch") {
+  for (const std::int64_t size : {1, 2, 3, 5, 64, 65, 1000}) {
+    const Permutation order(size, 7, 0);
+    std::set<std::int64_t> seen;
+    for (std::int64_t i = 0; i < size; ++i) {
+      seen.insert(order[i]);
+    }
+    CHECK(std::ssize(seen) == size);
+    CHECK(*seen.begin() == 0);
+    CHECK(*seen.rbegin() == size - 1);
+  }
+  const auto first = [](std::uint64_t seed, std::uint64_t epoch) {
+    const Permutation order(100000, seed, epoch);
+    return Ids{order[0], order[1], order[2]};
+  };
+  CHECK(first(1, 0) == first(1, 0));
+  CHECK(first(1, 0) != first(2, 0));
+  CHECK(first(1, 0) != first(1, 1));
+}
+
+TEST_CASE("a permutation puts every entry everywhere equally often") {
+  // Entry i lands in place p with probability 1/n over the epochs: chi-square over n cells, whose
+  // mean is n-1 and whose standard deviation is sqrt(2(n-1)).
+  constexpr int n = 13;
+  constexpr int epochs = 13000;
+  double largest = 0;
+  for (int i = 0; i < n; ++i) {
+    std::vector<int> count(n);
+    for (int epoch = 0; epoch < epochs; ++epoch) {
+      ++count[static_cast<std::size_t>(Permutation(n, 3, static_cast<std::uint64_t>(epoch))[i])];
+    }
+    double chi = 0;
+    for (const int c : count) {
+      chi += (c - 1000.0) * (c - 1000.0) / 1000.0;
+    }
+    largest = std::max(largest, chi);
+  }
+  CHECK(largest < (n - 1) + 5 * std::sqrt(2.0 * (n - 1)));
+}
+
+TEST_CASE("sequential order: row i of step s is window s*batch+i") {
+  const Folder folder;
+  const Dataset data(config_of(counting_config(folder, 81, R"(
+data.seq_len = 8
+data.order = "sequential"
+data.validation = 0
+train.batch = 4
+)")),
+                     256);
+  CHECK(data.windows() == 10);
+  CHECK(data.validation_batches() == 0);
+  const Batch batch = data.rows(1, 2, 2);
+  CHECK(batch.rows == 2);
+  Ids expected(16);
+  std::iota(expected.begin(), expected.end(), 1 + 6 * 8);
+  CHECK(batch.inputs == expected);
+  std::iota(expected.begin(), expected.end(), 2 + 6 * 8);
+  CHECK(batch.targets == expected);
+  CHECK(data.window_of(2, 1) == 9);
+  CHECK(data.window_of(2, 2) == 0);  // the next epoch
+  CHECK_THROWS_AS(data.rows(0, 3, 2), tessera::Error);
+}
+
+TEST_CASE("shuffled order takes every window once an epoch, whoever asks for which rows") {
+  const Folder folder;
+  const Dataset data(config_of(counting_config(folder, 81, R"(
+data.seq_len = 8
+data.validation = 0
+train.batch = 4
+)")),
+                     256);
+  Ids first_epoch;
+  Ids second_epoch;
+  for (int position = 0; position < 20; ++position) {
+    (position < 10 ? first_epoch : second_epoch)
+        .push_back(data.window_of(position / 4, position % 4));
+  }
+  CHECK(first_epoch != second_epoch);
+  Ids all(10);
+  std::iota(all.begin(), all.end(), 0);
+  std::ranges::sort(first_epoch);
+  std::ranges::sort(second_epoch);
+  CHECK(first_epoch == all);
+  CHECK(second_epoch == all);
+
+  const Batch whole = data.rows(3, 0, 4);
+  Ids joined;
+  for (int row = 0; row < 4; ++row) {
+    const Batch part = data.rows(3, row, 1);
+    joined.insert(joined.end(), part.inputs.begin(), part.inputs.end());
+  }
+  CHECK(joined == whole.inputs);
+}
+
+TEST_CASE("validation is the last part of the tokens and never trained on") {
+  const Folder folder;
+  const std::string config = counting_config(folder, 200, R"(
+data.seq_len = 8
+data.validation = 0.25
+train.batch = 2
+)");
+  const Dataset data(config_of(config), 256);
+  CHECK(data.training_tokens() == 150);
+  CHECK(data.windows() == 18);
+  CHECK(data.validation_batches() == 3);  // 50 tokens: 6 windows
+  std::int64_t largest = 0;
+  for (int position = 0; position < 18; ++position) {
+    const Batch batch = data.rows(position / 2, position % 2, 1);
+    largest = std::max(largest, std::ranges::max(batch.targets));
+  }
+  CHECK(largest <= 150);  // token i is i + 1
+  CHECK(data.validation_rows(0, 0, 1).inputs[0] == 151);
+  CHECK(data.validation_rows(2, 1, 1).inputs[0] == 151 + 5 * 8);
+
+  const Dataset fewer(config_of(config + "data.validation_windows = 3\n"), 256);
+  CHECK(fewer.validation_batches() == 1);  // two windows, evenly spread over the six
+  CHECK(fewer.validation_rows(0, 1, 1).inputs[0] == 151 + 3 * 8);
+}
+
+TEST_CASE("data that are too short say what was needed") {
+  const Folder folder;
+  const std::string text = counting_config(folder, 40, "");
+  has(data_error(text + "data.seq_len = 8\ndata.validation = 0\ntrain.batch = 5\n"),
+      "40 tokens to train on make 4 windows of 8 (expected at least 5, one batch: 41 tokens)");
+  has(data_error(text + "data.seq_len = 8\ndata.validation = 0.1\ntrain.batch = 2\n"),
+      "data.validation: too short: 4 tokens make 0 windows of 8");
+  has(data_error("data.text = [\"/nowhere\"]\n"), "/nowhere: there is no such file");
+  has(data_error("data.tokens = [\"/nowhere.npy\"]\nmodel.vocab = 10\n"),
+      "/nowhere.npy: cannot be read: No such file or directory");
+  has(data_error("data.tokens = [\"/tmp\"]\nmodel.vocab = 10\n"), "/tmp: is not a regular file");
+}
+
+TEST_CASE("a batch must divide over the data axes and their micro-batches") {
+  const std::string text = "data.text = [\"a\"]\ntrain.batch = 12\n";
+  check_batch_division(config_of(text), 4);
+  has(input_error([&] { check_batch_division(config_of(text), 5); }),
+      "run.toml:2: train.batch: 12 sequences do not divide over the 5 parts");
+  check_batch_division(config_of(text + "train.micro_batch = 3\n"), 4);
+  has(input_error([&] { check_batch_division(config_of(text + "train.micro_batch = 2\n"), 4); }),
+      "run.toml:3: train.micro_batch: 2 does not divide a rank's 3 sequences");
+}

@@ -1,0 +1,189 @@
+// Metrics, progress, tables and what the machine has.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "machine.hpp"
+#include "metrics.hpp"
+#include "progress.hpp"
+#include "support.hpp"
+#include "table.hpp"
+
+import tessera.base;
+
+using namespace tessera::app;
+using trainer_test::Folder;
+using trainer_test::read_file;
+
+namespace {
+
+StepMetrics step_of(std::int64_t step) {
+  StepMetrics m;
+  m.step = step;
+  m.loss = 1.0 / static_cast<double>(step + 2);
+  m.grad_norm = 0.1 + 0.2;
+  m.lr = 3e-4;
+  m.tokens_per_second = 8123.456789;
+  m.seconds = 0.5;
+  m.memory_bytes = 327155712;
+  return m;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+std::vector<int> steps_in(const std::filesystem::path& file) {
+  std::vector<int> steps;
+  for (const std::string& line : lines_of(read_file(file))) {
+    steps.push_back(nlohmann::json::parse(line).at("step").get<int>());
+  }
+  return steps;
+}
+
+}  // namespace
+
+TEST_CASE("metrics are JSON whose numbers read back as the same bits") {
+  StepMetrics m = step_of(3);
+  m.validation_loss = static_cast<double>(1.1F);
+  const auto json = nlohmann::json::parse(to_json(m));
+  CHECK(json["loss"].get<double>() == 0.2);
+  CHECK(json["grad_norm"].get<double>() == 0.1 + 0.2);
+  CHECK(static_cast<float>(json["validation_loss"].get<double>()) == 1.1F);
+  CHECK(json["memory_bytes"].get<std::uint64_t>() == 327155712U);
+  CHECK(json.size() == 8);
+  CHECK_FALSE(nlohmann::json::parse(to_json(step_of(1))).contains("validation_loss"));
+  m.loss = std::numeric_limits<double>::quiet_NaN();
+  CHECK(nlohmann::json::parse(to_json(m))["loss"].is_null());
+}
+
+TEST_CASE("a resumed run's metrics hold no step twice") {
+  const Folder folder;
+  const auto file = folder.path() / "runs" / "metrics.jsonl";
+  {
+    MetricsWriter writer(file, 0);
+    for (int step = 1; step <= 5; ++step) {
+      writer.write(step_of(step));
+    }
+  }
+  CHECK(steps_in(file) == std::vector<int>{1, 2, 3, 4, 5});
+  const std::string third = lines_of(read_file(file))[2];
+  std::FILE* torn = std::fopen(file.c_str(), "a");
+  std::fputs("{\"step\": 2, \"lo", torn);  // the process was killed while it wrote
+  std::fclose(torn);
+  {
+    MetricsWriter writer(file, 3);
+    CHECK(steps_in(file) == std::vector<int>{1, 2, 3});
+    writer.write(step_of(4));
+  }
+  CHECK(steps_in(file) == std::vector<int>{1, 2, 3, 4});
+  CHECK(lines_of(read_file(file))[2] == third);
+  {
+    MetricsWriter writer(file, 0);
+  }
+  CHECK(read_file(file).empty());
+  CHECK_FALSE(std::filesystem::exists(file.string() + ".new"));
+}
+
+TEST_CASE("metrics that cannot be written are an error of the run") {
+  const Folder folder;
+  const std::string file = folder.write("file", "x");
+  CHECK_THROWS_AS(MetricsWriter(file + "/metrics.jsonl", 0), tessera::Error);
+}
+
+TEST_CASE("elsewhere than on a terminal progress is a plain line every few steps") {
+  char* text = nullptr;
+  std::size_t size = 0;
+  std::FILE* out = open_memstream(&text, &size);
+  REQUIRE(out != nullptr);
+  {
+    Progress progress(0, 25, 10, out);
+    for (int step = 1; step <= 25; ++step) {
+      StepMetrics m = step_of(step);
+      if (step == 12) {
+        m.validation_loss = 1.5;
+      }
+      progress.step(m, 0.62);
+    }
+    progress.note("checkpoint saved");
+  }
+  std::fclose(out);
+  const auto lines = lines_of(text);
+  std::free(text);
+  REQUIRE(lines.size() == 6);
+  CHECK(lines[0] ==
+        "step  1/25  loss 0.3333  grad 0.3  8.12 k tokens/s  62% of GEMM  312.0 MiB  12 s left");
+  CHECK(lines[1].starts_with("step 10/25"));
+  CHECK(lines[2].find("validation 1.5000") != std::string::npos);
+  CHECK(lines[3].starts_with("step 20/25"));
+  CHECK(lines[4].starts_with("step 25/25"));
+  CHECK(lines[4].ends_with("0.0 s left"));
+  CHECK(lines[5] == "checkpoint saved");
+}
+
+TEST_CASE("a live line is cut to the terminal's width") {
+  CHECK(fit_line("step 1/10", 6) == "step 1");
+  CHECK(fit_line("step", 80) == "step");
+  CHECK(fit_line("step", 0).empty());
+}
+
+TEST_CASE("tables align their columns by characters") {
+  CHECK(format_table({{"a", "b", "c"}, {"länger", "x"}, {"", "", "last"}}, "") ==
+        "a       b  c\n"
+        "länger  x\n"
+        "           last\n");
+  CHECK(format_count(803) == "803");
+  CHECK(format_count(803712) == "804 k");
+  CHECK(format_count(6093000) == "6.09 M");
+  CHECK(format_count(1.24e9) == "1.24 B");
+  CHECK(format_count(9999999) == "10.0 M");
+  CHECK(format_duration(0.44) == "0.4 s");
+  CHECK(format_duration(59) == "59 s");
+  CHECK(format_duration(59.9) == "1:00");
+  CHECK(format_duration(3723) == "1:02:03");
+  CHECK(format_duration(-1) == "?");
+}
+
+TEST_CASE("this process's memory grows with what it touches") {
+  const Memory before = process_memory();
+  std::vector<char> block(64 << 20);
+  std::memset(block.data(), 1, block.size());
+  const Memory after = process_memory();
+  CHECK(block[12345] == 1);
+  CHECK(after.resident >= before.resident + (60U << 20));
+  CHECK(after.peak >= after.resident);
+}
+
+TEST_CASE("the machine's limits are told") {
+  const Machine here = look_at_machine();
+  CHECK(here.usable_cores >= 1);
+  CHECK(here.usable_cores <= here.cores);
+  CHECK(here.memory > (64U << 20));
+  CHECK(simd_of_flags("fpu avx2 fma avx512f") ==
+        std::vector<std::string>{"AVX2", "FMA", "AVX-512"});
+  Machine small;
+  small.cores = 8;
+  small.usable_cores = 8;
+  small.core_quota = 1.5;
+  small.memory = small.memory_available = 8ULL << 30;
+  small.shared_memory = small.shared_memory_free = 64 << 20;
+  std::string text;
+  for (const std::string& line : advice(small)) {
+    text += line + "\n";
+  }
+  CHECK(text.find("1.5 cores' time of 8") != std::string::npos);
+  CHECK(text.find("Up to 1 rank") != std::string::npos);
+  CHECK(text.find("No AVX2") != std::string::npos);
+  CHECK(text.find("/dev/shm has only 64.0 MiB") != std::string::npos);
+}

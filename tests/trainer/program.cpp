@@ -1,0 +1,99 @@
+// The program as a user meets it: exit codes, and where its words go.
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+using trainer_test::Folder;
+using trainer_test::read_file;
+
+namespace {
+
+struct Result {
+  int code = -1;
+  std::string out;
+  std::string error;
+};
+
+Result run(const std::string& arguments) {
+  const Folder folder;
+  const std::string out = (folder.path() / "out").string();
+  const std::string error = (folder.path() / "error").string();
+  const int status =
+      std::system((std::string(TESSERA_PROGRAM) + " " + arguments + " >" + out + " 2>" + error)
+                      .c_str());  // NOLINT(bugprone-command-processor)
+  return {WEXITSTATUS(status), read_file(out), read_file(error)};
+}
+
+void is_input_error(const std::string& arguments, const std::string& part) {
+  const Result result = run(arguments);
+  INFO(arguments << ": " << result.error);
+  CHECK(result.code == 2);
+  CHECK(result.out.empty());
+  CHECK(result.error.starts_with("error: "));
+  CHECK(result.error.find("error: ", 1) == std::string::npos);
+  CHECK(result.error.find(part) != std::string::npos);
+  CHECK(result.error.find('\x1b') == std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("every command has help, and the program its version") {
+  for (const char* arguments : {"--help", "train --help", "doctor --help", "keys --help"}) {
+    const Result result = run(arguments);
+    INFO(arguments);
+    CHECK(result.code == 0);
+    CHECK(result.out.find("Usage:") != std::string::npos);
+    CHECK(result.error.empty());
+  }
+  CHECK(run("--version").out.starts_with("tessera 0."));
+}
+
+TEST_CASE("wrong arguments are one error on stderr and exit code 2") {
+  is_input_error("", "subcommand");
+  is_input_error("trian x.toml", "trian: unknown command; did you mean 'train'?");
+  is_input_error("train", "CONFIG");
+  is_input_error("train --fast x.toml --dry-run", "--fast");
+  is_input_error("train /nowhere/x.toml --dry-run", "/nowhere/x.toml: the config cannot be read");
+}
+
+TEST_CASE("a dry run prints the plan and writes nothing") {
+  const Folder folder;
+  folder.write("a.txt", std::string(5000, 'a'));
+  const std::string config = folder.write("run.toml", R"([data]
+text = ["a.txt"]
+seq_len = 16
+[train]
+batch = 4
+[mesh]
+axes = ["shard"]
+shape = [2]
+)");
+  const Result result = run("train " + config + " --dry-run train.steps=7 model.dim=64");
+  INFO(result.error);
+  CHECK(result.code == 0);
+  CHECK(result.error.empty());
+  CHECK(result.out.find("shard 2 = 2 ranks") != std::string::npos);
+  CHECK(result.out.find("dim 64") != std::string::npos);
+  CHECK(result.out.find("7 of 64 tokens") != std::string::npos);
+  int entries = 0;
+  for ([[maybe_unused]] const auto& entry :
+       std::filesystem::recursive_directory_iterator(folder.path())) {
+    ++entries;
+  }
+  CHECK(entries == 2);
+  is_input_error("train " + config + " --dry-run train.steps=0", "train.steps: expected");
+  is_input_error("train " + config + " --dry-run data.seq_len=5000", "data: too short");
+  is_input_error("train " + config + " --dry-run --plugin /nowhere.so", "/nowhere.so");
+  is_input_error("train " + config + " --dry-run model.from=hf", "there is no such folder");
+}
+
+TEST_CASE("doctor tells what the machine has") {
+  const Result result = run("doctor");
+  CHECK(result.code == 0);
+  CHECK(result.out.find("/dev/shm") != std::string::npos);
+  CHECK(result.out.find("What limits what") != std::string::npos);
+}

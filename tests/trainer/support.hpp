@@ -1,0 +1,29 @@
+// What the trainer's tests share: a folder of their own, files, and the text of errors.
+#pragma once
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace trainer_test {
+
+/// A fresh folder that goes away with the object.
+class Folder {
+ public:
+  Folder();
+  Folder(Folder&&) = delete;
+  ~Folder();
+  const std::filesystem::path& path() const { return path_; }
+  /// Writes a file (with its folders) and returns its path.
+  std::string write(const std::string& name, std::string_view bytes) const;
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// The text of the Error (input) that `call` throws; "" if it throws none. Other errors pass.
+std::string input_error(const std::function<void()>& call);
+
+std::string read_file(const std::filesystem::path& path);
+
+}  // namespace trainer_test
