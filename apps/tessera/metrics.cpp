@@ -67,10 +67,18 @@ MetricsWriter::MetricsWriter(std::filesystem::path file, std::int64_t resumed_st
   if (path_.has_parent_path()) {
     std::filesystem::create_directories(path_.parent_path(), error);
   }
+  constexpr int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+  if (std::filesystem::exists(path_, error) && !std::filesystem::is_regular_file(path_, error)) {
+    file_ = ::open(path_.c_str(), flags, 0644);  // a pipe or a device keeps no lines
+    if (file_ < 0) {
+      cannot_write(path_, errno);
+    }
+    return;
+  }
   const std::string kept = resumed_step > 0 ? kept_lines(path_, resumed_step) : "";
   // The kept lines go to a new file that then takes the name: a crash here loses nothing.
   const std::filesystem::path fresh = path_.string() + ".new";
-  file_ = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+  file_ = ::open(fresh.c_str(), flags | O_TRUNC, 0644);
   if (file_ < 0) {
     cannot_write(path_, errno);
   }

@@ -1,4 +1,8 @@
 // Metrics, progress, tables and what the machine has.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -94,6 +98,22 @@ TEST_CASE("a resumed run's metrics hold no step twice") {
   }
   CHECK(read_file(file).empty());
   CHECK_FALSE(std::filesystem::exists(file.string() + ".new"));
+}
+
+TEST_CASE("metrics go into a pipe without replacing it") {
+  const Folder folder;
+  const std::string pipe = (folder.path() / "pipe").string();
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  {
+    MetricsWriter(pipe, 3).write(step_of(4));
+  }
+  char text[1000];
+  const auto count = ::read(reader, text, sizeof(text));
+  ::close(reader);
+  REQUIRE(count > 0);
+  CHECK(std::string(text, static_cast<std::size_t>(count)) == to_json(step_of(4)) + "\n");
+  CHECK(std::filesystem::is_fifo(pipe));
 }
 
 TEST_CASE("metrics that cannot be written are an error of the run") {
