@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -16,7 +14,10 @@ import tessera.placement;
 
 using namespace tessera;
 using Catch::Matchers::Contains;
+using simulation::all_layouts;
 using simulation::Array;
+using simulation::some_locals;
+using simulation::value_of;
 
 namespace {
 
@@ -27,73 +28,6 @@ std::string text_of_error(auto&& action) {
     return error.what();
   }
   return "no error";
-}
-
-/// All layouts of a mesh with these placements, in all shard orders.
-std::vector<Layout> all_layouts(const DeviceMesh& mesh, std::span<const Placement> kinds) {
-  std::vector<std::vector<Placement>> lists = {{}};
-  for (int axis = 0; axis < mesh.ndim(); ++axis) {
-    std::vector<std::vector<Placement>> longer;
-    for (const auto& list : lists) {
-      for (const Placement kind : kinds) {
-        longer.push_back(list);
-        longer.back().push_back(kind);
-      }
-    }
-    lists = std::move(longer);
-  }
-  std::vector<Layout> layouts;
-  std::vector<int> order(static_cast<std::size_t>(mesh.ndim()));
-  std::iota(order.begin(), order.end(), 0);
-  do {
-    for (const auto& list : lists) {
-      const Layout layout = Layout::make(mesh, list, order);
-      if (std::find(layouts.begin(), layouts.end(), layout) == layouts.end()) {
-        layouts.push_back(layout);
-      }
-    }
-  } while (std::next_permutation(order.begin(), order.end()));
-  return layouts;
-}
-
-/// What all ranks hold of a tensor whose value is unknown but fixed: on Partial axes each
-/// coordinate has terms of its own. Multiples of 144, so that averages over 2, 3 and 4 are exact.
-std::vector<Array> some_locals(const Layout& layout, const Dims& shape) {
-  std::vector<Array> held;
-  for (const int rank : layout.mesh().ranks()) {
-    const Dims at = *layout.mesh().coordinates_of(rank);
-    std::uint64_t seed = 7;
-    for (int axis = 0; axis < layout.ndim(); ++axis) {
-      const bool partial = layout.placement(axis).is_partial();
-      seed = hash_combine(seed, partial ? static_cast<std::uint64_t>(at[axis]) : 0);
-    }
-    Array global{shape, std::vector<double>(static_cast<std::size_t>(shape.product()))};
-    for (double& value : global.values) {
-      seed = hash_combine(seed, 1);
-      value = 144.0 * (static_cast<double>(seed % 9) - 4.0);
-    }
-    held.push_back(simulation::cut(global, layout, at));
-  }
-  return held;
-}
-
-/// The tensor that all ranks' arrays stand for.
-Array value_of(const Layout& layout, const std::vector<Array>& held, const Dims& shape) {
-  const std::vector<Array> whole = simulation::reduce_partials(layout, held);
-  Array global{shape, std::vector<double>(static_cast<std::size_t>(shape.product()), -1e9)};
-  std::size_t position = 0;
-  for (const int rank : layout.mesh().ranks()) {
-    const LocalPart part = local_part(shape, layout, rank);
-    const Array& own = whole[position++];
-    REQUIRE(own.shape == part.shape);
-    std::size_t next = 0;
-    for_each_run(shape, part, [&](std::int64_t first, std::int64_t length) {
-      for (std::int64_t i = 0; i < length; ++i) {
-        global.values[static_cast<std::size_t>(first + i)] = own.values[next++];
-      }
-    });
-  }
-  return global;
 }
 
 /// Carries out the plan on all ranks and compares with cutting the global tensor directly.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
+#include <span>
 #include <vector>
 
 namespace simulation {
@@ -193,6 +195,73 @@ inline std::vector<Array> reduce_partials(const Layout& layout, std::vector<Arra
     }
   }
   return held;
+}
+
+/// All layouts of a mesh with these placements, in all shard orders.
+inline std::vector<Layout> all_layouts(const DeviceMesh& mesh, std::span<const Placement> kinds) {
+  std::vector<std::vector<Placement>> lists = {{}};
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    std::vector<std::vector<Placement>> longer;
+    for (const auto& list : lists) {
+      for (const Placement kind : kinds) {
+        longer.push_back(list);
+        longer.back().push_back(kind);
+      }
+    }
+    lists = std::move(longer);
+  }
+  std::vector<Layout> layouts;
+  std::vector<int> order(static_cast<std::size_t>(mesh.ndim()));
+  std::iota(order.begin(), order.end(), 0);
+  do {
+    for (const auto& list : lists) {
+      const Layout layout = Layout::make(mesh, list, order);
+      if (std::find(layouts.begin(), layouts.end(), layout) == layouts.end()) {
+        layouts.push_back(layout);
+      }
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
+  return layouts;
+}
+
+/// What all ranks hold of a tensor whose value is unknown but fixed: on Partial axes each
+/// coordinate has terms of its own. Multiples of 144, so that averages over 2, 3 and 4 are exact.
+inline std::vector<Array> some_locals(const Layout& layout, const Dims& shape) {
+  std::vector<Array> held;
+  for (const int rank : layout.mesh().ranks()) {
+    const Dims at = *layout.mesh().coordinates_of(rank);
+    std::uint64_t seed = 7;
+    for (int axis = 0; axis < layout.ndim(); ++axis) {
+      const bool partial = layout.placement(axis).is_partial();
+      seed = tessera::hash_combine(seed, partial ? static_cast<std::uint64_t>(at[axis]) : 0);
+    }
+    Array global{shape, std::vector<double>(static_cast<std::size_t>(shape.product()))};
+    for (double& value : global.values) {
+      seed = tessera::hash_combine(seed, 1);
+      value = 144.0 * (static_cast<double>(seed % 9) - 4.0);
+    }
+    held.push_back(cut(global, layout, at));
+  }
+  return held;
+}
+
+/// The tensor that all ranks' arrays stand for.
+inline Array value_of(const Layout& layout, const std::vector<Array>& held, const Dims& shape) {
+  const std::vector<Array> whole = reduce_partials(layout, held);
+  Array global{shape, std::vector<double>(static_cast<std::size_t>(shape.product()), -1e9)};
+  std::size_t position = 0;
+  for (const int rank : layout.mesh().ranks()) {
+    const tessera::LocalPart part = tessera::local_part(shape, layout, rank);
+    const Array& own = whole[position++];
+    REQUIRE(own.shape == part.shape);
+    std::size_t next = 0;
+    tessera::for_each_run(shape, part, [&](std::int64_t first, std::int64_t length) {
+      for (std::int64_t i = 0; i < length; ++i) {
+        global.values[static_cast<std::size_t>(first + i)] = own.values[next++];
+      }
+    });
+  }
+  return global;
 }
 
 }  // namespace simulation
