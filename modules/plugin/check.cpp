@@ -11,6 +11,7 @@ module;
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>

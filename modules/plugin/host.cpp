@@ -4,6 +4,7 @@ module;
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -204,7 +205,7 @@ struct Host::State {
         text += fmt::format("; refused {}", text_of(found));
       }
     }
-    fail_input(std::move(text));
+    fail_input(text);
   }
 
   const Entry& find(std::string_view kind, std::string_view name) {
@@ -223,8 +224,10 @@ struct Host::State {
       if (refused.empty()) {
         not_found(kind, name);
       }
+      std::vector<std::string> reasons;
+      std::transform(refused.begin(), refused.end(), std::back_inserter(reasons), text_of);
       fail_input(
-          fmt::format("{} '{}': the plugin is refused: {}", kind, name, text_of(refused.front())));
+          fmt::format("{} '{}': the plugin is refused: {}", kind, name, fmt::join(reasons, "; ")));
     }
     for (const Found& other : usable) {
       if (other.stamp->digest != usable.front().stamp->digest) {

@@ -188,6 +188,7 @@ std::vector<std::string> refused_kinds(const Stamp& stamp) {
   std::vector<std::string> refusals;
   const std::vector<DeclaredKind> declared = declared_kinds();
   std::vector<std::string> names;
+  names.reserve(declared.size());
   for (const DeclaredKind& kind : declared) {
     names.push_back(kind.name);
   }

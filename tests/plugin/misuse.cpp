@@ -174,6 +174,19 @@ TEST_CASE("two files with one name are an error that names both") {
   CHECK(by_file.loaded().size() == 1);
 }
 
+TEST_CASE("a name whose only plugin is refused brings every reason") {
+  const Folder folder;
+  Content content = content_of("Hello");
+  content[content.size() / 2] ^= std::byte{4};
+  const std::string file = folder.write(content, "a.so");
+  chmod(file.c_str(), 0666);
+  plugin::Host host(only(folder.path.string()));
+  CHECK_THROWS_WITH(host.find<Greeter>("Hello"), Catch::Contains(file + ": the file") &&
+                                                     Catch::Contains("written by others") &&
+                                                     Catch::Contains("not as it was linked"));
+  CHECK(host.loaded().empty());
+}
+
 TEST_CASE("check finds everything, whatever the library does to its process") {
   plugin::declare_kind<Greeter>();
   const auto checked = [&](const std::string& how) {
