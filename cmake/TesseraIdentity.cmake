@@ -2,7 +2,7 @@
 # again at build time when one of them changes. Call it when all modules are known.
 function(tessera_write_build_identity)
   get_property(modules GLOBAL PROPERTY TESSERA_MODULES)
-  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/modules/*/include/tessera/*.h)
+  get_property(files GLOBAL PROPERTY TESSERA_HEADERS)
   foreach(module IN LISTS modules)
     get_target_property(interfaces tessera CXX_MODULE_SET_modules_${module})
     list(APPEND files ${interfaces})

@@ -26,7 +26,7 @@ install(TARGETS tessera tessera-stamp EXPORT TesseraTargets
 install(EXPORT TesseraTargets NAMESPACE Tessera:: DESTINATION ${tessera_package}
   CXX_MODULES_DIRECTORY modules)
 
-file(GLOB tessera_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/modules/*/include/tessera/*.h)
+get_property(tessera_headers GLOBAL PROPERTY TESSERA_HEADERS)
 install(FILES ${tessera_headers} ${PROJECT_BINARY_DIR}/generated/tessera/build_identity.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera)
 
