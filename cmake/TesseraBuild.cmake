@@ -6,6 +6,8 @@ set(CMAKE_CXX_SCAN_FOR_MODULES ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+include(GNUInstallDirs)
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}") # an installed program finds libtessera wherever the prefix is
 
 set(TESSERA_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
 add_compile_options(-fno-semantic-interposition)

@@ -139,3 +139,12 @@ TEST_CASE("the program's own factories stand beside the plugins'") {
       host.add<Greeter>("Hello", [](const std::string&) { return std::make_unique<Resident>(); }),
       Catch::Contains("registered by"));
 }
+
+TEST_CASE("the process has one host, configured before its first use") {
+  const Folder folder;
+  folder.copy("Hello", "a.so");
+  plugin::configure_host({{folder.path.string()}, false, false});
+  CHECK(plugin::host().find<Greeter>("Hello")("you")->greet() == "hello, you");
+  CHECK_THROWS_AS(plugin::configure_host({}), Error);
+  CHECK(plugin::host().loaded().size() == 1);
+}
