@@ -1,0 +1,87 @@
+// What the calls of kernels need of their operands: contiguous data, matrices within strides, the
+// C++ type of an element type; and the words of the checks that operators share.
+module;
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "kernels/half.hpp"
+#include "kernels/types.hpp"
+module tessera.ops:kernel_call;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera::ops {
+
+inline kernels::DType kernel_type(DType dtype) { return static_cast<kernels::DType>(dtype); }
+
+/// The type in which statistics of `dtype` are kept: f64 for f64, else f32.
+inline DType statistics_type(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+// Local tensors only; no operator is called, so no listener sees these.
+/// x itself when it is contiguous, else a copy.
+Tensor contiguous_operand(const Tensor& x);
+/// Copies x into `into`, both with their strides. The shapes are equal.
+void copy_into(const Tensor& into, const Tensor& x);
+/// x seen with dims d0 and d1 exchanged.
+Tensor transposed_operand(const Tensor& x, int d0, int d1);
+/// x seen with another shape; x is contiguous.
+Tensor reshaped_operand(const Tensor& x, const Dims& shape);
+/// x with only [start, start + length) of `dim`.
+Tensor narrowed_operand(const Tensor& x, int dim, std::int64_t start, std::int64_t length);
+/// x repeated to `shape`, aligned at the ends.
+Tensor expanded_operand(const Tensor& x, const Dims& shape);
+
+/// One matrix as the kernels take it: rows x columns with a row stride, or stored transposed.
+struct Matrix {
+  Tensor tensor;  // keeps a copy alive
+  std::int64_t stride = 0;
+  bool transposed = false;
+};
+/// The last two dims of x as a matrix; copied only when neither of them has stride 1.
+Matrix matrix_operand(const Tensor& x);
+/// All dims but the last of x as rows; copied only when they do not lie at one distance.
+Matrix rows_operand(const Tensor& x);
+
+/// "name: what".
+[[noreturn]] void refuse(const Call& call, const std::string& what);
+[[noreturn]] void refuse_type(std::string_view name, DType dtype);
+/// Errors: operand `i` has not `dims` dims.
+void check_dims(const Call& call, std::size_t i, int dims);
+/// Errors: operand `i` is present and has not this shape.
+void check_shape(const Call& call, std::size_t i, const Dims& shape);
+/// Errors: an operand is present and has not operand 0's type.
+void check_one_type(const Call& call);
+
+/// The shape without its last dim.
+Dims without_last(const Dims& shape);
+/// Adds Partial(sum) and Partial(avg) in the operands that `operands` has a bit for, the others
+/// Replicate, giving the same Partial in the results that `results` has a bit for.
+void pass_partial(const RuleContext& context, Strategies& strategies, unsigned operands,
+                  unsigned results = ~0U);
+
+/// Calls f with a value of the C++ type of a floating element type.
+template <class F>
+inline decltype(auto) visit_floating(DType dtype, std::string_view name, F&& f) {
+  switch (dtype) {
+    case DType::f32:
+      return f(float{});
+    case DType::f64:
+      return f(double{});
+    case DType::bf16:
+      return f(kernels::BFloat16{});
+    case DType::f16:
+      return f(kernels::Half{});
+    default:
+      refuse_type(name, dtype);
+  }
+}
+
+template <class T>
+inline T* pointer(const Tensor& x) {
+  return x ? static_cast<T*>(x.raw_data()) : nullptr;
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,278 @@
+// mm, bmm, addmm, and matmul, which is made of them.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "kernels/gemm.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+using rules::strategy;
+
+/// out = a b, plus out's own content when `accumulate`: matrices, or batches of them.
+void multiply(const Call& call, const Tensor& left, const Tensor& right, const Tensor& out,
+              bool accumulate) {
+  const Matrix a = matrix_operand(left);
+  const Matrix b = matrix_operand(right);
+  const int d = out.dims();
+  kernels::Gemm shape;
+  shape.trans_a = a.transposed;
+  shape.trans_b = b.transposed;
+  shape.m = out.shape()[d - 2];
+  shape.n = out.shape()[d - 1];
+  shape.k = left.shape()[d - 1];
+  shape.lda = a.stride;
+  shape.ldb = b.stride;
+  shape.ldc = shape.n;
+  if (d == 3) {
+    shape.batch = out.shape()[0];
+    shape.stride_a = a.tensor.strides()[0];
+    shape.stride_b = b.tensor.strides()[0];
+    shape.stride_c = shape.m * shape.n;
+  }
+  shape.accumulate = accumulate;
+  visit_floating(out.dtype(), call.op.name, [&]<class T>(T) {
+    kernels::gemm(shape, pointer<T>(a.tensor), pointer<T>(b.tensor), pointer<T>(out));
+  });
+}
+
+void check_product(const Call& call, std::size_t a, std::size_t b) {
+  check_one_type(call);
+  const Dims& left = call.in[a].shape();
+  const Dims& right = call.in[b].shape();
+  const int d = left.size();
+  if (left[d - 1] != right[d - 2] || (d == 3 && left[0] != right[0])) {
+    refuse(call, fmt::format("the shapes do not fit ({} x {})", to_string(left), to_string(right)));
+  }
+}
+
+// mm
+
+void mm_infer(const Call& call, ResultShapes& out) {
+  check_dims(call, 0, 2);
+  check_dims(call, 1, 2);
+  check_product(call, 0, 1);
+  out.push_back({Dims{call.in[0].shape()[0], call.in[1].shape()[1]}, call.in[0].dtype()});
+}
+
+void mm_cpu(const Call& call, std::span<Tensor> out) {
+  multiply(call, call.in[0], call.in[1], out[0], false);
+}
+
+void mm_rule(const RuleContext& context, Strategies& strategies) {
+  strategies.push_back(strategy({Shard(0), Replicate()}, {Shard(0)}));
+  strategies.push_back(strategy({Replicate(), Shard(1)}, {Shard(1)}));
+  strategies.push_back(strategy({Shard(1), Shard(0)}, {Partial()}));
+  pass_partial(context, strategies, 0b01);
+  pass_partial(context, strategies, 0b10);
+}
+
+void mm_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                 std::span<Tensor> out) {
+  if (context.needs(0)) {
+    out[0] = mm(grads[0], transpose(context.in[1], 0, 1));
+  }
+  if (context.needs(1)) {
+    out[1] = mm(transpose(context.in[0], 0, 1), grads[0]);
+  }
+}
+
+const Op& mm_op = register_op({
+    .schema = "mm(a, b)",
+    .infer = mm_infer,
+    .cpu = mm_cpu,
+    .rule = mm_rule,
+    .backward = mm_backward,
+    .saves_inputs = saves_all,
+    .about = "The product of two matrices.",
+});
+
+// bmm
+
+void bmm_infer(const Call& call, ResultShapes& out) {
+  check_dims(call, 0, 3);
+  check_dims(call, 1, 3);
+  check_product(call, 0, 1);
+  const Dims& a = call.in[0].shape();
+  out.push_back({Dims{a[0], a[1], call.in[1].shape()[2]}, call.in[0].dtype()});
+}
+
+void bmm_rule(const RuleContext& context, Strategies& strategies) {
+  strategies.push_back(strategy({Shard(0), Shard(0)}, {Shard(0)}));
+  strategies.push_back(strategy({Shard(1), Replicate()}, {Shard(1)}));
+  strategies.push_back(strategy({Replicate(), Shard(2)}, {Shard(2)}));
+  strategies.push_back(strategy({Shard(2), Shard(1)}, {Partial()}));
+  pass_partial(context, strategies, 0b01);
+  pass_partial(context, strategies, 0b10);
+}
+
+void bmm_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                  std::span<Tensor> out) {
+  if (context.needs(0)) {
+    out[0] = bmm(grads[0], transpose(context.in[1], 1, 2));
+  }
+  if (context.needs(1)) {
+    out[1] = bmm(transpose(context.in[0], 1, 2), grads[0]);
+  }
+}
+
+const Op& bmm_op = register_op({
+    .schema = "bmm(a, b)",
+    .infer = bmm_infer,
+    .cpu = mm_cpu,
+    .rule = bmm_rule,
+    .backward = bmm_backward,
+    .saves_inputs = saves_all,
+    .about = "Products of two batches of matrices.",
+});
+
+// addmm
+
+/// Whether the bias has its own values along `dim` of the result, and which of its dims that is.
+int bias_dim(const Tensor& bias, int dim) {
+  const int d = dim - (2 - bias.dims());
+  return d >= 0 && bias.shape()[d] != 1 ? d : -1;
+}
+
+void addmm_infer(const Call& call, ResultShapes& out) {
+  check_dims(call, 1, 2);
+  check_dims(call, 2, 2);
+  check_product(call, 1, 2);
+  const Dims shape{call.in[1].shape()[0], call.in[2].shape()[1]};
+  const Tensor& bias = call.in[0];
+  bool fits = bias.dims() <= 2;
+  for (int d = 0; fits && d < bias.dims(); ++d) {
+    fits = bias.shape()[d] == 1 || bias.shape()[d] == shape[d + 2 - bias.dims()];
+  }
+  if (!fits) {
+    refuse(call, fmt::format("bias cannot be broadcast to the product (expected {}, got {})",
+                             to_string(shape), to_string(bias.shape())));
+  }
+  out.push_back({shape, call.in[1].dtype()});
+}
+
+void addmm_cpu(const Call& call, std::span<Tensor> out) {
+  copy_into(out[0], expanded_operand(call.in[0], out[0].shape()));
+  multiply(call, call.in[1], call.in[2], out[0], true);
+}
+
+void addmm_rule(const RuleContext& context, Strategies& strategies) {
+  const auto bias = [&](int dim) {
+    const int d = bias_dim(context.call.in[0], dim);
+    return d < 0 ? Replicate() : Shard(d);
+  };
+  strategies.push_back(strategy({bias(0), Shard(0), Replicate()}, {Shard(0)}));
+  strategies.push_back(strategy({bias(1), Replicate(), Shard(1)}, {Shard(1)}));
+  strategies.push_back(strategy({Partial(), Shard(1), Shard(0)}, {Partial()}));
+  pass_partial(context, strategies, 0b011);
+  pass_partial(context, strategies, 0b101);
+}
+
+void addmm_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                    std::span<Tensor> out) {
+  if (context.needs(0)) {
+    const Dims& bias = context.in_shapes[0];
+    Tensor d = grads[0];
+    for (int dim = 0; dim < 2; ++dim) {
+      const int of_bias = dim - (2 - bias.size());
+      if (of_bias < 0) {
+        d = sum(d, Dims{0});
+      } else if (bias[of_bias] == 1 && grads[0].shape()[dim] != 1) {
+        d = sum(d, Dims{of_bias}, true);
+      }
+    }
+    out[0] = d;
+  }
+  if (context.needs(1)) {
+    out[1] = mm(grads[0], transpose(context.in[2], 0, 1));
+  }
+  if (context.needs(2)) {
+    out[2] = mm(transpose(context.in[1], 0, 1), grads[0]);
+  }
+}
+
+const Op& addmm_op = register_op({
+    .schema = "addmm(bias, a, b)",
+    .infer = addmm_infer,
+    .cpu = addmm_cpu,
+    .rule = addmm_rule,
+    .backward = addmm_backward,
+    .saves_inputs = 0b110,
+    .about = "The product of two matrices, plus a bias that broadcasts.",
+});
+
+/// The leading dims of both, broadcast.
+Dims broadcast_batch(const Tensor& a, const Tensor& b) {
+  const int dims = std::max(a.dims(), b.dims()) - 2;
+  Dims batch = Dims::filled(dims, 1);
+  for (const Tensor* t : {&a, &b}) {
+    const int front = dims - (t->dims() - 2);
+    for (int d = front; d < dims; ++d) {
+      const std::int64_t extent = t->shape()[d - front];
+      if (extent != 1 && batch[d] != 1 && batch[d] != extent) {
+        fail(fmt::format("matmul: the batches do not broadcast ({} x {})", to_string(a.shape()),
+                         to_string(b.shape())));
+      }
+      batch[d] = extent != 1 ? extent : batch[d];
+    }
+  }
+  return batch;
+}
+
+/// x [..., r, c] with its batch broadcast, as one batch: [product of batch, r, c].
+Tensor as_one_batch(const Tensor& x, const Dims& batch) {
+  Dims shape = batch;
+  shape.push_back(x.size(-2));
+  shape.push_back(x.size(-1));
+  return reshape(expand(x, shape), Dims{batch.product(), x.size(-2), x.size(-1)});
+}
+
+}  // namespace
+
+Tensor mm(const Tensor& a, const Tensor& b) { return call_one(mm_op, {a, b}); }
+Tensor bmm(const Tensor& a, const Tensor& b) { return call_one(bmm_op, {a, b}); }
+Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b) {
+  return call_one(addmm_op, {bias, a, b});
+}
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  if (a.dims() == 0 || b.dims() == 0) {
+    fail(fmt::format("matmul: an operand has no dims ({} x {}); use mul", to_string(a.shape()),
+                     to_string(b.shape())));
+  }
+  // A vector is a matrix of one row (left) or one column (right), whose dim goes away again.
+  if (a.dims() == 1) {
+    const Tensor product = matmul(unsqueeze(a, 0), b);
+    return squeeze(product, b.dims() == 1 ? 0 : -2);
+  }
+  if (b.dims() == 1) {
+    return squeeze(matmul(a, unsqueeze(b, 1)), -1);
+  }
+  if (a.dims() == 2 && b.dims() == 2) {
+    return mm(a, b);
+  }
+  if (b.dims() == 2) {
+    return linear(a, transpose(b, 0, 1));  // rows of any leading dims, none of them flattened
+  }
+  if (a.size(-1) != b.size(-2)) {
+    fail(fmt::format("matmul: the shapes do not fit ({} x {})", to_string(a.shape()),
+                     to_string(b.shape())));
+  }
+  const Dims batch = broadcast_batch(a, b);
+  Dims shape = batch;
+  shape.push_back(a.size(-2));
+  shape.push_back(b.size(-1));
+  return reshape(bmm(as_one_batch(a, batch), as_one_batch(b, batch)), shape);
+}
+
+}  // namespace tessera::ops
