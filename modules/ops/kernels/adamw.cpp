@@ -63,7 +63,8 @@ void sgd(const Sgd& options, std::int64_t count, C* parameter, const Gradient* g
         const auto g = load_some(gradient + i, rest) * scale + p * decay;
         auto update = g;
         if (buffered) {
-          const auto b = options.first_step ? g : load_some(momentum_buffer + i, rest) * momentum + g;
+          const auto b =
+              options.first_step ? g : load_some(momentum_buffer + i, rest) * momentum + g;
           store_some(momentum_buffer + i, rest, b);
           update = options.nesterov ? g + b * momentum : b;
         }

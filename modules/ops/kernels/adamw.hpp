@@ -18,9 +18,9 @@ struct AdamW {
 };
 
 /// As torch.optim.AdamW: p *= 1 - lr wd; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
-/// p -= lr / (1 - b1^step) * m / (sqrt(v) / sqrt(1 - b2^step) + eps). Bias corrections are in double.
-/// All arrays have `count` elements and alias none of the others.
-/// Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization (2019).
+/// p -= lr / (1 - b1^step) * m / (sqrt(v) / sqrt(1 - b2^step) + eps). Bias corrections are in
+/// double. All arrays have `count` elements and alias none of the others. Source: Loshchilov and
+/// Hutter, Decoupled Weight Decay Regularization (2019).
 template <class C, class Gradient>
 void adamw(const AdamW& options, std::int64_t count, C* parameter, const Gradient* gradient,
            C* exp_avg, C* exp_avg_sq);

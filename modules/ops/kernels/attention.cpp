@@ -29,8 +29,8 @@ struct Forward {
   C sum[kQueryTile];
 };
 
-/// Turns scores into exp(scores - maximum) with the running maximum and sum of each query brought up to
-/// date; the output so far shrinks where a maximum grew.
+/// Turns scores into exp(scores - maximum) with the running maximum and sum of each query brought
+/// up to date; the output so far shrinks where a maximum grew.
 template <class C>
 [[gnu::always_inline]] inline void online_softmax(const TilePair& pair, C scale, Forward<C>& work) {
   using V = simd::Vector<C>;
@@ -42,15 +42,18 @@ template <class C>
     std::int64_t seen = pair.keys;
     std::int64_t whole = pair.keys;
     if (!pair.full()) {
-      seen = std::clamp<std::int64_t>(pair.last_key_of_first + column + kLanes - pair.key, 0, pair.keys);
-      whole = std::clamp<std::int64_t>(pair.last_key_of_first + column + 1 - pair.key, 0, pair.keys);
+      seen = std::clamp<std::int64_t>(pair.last_key_of_first + column + kLanes - pair.key, 0,
+                                      pair.keys);
+      whole =
+          std::clamp<std::int64_t>(pair.last_key_of_first + column + 1 - pair.key, 0, pair.keys);
     }
     if (seen == 0) {
       for (std::int64_t j = 0; j < pair.keys; ++j) simd::store(scores + j * kQueryTile, V{});
       continue;
     }
     V top = simd::splat<V>(kMinusInfinity);
-    for (std::int64_t j = 0; j < whole; ++j) top = simd::maximum(simd::load(scores + j * kQueryTile), top);
+    for (std::int64_t j = 0; j < whole; ++j)
+      top = simd::maximum(simd::load(scores + j * kQueryTile), top);
     for (std::int64_t j = whole; j < seen; ++j) {
       const V score = simd::select<V>(sees<V>(pair, j, column), simd::load(scores + j * kQueryTile),
                                       simd::splat<V>(kMinusInfinity));
@@ -75,7 +78,8 @@ template <class C>
       const C factor = shrink[query - column];
       if (factor == C{1}) continue;
       C* row = work.out.data() + query * work.width;
-      for (std::int64_t i = 0; i < work.width; i += kLanes) simd::store(row + i, simd::load(row + i) * factor);
+      for (std::int64_t i = 0; i < work.width; i += kLanes)
+        simd::store(row + i, simd::load(row + i) * factor);
     }
   }
 }
@@ -87,12 +91,12 @@ template <class Isa, class C>
   constexpr std::int64_t kStep = 12;
   for (std::int64_t query = 0; query < pair.queries;) {
     const std::int64_t count = pair.full() ? pair.queries : std::min(kStep, pair.queries - query);
-    const std::int64_t seen = std::clamp<std::int64_t>(
-        pair.last_key_of_first + query + count - pair.key, 0, pair.keys);
-    tile::product<true>(isa, tile::Product<C>{count, work.width, pair.full() ? pair.keys : seen,
-                                              work.scores.data() + query, 1, kQueryTile, values.data,
-                                              values.stride, work.out.data() + query * work.width,
-                                              work.width});
+    const std::int64_t seen =
+        std::clamp<std::int64_t>(pair.last_key_of_first + query + count - pair.key, 0, pair.keys);
+    tile::product<true>(
+        isa, tile::Product<C>{count, work.width, pair.full() ? pair.keys : seen,
+                              work.scores.data() + query, 1, kQueryTile, values.data, values.stride,
+                              work.out.data() + query * work.width, work.width});
     query += count;
   }
 }
@@ -120,17 +124,22 @@ void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides
         const std::int64_t last_key = last_key_of_query_0(shape) + query;
         const std::int64_t keys_end = std::clamp<std::int64_t>(last_key + queries, 0, shape.keys);
         const std::int64_t kv_head = head / shape.group;
-        const T* q_tile = q + entry * q_strides.batch + query * q_strides.time + head * q_strides.head;
+        const T* q_tile =
+            q + entry * q_strides.batch + query * q_strides.time + head * q_strides.head;
         transpose_tile(q_tile, q_strides.time, queries, head_dim, work.queries.data());
         std::fill(work.out.begin(), work.out.end(), C{0});
         std::fill(work.maximum, work.maximum + kQueryTile, -std::numeric_limits<C>::infinity());
         std::fill(work.sum, work.sum + kQueryTile, C{0});
         for (std::int64_t key = 0; key < keys_end; key += kKeyTile) {
           const TilePair pair{query, queries, key, std::min(kKeyTile, keys_end - key), last_key};
-          const T* k_tile = k + entry * k_strides.batch + key * k_strides.time + kv_head * k_strides.head;
-          const T* v_tile = v + entry * v_strides.batch + key * v_strides.time + kv_head * v_strides.head;
-          const Rows<C> keys = as_rows<C>(k_tile, k_strides.time, pair.keys, head_dim, work.keys.data());
-          const Rows<C> values = as_rows<C>(v_tile, v_strides.time, pair.keys, head_dim, work.values.data());
+          const T* k_tile =
+              k + entry * k_strides.batch + key * k_strides.time + kv_head * k_strides.head;
+          const T* v_tile =
+              v + entry * v_strides.batch + key * v_strides.time + kv_head * v_strides.head;
+          const Rows<C> keys =
+              as_rows<C>(k_tile, k_strides.time, pair.keys, head_dim, work.keys.data());
+          const Rows<C> values =
+              as_rows<C>(v_tile, v_strides.time, pair.keys, head_dim, work.values.data());
           dots(isa, pair, head_dim, keys, work.queries.data(), work.scores.data());
           online_softmax<C>(pair, static_cast<C>(shape.scale), work);
           add_values(isa, pair, values, work);
@@ -138,11 +147,14 @@ void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides
         for (std::int64_t i = 0; i < queries; ++i) {
           const C sum = work.sum[i];
           const C factor = sum > C{0} ? C{1} / sum : C{0};
-          T* row = out + entry * out_strides.batch + (query + i) * out_strides.time + head * out_strides.head;
+          T* row = out + entry * out_strides.batch + (query + i) * out_strides.time +
+                   head * out_strides.head;
           for (std::int64_t d = 0; d < head_dim; ++d) {
-            row[d] = static_cast<T>(work.out[static_cast<std::size_t>(i * work.width + d)] * factor);
+            row[d] =
+                static_cast<T>(work.out[static_cast<std::size_t>(i * work.width + d)] * factor);
           }
-          log_sum_exp[(entry * heads + head) * shape.queries + query + i] = work.maximum[i] + std::log(sum);
+          log_sum_exp[(entry * heads + head) * shape.queries + query + i] =
+              work.maximum[i] + std::log(sum);
         }
       }
     });

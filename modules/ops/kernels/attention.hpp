@@ -20,10 +20,10 @@ struct AttentionStrides {
   }
 };
 
-/// q and out: [batch, queries, kv_heads * group, head_dim]; k and v: [batch, keys, kv_heads, head_dim].
-/// Query head h reads key/value head h / group. Query i sees the keys j <= i + keys - queries when
-/// causal (so a cache of earlier keys may precede), else all keys. A query that sees no key gives 0, and
-/// a log-sum-exp of minus infinity. Any head_dim from 1 to 512 works.
+/// q and out: [batch, queries, kv_heads * group, head_dim]; k and v: [batch, keys, kv_heads,
+/// head_dim]. Query head h reads key/value head h / group. Query i sees the keys j <= i + keys -
+/// queries when causal (so a cache of earlier keys may precede), else all keys. A query that sees
+/// no key gives 0, and a log-sum-exp of minus infinity. Any head_dim from 1 to 512 works.
 struct AttentionShape {
   std::int64_t batch = 0;
   std::int64_t queries = 0;
@@ -35,9 +35,9 @@ struct AttentionShape {
   bool causal = true;
 };
 
-/// out = softmax(scale q k^T) v and log_sum_exp [batch, heads, queries] of the scaled scores, contiguous.
-/// Compute<T> is float, and double for double. The output aliases no input.
-/// Source: Dao, FlashAttention-2 (2023), algorithm 1.
+/// out = softmax(scale q k^T) v and log_sum_exp [batch, heads, queries] of the scaled scores,
+/// contiguous. Compute<T> is float, and double for double. The output aliases no input. Source:
+/// Dao, FlashAttention-2 (2023), algorithm 1.
 template <class T, class Lse>
 void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides q_strides,
                        const T* k, AttentionStrides k_strides, const T* v,
@@ -66,8 +66,8 @@ struct AttentionGradient {
   AttentionStrides dv_strides;
 };
 
-/// Gradients of attention_forward, from probabilities recomputed in tiles; sums over the query heads
-/// of a group are in head order. Source: FlashAttention-2, algorithm 2.
+/// Gradients of attention_forward, from probabilities recomputed in tiles; sums over the query
+/// heads of a group are in head order. Source: FlashAttention-2, algorithm 2.
 template <class T, class Lse>
 void attention_backward(const AttentionShape& shape, const AttentionGradient<T, Lse>& arguments);
 

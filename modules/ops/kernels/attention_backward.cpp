@@ -1,5 +1,4 @@
 #include "attention.hpp"
-
 #include "attention_tiles.hpp"
 #include "parallel.hpp"
 
@@ -13,8 +12,8 @@ std::vector<C> buffer(std::int64_t count) {
   return std::vector<C>(static_cast<std::size_t>(count));
 }
 
-/// Scratch of one task: a key/value head of one batch entry. What depends on queries is kept for the
-/// whole length, as every tile of keys needs it.
+/// Scratch of one task: a key/value head of one batch entry. What depends on queries is kept for
+/// the whole length, as every tile of keys needs it.
 template <class C>
 struct Backward {
   Backward(const AttentionShape& shape, std::int64_t tiles)
@@ -77,7 +76,8 @@ template <class C>
   }
 }
 
-/// result[j] += sum over queries of weights[j, query] rows[query], for the queries that see the keys.
+/// result[j] += sum over queries of weights[j, query] rows[query], for the queries that see the
+/// keys.
 template <class Isa, class C>
 [[gnu::always_inline]] inline void add_to_keys(Isa isa, const TilePair& pair, std::int64_t width,
                                                const C* weights, const Rows<C>& rows, C* result) {
@@ -102,28 +102,32 @@ template <class Isa, class C>
   constexpr std::int64_t kStep = 12;
   for (std::int64_t query = 0; query < pair.queries;) {
     const std::int64_t count = pair.full() ? pair.queries : std::min(kStep, pair.queries - query);
-    const std::int64_t seen = pair.full() ? pair.keys
-                                          : std::clamp<std::int64_t>(pair.last_key_of_first + query + count - pair.key,
-                                                                     0, pair.keys);
-    tile::product<true>(isa, tile::Product<C>{count, width, seen, ds + query, 1, kQueryTile, keys.data,
-                                              keys.stride, dq + query * width, width});
+    const std::int64_t seen =
+        pair.full() ? pair.keys
+                    : std::clamp<std::int64_t>(pair.last_key_of_first + query + count - pair.key, 0,
+                                               pair.keys);
+    tile::product<true>(isa, tile::Product<C>{count, width, seen, ds + query, 1, kQueryTile,
+                                              keys.data, keys.stride, dq + query * width, width});
     query += count;
   }
 }
 
 template <class C, class T>
 [[gnu::always_inline]] inline void write_rows(const C* x, std::int64_t width, std::int64_t count,
-                                              std::int64_t head_dim, T* target, std::int64_t stride) {
+                                              std::int64_t head_dim, T* target,
+                                              std::int64_t stride) {
   for (std::int64_t row = 0; row < count; ++row) {
-    for (std::int64_t d = 0; d < head_dim; ++d) target[row * stride + d] = static_cast<T>(x[row * width + d]);
+    for (std::int64_t d = 0; d < head_dim; ++d)
+      target[row * stride + d] = static_cast<T>(x[row * width + d]);
   }
 }
 
 /// All gradients of one key/value head of one batch entry.
 template <class Isa, class T, class C>
 [[gnu::always_inline]] inline void head_gradients(Isa isa, const AttentionShape& shape,
-                                                  const AttentionGradient<T, C>& x, std::int64_t entry,
-                                                  std::int64_t kv_head, Backward<C>& work) {
+                                                  const AttentionGradient<T, C>& x,
+                                                  std::int64_t entry, std::int64_t kv_head,
+                                                  Backward<C>& work) {
   const std::int64_t head_dim = shape.head_dim;
   const std::int64_t heads = shape.kv_heads * shape.group;
   const std::int64_t width = work.width;
@@ -149,7 +153,8 @@ template <class Isa, class T, class C>
           if (stored > -std::numeric_limits<C>::infinity()) lse = stored;
           const T* out = at(x.out, x.out_strides, query + i, head);
           const T* dout = at(x.dout, x.dout_strides, query + i, head);
-          for (std::int64_t d = 0; d < head_dim; ++d) delta += static_cast<C>(out[d]) * static_cast<C>(dout[d]);
+          for (std::int64_t d = 0; d < head_dim; ++d)
+            delta += static_cast<C>(out[d]) * static_cast<C>(dout[d]);
         }
         work.lse[static_cast<std::size_t>(at_row + i)] = lse;
         work.delta[static_cast<std::size_t>(at_row + i)] = delta;
@@ -158,10 +163,10 @@ template <class Isa, class T, class C>
   }
   for (std::int64_t key = 0; key < shape.keys; key += kKeyTile) {
     const std::int64_t key_count = std::min(kKeyTile, shape.keys - key);
-    const Rows<C> keys =
-        as_rows<C>(at(x.k, x.k_strides, key, kv_head), x.k_strides.time, key_count, head_dim, work.keys.data());
-    const Rows<C> values =
-        as_rows<C>(at(x.v, x.v_strides, key, kv_head), x.v_strides.time, key_count, head_dim, work.values.data());
+    const Rows<C> keys = as_rows<C>(at(x.k, x.k_strides, key, kv_head), x.k_strides.time, key_count,
+                                    head_dim, work.keys.data());
+    const Rows<C> values = as_rows<C>(at(x.v, x.v_strides, key, kv_head), x.v_strides.time,
+                                      key_count, head_dim, work.values.data());
     std::fill(work.dk.begin(), work.dk.end(), C{0});
     std::fill(work.dv.begin(), work.dv.end(), C{0});
     for (std::int64_t member = 0; member < shape.group; ++member) {
@@ -171,10 +176,11 @@ template <class Isa, class T, class C>
                             last_key_of_query_0(shape) + query};
         if (pair.last_key_of_first + pair.queries <= key) continue;  // all of it lies in the future
         const std::int64_t at_row = member * work.length + query;
-        const Rows<C> queries = as_rows<C>(at(x.q, x.q_strides, query, head), x.q_strides.time, pair.queries,
-                                           head_dim, work.queries.data());
-        const Rows<C> douts = as_rows<C>(at(x.dout, x.dout_strides, query, head), x.dout_strides.time,
-                                         pair.queries, head_dim, work.douts.data());
+        const Rows<C> queries = as_rows<C>(at(x.q, x.q_strides, query, head), x.q_strides.time,
+                                           pair.queries, head_dim, work.queries.data());
+        const Rows<C> douts =
+            as_rows<C>(at(x.dout, x.dout_strides, query, head), x.dout_strides.time, pair.queries,
+                       head_dim, work.douts.data());
         C* p = work.p.data();
         C* ds = work.ds.data();
         dots(isa, pair, head_dim, keys, work.q_transposed.data() + at_row * head_dim, p);
@@ -186,8 +192,10 @@ template <class Isa, class T, class C>
         add_to_queries(isa, pair, width, ds, keys, work.dq.data() + at_row * width);
       }
     }
-    write_rows(work.dk.data(), width, key_count, head_dim, at(x.dk, x.dk_strides, key, kv_head), x.dk_strides.time);
-    write_rows(work.dv.data(), width, key_count, head_dim, at(x.dv, x.dv_strides, key, kv_head), x.dv_strides.time);
+    write_rows(work.dk.data(), width, key_count, head_dim, at(x.dk, x.dk_strides, key, kv_head),
+               x.dk_strides.time);
+    write_rows(work.dv.data(), width, key_count, head_dim, at(x.dv, x.dv_strides, key, kv_head),
+               x.dv_strides.time);
   }
   for (std::int64_t member = 0; member < shape.group; ++member) {
     write_rows(work.dq.data() + member * work.length * width, width, shape.queries, head_dim,

@@ -1,7 +1,7 @@
 #pragma once
-// What attention.cpp and attention_backward.cpp share: tile sizes, copies into padded tiles, and the
-// tile of scores, which is kept transposed (keys down, queries across), so that the softmax over keys goes
-// lane by lane and keys and values are read where they lie.
+// What attention.cpp and attention_backward.cpp share: tile sizes, copies into padded tiles, and
+// the tile of scores, which is kept transposed (keys down, queries across), so that the softmax
+// over keys goes lane by lane and keys and values are read where they lie.
 
 #include <algorithm>
 #include <cstdint>
@@ -53,13 +53,15 @@ template <class C, class T>
 
 /// target[i, query] = x[query, i] for a tile of queries; columns from `count` on are zero.
 template <class C, class T>
-[[gnu::always_inline]] inline void transpose_tile(const T* x, std::int64_t stride, std::int64_t count,
-                                                  std::int64_t head_dim, C* target) {
+[[gnu::always_inline]] inline void transpose_tile(const T* x, std::int64_t stride,
+                                                  std::int64_t count, std::int64_t head_dim,
+                                                  C* target) {
   for (std::int64_t i = 0; i < head_dim; ++i) {
     for (std::int64_t query = 0; query < count; ++query) {
       target[i * kQueryTile + query] = static_cast<C>(x[query * stride + i]);
     }
-    for (std::int64_t query = count; query < kQueryTile; ++query) target[i * kQueryTile + query] = C{0};
+    for (std::int64_t query = count; query < kQueryTile; ++query)
+      target[i * kQueryTile + query] = C{0};
   }
 }
 
@@ -83,8 +85,8 @@ struct TilePair {
   [[nodiscard]] bool full() const { return key + keys - 1 <= last_key_of_first; }
 };
 
-/// result[j, query] = k[j] . q[query] for the columns that see key j (rounded down to full vectors).
-/// `left` are rows of head_dim, `right` a transposed tile.
+/// result[j, query] = k[j] . q[query] for the columns that see key j (rounded down to full
+/// vectors). `left` are rows of head_dim, `right` a transposed tile.
 template <class Isa, class C>
 [[gnu::always_inline]] inline void dots(Isa isa, const TilePair& pair, std::int64_t head_dim,
                                         const Rows<C>& left, const C* right, C* result) {
@@ -94,9 +96,10 @@ template <class Isa, class C>
     const std::int64_t count = pair.full() ? pair.keys : std::min(kStep, pair.keys - j);
     const std::int64_t columns = padded<C>(pair.queries) - column;
     if (columns > 0) {
-      tile::product<false>(isa, tile::Product<C>{count, columns, head_dim, left.data + j * left.stride,
-                                                 left.stride, 1, right + column, kQueryTile,
-                                                 result + j * kQueryTile + column, kQueryTile});
+      tile::product<false>(
+          isa, tile::Product<C>{count, columns, head_dim, left.data + j * left.stride, left.stride,
+                                1, right + column, kQueryTile, result + j * kQueryTile + column,
+                                kQueryTile});
     }
     j += count;
   }

@@ -21,8 +21,8 @@ struct MaximumAndSum {
   C sum;  // of exp(x - maximum)
 };
 
-/// In one pass: each lane keeps a running maximum and a sum, which shrinks where the maximum grows. Chunks
-/// of four vectors share one step of that.
+/// In one pass: each lane keeps a running maximum and a sum, which shrinks where the maximum grows.
+/// Chunks of four vectors share one step of that.
 template <class T>
 [[gnu::always_inline]] inline MaximumAndSum<Compute<T>> scan(std::int64_t n, const T* x) {
   using C = Compute<T>;
@@ -127,7 +127,8 @@ void cross_entropy_backward(const CrossEntropyShape& shape, const T* logits,
         // Taken before the row is overwritten, which may be in place.
         const C picked = counts ? static_cast<C>(x[at]) : C{0};
         for (std::int64_t i = 0; i < n; i += kLanes<T>) {
-          simd::store_some(out + i, n - i, simd::exp(load_some(x + i, n - i) - log_sum_exp[row]) * dloss[row]);
+          simd::store_some(out + i, n - i,
+                           simd::exp(load_some(x + i, n - i) - log_sum_exp[row]) * dloss[row]);
         }
         if (counts) out[at] = static_cast<T>(std::expm1(picked - log_sum_exp[row]) * dloss[row]);
       }

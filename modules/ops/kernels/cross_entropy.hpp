@@ -25,16 +25,17 @@ std::int64_t cross_entropy_forward(const CrossEntropyShape& shape, const T* logi
                                    Compute<T>* log_sum_exp);
 
 /// For a sharded vocabulary: of this part, maximum[r], sum[r] = sum of exp(logits - maximum), and
-/// picked[r], the target's logit, 0 where the target is ignored or lies in another part. The whole's:
-/// M = max of maxima, log_sum_exp = M + log(sum of sum * exp(maximum - M)), loss = that - sum of picked.
-/// With vocab = 0 maximum is -infinity and sum 0.
+/// picked[r], the target's logit, 0 where the target is ignored or lies in another part. The
+/// whole's: M = max of maxima, log_sum_exp = M + log(sum of sum * exp(maximum - M)), loss = that -
+/// sum of picked. With vocab = 0 maximum is -infinity and sum 0.
 template <class T>
 void cross_entropy_partial(const CrossEntropyShape& shape, const T* logits,
                            const std::int64_t* targets, Compute<T>* maximum, Compute<T>* sum,
                            Compute<T>* picked);
 
-/// dlogits[r, v] = (exp(logits[r, v] - log_sum_exp[r]) - [vocab_start + v == target[r]]) * dloss[r], and
-/// 0 in ignored rows, with the log_sum_exp of the whole vocabulary. dlogits may be logits.
+/// dlogits[r, v] = (exp(logits[r, v] - log_sum_exp[r]) - [vocab_start + v == target[r]]) *
+/// dloss[r], and 0 in ignored rows, with the log_sum_exp of the whole vocabulary. dlogits may be
+/// logits.
 template <class T>
 void cross_entropy_backward(const CrossEntropyShape& shape, const T* logits,
                             const std::int64_t* targets, const Compute<T>* log_sum_exp,

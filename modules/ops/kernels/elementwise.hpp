@@ -1,6 +1,7 @@
 #pragma once
-// The driver of the pointwise kernels: operands that are contiguous, strided, one repeated value, or 16 bits
-// wide are brought, a block at a time, into contiguous arrays of the type that is computed in.
+// The driver of the pointwise kernels: operands that are contiguous, strided, one repeated value,
+// or 16 bits wide are brought, a block at a time, into contiguous arrays of the type that is
+// computed in.
 
 #include <array>
 #include <cstdint>
@@ -15,8 +16,8 @@ namespace tessera::kernels::elementwise {
 inline constexpr std::int64_t kBlock = 512;
 inline constexpr std::int64_t kGrain = 1 << 15;
 
-/// Extents and the strides of N arrays, without dims of extent 1 and with dims joined where all of the
-/// arrays allow it.
+/// Extents and the strides of N arrays, without dims of extent 1 and with dims joined where all of
+/// the arrays allow it.
 template <std::size_t N>
 struct Collapsed {
   int dims = 0;
@@ -61,8 +62,8 @@ class Access {
   /// Contiguous and of the type that is computed in: blocks need no buffer.
   [[nodiscard]] bool direct() const { return kind_ == Kind::contiguous && !narrow(); }
 
-  /// `count` (<= kBlock unless direct) elements from number `first` on, as an array of compute type: the
-  /// elements themselves, or `buffer` (kBlock * 8 bytes).
+  /// `count` (<= kBlock unless direct) elements from number `first` on, as an array of compute
+  /// type: the elements themselves, or `buffer` (kBlock * 8 bytes).
   const void* read(std::int64_t first, std::int64_t count, void* buffer) const;
 
   /// Where to compute `count` results: in place, or in `buffer`, which `write` then puts in place.
@@ -89,11 +90,13 @@ class Access {
 
 /// A kernel on contiguous arrays of compute type: operands[0..N), result.
 template <std::size_t N>
-using Kernel = FunctionRef<void(std::int64_t count, const std::array<const void*, N>& operands, void* result)>;
+using Kernel =
+    FunctionRef<void(std::int64_t count, const std::array<const void*, N>& operands, void* result)>;
 
 /// Runs a kernel over `count` elements.
 template <std::size_t N>
-void run(std::int64_t count, const std::array<Access, N>& operands, const Access& result, Kernel<N> kernel) {
+void run(std::int64_t count, const std::array<Access, N>& operands, const Access& result,
+         Kernel<N> kernel) {
   bool direct = result.direct();
   for (const Access& operand : operands) direct = direct && operand.direct();
   parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
@@ -102,7 +105,8 @@ void run(std::int64_t count, const std::array<Access, N>& operands, const Access
     for (std::int64_t first = begin; first < end; first += step) {
       const std::int64_t size = first + step < end ? step : end - first;
       std::array<const void*, N> pointers;
-      for (std::size_t i = 0; i < N; ++i) pointers[i] = operands[i].read(first, size, buffers[i].data());
+      for (std::size_t i = 0; i < N; ++i)
+        pointers[i] = operands[i].read(first, size, buffers[i].data());
       kernel(size, pointers, result.target(first, buffers[N].data()));
       result.write(first, size, buffers[N].data());
     }
@@ -113,7 +117,8 @@ void run(std::int64_t count, const std::array<Access, N>& operands, const Access
 template <std::size_t N>
 Access access(DType dtype, const void* data, const Collapsed<N>& shape, std::size_t which) {
   const auto& strides = shape.strides[which];
-  if (shape.dims == 0 || (shape.dims == 1 && strides[0] == 1)) return Access::contiguous(dtype, data);
+  if (shape.dims == 0 || (shape.dims == 1 && strides[0] == 1))
+    return Access::contiguous(dtype, data);
   return Access::strided(dtype, data, shape.dims, shape.extents.data(), strides.data());
 }
 

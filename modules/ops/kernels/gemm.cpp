@@ -1,11 +1,10 @@
 #include "gemm.hpp"
 
-#include <dnnl.hpp>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <dnnl.hpp>
 #include <memory>
 #include <type_traits>
 #include <unordered_map>
@@ -16,8 +15,10 @@
 #include "simd.hpp"
 #include "tile.hpp"
 
-// A row's bits and the number of rows: the double kernel here gives each element by one chain over k, so
-// they do not depend on m. oneDNN chooses a blocking by the extents; tests/gemm.cpp states what was seen.
+// A row's bits and the number of rows: the double kernel here gives each element by one chain over
+// k, so they do not depend on m. oneDNN chooses a blocking by the extents and promises nothing; on
+// AVX-512 float rows had the same bits for m = 1, 2, 4, ... 256 at all extents tried
+// (tests/gemm.cpp, tag [measure]). bfloat16: see kFewRows.
 
 namespace tessera::kernels {
 namespace {
@@ -51,14 +52,28 @@ struct KeyHash {
 /// Primitives and memory objects of one thread: no locks, and handles may be changed freely.
 class ProductCache {
  public:
+  // The library starts with all cores; it gets what the calling thread is allowed.
+  ProductCache() { set_threads(threads()); }
+
   /// Null where the machine's oneDNN has no kernel for the types.
   CachedProduct* find(const Gemm& shape, dnnl::memory::data_type in, dnnl::memory::data_type out) {
-    const Key key{shape.trans_a, shape.trans_b, shape.m,        shape.n,   shape.k,
-                  shape.batch,   shape.lda,     shape.stride_a, shape.ldb, shape.stride_b,
-                  shape.ldc,     shape.stride_c, shape.accumulate,
+    const Key key{shape.trans_a,
+                  shape.trans_b,
+                  shape.m,
+                  shape.n,
+                  shape.k,
+                  shape.batch,
+                  shape.lda,
+                  shape.stride_a,
+                  shape.ldb,
+                  shape.stride_b,
+                  shape.ldc,
+                  shape.stride_c,
+                  shape.accumulate,
                   static_cast<std::int64_t>(in) * 64 + static_cast<std::int64_t>(out) +
                       std::int64_t{4096} * threads()};
-    if (const auto found = products_.find(key); found != products_.end()) return found->second.get();
+    if (const auto found = products_.find(key); found != products_.end())
+      return found->second.get();
     if (products_.size() >= kCapacity) products_.clear();  // generation walks through many lengths
     return products_.emplace(key, create(shape, in, out)).first->second.get();
   }
@@ -69,8 +84,9 @@ class ProductCache {
   static constexpr std::size_t kCapacity = 4096;
 
   static dnnl::memory::desc describe(bool batched, bool transposed, std::int64_t batch,
-                                     std::int64_t rows, std::int64_t columns, std::int64_t row_stride,
-                                     std::int64_t batch_stride, dnnl::memory::data_type type) {
+                                     std::int64_t rows, std::int64_t columns,
+                                     std::int64_t row_stride, std::int64_t batch_stride,
+                                     dnnl::memory::data_type type) {
     const std::int64_t down = transposed ? 1 : row_stride;
     const std::int64_t across = transposed ? row_stride : 1;
     if (!batched) return {{rows, columns}, type, {down, across}};
@@ -87,7 +103,8 @@ class ProductCache {
                             shape.stride_a, in);
     const auto b = describe(batched, shape.trans_b, shape.batch, shape.k, shape.n, shape.ldb,
                             shape.stride_b, in);
-    const auto c = describe(batched, false, shape.batch, shape.m, shape.n, shape.ldc, shape.stride_c, out);
+    const auto c =
+        describe(batched, false, shape.batch, shape.m, shape.n, shape.ldc, shape.stride_c, out);
     dnnl::primitive_attr attributes;
     if (shape.accumulate) {
       dnnl::post_ops sum;
@@ -128,9 +145,10 @@ bool library_product(const Gemm& shape, const T* a, const T* b, Out* c) {
   const std::array<dnnl_exec_arg_t, 3> arguments{{{DNNL_ARG_SRC, product->a.get()},
                                                   {DNNL_ARG_WEIGHTS, product->b.get()},
                                                   {DNNL_ARG_DST, product->c.get()}}};
-  dnnl::error::wrap_c_api(dnnl_primitive_execute(product->primitive.get(), cache().stream().get(),
-                                                 static_cast<int>(arguments.size()), arguments.data()),
-                          "gemm: oneDNN could not execute the product");
+  dnnl::error::wrap_c_api(
+      dnnl_primitive_execute(product->primitive.get(), cache().stream().get(),
+                             static_cast<int>(arguments.size()), arguments.data()),
+      "gemm: oneDNN could not execute the product");
   return true;
 }
 
@@ -163,61 +181,97 @@ void double_product(const Gemm& shape, const double* a, const double* b, double*
         std::fill(row + width, row + kPanel, 0.0);
       }
       simd::dispatch([&](auto isa) __attribute__((always_inline)) {
-        tile::product<false>(isa, tile::Product<double>{shape.m, kPanel, shape.k, a, a_row, a_k,
-                                                        right.data(), kPanel, result.data(), kPanel});
+        tile::product<false>(
+            isa, tile::Product<double>{shape.m, kPanel, shape.k, a, a_row, a_k, right.data(),
+                                       kPanel, result.data(), kPanel});
       });
       for (std::int64_t i = 0; i < shape.m; ++i) {
         for (std::int64_t j = 0; j < width; ++j) {
           double& target = c[i * shape.ldc + first + j];
-          target = result[static_cast<std::size_t>(i * kPanel + j)] + (shape.accumulate ? target : 0.0);
+          target =
+              result[static_cast<std::size_t>(i * kPanel + j)] + (shape.accumulate ? target : 0.0);
         }
       }
     }
   });
 }
 
-/// A stored matrix [rows, columns] with a row stride, made contiguous and float.
-template <class T>
-std::vector<float> widened(std::int64_t rows, std::int64_t columns, const T* x, std::int64_t stride) {
-  std::vector<float> result(static_cast<std::size_t>(rows * columns));
-  constexpr DType kType = std::is_same_v<T, BFloat16> ? DType::bf16 : DType::f16;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    cast(kType, DType::f32, columns, x + row * stride, result.data() + row * columns);
-  }
-  return result;
+/// Scratch that a thread keeps, as fresh pages would cost more than the conversion.
+float* scratch(std::size_t which, std::int64_t count) {
+  thread_local std::array<std::vector<float>, 3> buffers;
+  std::vector<float>& buffer = buffers[which];
+  if (buffer.size() < static_cast<std::size_t>(count))
+    buffer.resize(static_cast<std::size_t>(count));
+  return buffer.data();
 }
 
-/// 16-bit operands by way of float copies, one batch entry: for Half, and machines without bfloat16.
+/// A stored matrix [rows, columns] with a row stride, made contiguous and float.
+template <class T>
+void widen(std::int64_t rows, std::int64_t columns, const T* x, std::int64_t stride,
+           float* result) {
+  constexpr DType kType = std::is_same_v<T, BFloat16> ? DType::bf16 : DType::f16;
+  if (stride == columns) return cast(kType, DType::f32, rows * columns, x, result);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    cast(kType, DType::f32, columns, x + row * stride, result + row * columns);
+  }
+}
+
+/// Does the library's bfloat16 product beat its float product on widened operands? With AMX, and on
+/// AMD's processors; Intel's vdpbf16ps alone has half of the float rate (measured: 84 against 155
+/// GFLOP/s).
+bool native_bfloat16() {
+  static const bool native = [] {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx ||
+           __builtin_cpu_is("amd");
+#else
+    return true;
+#endif
+  }();
+  return native;
+}
+
+/// Few rows read B once: widening it would cost more than the product. (So below this number of
+/// rows the bits of a bfloat16 row can differ from those above it.)
+constexpr std::int64_t kFewRows = 8;
+
+/// 16-bit operands by way of float copies, one batch entry: for Half, and machines without
+/// bfloat16.
 template <class T, class Out>
 void widened_product(const Gemm& shape, const T* a, const T* b, Out* c) {
   const std::int64_t a_rows = shape.trans_a ? shape.k : shape.m;
   const std::int64_t a_columns = shape.trans_a ? shape.m : shape.k;
   const std::int64_t b_rows = shape.trans_b ? shape.n : shape.k;
   const std::int64_t b_columns = shape.trans_b ? shape.k : shape.n;
-  const std::vector<float> wide_a = widened(a_rows, a_columns, a, shape.lda);
-  const std::vector<float> wide_b = widened(b_rows, b_columns, b, shape.ldb);
+  float* wide_a = scratch(0, a_rows * a_columns);
+  float* wide_b = scratch(1, b_rows * b_columns);
+  widen(a_rows, a_columns, a, shape.lda, wide_a);
+  widen(b_rows, b_columns, b, shape.ldb, wide_b);
   Gemm wide = shape;
   wide.batch = 1;
+  wide.stride_a = wide.stride_b = wide.stride_c = 0;
   wide.lda = a_columns;
   wide.ldb = b_columns;
   if constexpr (std::is_same_v<Out, float>) {
-    gemm(wide, wide_a.data(), wide_b.data(), c);
+    gemm(wide, wide_a, wide_b, c);
   } else {
-    std::vector<float> wide_c = shape.accumulate ? widened(shape.m, shape.n, c, shape.ldc)
-                                                 : std::vector<float>(static_cast<std::size_t>(shape.m * shape.n));
+    float* wide_c = scratch(2, shape.m * shape.n);
+    if (shape.accumulate) widen(shape.m, shape.n, c, shape.ldc, wide_c);
     wide.ldc = shape.n;
-    gemm(wide, wide_a.data(), wide_b.data(), wide_c.data());
+    gemm(wide, wide_a, wide_b, wide_c);
     constexpr DType kType = std::is_same_v<T, BFloat16> ? DType::bf16 : DType::f16;
+    if (shape.ldc == shape.n) return cast(DType::f32, kType, shape.m * shape.n, wide_c, c);
     for (std::int64_t row = 0; row < shape.m; ++row) {
-      cast(DType::f32, kType, shape.n, wide_c.data() + row * shape.n, c + row * shape.ldc);
+      cast(DType::f32, kType, shape.n, wide_c + row * shape.n, c + row * shape.ldc);
     }
   }
 }
 
 /// A batch over one B whose rows of A and C follow each other is one product.
 Gemm folded(Gemm shape) {
-  if (shape.batch > 1 && shape.stride_b == 0 && !shape.trans_a && shape.stride_a == shape.m * shape.lda &&
-      shape.stride_c == shape.m * shape.ldc) {
+  if (shape.batch > 1 && shape.stride_b == 0 && !shape.trans_a &&
+      shape.stride_a == shape.m * shape.lda && shape.stride_c == shape.m * shape.ldc) {
     shape.m *= shape.batch;
     shape.batch = 1;
   }
@@ -235,8 +289,10 @@ void gemm(const Gemm& given, const T* a, const T* b, Out* c) {
     if (!shape.accumulate) zero_rows(shape, c);
     return;
   }
-  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, BFloat16>) {
+  if constexpr (std::is_same_v<T, float>) {
     if (library_product(shape, a, b, c)) return;
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    if ((shape.m < kFewRows || native_bfloat16()) && library_product(shape, a, b, c)) return;
   }
   for (std::int64_t entry = 0; entry < shape.batch; ++entry) {
     const T* entry_a = a + entry * shape.stride_a;

@@ -8,8 +8,9 @@
 namespace tessera::kernels {
 
 /// Extents and layout of a batch of products C = op(A) op(B) + beta C, all row-major.
-/// op(A) is m x k: A is stored m x k with row stride lda, or k x m when trans_a. Likewise op(B), k x n.
-/// A batch stride of 0 uses the same matrix for the whole batch. Extents may be 0 (k = 0 gives beta C).
+/// op(A) is m x k: A is stored m x k with row stride lda, or k x m when trans_a. Likewise op(B), k
+/// x n. A batch stride of 0 uses the same matrix for the whole batch. Extents may be 0 (k = 0 gives
+/// beta C).
 struct Gemm {
   bool trans_a = false;
   bool trans_b = false;
@@ -27,10 +28,10 @@ struct Gemm {
 };
 
 /// C = op(A) op(B) (+ C). C aliases neither A nor B.
-/// T/Out: float/float, double/double, BFloat16/BFloat16, BFloat16/float, Half/Half, Half/float; 16-bit
-/// inputs are accumulated in float and rounded once.
-/// Rows: see gemm.cpp on whether a row's bits depend on how many rows there are.
-/// Throws std::runtime_error where the library behind it fails.
+/// T/Out: float/float, double/double, BFloat16/BFloat16, BFloat16/float, Half/Half, Half/float;
+/// 16-bit inputs are accumulated in float and rounded once. Rows: see gemm.cpp on whether a row's
+/// bits depend on how many rows there are. Throws std::runtime_error where the library behind it
+/// fails.
 template <class T, class Out>
 void gemm(const Gemm& shape, const T* a, const T* b, Out* c);
 

@@ -1,6 +1,6 @@
 #pragma once
-// The two 16-bit floating formats as plain bits with explicit conversions, rounding to nearest even.
-// Arithmetic is done in float: convert, compute, convert back.
+// The two 16-bit floating formats as plain bits with explicit conversions, rounding to nearest
+// even. Arithmetic is done in float: convert, compute, convert back.
 
 #include <bit>
 #include <cstdint>
@@ -24,7 +24,9 @@ struct BFloat16 {
   constexpr explicit operator float() const {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
   }
-  constexpr explicit operator double() const { return static_cast<double>(static_cast<float>(*this)); }
+  constexpr explicit operator double() const {
+    return static_cast<double>(static_cast<float>(*this));
+  }
 
   /// Same bits; so NaN equals itself and the two zeros differ.
   friend constexpr bool operator==(BFloat16, BFloat16) = default;
@@ -62,7 +64,9 @@ struct Half {
     if (magnitude >= 0x0f800000U) raw |= 0x7f800000U;  // infinity or NaN
     return std::bit_cast<float>(raw | sign);
   }
-  constexpr explicit operator double() const { return static_cast<double>(static_cast<float>(*this)); }
+  constexpr explicit operator double() const {
+    return static_cast<double>(static_cast<float>(*this));
+  }
 
   /// Same bits; so NaN equals itself and the two zeros differ.
   friend constexpr bool operator==(Half, Half) = default;

@@ -9,13 +9,14 @@
 namespace tessera::kernels {
 
 /// y[i, :] = table[indices[i] - offset, :], or zeros where the index lies outside [offset, offset +
-/// count): so a table whose rows are sharded gives a partial sum. table [count, width], y [n, width].
+/// count): so a table whose rows are sharded gives a partial sum. table [count, width], y [n,
+/// width].
 template <class T, class Index>
 void embedding_forward(std::int64_t n, std::int64_t width, std::int64_t offset, std::int64_t count,
                        const T* table, const Index* indices, T* y);
 
-/// dtable[indices[i] - offset, :] += dy[i, :] for i in order (rows outside are left out); dtable is not
-/// cleared first. Floating types; C = Compute<T>.
+/// dtable[indices[i] - offset, :] += dy[i, :] for i in order (rows outside are left out); dtable is
+/// not cleared first. Floating types; C = Compute<T>.
 template <class T, class Index>
 void embedding_backward(std::int64_t n, std::int64_t width, std::int64_t offset, std::int64_t count,
                         const T* dy, const Index* indices, Compute<T>* dtable);
@@ -23,8 +24,8 @@ void embedding_backward(std::int64_t n, std::int64_t width, std::int64_t offset,
 /// Arrays seen as [outer, extent, inner] (the middle one is the indexed dim), contiguous.
 struct IndexShape {
   std::int64_t outer = 1;
-  std::int64_t extent = 1;  // of the source (gather, select) or the destination (scatter, add)
-  std::int64_t indices = 1; // extent of the indexed dim of the other one
+  std::int64_t extent = 1;   // of the source (gather, select) or the destination (scatter, add)
+  std::int64_t indices = 1;  // extent of the indexed dim of the other one
   std::int64_t inner = 1;
 };
 
@@ -34,7 +35,7 @@ struct IndexShape {
 template <class T, class Index>
 [[nodiscard]] bool index_select(const IndexShape& shape, const T* x, const Index* indices, T* y);
 
-/// y[o, indices[j], i] += x[o, j, i], j in order: the gradient of index_select. Not bool or u8.
+/// y[o, indices[j], i] += x[o, j, i], j in order: the gradient of index_select. Not u8.
 template <class T, class Index>
 [[nodiscard]] bool index_add(const IndexShape& shape, const T* x, const Index* indices, T* y);
 
@@ -46,7 +47,7 @@ template <class T, class Index>
 template <class T, class Index>
 [[nodiscard]] bool scatter(const IndexShape& shape, const T* x, const Index* indices, T* y);
 
-/// y[o, indices[o, j, i], i] += x[o, j, i], j in order: the gradient of gather.
+/// y[o, indices[o, j, i], i] += x[o, j, i], j in order: the gradient of gather. Not u8.
 template <class T, class Index>
 [[nodiscard]] bool scatter_add(const IndexShape& shape, const T* x, const Index* indices, T* y);
 

@@ -20,7 +20,8 @@ constexpr std::int64_t kRowBlock = 64;
 std::int64_t row_grain(std::int64_t n) { return 1 + (1 << 14) / (n + 1); }
 
 template <class T>
-[[gnu::always_inline]] inline simd::Vector<T> weight_at(const T* weight, std::int64_t i, std::int64_t n) {
+[[gnu::always_inline]] inline simd::Vector<T> weight_at(const T* weight, std::int64_t i,
+                                                        std::int64_t n) {
   return weight == nullptr ? simd::Vector<T>{} + 1 : load_some(weight + i, n - i);
 }
 
@@ -39,7 +40,8 @@ template <class T, class Term>
 
 /// total[i] (+)= sum over blocks of partial[block, i], in order.
 template <class C>
-void add_blocks(std::int64_t blocks, std::int64_t n, const std::vector<C>& partial, bool accumulate, C* total) {
+void add_blocks(std::int64_t blocks, std::int64_t n, const std::vector<C>& partial, bool accumulate,
+                C* total) {
   if (total == nullptr) return;
   if (!accumulate) std::fill_n(total, n, C{0});
   for (std::int64_t block = 0; block < blocks; ++block) {
@@ -75,7 +77,8 @@ void rms_norm_forward(std::int64_t rows, std::int64_t n, const T* x, const T* we
 
 template <class T>
 void rms_norm_backward(std::int64_t rows, std::int64_t n, const T* dy, const T* x, const T* weight,
-                       const Compute<T>* rstd, T* dx, Compute<T>* dweight, bool accumulate_dweight) {
+                       const Compute<T>* rstd, T* dx, Compute<T>* dweight,
+                       bool accumulate_dweight) {
   using C = Compute<T>;
   const std::int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
   std::vector<C> partial(dweight == nullptr ? 0 : static_cast<std::size_t>(blocks * n));
@@ -94,8 +97,10 @@ void rms_norm_backward(std::int64_t rows, std::int64_t n, const T* dy, const T* 
           const std::int64_t rest = n - i;
           const auto gradient = load_some(dout + i, rest);
           const auto normal = load_some(in + i, rest) * factor;
-          if (sums != nullptr) store_some(sums + i, rest, load_some(sums + i, rest) + gradient * normal);
-          store_some(dx + row * n + i, rest, (gradient * weight_at(weight, i, n) - normal * mean) * factor);
+          if (sums != nullptr)
+            store_some(sums + i, rest, load_some(sums + i, rest) + gradient * normal);
+          store_some(dx + row * n + i, rest,
+                     (gradient * weight_at(weight, i, n) - normal * mean) * factor);
         }
       }
     });
@@ -111,8 +116,9 @@ void layer_norm_forward(std::int64_t rows, std::int64_t n, const T* x, const T* 
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* in = x + row * n;
-        const C sum = row_sum<T>(
-            n, [&](std::int64_t i) __attribute__((always_inline)) { return load_some(in + i, n - i); });
+        const C sum = row_sum<T>(n, [&](std::int64_t i) __attribute__((always_inline)) {
+          return load_some(in + i, n - i);
+        });
         const C center = sum / static_cast<C>(n);
         // The tail's spare lanes hold the mean, so that they add nothing.
         const C squares = row_sum<T>(n, [&](std::int64_t i) __attribute__((always_inline)) {
@@ -152,7 +158,8 @@ void layer_norm_backward(std::int64_t rows, std::int64_t n, const T* dy, const T
           return load_some(dout + i, n - i) * weight_at(weight, i, n);
         });
         const C dot = row_sum<T>(n, [&](std::int64_t i) __attribute__((always_inline)) {
-          return load_some(dout + i, n - i) * weight_at(weight, i, n) * (load_some(in + i, n - i) - center);
+          return load_some(dout + i, n - i) * weight_at(weight, i, n) *
+                 (load_some(in + i, n - i) - center);
         });
         const C mean_gradient = sum / static_cast<C>(n);
         const C mean_dot = dot * factor / static_cast<C>(n);
@@ -168,7 +175,8 @@ void layer_norm_backward(std::int64_t rows, std::int64_t n, const T* dy, const T
             C* target = bias_sums.data() + at + i;
             store_some(target, rest, load_some(target, rest) + gradient);
           }
-          const auto result = (gradient * weight_at(weight, i, n) - mean_gradient - normal * mean_dot) * factor;
+          const auto result =
+              (gradient * weight_at(weight, i, n) - mean_gradient - normal * mean_dot) * factor;
           store_some(dx + row * n + i, rest, result);
         }
       }

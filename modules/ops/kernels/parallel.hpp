@@ -1,6 +1,7 @@
 #pragma once
-// Threads inside one rank. The number of threads belongs to the calling thread (a rank is a process,
-// or one thread of a test process) and is 1 until set_threads: then everything runs inline.
+// Threads inside one rank. The number of threads belongs to the calling thread (a rank is a
+// process, or one thread of a test process) and is 1 until set_threads: then everything runs
+// inline.
 
 #include <cstdint>
 #include <memory>
@@ -18,7 +19,9 @@ class FunctionRef<Result(Arguments...)> {
  public:
   template <class Callable>
     requires(!std::is_same_v<std::remove_cvref_t<Callable>, FunctionRef>)
-  FunctionRef(Callable&& callable)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
+  FunctionRef(
+      Callable&&
+          callable)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
         call_([](void* object, Arguments... arguments) -> Result {
           return (*static_cast<std::add_pointer_t<Callable>>(object))(
@@ -45,11 +48,11 @@ void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
                   FunctionRef<void(std::int64_t, std::int64_t)> body);
 }  // namespace detail
 
-/// Calls body(first, last) on disjoint pieces that together are [begin, end), and returns when all are
-/// done. A piece has a multiple of `grain` elements, except the last one. Which pieces there are depends
-/// on the number of threads, so a body must compute each element alone: a reduction splits by its own
-/// fixed block size and loops over blocks here. A nested call runs inline. An exception of the body
-/// reaches the caller (the first one).
+/// Calls body(first, last) on disjoint pieces that together are [begin, end), and returns when all
+/// are done. A piece has a multiple of `grain` elements, except the last one. Which pieces there
+/// are depends on the number of threads, so a body must compute each element alone: a reduction
+/// splits by its own fixed block size and loops over blocks here. A nested call runs inline. An
+/// exception of the body reaches the caller (the first one).
 template <class Body>
 void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain, Body&& body) {
   if (begin >= end) return;

@@ -1,12 +1,14 @@
 #pragma once
-// Random numbers as a function of (seed, stream, position): Philox 4x32-10, Salmon et al., Parallel random
-// numbers: as easy as 1, 2, 3 (SC 2011). The same element gets the same bits whoever computes it, in
-// whatever piece, on whatever machine: so a sharded tensor is filled with its global indices.
+// Random numbers as a function of (seed, stream, position): Philox 4x32-10, Salmon et al., Parallel
+// random numbers: as easy as 1, 2, 3 (SC 2011). The same element gets the same bits whoever
+// computes it, in whatever piece, on whatever machine: so a sharded tensor is filled with its
+// global indices.
 //
-// key     = splitmix64(seed + 0x9e3779b97f4a7c15 * stream), low word first: see philox_key
-// element = offset + global linear index; counter = element / 4 in words 0 (low) and 1 (high), words 2
-//           and 3 are 0; the element's 32 bits are word element mod 4 of the output. Normals use the pairs
-//           of words (0, 1) and (2, 3) of one counter.
+// key     = mix(seed + (stream + 1) * 0x9e3779b97f4a7c15), low word first: see philox_key
+// element = offset + global linear index; counter = element / 4 in words 0 (low) and 1 (high),
+// words 2
+//           and 3 are 0; the element's 32 bits are word element mod 4 of the output. Normals use
+//           the pairs of words (0, 1) and (2, 3) of one counter.
 
 #include <array>
 #include <cstdint>
@@ -21,8 +23,8 @@ using PhiloxBlock = std::array<std::uint32_t, 4>;
 /// Philox 4x32 with 10 rounds: the four words of a counter under a key.
 PhiloxBlock philox(PhiloxBlock counter, PhiloxKey key);
 
-/// splitmix64's output function (Steele et al. 2014) of seed + stream * its increment: streams of one
-/// seed are the outputs of the splitmix64 generator started there.
+/// splitmix64's output function (Steele et al. 2014) of seed + stream * its increment: streams of
+/// one seed are the outputs of the splitmix64 generator started there.
 PhiloxKey philox_key(std::uint64_t seed, std::uint64_t stream);
 
 /// Where the elements of one fill lie in the sequence.
@@ -33,8 +35,8 @@ struct RandomRange {
   std::uint64_t first_index = 0;  // global linear index of the first element of this run
 };
 
-// T: float, double, BFloat16, Half: the float rounded (or widened). Bits do not depend on the number of
-// threads nor on how an index range is cut into calls.
+// T: float, double, BFloat16, Half: the float rounded (or widened). Bits do not depend on the
+// number of threads nor on how an index range is cut into calls.
 
 /// out[i] = low + (high - low) * u, u = (word >> 8) * 2^-24 in [0, 1), by one fused multiply-add.
 /// (Where high - low is not exact the upper bound itself can come out, as in other libraries.)
@@ -43,8 +45,8 @@ void fill_uniform(const RandomRange& range, std::int64_t count, float low, float
 
 /// out[i] = mean + deviation * z (one fused multiply-add) with z from Box and Muller's transform:
 /// u1 = ((word_0 >> 8) + 1) * 2^-24, u2 = (word_1 >> 8) * 2^-24, radius = sqrt(-2 log u1);
-/// z_0 = radius cos(2 pi u2), z_1 = radius sin(2 pi u2). log, sin and cos are fixed polynomials in float
-/// with explicit fused multiply-adds (philox.cpp), so another device can give the same bits.
+/// z_0 = radius cos(2 pi u2), z_1 = radius sin(2 pi u2). log, sin and cos are fixed polynomials in
+/// float with explicit fused multiply-adds (philox.cpp), so another device can give the same bits.
 template <class T>
 void fill_normal(const RandomRange& range, std::int64_t count, float mean, float deviation, T* out);
 

@@ -1,7 +1,8 @@
 #pragma once
 // Elementwise kernels over untyped arrays. Contiguous ones take a count; strided ones extents and
-// strides (in elements, 0 repeats an operand), at most 8 dims. Floating types compute in float, double in
-// double. Which combinations exist stands at each function; others throw std::invalid_argument.
+// strides (in elements, 0 repeats an operand), at most 8 dims. Floating types compute in float,
+// double in double. Which combinations exist stands at each function; others throw
+// std::invalid_argument.
 
 #include <cstdint>
 #include <span>
@@ -14,23 +15,52 @@ inline constexpr int kMaxDims = 8;
 using Extents = std::span<const std::int64_t>;
 
 enum class UnaryOp : std::uint8_t {
-  neg, abs, square, sign,                              // all types but bool
-  exp, log, sqrt, rsqrt, reciprocal, sin, cos, tanh,   // floating types from here
-  sigmoid, relu, silu, gelu, gelu_tanh, erf, floor, ceil, round, log1p, expm1
+  neg,
+  abs,
+  square,
+  sign,  // all types but bool
+  exp,
+  log,
+  sqrt,
+  rsqrt,
+  reciprocal,
+  sin,
+  cos,
+  tanh,  // floating types from here
+  sigmoid,
+  relu,
+  silu,
+  gelu,
+  gelu_tanh,
+  erf,
+  floor,
+  ceil,
+  round,
+  log1p,
+  expm1
 };
 
 enum class BinaryOp : std::uint8_t { add, sub, mul, div, maximum, minimum, pow };
 
 /// Their output is bool. The logical ones take bool operands.
 enum class CompareOp : std::uint8_t {
-  equal, not_equal, less, less_equal, greater, greater_equal, logical_and, logical_or, logical_xor
+  equal,
+  not_equal,
+  less,
+  less_equal,
+  greater,
+  greater_equal,
+  logical_and,
+  logical_or,
+  logical_xor
 };
 
 /// y = op(x). y may be x. f32: at most about 2 units in the last place, in the whole range.
 /// round is half to even; relu(NaN) is NaN; gelu is the erf form, gelu_tanh the tanh approximation.
 void unary(UnaryOp op, DType dtype, std::int64_t count, const void* x, void* y);
 
-/// dx = op'(x) dy. dx may be x or dy. Floating types. (sign, floor, ceil, round give 0; abs' gives sign.)
+/// dx = op'(x) dy. dx may be x or dy. Floating types. (sign, floor, ceil, round give 0; abs' gives
+/// sign.)
 void unary_backward(UnaryOp op, DType dtype, std::int64_t count, const void* x, const void* dy,
                     void* dx);
 
@@ -40,11 +70,11 @@ void unary_backward(UnaryOp op, DType dtype, std::int64_t count, const void* x, 
 void binary(BinaryOp op, DType dtype, std::int64_t count, const void* a, const void* b, void* y);
 
 /// y = a op value, or value op a when `scalar_first`. y may be a.
-void binary_scalar(BinaryOp op, DType dtype, std::int64_t count, const void* a, double value, void* y,
-                   bool scalar_first = false);
+void binary_scalar(BinaryOp op, DType dtype, std::int64_t count, const void* a, double value,
+                   void* y, bool scalar_first = false);
 
-/// y = a op b with strides for all three; y's elements are distinct and y overlaps an operand only if it
-/// is exactly that operand.
+/// y = a op b with strides for all three; y's elements are distinct and y overlaps an operand only
+/// if it is exactly that operand.
 void binary_strided(BinaryOp op, DType dtype, Extents extents, const void* a, Extents a_strides,
                     const void* b, Extents b_strides, void* y, Extents y_strides);
 
@@ -73,8 +103,8 @@ void masked_fill(DType dtype, std::int64_t count, const void* x, const std::uint
 /// y = value. All types.
 void fill(DType dtype, std::int64_t count, double value, void* y);
 
-/// y = x converted: floats round to nearest even, floating to integer truncates towards 0 (NaN gives 0,
-/// out of range saturates), to bool is x != 0. x and y alias only if the types are equal.
+/// y = x converted: floats round to nearest even, floating to integer truncates towards 0 (NaN
+/// gives 0, out of range saturates), to bool is x != 0. x and y alias only if the types are equal.
 void cast(DType from, DType to, std::int64_t count, const void* x, void* y);
 
 /// y[index] = x[index], both strided: transposes (in tiles), slices, broadcasts. No aliasing.

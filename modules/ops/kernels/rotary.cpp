@@ -23,7 +23,8 @@ struct Table {
 };
 
 template <class C>
-std::shared_ptr<const Table<C>> build_table(double theta, std::int64_t half, std::int64_t positions) {
+std::shared_ptr<const Table<C>> build_table(double theta, std::int64_t half,
+                                            std::int64_t positions) {
   auto table = std::make_shared<Table<C>>();
   table->positions = positions;
   const auto count = static_cast<std::size_t>(positions * half);
@@ -41,7 +42,8 @@ std::shared_ptr<const Table<C>> build_table(double theta, std::int64_t half, std
   return table;
 }
 
-/// The table for at least `positions` positions. A table in use stays alive when a longer one replaces it.
+/// The table for at least `positions` positions. A table in use stays alive when a longer one
+/// replaces it.
 template <class C>
 std::shared_ptr<const Table<C>> table_for(double theta, std::int64_t half, std::int64_t positions) {
   static std::mutex mutex;

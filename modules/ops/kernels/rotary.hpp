@@ -1,5 +1,6 @@
 #pragma once
-// Rotary position embedding in the halves form (transformers' Llama): i pairs with i + head_dim / 2.
+// Rotary position embedding in the halves form (transformers' Llama): i pairs with i + head_dim
+// / 2.
 
 #include <cstdint>
 
@@ -24,8 +25,8 @@ struct RotaryShape {
 /// With h = head_dim / 2, angle = position * theta^(-i / h), i < h:
 ///   y[i] = x[i] cos - x[i + h] sin,  y[i + h] = x[i + h] cos + x[i] sin
 /// (sin negated when inverse). Angles, sines and cosines are computed in double and kept in a table
-/// for each (theta, head_dim), which grows with the positions asked for. y may be x when x is contiguous.
-/// Source: Su et al., RoFormer (2021). Instantiated for float, double, BFloat16, Half.
+/// for each (theta, head_dim), which grows with the positions asked for. y may be x when x is
+/// contiguous. Source: Su et al., RoFormer (2021). Instantiated for float, double, BFloat16, Half.
 template <class T>
 void rotary(const RotaryShape& shape, const T* x, T* y);
 

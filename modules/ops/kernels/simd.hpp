@@ -1,14 +1,16 @@
 #pragma once
 // Vectors of a fixed number of lanes (16 floats, 8 doubles: 64 bytes), on the compiler's vector
-// extension, and `dispatch`, which compiles a body for several instruction sets and runs the best one.
-// A wider vector than the machine's is several registers, so results differ between machines only where
-// a multiply-add is fused. Everything here is always inlined into dispatch's body: that is how it gets
-// the body's instruction set. Include from .cpp files only.
+// extension, and `dispatch`, which compiles a body for several instruction sets and runs the best
+// one. A wider vector than the machine's is several registers, so results differ between machines
+// only where a multiply-add is fused. Everything here is always inlined into dispatch's body: that
+// is how it gets the body's instruction set. Include from .cpp files only.
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <string_view>
 #include <type_traits>
 
 #include "types.hpp"
@@ -34,13 +36,18 @@ inline constexpr std::int64_t kLanes = std::is_same_v<T, double> ? 8 : 16;
 
 enum class Level : std::uint8_t { base, avx2, avx512 };
 
-/// The best level of this machine.
+/// The best level of this machine; the environment's TESSERA_SIMD=avx2 or base holds it lower (for
+/// tests).
 inline Level level() {
 #if defined(__x86_64__)
   static const Level best = [] {
+    const char* wanted = std::getenv("TESSERA_SIMD");
+    const std::string_view limit = wanted == nullptr ? "" : wanted;
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    if (limit == "base") return Level::base;
+    if (limit != "avx2" && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl")) {
       return Level::avx512;
     }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Level::avx2;
@@ -78,8 +85,8 @@ run_avx512(Body& body) {
 #endif
 }  // namespace detail
 
-/// Calls body(Isa<...>{}), compiled for the machine's level. What the body calls is compiled for that level
-/// only if it is always_inline.
+/// Calls body(Isa<...>{}), compiled for the machine's level. What the body calls is compiled for
+/// that level only if it is always_inline.
 template <class Body>
 void dispatch(Body&& body) {
 #if defined(__x86_64__)
@@ -233,25 +240,29 @@ template <class V>
 [[gnu::always_inline]] inline float sum_lanes(F32 v) {
   const auto a = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
                  __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-  const auto b = __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
+  const auto b =
+      __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
   return (b[0] + b[2]) + (b[1] + b[3]);
 }
 
 [[gnu::always_inline]] inline double sum_lanes(F64 v) {
-  const auto b = __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
+  const auto b =
+      __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
   return (b[0] + b[2]) + (b[1] + b[3]);
 }
 
 [[gnu::always_inline]] inline float max_lanes(F32 v) {
   const auto a = maximum(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
                          __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
-  const auto b = maximum(__builtin_shufflevector(a, a, 0, 1, 2, 3), __builtin_shufflevector(a, a, 4, 5, 6, 7));
+  const auto b =
+      maximum(__builtin_shufflevector(a, a, 0, 1, 2, 3), __builtin_shufflevector(a, a, 4, 5, 6, 7));
   const auto c = maximum(__builtin_shufflevector(b, b, 0, 1), __builtin_shufflevector(b, b, 2, 3));
   return c[0] > c[1] ? c[0] : c[1];
 }
 
 [[gnu::always_inline]] inline double max_lanes(F64 v) {
-  const auto b = maximum(__builtin_shufflevector(v, v, 0, 1, 2, 3), __builtin_shufflevector(v, v, 4, 5, 6, 7));
+  const auto b =
+      maximum(__builtin_shufflevector(v, v, 0, 1, 2, 3), __builtin_shufflevector(v, v, 4, 5, 6, 7));
   const auto c = maximum(__builtin_shufflevector(b, b, 0, 1), __builtin_shufflevector(b, b, 2, 3));
   return c[0] > c[1] ? c[0] : c[1];
 }
@@ -263,8 +274,9 @@ struct TwoF64 {
 };
 
 [[gnu::always_inline]] inline TwoF64 to_double(F32 v) {
-  return {__builtin_convertvector(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), F64),
-          __builtin_convertvector(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15), F64)};
+  return {
+      __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), F64),
+      __builtin_convertvector(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15), F64)};
 }
 
 // ---- elementary functions: F32 by polynomials, F64 by the C library lane by lane ----
@@ -281,8 +293,8 @@ template <class Function>
   return bits_as<F32>((__builtin_convertvector(n, I32) + 127) << 23);
 }
 
-/// Natural exponential, within 1 unit in the last place; below about -103.97 zero, above 88.72 infinity.
-/// exp(x) = 2^n exp(r), |r| <= log(2) / 2, with Cephes' polynomial (expf).
+/// Natural exponential, within 1 unit in the last place; below about -103.97 zero, above 88.72
+/// infinity. exp(x) = 2^n exp(r), |r| <= log(2) / 2, with Cephes' polynomial (expf).
 [[gnu::always_inline]] inline F32 exp(F32 x) {
   const F32 clamped = minimum(maximum(x, splat<F32>(-104.0F)), splat<F32>(89.0F));
   const F32 n = __builtin_elementwise_roundeven(clamped * 1.44269504088896341F);

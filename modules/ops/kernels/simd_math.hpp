@@ -1,6 +1,6 @@
 #pragma once
-// More elementary functions on the vectors of simd.hpp. F32: polynomials, within about 2 units in the last
-// place; F64: the C library, lane by lane.
+// More elementary functions on the vectors of simd.hpp. F32: polynomials, within about 2 units in
+// the last place; F64: the C library, lane by lane.
 
 #include <cmath>
 #include <cstdint>
@@ -92,8 +92,8 @@ template <class V>
   return t > 0.927734375F ? far : near;
 }
 
-/// Sine (quadrant 0) or cosine (quadrant 1) after subtracting multiples of pi / 2 in three parts, with Cephes'
-/// polynomials. Arguments beyond 8192 go to the C library.
+/// Sine (quadrant 0) or cosine (quadrant 1) after subtracting multiples of pi / 2 in three parts,
+/// with Cephes' polynomials. Arguments beyond 8192 go to the C library.
 template <int kQuadrant>
 [[gnu::always_inline]] inline F32 sine_or_cosine(F32 x) {
   const F32 n = __builtin_elementwise_roundeven(x * 0.636619772367581343F);

@@ -19,7 +19,8 @@ template <class T>
 [[gnu::always_inline]] inline Compute<T> row_maximum(std::int64_t n, const T* x) {
   constexpr auto kLowest = -std::numeric_limits<Compute<T>>::infinity();
   auto top = simd::Vector<T>{} + kLowest;
-  for (std::int64_t i = 0; i < n; i += kLanes<T>) top = simd::maximum(load_some(x + i, n - i, kLowest), top);
+  for (std::int64_t i = 0; i < n; i += kLanes<T>)
+    top = simd::maximum(load_some(x + i, n - i, kLowest), top);
   return simd::max_lanes(top);
 }
 

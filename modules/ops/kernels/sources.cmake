@@ -10,8 +10,10 @@ set(TESSERA_KERNEL_SOURCES
     kernels/swiglu.cpp
     kernels/cross_entropy.cpp
     kernels/adamw.cpp
+    kernels/elementwise.cpp
     kernels/unary.cpp
     kernels/binary.cpp
+    kernels/cast.cpp
     kernels/copy.cpp
     kernels/reduce.cpp
     kernels/indexing.cpp

@@ -40,7 +40,8 @@ void swiglu_backward(std::int64_t rows, std::int64_t n, const T* dy, const T* ga
           const auto dout = simd::load_some(dy + row * n + i, rest);
           const auto factor = simd::load_some(up + row * up_stride + i, rest);
           const auto s = simd::sigmoid(x);
-          simd::store_some(dgate + row * gate_stride + i, rest, dout * factor * s * (1 + x * (1 - s)));
+          simd::store_some(dgate + row * gate_stride + i, rest,
+                           dout * factor * s * (1 + x * (1 - s)));
           simd::store_some(dup + row * up_stride + i, rest, dout * x * s);
         }
       }

@@ -1,5 +1,6 @@
 #pragma once
-// A small matrix product on tiles that stay in cache, inlined into a dispatched body (see simd.hpp).
+// A small matrix product on tiles that stay in cache, inlined into a dispatched body (see
+// simd.hpp).
 
 #include <cstdint>
 
@@ -25,7 +26,8 @@ struct Product {
 
 /// kRows x kVectors vectors of C, kept in registers over the whole of k.
 template <int kRows, int kVectors, bool kAccumulate, class C>
-[[gnu::always_inline]] inline void block(const Product<C>& x, std::int64_t row, std::int64_t column) {
+[[gnu::always_inline]] inline void block(const Product<C>& x, std::int64_t row,
+                                         std::int64_t column) {
   using V = simd::Vector<C>;
   constexpr std::int64_t kLanes = simd::kLanes<C>;
   const C* a = x.a + row * x.a_row;
@@ -67,7 +69,8 @@ template <int kRows, int kVectors, bool kAccumulate, class C>
   for (; row < x.m; ++row) block<1, kVectors, kAccumulate>(x, row, column);
 }
 
-/// Each element is one chain of fused multiply-adds over k in order, so its bits do not depend on m or n.
+/// Each element is one chain of fused multiply-adds over k in order, so its bits do not depend on m
+/// or n.
 template <bool kAccumulate, class Isa, class C>
 [[gnu::always_inline]] inline void product(Isa, const Product<C>& x) {
   constexpr std::int64_t kLanes = simd::kLanes<C>;

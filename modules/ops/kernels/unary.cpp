@@ -45,7 +45,8 @@ template <UnaryOp kOp, class V>
   if constexpr (kOp == gelu) {
     return static_cast<S>(0.5) * x * (1 + simd::erf(x * static_cast<S>(kSqrtHalf)));
   }
-  if constexpr (kOp == gelu_tanh) return static_cast<S>(0.5) * x * (1 + simd::tanh(gelu_argument(x)));
+  if constexpr (kOp == gelu_tanh)
+    return static_cast<S>(0.5) * x * (1 + simd::tanh(gelu_argument(x)));
   if constexpr (kOp == erf) return simd::erf(x);
   if constexpr (kOp == floor) return __builtin_elementwise_floor(x);
   if constexpr (kOp == ceil) return __builtin_elementwise_ceil(x);
@@ -151,7 +152,8 @@ void integer_unary(UnaryOp op, std::int64_t count, const void* x, void* y) {
     case UnaryOp::sign:
       return each([](T v) { return (v > T{0} ? 1 : 0) - (v < T{0} ? 1 : 0); });
     default:
-      throw std::invalid_argument("unary: this operation needs a floating type; cast the tensor first");
+      throw std::invalid_argument(
+          "unary: this operation needs a floating type; cast the tensor first");
   }
 }
 
@@ -164,22 +166,31 @@ void unary(UnaryOp op, DType dtype, std::int64_t count, const void* x, void* y) 
   if (dtype == DType::i64) return integer_unary<std::int64_t>(op, count, x, y);
   if (dtype == DType::i32) return integer_unary<std::int32_t>(op, count, x, y);
   if (dtype == DType::u8) return integer_unary<std::uint8_t>(op, count, x, y);
-  if (!is_floating(dtype)) throw std::invalid_argument("unary: bool tensors have no arithmetic; cast first");
-  const KernelPointer kernel = (dtype == DType::f64 ? kDouble : kFloat)[static_cast<std::size_t>(op)];
-  elementwise::run<1>(
-      count, {elementwise::Access::contiguous(dtype, x)}, elementwise::Access::contiguous(dtype, y),
-      [&](std::int64_t n, const auto& operands, void* result) { kernel(n, operands[0], nullptr, result); });
+  if (!is_floating(dtype))
+    throw std::invalid_argument("unary: bool tensors have no arithmetic; cast first");
+  const KernelPointer kernel =
+      (dtype == DType::f64 ? kDouble : kFloat)[static_cast<std::size_t>(op)];
+  elementwise::run<1>(count, {elementwise::Access::contiguous(dtype, x)},
+                      elementwise::Access::contiguous(dtype, y),
+                      [&](std::int64_t n, const auto& operands, void* result) {
+                        kernel(n, operands[0], nullptr, result);
+                      });
 }
 
-void unary_backward(UnaryOp op, DType dtype, std::int64_t count, const void* x, const void* dy, void* dx) {
+void unary_backward(UnaryOp op, DType dtype, std::int64_t count, const void* x, const void* dy,
+                    void* dx) {
   constexpr auto kOps = std::make_integer_sequence<int, kUnaryOps>{};
   static constexpr Table kFloat = backward_table<float>(kOps);
   static constexpr Table kDouble = backward_table<double>(kOps);
-  if (!is_floating(dtype)) throw std::invalid_argument("unary_backward: gradients need a floating type");
-  const KernelPointer kernel = (dtype == DType::f64 ? kDouble : kFloat)[static_cast<std::size_t>(op)];
+  if (!is_floating(dtype))
+    throw std::invalid_argument("unary_backward: gradients need a floating type");
+  const KernelPointer kernel =
+      (dtype == DType::f64 ? kDouble : kFloat)[static_cast<std::size_t>(op)];
   elementwise::run<2>(
-      count, {elementwise::Access::contiguous(dtype, x), elementwise::Access::contiguous(dtype, dy)},
-      elementwise::Access::contiguous(dtype, dx), [&](std::int64_t n, const auto& operands, void* result) {
+      count,
+      {elementwise::Access::contiguous(dtype, x), elementwise::Access::contiguous(dtype, dy)},
+      elementwise::Access::contiguous(dtype, dx),
+      [&](std::int64_t n, const auto& operands, void* result) {
         kernel(n, operands[0], operands[1], result);
       });
 }

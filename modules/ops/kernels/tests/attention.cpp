@@ -18,7 +18,8 @@ struct Case {
 void solve(Case& c) {
   const AttentionShape& s = c.shape;
   const std::int64_t heads = s.kv_heads * s.group;
-  const auto at = [&](std::int64_t times, std::int64_t n, std::int64_t b, std::int64_t t, std::int64_t h) {
+  const auto at = [&](std::int64_t times, std::int64_t n, std::int64_t b, std::int64_t t,
+                      std::int64_t h) {
     return static_cast<std::size_t>(((b * times + t) * n + h) * s.head_dim);
   };
   c.out.assign(c.q.size(), 0.0);
@@ -30,20 +31,23 @@ void solve(Case& c) {
     for (std::int64_t h = 0; h < heads; ++h) {
       for (std::int64_t i = 0; i < s.queries; ++i) {
         const std::size_t qi = at(s.queries, heads, b, i, h);
-        const std::int64_t seen = s.causal ? std::clamp<std::int64_t>(i + s.keys - s.queries + 1, 0, s.keys) : s.keys;
+        const std::int64_t seen =
+            s.causal ? std::clamp<std::int64_t>(i + s.keys - s.queries + 1, 0, s.keys) : s.keys;
         std::vector<double> p(static_cast<std::size_t>(seen));
         double sum = 0.0;
         for (std::int64_t j = 0; j < seen; ++j) {
           const std::size_t kj = at(s.keys, s.kv_heads, b, j, h / s.group);
           double dot = 0.0;
-          for (std::size_t d = 0; d < static_cast<std::size_t>(s.head_dim); ++d) dot += c.q[qi + d] * c.k[kj + d];
+          for (std::size_t d = 0; d < static_cast<std::size_t>(s.head_dim); ++d)
+            dot += c.q[qi + d] * c.k[kj + d];
           sum += p[static_cast<std::size_t>(j)] = std::exp(dot * s.scale);
         }
         c.lse[static_cast<std::size_t>((b * heads + h) * s.queries + i)] = std::log(sum);
         double delta = 0.0;
         for (std::size_t d = 0; d < static_cast<std::size_t>(s.head_dim); ++d) {
           for (std::int64_t j = 0; j < seen; ++j) {
-            c.out[qi + d] += p[static_cast<std::size_t>(j)] / sum * c.v[at(s.keys, s.kv_heads, b, j, h / s.group) + d];
+            c.out[qi + d] += p[static_cast<std::size_t>(j)] / sum *
+                             c.v[at(s.keys, s.kv_heads, b, j, h / s.group) + d];
           }
           delta += c.out[qi + d] * c.dout[qi + d];
         }
@@ -51,7 +55,8 @@ void solve(Case& c) {
           const std::size_t kj = at(s.keys, s.kv_heads, b, j, h / s.group);
           const double probability = p[static_cast<std::size_t>(j)] / sum;
           double dp = 0.0;
-          for (std::size_t d = 0; d < static_cast<std::size_t>(s.head_dim); ++d) dp += c.dout[qi + d] * c.v[kj + d];
+          for (std::size_t d = 0; d < static_cast<std::size_t>(s.head_dim); ++d)
+            dp += c.dout[qi + d] * c.v[kj + d];
           const double ds = probability * (dp - delta) * s.scale;
           for (std::size_t d = 0; d < static_cast<std::size_t>(s.head_dim); ++d) {
             c.dv[kj + d] += probability * c.dout[qi + d];
@@ -78,16 +83,16 @@ void check(const AttentionShape& s) {
   const auto k_strides = AttentionStrides::contiguous(s.keys, s.kv_heads, s.head_dim);
   std::vector<T> out(q.size());
   std::vector<C> lse(expected.lse.size());
-  attention_forward<T, C>(s, q.data(), q_strides, k.data(), k_strides, v.data(), k_strides, out.data(), q_strides,
-                          lse.data());
+  attention_forward<T, C>(s, q.data(), q_strides, k.data(), k_strides, v.data(), k_strides,
+                          out.data(), q_strides, lse.data());
   CHECK(worst(out, expected.out) < tolerance<T>());
   CHECK(worst(lse, expected.lse) < tolerance<T>());
   std::vector<T> dq(q.size());
   std::vector<T> dk(k.size());
   std::vector<T> dv(k.size());
-  attention_backward<T, C>(s, {q.data(), q_strides, k.data(), k_strides, v.data(), k_strides, out.data(), q_strides,
-                               lse.data(), dout.data(), q_strides, dq.data(), q_strides, dk.data(), k_strides,
-                               dv.data(), k_strides});
+  attention_backward<T, C>(s, {q.data(), q_strides, k.data(), k_strides, v.data(), k_strides,
+                               out.data(), q_strides, lse.data(), dout.data(), q_strides, dq.data(),
+                               q_strides, dk.data(), k_strides, dv.data(), k_strides});
   const double loose = 4 * tolerance<T>();
   CHECK(worst(dq, expected.dq) < loose);
   CHECK(worst(dk, expected.dk) < loose);
@@ -96,14 +101,19 @@ void check(const AttentionShape& s) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention agrees with loops in double", "[attention]", float, double, BFloat16, Half) {
-  const AttentionShape shape =
-      GENERATE(AttentionShape{1, 1, 1, 1, 1, 1, 1.0, true}, AttentionShape{2, 5, 5, 1, 2, 3, 0.5, true},
-               AttentionShape{1, 64, 64, 2, 1, 32, 0.2, true}, AttentionShape{1, 67, 131, 1, 3, 20, 0.2, true},
-               AttentionShape{1, 200, 200, 1, 2, 16, 0.25, true}, AttentionShape{1, 130, 130, 1, 1, 40, 0.2, false},
-               AttentionShape{2, 1, 77, 2, 2, 64, 0.125, true}, AttentionShape{1, 150, 90, 1, 1, 16, 0.25, true},
-               AttentionShape{1, 33, 33, 1, 1, 128, 0.1, true}, AttentionShape{1, 70, 20, 1, 1, 8, 0.3, false},
-               AttentionShape{1, 0, 20, 1, 1, 8, 0.3, true}, AttentionShape{1, 70, 0, 1, 1, 8, 0.3, true});
+TEMPLATE_TEST_CASE("attention agrees with loops in double", "[attention]", float, double, BFloat16,
+                   Half) {
+  const AttentionShape shape = GENERATE(
+      AttentionShape{1, 1, 1, 1, 1, 1, 1.0, true}, AttentionShape{2, 5, 5, 1, 2, 3, 0.5, true},
+      AttentionShape{1, 64, 64, 2, 1, 32, 0.2, true},
+      AttentionShape{1, 67, 131, 1, 3, 20, 0.2, true},
+      AttentionShape{1, 200, 200, 1, 2, 16, 0.25, true},
+      AttentionShape{1, 130, 130, 1, 1, 40, 0.2, false},
+      AttentionShape{2, 1, 77, 2, 2, 64, 0.125, true},
+      AttentionShape{1, 150, 90, 1, 1, 16, 0.25, true},
+      AttentionShape{1, 33, 33, 1, 1, 128, 0.1, true},
+      AttentionShape{1, 70, 20, 1, 1, 8, 0.3, false}, AttentionShape{1, 0, 20, 1, 1, 8, 0.3, true},
+      AttentionShape{1, 70, 0, 1, 1, 8, 0.3, true});
   CAPTURE(shape.queries, shape.keys, shape.head_dim, shape.group);
   check<TestType>(shape);
 }
@@ -118,11 +128,12 @@ TEST_CASE("attention keeps its bits with more threads, and reads strided operand
     float* lse = results.data() + 2 * 100 * 4 * 32;
     float* gradient = lse + 2 * 4 * 100;
     const auto out_strides = AttentionStrides::contiguous(100, 4, 32);
-    attention_forward<float, float>(s, qkv.data(), strides, qkv.data() + 128, strides, qkv.data() + 192, strides,
-                                    results.data(), out_strides, lse);
+    attention_forward<float, float>(s, qkv.data(), strides, qkv.data() + 128, strides,
+                                    qkv.data() + 192, strides, results.data(), out_strides, lse);
     attention_backward<float, float>(
-        s, {qkv.data(), strides, qkv.data() + 128, strides, qkv.data() + 192, strides, results.data(), out_strides,
-            lse, qkv.data(), strides, gradient, strides, gradient + 128, strides, gradient + 192, strides});
+        s, {qkv.data(), strides, qkv.data() + 128, strides, qkv.data() + 192, strides,
+            results.data(), out_strides, lse, qkv.data(), strides, gradient, strides,
+            gradient + 128, strides, gradient + 192, strides});
     return results;
   };
   const auto one = run();

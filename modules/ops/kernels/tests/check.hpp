@@ -1,5 +1,6 @@
 #pragma once
-// Catch2 2 or 3, and what the kernels' tests share: reproducible values and a comparison with a scale.
+// Catch2 2 or 3, and what the kernels' tests share: reproducible values and a comparison with a
+// scale.
 
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>

@@ -1,0 +1,115 @@
+#include "../gemm.hpp"
+
+#include "../parallel.hpp"
+#include "check.hpp"
+
+using namespace tessera::kernels;
+using namespace tessera::kernels::test;
+
+namespace {
+
+template <class T, class Out>
+void check(Gemm s) {
+  // Rows are stored wider than needed, entries further apart.
+  s.lda = (s.trans_a ? s.m : s.k) + 3;
+  s.ldb = (s.trans_b ? s.k : s.n) + 1;
+  s.ldc = s.n + 2;
+  s.stride_a = (s.trans_a ? s.k : s.m) * s.lda + 5;
+  if (s.stride_b != 0) s.stride_b = (s.trans_b ? s.n : s.k) * s.ldb + 5;
+  s.stride_c = s.m * s.ldc + 5;
+  const auto a = values<T>(s.batch * s.stride_a, 1);
+  const auto b = values<T>(s.batch * s.stride_b + (s.trans_b ? s.n : s.k) * s.ldb, 2);
+  auto c = values<Out>(s.batch * s.stride_c, 3);
+  auto expected = as_double(c);
+  for (std::int64_t e = 0; e < s.batch; ++e) {
+    for (std::int64_t i = 0; i < s.m; ++i) {
+      for (std::int64_t j = 0; j < s.n; ++j) {
+        double& target = expected[static_cast<std::size_t>(e * s.stride_c + i * s.ldc + j)];
+        double sum = s.accumulate ? target : 0.0;
+        for (std::int64_t p = 0; p < s.k; ++p) {
+          const auto at_a = e * s.stride_a + (s.trans_a ? p * s.lda + i : i * s.lda + p);
+          const auto at_b = e * s.stride_b + (s.trans_b ? j * s.ldb + p : p * s.ldb + j);
+          sum += static_cast<double>(a[static_cast<std::size_t>(at_a)]) *
+                 static_cast<double>(b[static_cast<std::size_t>(at_b)]);
+        }
+        target = sum;
+      }
+    }
+  }
+  gemm(s, a.data(), b.data(), c.data());
+  CHECK(worst(c, expected) < tolerance<Out>());
+}
+
+void check_types(const Gemm& shape) {
+  check<float, float>(shape);
+  check<double, double>(shape);
+  check<BFloat16, BFloat16>(shape);
+  check<BFloat16, float>(shape);
+  check<Half, Half>(shape);
+  check<Half, float>(shape);
+}
+
+}  // namespace
+
+TEST_CASE("gemm agrees with loops in double", "[gemm]") {
+  const bool trans_a = GENERATE(false, true);
+  const bool trans_b = GENERATE(false, true);
+  const bool accumulate = GENERATE(false, true);
+  CAPTURE(trans_a, trans_b, accumulate);
+  Gemm shape;
+  shape.trans_a = trans_a;
+  shape.trans_b = trans_b;
+  shape.accumulate = accumulate;
+  for (const auto& [m, n, k, batch, stride_b] : {std::array<std::int64_t, 5>{1, 1, 1, 1, 1},
+                                                 {7, 5, 3, 1, 1},
+                                                 {33, 65, 17, 1, 1},
+                                                 {1, 40, 70, 1, 1},
+                                                 {64, 1, 32, 1, 1},
+                                                 {5, 9, 13, 3, 1},
+                                                 {5, 9, 13, 3, 0},
+                                                 {0, 4, 4, 1, 1},
+                                                 {4, 0, 4, 1, 1},
+                                                 {4, 4, 0, 2, 1},
+                                                 {4, 4, 4, 0, 1}}) {
+    CAPTURE(m, n, k, batch, stride_b);
+    shape.m = m;
+    shape.n = n;
+    shape.k = k;
+    shape.batch = batch;
+    shape.stride_b = stride_b;
+    check_types(shape);
+  }
+}
+
+namespace {
+
+/// Of how many row counts below `rows` the first row has the bits that it has among all `rows`?
+template <class T>
+std::int64_t equal_row_counts(std::int64_t rows, std::int64_t n, std::int64_t k) {
+  const auto a = values<T>(rows * k, 1);
+  const auto b = values<T>(n * k, 2);
+  const auto first_row = [&](std::int64_t m) {
+    std::vector<T> c(static_cast<std::size_t>(m * n));
+    gemm(Gemm{false, true, m, n, k, 1, k, 0, k, 0, n, 0, false}, a.data(), b.data(), c.data());
+    c.resize(static_cast<std::size_t>(n));
+    return c;
+  };
+  const auto expected = first_row(rows);
+  std::int64_t equal = 0;
+  for (std::int64_t m = 1; m < rows; m *= 2) equal += first_row(m) == expected ? 1 : 0;
+  return equal;
+}
+
+}  // namespace
+
+TEST_CASE("a row of a double product does not depend on the number of rows", "[gemm]") {
+  CHECK(equal_row_counts<double>(64, 96, 128) == 6);
+}
+
+TEST_CASE("how many row counts give a row the same bits in oneDNN", "[.][measure]") {
+  WARN("of 8 row counts (1, 2, ... 128 against 256): float k=256 "
+       << equal_row_counts<float>(256, 704, 256) << ", float k=704 "
+       << equal_row_counts<float>(256, 256, 704) << ", float k=4096 "
+       << equal_row_counts<float>(256, 1024, 4096) << ", bfloat16 k=256 "
+       << equal_row_counts<BFloat16>(256, 704, 256));
+}
