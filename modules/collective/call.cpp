@@ -9,11 +9,6 @@ import tessera.base;
 
 namespace tessera::collective {
 
-std::string_view name_of(ReduceOp op) {
-  constexpr std::string_view names[] = {"sum", "avg", "max", "min", "product"};
-  return names[static_cast<int>(op)];
-}
-
 std::string_view name_of(CallKind kind) {
   constexpr std::string_view names[] = {"barrier",
                                         "all_reduce",
@@ -43,7 +38,7 @@ std::string to_string(const Call& call) {
     case CallKind::reduce_scatter:
     case CallKind::reduce:
     case CallKind::reduce_scatter_segments:
-      text += fmt::format(", {}", name_of(call.reduce));
+      text += fmt::format(", {}", tessera::name_of(call.reduce));
       break;
     default:
       break;

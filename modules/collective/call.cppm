@@ -8,12 +8,6 @@ import tessera.base;
 
 export namespace tessera::collective {
 
-/// How values of several ranks become one. avg divides the sum by the number of ranks and is for
-/// floating types only; for bool, sum and max are "or", product and min are "and".
-enum class ReduceOp : std::uint8_t { sum, avg, max, min, product };
-
-std::string_view name_of(ReduceOp op);
-
 enum class CallKind : std::uint8_t {
   barrier,
   all_reduce,

@@ -1,7 +1,7 @@
 // Communication between ranks: communicators over shared memory, the world, launching ranks.
 export module tessera.collective;
 
-export import :call;          // what a collective call is: kind, ReduceOp, its printed form
+export import :call;          // what a collective call is: kind, type, count, its printed form
 export import :work;          // Work: an asynchronous call in flight
 export import :buffer;        // SharedBuffer: memory that every rank can reach
 export import :communicator;  // Communicator: the collectives of one group of ranks

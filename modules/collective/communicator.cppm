@@ -40,8 +40,9 @@ struct ReduceSegmentsOptions {
 /// the World. Ranks in its calls are positions within the group; counts are elements.
 ///
 /// Every rank of the group issues the same calls in the same order; kind, type, count, operation
-/// and root are compared at every call, and a difference is an error on all ranks. Reductions run
-/// in the group's rank order: the same bits on every rank and in every run. One thread at a time
+/// and root are compared at every call, and a difference is an error on all ranks. avg is for
+/// floating types; for bool, sum and max are "or", product and min are "and". Reductions run in the
+/// group's rank order: the same bits on every rank and in every run. One thread at a time
 /// may use a communicator; other threads take one of another name.
 ///
 /// Calls ending in _async return at once (about a microsecond, plus a copy of the source unless it
@@ -124,8 +125,8 @@ class Communicator {
   [[nodiscard]] Work barrier_async();
 
   /// One message to (from) a rank of the group. Messages of one sender, receiver and tag arrive in
-  /// order; count and type must agree. A send completes without its receiver unless the source
-  /// lies in a SharedBuffer or many messages are in flight.
+  /// order; count and type must agree. A send copies its source and completes without its receiver,
+  /// unless 32 messages to that rank are on their way.
   void send(const void* source, std::int64_t count, DType dtype, int to, int tag = 0);
   [[nodiscard]] Work send_async(const void* source, std::int64_t count, DType dtype, int to,
                                 int tag = 0);

@@ -1,0 +1,107 @@
+module;
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+module tessera.collective;
+
+import tessera.base;
+import :bench;
+import :buffer;
+import :communicator;
+
+namespace tessera::collective {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// What one measurement calls, with the number of the round, so that buffers rotate.
+using Body = std::function<void(int round)>;
+
+/// Median over batches of the slowest rank's time a call.
+double measure(Communicator& c, int calls, const Body& body) {
+  constexpr int batches = 9;
+  std::vector<double> times;
+  int round = 0;
+  for (int batch = -1; batch < batches; ++batch) {  // the first warms up
+    c.barrier();
+    const auto begin = Clock::now();
+    for (int i = 0; i < calls; ++i) {
+      body(round++);
+    }
+    double seconds = std::chrono::duration<double>(Clock::now() - begin).count() / calls;
+    c.all_reduce(&seconds, &seconds, 1, DType::f64, ReduceOp::max);
+    if (batch >= 0) {
+      times.push_back(seconds);
+    }
+  }
+  std::nth_element(times.begin(), times.begin() + batches / 2, times.end());
+  return times[batches / 2];
+}
+
+/// Buffers of one size, used in turn, so that a call does not find all of its data in the cache
+/// only because the call before it was the same.
+template <class Memory>
+struct Rotation {
+  std::vector<Memory> buffers;
+  std::byte* at(int round) {
+    return reinterpret_cast<std::byte*>(
+        buffers[static_cast<std::size_t>(round) % buffers.size()].data());
+  }
+};
+
+}  // namespace
+
+std::vector<CollectiveRate> measure_collectives(Communicator& c,
+                                                const std::vector<std::size_t>& sizes) {
+  const auto ranks = static_cast<std::size_t>(c.size());
+  std::vector<CollectiveRate> rates;
+  for (const std::size_t bytes : sizes) {
+    const auto count = static_cast<std::int64_t>(bytes / 4);
+    const std::int64_t row = count / c.size();
+    const std::size_t row_bytes = static_cast<std::size_t>(row) * 4;
+    constexpr std::size_t turns = 4;
+    Rotation<SharedBuffer> shared;
+    Rotation<std::vector<float>> own;
+    Rotation<std::vector<float>> out;
+    for (std::size_t i = 0; i < turns; ++i) {
+      shared.buffers.push_back(c.allocate(bytes));
+      std::memset(shared.buffers.back().data(), 0, bytes);
+      own.buffers.emplace_back(bytes / 4);
+      out.buffers.emplace_back(bytes / 4);
+    }
+    const int calls =
+        static_cast<int>(std::clamp<std::size_t>((std::size_t{8} << 20) / bytes, 2, 100));
+    const std::size_t received = row_bytes * (ranks - 1);
+    const double copy_seconds = measure(c, calls, [&](int i) {
+      std::memcpy(out.at(i), own.at(i), std::max<std::size_t>(received, 1));
+    });
+    const double copy_twice = measure(c, calls, [&](int i) {
+      std::memcpy(out.at(i), own.at(i), std::max<std::size_t>(received, 1));
+      std::memcpy(out.at(i + 1), own.at(i + 1), std::max<std::size_t>(received, 1));
+    });
+    const auto add = [&](const std::string& name, double volume, double ceiling, const Body& body) {
+      const double seconds = measure(c, calls, body);
+      rates.push_back({name, bytes, seconds, volume, ceiling, ceiling / seconds});
+    };
+    const auto volume = static_cast<double>(received);
+    const auto sources = [&](const char* suffix, const std::function<std::byte*(int)>& source) {
+      add(std::string("all_gather") + suffix, volume, copy_seconds,
+          [&](int i) { c.all_gather(source(i), out.at(i), row, DType::f32); });
+      add(std::string("reduce_scatter") + suffix, volume, copy_seconds,
+          [&](int i) { c.reduce_scatter(source(i), out.at(i), row, DType::f32); });
+      // A sum must receive its piece from all, and the other pieces.
+      add(std::string("all_reduce") + suffix, 2 * volume, copy_twice,
+          [&](int i) { c.all_reduce(source(i), source(i), count, DType::f32); });
+    };
+    sources("", [&](int i) { return shared.at(i); });
+    sources(" (private)", [&](int i) { return own.at(i); });
+  }
+  return rates;
+}
+
+}  // namespace tessera::collective

@@ -1,0 +1,228 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.collective;
+
+import tessera.base;
+import :buffer;
+import :call;
+import :communicator;
+import :control;
+import :engine;
+import :region;
+import :state;
+import :work;
+
+namespace tessera::collective {
+namespace {
+
+const std::byte* bytes(const void* pointer) { return static_cast<const std::byte*>(pointer); }
+std::byte* bytes(void* pointer) { return static_cast<std::byte*>(pointer); }
+
+/// What a call may be wrong about without any other rank.
+void check(const Call& call, int size) {
+  if (call.count < 0) {
+    fail(fmt::format("{}: negative count {}", name_of(call.kind), call.count));
+  }
+  if (call.root < -1 || call.root >= size) {
+    fail(fmt::format("{}: no rank {} in the group (expected 0 to {})", name_of(call.kind),
+                     call.root, size - 1));
+  }
+  if (call.reduce == ReduceOp::avg && !is_floating(call.dtype)) {
+    fail(fmt::format("{}: avg needs a floating type (got {}); use sum and divide",
+                     name_of(call.kind), tessera::name_of(call.dtype)));
+  }
+}
+
+Operation make(const Call& call, const void* source, void* destination, int size) {
+  check(call, size);
+  return {.call = call, .source = bytes(source), .destination = bytes(destination)};
+}
+
+Operation make_segments(CallKind kind, std::span<const Segment> segments, DType dtype,
+                        const ReduceSegmentsOptions& options, int size) {
+  Call call{.kind = kind, .dtype = dtype, .reduce = options.reduce};
+  call.shape = hash_combine(segments.size(), 0);
+  for (const Segment& s : segments) {
+    if (s.chunk < 0 || s.total < 0 || s.chunk * size < s.total) {
+      fail(fmt::format("{}: {} elements do not fit into {} pieces of {}", name_of(kind), s.total,
+                       size, s.chunk));
+    }
+    call.count += s.total;
+    call.shape = hash_combine(hash_combine(call.shape, static_cast<std::uint64_t>(s.chunk)),
+                              static_cast<std::uint64_t>(s.total));
+  }
+  const bool half = dtype == DType::bf16 || dtype == DType::f16;
+  if (options.destination_f32 && !half && dtype != DType::f32) {
+    fail(fmt::format("{}: an f32 destination needs a bf16, f16 or f32 source (got {})",
+                     name_of(kind), tessera::name_of(dtype)));
+  }
+  Operation op = make(call, nullptr, nullptr, size);
+  op.segments.assign(segments.begin(), segments.end());
+  op.options = options;
+  return op;
+}
+
+}  // namespace
+
+Communicator::Communicator(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+Communicator::~Communicator() = default;
+
+int Communicator::rank() const { return engine_->rank(); }
+int Communicator::size() const { return engine_->size(); }
+const std::vector<int>& Communicator::global_ranks() const { return engine_->ranks(); }
+std::string_view Communicator::name() const { return engine_->name(); }
+
+SharedBuffer Communicator::allocate(std::size_t size_in_bytes) {
+  return engine_->state().allocate_buffer(size_in_bytes);
+}
+
+Work Communicator::all_reduce_async(const void* source, void* destination, std::int64_t count,
+                                    DType dtype, ReduceOp reduce) {
+  return engine_->issue(
+      make({CallKind::all_reduce, dtype, reduce, -1, count, 0}, source, destination, size()));
+}
+Work Communicator::all_gather_async(const void* source, void* destination, std::int64_t count,
+                                    DType dtype) {
+  return engine_->issue(make({CallKind::all_gather, dtype, ReduceOp::sum, -1, count, 0}, source,
+                             destination, size()));
+}
+Work Communicator::reduce_scatter_async(const void* source, void* destination, std::int64_t count,
+                                        DType dtype, ReduceOp reduce) {
+  return engine_->issue(
+      make({CallKind::reduce_scatter, dtype, reduce, -1, count, 0}, source, destination, size()));
+}
+Work Communicator::all_to_all_async(const void* source, void* destination, std::int64_t count,
+                                    DType dtype) {
+  return engine_->issue(make({CallKind::all_to_all, dtype, ReduceOp::sum, -1, count, 0}, source,
+                             destination, size()));
+}
+Work Communicator::all_to_all_async(const void* source, std::span<const std::int64_t> send_counts,
+                                    void* destination, std::span<const std::int64_t> receive_counts,
+                                    DType dtype) {
+  const auto ranks = static_cast<std::size_t>(size());
+  if (send_counts.size() != ranks || receive_counts.size() != ranks) {
+    fail(
+        fmt::format("all_to_all with counts: expected {} counts to send and to receive, got {} "
+                    "and {}",
+                    ranks, send_counts.size(), receive_counts.size()));
+  }
+  if (std::any_of(send_counts.begin(), send_counts.end(), [](auto c) { return c < 0; }) ||
+      std::any_of(receive_counts.begin(), receive_counts.end(), [](auto c) { return c < 0; })) {
+    fail("all_to_all with counts: negative count");
+  }
+  // How much each rank sends is its own affair: the counts are compared pair by pair.
+  Operation op = make({CallKind::all_to_all_counts, dtype, ReduceOp::sum, -1, 0, 0}, source,
+                      destination, size());
+  op.send_counts.assign(send_counts.begin(), send_counts.end());
+  op.receive_counts.assign(receive_counts.begin(), receive_counts.end());
+  return engine_->issue(std::move(op));
+}
+Work Communicator::broadcast_async(void* data, std::int64_t count, DType dtype, int root) {
+  return engine_->issue(
+      make({CallKind::broadcast, dtype, ReduceOp::sum, root, count, 0}, data, data, size()));
+}
+Work Communicator::scatter_async(const void* source, void* destination, std::int64_t count,
+                                 DType dtype, int root) {
+  return engine_->issue(
+      make({CallKind::scatter, dtype, ReduceOp::sum, root, count, 0}, source, destination, size()));
+}
+Work Communicator::gather_async(const void* source, void* destination, std::int64_t count,
+                                DType dtype, int root) {
+  return engine_->issue(
+      make({CallKind::gather, dtype, ReduceOp::sum, root, count, 0}, source, destination, size()));
+}
+Work Communicator::reduce_async(const void* source, void* destination, std::int64_t count,
+                                DType dtype, ReduceOp reduce, int root) {
+  return engine_->issue(
+      make({CallKind::reduce, dtype, reduce, root, count, 0}, source, destination, size()));
+}
+Work Communicator::barrier_async() { return engine_->issue({}); }
+
+Work Communicator::all_gather_async(std::span<const Segment> segments, DType dtype) {
+  return engine_->issue(make_segments(CallKind::all_gather_segments, segments, dtype, {}, size()));
+}
+Work Communicator::reduce_scatter_async(std::span<const Segment> segments, DType dtype,
+                                        const ReduceSegmentsOptions& options) {
+  return engine_->issue(
+      make_segments(CallKind::reduce_scatter_segments, segments, dtype, options, size()));
+}
+
+Work Communicator::send_async(const void* source, std::int64_t count, DType dtype, int to,
+                              int tag) {
+  send(source, count, dtype, to, tag);
+  return {};
+}
+Work Communicator::receive_async(void* destination, std::int64_t count, DType dtype, int from,
+                                 int tag) {
+  check({CallKind::receive, dtype, ReduceOp::sum, from, count, 0}, size());
+  require(from >= 0, "receive: the sender must be a rank of the group");
+  return engine_->receive(destination, count, dtype, from, tag);
+}
+void Communicator::send(const void* source, std::int64_t count, DType dtype, int to, int tag) {
+  check({CallKind::send, dtype, ReduceOp::sum, to, count, 0}, size());
+  require(to >= 0, "send: the receiver must be a rank of the group");
+  engine_->send(source, count, dtype, to, tag);
+}
+void Communicator::receive(void* destination, std::int64_t count, DType dtype, int from, int tag) {
+  receive_async(destination, count, dtype, from, tag).wait();
+}
+
+void Communicator::all_reduce(const void* source, void* destination, std::int64_t count,
+                              DType dtype, ReduceOp reduce) {
+  all_reduce_async(source, destination, count, dtype, reduce).wait();
+}
+void Communicator::all_gather(const void* source, void* destination, std::int64_t count,
+                              DType dtype) {
+  all_gather_async(source, destination, count, dtype).wait();
+}
+void Communicator::reduce_scatter(const void* source, void* destination, std::int64_t count,
+                                  DType dtype, ReduceOp reduce) {
+  reduce_scatter_async(source, destination, count, dtype, reduce).wait();
+}
+void Communicator::all_to_all(const void* source, void* destination, std::int64_t count,
+                              DType dtype) {
+  all_to_all_async(source, destination, count, dtype).wait();
+}
+void Communicator::all_to_all(const void* source, std::span<const std::int64_t> send_counts,
+                              void* destination, std::span<const std::int64_t> receive_counts,
+                              DType dtype) {
+  all_to_all_async(source, send_counts, destination, receive_counts, dtype).wait();
+}
+void Communicator::broadcast(void* data, std::int64_t count, DType dtype, int root) {
+  broadcast_async(data, count, dtype, root).wait();
+}
+void Communicator::scatter(const void* source, void* destination, std::int64_t count, DType dtype,
+                           int root) {
+  scatter_async(source, destination, count, dtype, root).wait();
+}
+void Communicator::gather(const void* source, void* destination, std::int64_t count, DType dtype,
+                          int root) {
+  gather_async(source, destination, count, dtype, root).wait();
+}
+void Communicator::reduce(const void* source, void* destination, std::int64_t count, DType dtype,
+                          ReduceOp reduce, int root) {
+  reduce_async(source, destination, count, dtype, reduce, root).wait();
+}
+void Communicator::barrier() { barrier_async().wait(); }
+void Communicator::all_gather(std::span<const Segment> segments, DType dtype) {
+  all_gather_async(segments, dtype).wait();
+}
+void Communicator::reduce_scatter(std::span<const Segment> segments, DType dtype,
+                                  const ReduceSegmentsOptions& options) {
+  reduce_scatter_async(segments, dtype, options).wait();
+}
+
+void Communicator::wait_sources_free() { engine_->wait_sources_free(); }
+bool Communicator::sources_free() { return engine_->sources_free(); }
+
+}  // namespace tessera::collective

@@ -1,0 +1,145 @@
+module;
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <ctime>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <string_view>
+module tessera.collective;
+
+import tessera.base;
+import :call;
+import :control;
+import :region;
+import :world;
+
+namespace tessera::collective {
+namespace {
+
+/// The futex is the value's low half; x86-64 and arm64 are little-endian.
+void* futex_of(std::atomic<std::uint64_t>& value) { return &value; }
+
+std::string describe(const Region& region, const RecordedCall& entry) {
+  const Call call = unpack({entry.head.load(std::memory_order_relaxed),
+                            entry.count.load(std::memory_order_relaxed),
+                            entry.shape.load(std::memory_order_relaxed)});
+  auto* group =
+      reinterpret_cast<GroupBlock*>(region.at(entry.group.load(std::memory_order_relaxed)));
+  return fmt::format("{}, call {} of group {}", to_string(call),
+                     entry.sequence.load(std::memory_order_relaxed), describe_group(*group));
+}
+
+}  // namespace
+
+void Counter::wake() {
+  syscall(SYS_futex, futex_of(value), FUTEX_WAKE, 0x7fffffff, nullptr, nullptr, 0);
+}
+
+void Counter::sleep(std::uint64_t seen, double seconds) {
+  timespec limit{
+      static_cast<time_t>(seconds),
+      static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};
+  waiters.fetch_add(1, std::memory_order_seq_cst);
+  if (value.load(std::memory_order_seq_cst) == seen) {
+    syscall(SYS_futex, futex_of(value), FUTEX_WAIT, static_cast<std::uint32_t>(seen), &limit,
+            nullptr, 0);
+  }
+  waiters.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+Control* Control::create(Region& region, int size) {
+  auto* control = new (region.base()) Control;
+  control->size = static_cast<std::uint32_t>(size);
+  control->region_bytes = region.bytes();
+  for (int r = 0; r < size; ++r) {
+    new (control->ranks() + r) RankRecord;
+  }
+  const std::uint64_t begin =
+      ranks_offset() + sizeof(RankRecord) * static_cast<std::uint64_t>(size);
+  control->extents.reset((begin + 4095) & ~std::uint64_t{4095}, region.bytes());
+  control->magic.store(expected_magic, std::memory_order_release);
+  return control;
+}
+
+bool Control::publish_error(int rank, std::string_view text, ErrorKind kind) {
+  std::uint32_t none = 0;
+  if (!failed.compare_exchange_strong(none, 1)) {
+    return false;
+  }
+  failed_rank.store(rank);
+  failed_kind.store(static_cast<std::uint32_t>(kind));
+  if (rank >= 0) {
+    failed_step.store(ranks()[rank].step.load());
+    failed_where.store(ranks()[rank].where.load());
+  }
+  failed_text.store(text);
+  failed.store(2, std::memory_order_release);
+  return true;
+}
+
+FirstError Control::first_error() const {
+  FirstError error;
+  for (int tries = 0; failed.load(std::memory_order_acquire) == 1 && tries < 1000; ++tries) {
+    usleep(100);  // its writer is between two stores
+  }
+  if (failed.load(std::memory_order_acquire) == 0) {
+    return error;
+  }
+  error.rank = failed_rank.load();
+  error.kind = static_cast<ErrorKind>(failed_kind.load());
+  error.step = failed_step.load();
+  error.where = failed_where.load();
+  error.text = failed_text.load();
+  return error;
+}
+
+std::string Control::recent_calls(const Region& region, int calls_per_rank) {
+  std::string text;
+  for (std::uint32_t r = 0; r < size; ++r) {
+    RankRecord& record = ranks()[r];
+    const std::uint64_t end = record.recorded.load(std::memory_order_acquire);
+    const std::uint64_t kept =
+        std::min({end, RankRecord::kept_calls, static_cast<std::uint64_t>(calls_per_rank)});
+    for (std::uint64_t i = end - kept; i < end; ++i) {
+      const RecordedCall& entry = record.calls[i % RankRecord::kept_calls];
+      text += fmt::format("rank {}: {}{}\n", r, describe(region, entry),
+                          entry.done.load(std::memory_order_relaxed) != 0 ? "" : " (not complete)");
+    }
+  }
+  return text;
+}
+
+std::string Control::last_call(const Region& region, int rank) {
+  RankRecord& record = ranks()[rank];
+  const std::uint64_t end = record.recorded.load(std::memory_order_acquire);
+  return end == 0 ? "no call yet"
+                  : describe(region, record.calls[(end - 1) % RankRecord::kept_calls]);
+}
+
+std::string describe_group(GroupBlock& group) {
+  const std::span<const std::int32_t> ranks(group.ranks(), group.size);
+  const std::string_view name(group.name, group.name_bytes);
+  return fmt::format("{}{}[{}]", name, name.empty() ? "" : " ", fmt::join(ranks, ", "));
+}
+
+std::string to_string(const FirstError& error) {
+  std::string text = error.rank >= 0 ? fmt::format("rank {}", error.rank) : "";
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  if (error.step >= 0) {
+    add(fmt::format("step {}", error.step));
+  }
+  if (!error.where.empty()) {
+    add(error.where);
+  }
+  return text.empty() ? error.text : fmt::format("{}: {}", text, error.text);
+}
+
+}  // namespace tessera::collective

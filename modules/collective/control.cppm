@@ -1,0 +1,165 @@
+module;
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+module tessera.collective:control;
+
+import tessera.base;
+import :call;
+import :region;
+import :world;
+
+namespace tessera::collective {
+
+/// A number that one rank raises and others wait for, in shared memory, on a cache line of its own.
+struct alignas(64) Counter {
+  std::atomic<std::uint64_t> value{0};
+  std::atomic<std::uint32_t> waiters{0};
+
+  inline std::uint64_t load() const { return value.load(std::memory_order_acquire); }
+  /// Stores and wakes those who sleep. Sequentially consistent on both sides: either the sleeper's
+  /// last look sees the value or this sees the sleeper.
+  inline void raise(std::uint64_t to) {
+    value.store(to, std::memory_order_seq_cst);
+    if (waiters.load(std::memory_order_seq_cst) != 0) {
+      wake();
+    }
+  }
+  void wake();
+  /// Sleeps until the value may have moved away from `seen`, at most `seconds`.
+  void sleep(std::uint64_t seen, double seconds);
+};
+
+/// Text in shared memory that others may read while it is written: words, not bytes, and cut to
+/// the room there is. A torn read shows mixed text, never a race.
+template <std::size_t Words>
+struct SharedText {
+  std::atomic<std::uint64_t> words[Words] = {};
+
+  inline void store(std::string_view text) {
+    for (std::size_t w = 0; w < Words; ++w) {
+      std::uint64_t packed = 0;
+      for (std::size_t b = 0; b < 8 && 8 * w + b < text.size() && 8 * w + b + 1 < 8 * Words; ++b) {
+        packed |= std::uint64_t{static_cast<unsigned char>(text[8 * w + b])} << (8 * b);
+      }
+      words[w].store(packed, std::memory_order_relaxed);
+      if (packed >> 56 == 0) {
+        break;  // the terminating zero is written
+      }
+    }
+  }
+  inline std::string load() const {
+    std::string text;
+    for (const auto& word : words) {
+      const std::uint64_t packed = word.load(std::memory_order_relaxed);
+      for (int b = 0; b < 8; ++b) {
+        const auto c = static_cast<char>(packed >> (8 * b));
+        if (c == '\0') {
+          return text;
+        }
+        text += c;
+      }
+    }
+    return text;
+  }
+};
+
+/// A call as three words, as publications and the flight recorder keep it.
+struct PackedCall {
+  std::uint64_t head = 0;
+  std::uint64_t count = 0;
+  std::uint64_t shape = 0;
+  friend bool operator==(const PackedCall&, const PackedCall&) = default;
+};
+inline PackedCall pack(const Call& call) {
+  return {static_cast<std::uint64_t>(call.kind) | static_cast<std::uint64_t>(call.dtype) << 8 |
+              static_cast<std::uint64_t>(call.reduce) << 16 |
+              static_cast<std::uint64_t>(static_cast<std::uint32_t>(call.root)) << 32,
+          static_cast<std::uint64_t>(call.count), call.shape};
+}
+inline Call unpack(const PackedCall& p) {
+  return {static_cast<CallKind>(p.head & 0xff),
+          static_cast<DType>(p.head >> 8 & 0xff),
+          static_cast<ReduceOp>(p.head >> 16 & 0xff),
+          static_cast<std::int32_t>(static_cast<std::uint32_t>(p.head >> 32)),
+          static_cast<std::int64_t>(p.count),
+          p.shape};
+}
+
+/// One entry of the flight recorder. Written by its rank only, read by anyone on failure.
+struct RecordedCall {
+  std::atomic<std::uint64_t> group{0};     ///< offset of the GroupBlock
+  std::atomic<std::uint64_t> sequence{0};  ///< number of the call in its group
+  std::atomic<std::uint64_t> head{0};
+  std::atomic<std::uint64_t> count{0};
+  std::atomic<std::uint64_t> shape{0};
+  std::atomic<std::uint64_t> done{0};
+};
+
+struct alignas(64) RankRecord {
+  static constexpr std::uint64_t kept_calls = 64;
+
+  std::atomic<std::int32_t> process{0};
+  std::atomic<std::uint32_t> ended{0};
+  std::atomic<std::int64_t> step{-1};
+  SharedText<12> where;
+  std::atomic<std::uint64_t> recorded{0};
+  RecordedCall calls[kept_calls];
+};
+
+/// The head of a region: what all ranks share beside the data.
+struct Control {
+  static constexpr std::uint64_t expected_magic = 0x7465737365726131;
+
+  std::atomic<std::uint64_t> magic{0};
+  std::uint32_t size = 0;
+  std::uint64_t region_bytes = 0;
+  std::atomic<std::int32_t> creator{0};
+  std::atomic<std::uint32_t> attached{0};
+  std::atomic<std::uint32_t> started{0};
+
+  std::atomic<std::uint32_t> failed{0};  ///< 0 no, 1 being written, 2 written
+  std::atomic<std::int32_t> failed_rank{-1};
+  std::atomic<std::uint32_t> failed_kind{0};
+  std::atomic<std::int64_t> failed_step{-1};
+  SharedText<12> failed_where;
+  SharedText<1024> failed_text;
+  std::atomic<std::uint32_t> interrupts{0};
+
+  SharedLock lock;  ///< guards extents and the list of groups
+  std::uint64_t first_group = 0;
+  ExtentTable extents;
+
+  inline RankRecord* ranks() {
+    return reinterpret_cast<RankRecord*>(reinterpret_cast<std::byte*>(this) + ranks_offset());
+  }
+  static inline std::size_t ranks_offset() { return (sizeof(Control) + 63) / 64 * 64; }
+  /// Lays out a fresh region for `size` ranks. All memory behind the records is free.
+  static Control* create(Region& region, int size);
+
+  bool publish_error(int rank, std::string_view text, ErrorKind kind);
+  FirstError first_error() const;
+  /// The flight recorder, one call a line.
+  std::string recent_calls(const Region& region, int calls_per_rank);
+  /// "barrier(), call 11 of group [0, 1]", or "nothing yet".
+  std::string last_call(const Region& region, int rank);
+};
+
+/// A group of ranks in shared memory; `members` Member blocks and the pairs' channels follow.
+struct GroupBlock {
+  std::uint64_t next = 0;
+  std::uint32_t size = 0;
+  std::uint32_t name_bytes = 0;
+  char name[64] = {};
+  std::uint64_t members = 0;
+  std::uint64_t channels = 0;
+
+  inline std::int32_t* ranks() { return reinterpret_cast<std::int32_t*>(this + 1); }
+};
+
+/// "[0, 1]", with the name in front where there is one.
+std::string describe_group(GroupBlock& group);
+
+}  // namespace tessera::collective

@@ -1,0 +1,256 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.collective;
+
+import tessera.base;
+import :call;
+import :communicator;
+import :control;
+import :engine;
+import :point_to_point;
+import :region;
+import :state;
+import :work;
+import :world;
+
+namespace tessera::collective {
+
+Engine::Engine(WorldState& state, GroupBlock* group)
+    : state_(state),
+      group_(group),
+      members_(reinterpret_cast<Member*>(state.region->at(group->members))),
+      ranks_(group->ranks(), group->ranks() + group->size),
+      rank_(static_cast<int>(std::find(ranks_.begin(), ranks_.end(), state.rank) - ranks_.begin())),
+      size_(static_cast<int>(group->size)),
+      staging_(state),
+      slot_memory_(static_cast<std::size_t>(size_) * Channel::slots),
+      sources_(static_cast<std::size_t>(size_)) {}
+
+Engine::~Engine() = default;
+
+std::string_view Engine::name() const { return {group_->name, group_->name_bytes}; }
+
+std::uint64_t Engine::all_done() {
+  std::uint64_t least = ~std::uint64_t{0};
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_) {
+      least = std::min(least, members_[r].done.load());
+    }
+  }
+  return least;
+}
+
+bool Engine::peers_done(std::uint64_t calls) { return all_done() >= calls; }
+
+Work Engine::issue(Operation&& operation) {
+  if (state_.transport == Transport::fake) {
+    return {};
+  }
+  const std::lock_guard guard(mutex_);
+  state_.throw_if_failed();
+  const std::uint64_t sequence = issued_;
+  if (size_ > 1 && sequence >= Member::ring && !peers_done(sequence + 1 - Member::ring)) {
+    // The entry of the ring is still read: first what peers may need of this rank, then they.
+    progress(sequence + 1 - Member::ring, true);
+    for (int r = 0; r < size_; ++r) {
+      if (r != rank_) {
+        state_.wait(members_[r].done, sequence + 1 - Member::ring,
+                    {group_, &operation.call, sequence, ranks_[static_cast<std::size_t>(r)], this});
+      }
+    }
+  }
+  Operation& op = queue_.emplace_back(std::move(operation));
+  op.sequence = sequence;
+  op.record = &state_.record(state_.region->offset_of(group_), sequence, pack(op.call));
+  ++issued_;
+  if (size_ == 1) {
+    progress(issued_, true);
+    return {};
+  }
+  const std::size_t bytes = static_cast<std::size_t>(op.call.count) * size_of(op.call.dtype);
+  op.two_phase = op.call.kind == CallKind::all_reduce && bytes > symmetric_bytes;
+  publish(op);
+  return {this, sequence};
+}
+
+bool Engine::all_reached(Counter Member::* counter, const Operation& op, bool block) {
+  const std::uint64_t target = op.sequence + 1;
+  for (int i = 1; i < size_; ++i) {
+    const int r = (rank_ + i) % size_;
+    Counter& watched = members_[r].*counter;
+    if (watched.load() >= target) {
+      continue;
+    }
+    if (!block) {
+      return false;
+    }
+    state_.wait(watched, target,
+                {group_, &op.call, op.sequence, ranks_[static_cast<std::size_t>(r)], this});
+  }
+  return true;
+}
+
+void Engine::verify(const Operation& op) {
+  const PackedCall own = pack(op.call);
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_ || publication(r, op.sequence).call == own) {
+      continue;
+    }
+    // Both sides find it; told from the lower rank's side, so that the text does not vary.
+    const int low = std::min(r, rank_);
+    const int high = std::max(r, rank_);
+    const Call theirs = unpack(publication(r, op.sequence).call);
+    state_.fail_published(fmt::format(
+        "collective: the ranks' calls differ: rank {} calls {} while rank {} calls {} (call {} of "
+        "group {}); all ranks of a group must issue the same calls in the same order",
+        ranks_[static_cast<std::size_t>(low)], to_string(low == rank_ ? op.call : theirs),
+        ranks_[static_cast<std::size_t>(high)], to_string(high == rank_ ? op.call : theirs),
+        op.sequence, describe_group(*group_)));
+  }
+}
+
+void Engine::finish_reading(Operation& op) {
+  members_[rank_].done.raise(op.sequence + 1);
+  const bool peers_read_memory = op.two_phase ? op.result == op.destination : op.direct;
+  op.phase = peers_read_memory ? Operation::Phase::held : Operation::Phase::complete;
+}
+
+bool Engine::advance(Operation& op, bool block) {
+  if (op.phase == Operation::Phase::gathering_peers) {
+    if (!all_reached(&Member::published, op, block)) {
+      return false;
+    }
+    verify(op);
+    pull(op);
+    if (op.two_phase) {
+      members_[rank_].reduced.raise(op.sequence + 1);
+      op.phase = Operation::Phase::second_phase;
+    } else {
+      finish_reading(op);
+    }
+  }
+  if (op.phase == Operation::Phase::second_phase) {
+    if (!all_reached(&Member::reduced, op, block)) {
+      return false;
+    }
+    gather_pieces(op);
+    finish_reading(op);
+  }
+  if (op.phase == Operation::Phase::held) {
+    if (!all_reached(&Member::done, op, block)) {
+      return false;
+    }
+    op.phase = Operation::Phase::complete;
+  }
+  op.record->done.store(1, std::memory_order_relaxed);
+  return true;
+}
+
+bool Engine::progress(std::uint64_t until, bool block) {
+  while (completed_.load(std::memory_order_relaxed) < until) {
+    if (!advance(queue_.front(), block)) {
+      return false;
+    }
+    queue_.pop_front();
+    completed_.store(completed_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+  return true;
+}
+
+void Engine::wait(std::uint64_t ticket) {
+  if (ticket >= receive_ticket) {
+    const std::lock_guard guard(mutex_);
+    wait_receive(ticket);
+    return;
+  }
+  if (completed_.load(std::memory_order_acquire) > ticket) {
+    return;
+  }
+  const std::lock_guard guard(mutex_);
+  progress(ticket + 1, true);
+}
+
+bool Engine::done(std::uint64_t ticket) {
+  try_progress();
+  if (ticket >= receive_ticket) {
+    const std::lock_guard guard(mutex_);
+    return std::none_of(receives_.begin(), receives_.end(),
+                        [&](const PendingReceive& r) { return r.ticket == ticket; });
+  }
+  return completed_.load(std::memory_order_acquire) > ticket;
+}
+
+bool Engine::try_progress() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    return false;
+  }
+  const bool collectives = progress(issued_, false);
+  const bool messages = progress_receives();
+  return !collectives || !messages;
+}
+
+void Engine::wait_sources_free() {
+  const std::lock_guard guard(mutex_);
+  if (size_ == 1 || state_.transport == Transport::fake || issued_ == 0) {
+    return;
+  }
+  progress(issued_, true);
+  const Call last{};
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_) {
+      state_.wait(members_[r].done, issued_,
+                  {group_, &last, issued_ - 1, ranks_[static_cast<std::size_t>(r)], this});
+    }
+  }
+}
+
+bool Engine::sources_free() {
+  if (size_ == 1 || state_.transport == Transport::fake) {
+    return true;
+  }
+  try_progress();
+  return completed_.load(std::memory_order_acquire) == issued_ && peers_done(issued_);
+}
+
+Work& Work::operator=(Work&& other) noexcept {
+  if (this != &other) {
+    Work finished(std::move(*this));
+    engine_ = std::exchange(other.engine_, nullptr);
+    ticket_ = other.ticket_;
+  }
+  return *this;
+}
+
+Work::~Work() {
+  try {
+    wait();
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): published to the world, seen by the
+                            // next call
+  }
+}
+
+void Work::wait() {
+  if (Engine* engine = std::exchange(engine_, nullptr)) {
+    engine->wait(ticket_);
+  }
+}
+
+bool Work::done() {
+  if (engine_ != nullptr && engine_->done(ticket_)) {
+    engine_ = nullptr;
+  }
+  return engine_ == nullptr;
+}
+
+}  // namespace tessera::collective

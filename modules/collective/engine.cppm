@@ -1,0 +1,188 @@
+module;
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+module tessera.collective:engine;
+
+import tessera.base;
+import :call;
+import :communicator;
+import :control;
+import :point_to_point;
+import :region;
+import :state;
+import :work;
+
+namespace tessera::collective {
+
+/// What a rank tells its peers when it issues a call. Entry n % ring is rewritten only when every
+/// peer is done with call n.
+struct alignas(64) Publication {
+  PackedCall call;
+  std::uint64_t source = 0;  ///< offset of the data, or of a table of offsets
+  std::uint64_t result = 0;  ///< where the second phase of all_reduce finds this rank's piece
+};
+
+/// One rank's side of a group, in shared memory. All numbers count calls.
+struct Member {
+  static constexpr std::uint64_t ring = 64;
+
+  Counter published;  ///< calls whose source peers may read
+  Counter reduced;    ///< two-phase calls: this rank's piece is there; equals the call's number + 1
+  Counter done;       ///< calls in which this rank reads nothing of its peers any more
+  Publication publications[ring];
+};
+
+/// Shared memory of this rank for sources that peers cannot reach themselves.
+class Staging {
+ public:
+  explicit Staging(WorldState& state) : state_(state) {}
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  /// Room for `bytes` until all peers are done with call `sequence`; `all_done`: the number of
+  /// calls that all are done with. The first free block is taken, so that small calls that follow
+  /// each other stay in the cache.
+  std::uint64_t take(std::size_t bytes, std::uint64_t sequence, std::uint64_t all_done);
+
+ private:
+  static constexpr std::size_t kept_bytes = std::size_t{64} << 20;
+  struct Block {
+    std::uint64_t offset;
+    std::size_t bytes;
+    std::uint64_t busy_until;
+  };
+  WorldState& state_;
+  std::vector<Block> blocks_;
+  std::size_t total_ = 0;
+};
+
+/// A call that this rank has issued and not completed.
+struct Operation {
+  enum class Phase : std::uint8_t { gathering_peers, second_phase, held, complete };
+
+  Call call;
+  const std::byte* source = nullptr;
+  std::byte* destination = nullptr;
+  std::vector<Segment> segments{};
+  std::vector<std::int64_t> send_counts{};
+  std::vector<std::int64_t> receive_counts{};
+  ReduceSegmentsOptions options{};
+
+  Phase phase = Phase::gathering_peers;
+  bool two_phase = false;
+  bool direct = false;          ///< peers read the source itself
+  std::byte* result = nullptr;  ///< two-phase: base of what peers gather; own piece is at its place
+  std::uint64_t sequence = 0;
+  RecordedCall* record = nullptr;
+};
+
+/// The state of a communicator: the calls in flight and how they move. One algorithm for processes
+/// and for threads. A call is published when it is issued; its data is pulled by the receivers.
+class Engine {
+ public:
+  /// Sums above this are cut into one piece a rank; below, every rank sums all.
+  static constexpr std::size_t symmetric_bytes = std::size_t{256} << 10;
+
+  Engine(WorldState& state, GroupBlock* group);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  Work issue(Operation&& operation);
+  void wait(std::uint64_t ticket);
+  bool done(std::uint64_t ticket);
+  void wait_sources_free();
+  bool sources_free();
+  /// Whether all peers are done with the first `calls` calls.
+  bool peers_done(std::uint64_t calls);
+  /// Moves calls forward without waiting. Returns whether calls remain. Skips when in use.
+  bool try_progress();
+  /// The same for collectives, when the caller holds the lock.
+  bool progress_held() { return !progress(issued_, false); }
+
+  void send(const void* source, std::int64_t count, DType dtype, int to, int tag);
+  Work receive(void* destination, std::int64_t count, DType dtype, int from, int tag);
+
+  WorldState& state() const { return state_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::vector<int>& ranks() const { return ranks_; }
+  std::string_view name() const;
+  std::uint64_t issued() const { return issued_; }
+
+ private:
+  static constexpr std::uint64_t receive_ticket = std::uint64_t{1} << 63;
+
+  const Publication& publication(int member, std::uint64_t sequence) const {
+    return members_[member].publications[sequence % Member::ring];
+  }
+  /// A member's source; this rank's own as it was given, a peer's through its publication.
+  const std::byte* source_of(int member, const Operation& op) const;
+  const std::uint64_t* table_of(int member, const Operation& op) const;
+  bool reachable(const void* pointer, std::size_t bytes) const;
+
+  // publish.cpp: what peers are told at issue; each returns the offset to publish
+  void publish(Operation& op);
+  std::uint64_t publish_source(Operation& op);
+  std::uint64_t publish_result(Operation& op, std::uint64_t source);
+  std::uint64_t publish_segments(Operation& op);
+  std::uint64_t publish_counts(Operation& op);
+  std::uint64_t stage(const void* source, std::size_t bytes, std::uint64_t sequence);
+  void finish_reading(Operation& op);
+  /// Moves one operation; with `block` until it is complete. Returns whether it is.
+  bool advance(Operation& op, bool block);
+  /// Waits for, or looks at, one counter of every peer.
+  bool all_reached(Counter Member::* counter, const Operation& op, bool block);
+  bool progress(std::uint64_t until, bool block);
+  void verify(const Operation& op);
+  std::uint64_t all_done();
+
+  // transfer.cpp: what moves once all peers have published
+  void pull(Operation& op);
+  void pull_rows(Operation& op);
+  void pull_counts(Operation& op);
+  void pull_segments(Operation& op);
+  void reduce_segments(Operation& op);
+  void reduce_rows(Operation& op);
+  void reduce_piece(Operation& op);
+  void gather_pieces(Operation& op);
+  /// Reduces `count` elements of sources_.
+  void reduce_sources(void* destination, std::int64_t count, const Operation& op);
+
+  // point_to_point.cpp
+  Channel& channel(int from, int to);
+  bool advance_receive(const PendingReceive& receive, bool block);
+  void wait_receive(std::uint64_t ticket);
+  bool progress_receives();
+
+  WorldState& state_;
+  GroupBlock* group_;
+  Member* members_;
+  std::vector<int> ranks_;
+  int rank_ = 0;
+  int size_ = 0;
+  std::mutex mutex_;
+  std::uint64_t issued_ = 0;
+  std::atomic<std::uint64_t> completed_{0};
+  std::deque<Operation> queue_;
+  Staging staging_;
+  std::vector<SlotMemory> slot_memory_;  // of the channels to each member
+  std::deque<PendingReceive> receives_;
+  std::uint64_t next_receive_ = receive_ticket;
+  std::vector<const void*> sources_;  // scratch of reductions
+};
+
+/// First element of a rank's piece when `count` elements are cut for `size` ranks, at multiples of
+/// a cache line.
+std::int64_t piece_begin(std::int64_t count, std::size_t element, int size, int rank);
+/// Elements of rank r's piece of a segment.
+std::int64_t piece_elements(const Segment& segment, int rank);
+
+}  // namespace tessera::collective

@@ -1,0 +1,204 @@
+#include "reduce_ranks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+// Not every type and operation has vector instructions; where they lack, scalar loops serve.
+#pragma clang diagnostic ignored "-Wpass-failed"
+
+// The loops below vectorise; each instruction set gets its own copy through always_inline.
+#define TESSERA_INLINE __attribute__((always_inline)) inline
+
+namespace tessera::kernels {
+namespace {
+
+struct Bf16 {
+  std::uint16_t bits;
+};
+struct Boolean {
+  std::uint8_t value;
+};
+
+template <class T>
+struct Compute {
+  using Type = T;
+};
+template <>
+struct Compute<Bf16> {
+  using Type = float;
+};
+template <>
+struct Compute<_Float16> {
+  using Type = float;
+};
+template <>
+struct Compute<Boolean> {
+  using Type = std::uint8_t;
+};
+// Unsigned, so that sums and products wrap instead of being undefined.
+template <class C>
+using Wrapping = typename std::conditional_t<std::is_integral_v<C>, std::make_unsigned<C>,
+                                             std::type_identity<C>>::type;
+
+template <class T>
+TESSERA_INLINE typename Compute<T>::Type load(T x) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    const std::uint32_t bits = std::uint32_t{x.bits} << 16;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+  } else if constexpr (std::is_same_v<T, Boolean>) {
+    return x.value != 0 ? 1 : 0;
+  } else {
+    return static_cast<typename Compute<T>::Type>(x);
+  }
+}
+
+template <class T>
+TESSERA_INLINE T store(typename Compute<T>::Type x) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    // Round to nearest even; a NaN stays one.
+    const std::uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+    const std::uint32_t nan = (bits >> 16) | 0x40U;
+    return {static_cast<std::uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? nan : rounded)};
+  } else if constexpr (std::is_same_v<T, Boolean>) {
+    return {x};
+  } else {
+    return static_cast<T>(x);
+  }
+}
+
+/// NaN wins in max and min, whichever side it is on.
+template <class T, RankReduce R>
+TESSERA_INLINE typename Compute<T>::Type combine(typename Compute<T>::Type a,
+                                                 typename Compute<T>::Type b) {
+  using C = typename Compute<T>::Type;
+  if constexpr (std::is_same_v<T, Boolean>) {
+    constexpr bool either = R != RankReduce::min && R != RankReduce::product;
+    return either ? static_cast<C>(a | b) : static_cast<C>(a & b);
+  } else if constexpr (R == RankReduce::sum || R == RankReduce::avg) {
+    return static_cast<C>(static_cast<Wrapping<C>>(a) + static_cast<Wrapping<C>>(b));
+  } else if constexpr (R == RankReduce::product) {
+    return static_cast<C>(static_cast<Wrapping<C>>(a) * static_cast<Wrapping<C>>(b));
+  } else if constexpr (R == RankReduce::max) {
+    return a > b || a != a ? a : b;
+  } else {
+    return a < b || a != a ? a : b;
+  }
+}
+
+template <class T, class D, RankReduce R, bool Accumulate>
+TESSERA_INLINE D finish(typename Compute<T>::Type sum, D old, int ranks) {
+  using C = typename Compute<T>::Type;
+  if constexpr (R == RankReduce::avg && std::is_floating_point_v<C>) {
+    sum /= static_cast<C>(ranks);
+  }
+  if constexpr (Accumulate) {
+    sum = combine<T, RankReduce::sum>(static_cast<C>(load<D>(old)), sum);
+  }
+  return store<D>(sum);
+}
+
+template <class T, class D, RankReduce R, bool Accumulate>
+TESSERA_INLINE void run(const ReduceRanks& args) {
+  using C = typename Compute<T>::Type;
+  auto* out = static_cast<D*>(args.destination);
+  const auto source = [&](int r) { return static_cast<const T*>(args.sources[r]); };
+  if (args.ranks == 2) {
+    const T* a = source(0);
+    const T* b = source(1);
+#pragma clang loop vectorize(assume_safety)
+    for (std::int64_t i = 0; i < args.count; ++i) {
+      const C sum = combine<T, R>(load<T>(a[i]), load<T>(b[i]));
+      out[i] = finish<T, D, R, Accumulate>(sum, out[i], 2);
+    }
+    return;
+  }
+  constexpr std::int64_t block = 2048;  // the partial results stay in the first cache
+  C partial[block];
+  for (std::int64_t begin = 0; begin < args.count; begin += block) {
+    const std::int64_t n = std::min(block, args.count - begin);
+    const T* first = source(0) + begin;
+    for (std::int64_t i = 0; i < n; ++i) {
+      partial[i] = load<T>(first[i]);
+    }
+    for (int r = 1; r < args.ranks; ++r) {
+      const T* next = source(r) + begin;
+#pragma clang loop vectorize(assume_safety)
+      for (std::int64_t i = 0; i < n; ++i) {
+        partial[i] = combine<T, R>(partial[i], load<T>(next[i]));
+      }
+    }
+    D* to = out + begin;
+#pragma clang loop vectorize(assume_safety)
+    for (std::int64_t i = 0; i < n; ++i) {
+      to[i] = finish<T, D, R, Accumulate>(partial[i], to[i], args.ranks);
+    }
+  }
+}
+
+template <class T, class D, bool Accumulate>
+TESSERA_INLINE void by_operation(const ReduceRanks& args) {
+  switch (args.reduce) {
+    case RankReduce::sum:
+      return run<T, D, RankReduce::sum, Accumulate>(args);
+    case RankReduce::avg:
+      return run<T, D, RankReduce::avg, Accumulate>(args);
+    case RankReduce::max:
+      return run<T, D, RankReduce::max, Accumulate>(args);
+    case RankReduce::min:
+      return run<T, D, RankReduce::min, Accumulate>(args);
+    case RankReduce::product:
+      return run<T, D, RankReduce::product, Accumulate>(args);
+  }
+}
+
+template <class T, class D>
+TESSERA_INLINE void by_mode(const ReduceRanks& args) {
+  args.accumulate ? by_operation<T, D, true>(args) : by_operation<T, D, false>(args);
+}
+
+TESSERA_INLINE void by_type(const ReduceRanks& args) {
+  switch (args.type) {
+    case RankType::f32:
+      return by_mode<float, float>(args);
+    case RankType::f64:
+      return by_mode<double, double>(args);
+    case RankType::bf16:
+      return args.destination_f32 ? by_mode<Bf16, float>(args) : by_mode<Bf16, Bf16>(args);
+    case RankType::f16:
+      return args.destination_f32 ? by_mode<_Float16, float>(args)
+                                  : by_mode<_Float16, _Float16>(args);
+    case RankType::i64:
+      return by_mode<std::int64_t, std::int64_t>(args);
+    case RankType::i32:
+      return by_mode<std::int32_t, std::int32_t>(args);
+    case RankType::u8:
+      return by_mode<std::uint8_t, std::uint8_t>(args);
+    case RankType::boolean:
+      return by_mode<Boolean, Boolean>(args);
+  }
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,f16c"))) void reduce_avx2(const ReduceRanks& args) { by_type(args); }
+#endif
+void reduce_portable(const ReduceRanks& args) { by_type(args); }
+
+}  // namespace
+
+void reduce_ranks(const ReduceRanks& args) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0) {
+    reduce_avx2(args);
+    return;
+  }
+#endif
+  reduce_portable(args);
+}
+
+}  // namespace tessera::kernels

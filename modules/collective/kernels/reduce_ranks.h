@@ -1,0 +1,25 @@
+// Reduction of the same elements of several ranks; a plain source, so that it may use target
+// attributes.
+#pragma once
+#include <cstdint>
+
+namespace tessera::kernels {
+
+enum class RankType : std::uint8_t { f32, f64, bf16, f16, i64, i32, u8, boolean };
+enum class RankReduce : std::uint8_t { sum, avg, max, min, product };
+
+/// destination[i] = reduce over r of sources[r][i], in the order of r. f32, bf16 and f16 are
+/// summed in f32 and rounded once. The destination may be one of the sources, or apart from them.
+struct ReduceRanks {
+  void* destination;
+  const void* const* sources;
+  int ranks;
+  std::int64_t count;
+  RankType type;
+  RankReduce reduce;
+  bool destination_f32;  ///< the destination is f32 though the sources are bf16 or f16
+  bool accumulate;       ///< add to the destination
+};
+void reduce_ranks(const ReduceRanks& args);
+
+}  // namespace tessera::kernels

@@ -1,0 +1,156 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+module tessera.collective;
+
+import tessera.base;
+import :call;
+import :communicator;
+import :control;
+import :engine;
+import :point_to_point;
+import :region;
+import :state;
+import :work;
+
+namespace tessera::collective {
+
+Channel& Engine::channel(int from, int to) {
+  auto* channels = reinterpret_cast<Channel*>(state_.region->at(group_->channels));
+  return channels[from * size_ + to];
+}
+
+void Engine::send(const void* source, std::int64_t count, DType dtype, int to, int tag) {
+  const std::lock_guard guard(mutex_);
+  state_.throw_if_failed();
+  const Call call{CallKind::send, dtype, ReduceOp::sum, to, count, 0};
+  Channel& line = channel(rank_, to);
+  const std::uint64_t order = line.sent.load();
+  RecordedCall& record = state_.record(state_.region->offset_of(group_), order, pack(call));
+  const auto free_slot = [&] {
+    return std::find_if(line.messages, line.messages + Channel::slots, [](const Message& m) {
+      return m.full.load(std::memory_order_acquire) == 0;
+    });
+  };
+  Message* slot = free_slot();
+  while (slot == line.messages + Channel::slots) {
+    const std::uint64_t taken = line.taken.load();
+    slot = free_slot();
+    if (slot == line.messages + Channel::slots) {
+      state_.wait(line.taken, taken + 1,
+                  {group_, &call, order, ranks_[static_cast<std::size_t>(to)], this, this});
+      slot = free_slot();
+    }
+  }
+  const auto index = static_cast<std::size_t>(slot - line.messages);
+  SlotMemory& memory = slot_memory_[static_cast<std::size_t>(to) * Channel::slots + index];
+  const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
+  if (memory.bytes < bytes) {
+    if (memory.offset != 0) {
+      state_.release(memory.offset);
+    }
+    memory.bytes = std::bit_ceil(std::max<std::size_t>(bytes, 4096));
+    memory.offset = state_.allocate(memory.bytes);
+  }
+  if (bytes != 0) {
+    std::memcpy(state_.region->at(memory.offset), source, bytes);
+  }
+  slot->tag = tag;
+  slot->order = order;
+  slot->call = pack(call);
+  slot->source = memory.offset;
+  slot->full.store(1, std::memory_order_release);
+  line.sent.raise(order + 1);
+  record.done.store(1, std::memory_order_relaxed);
+}
+
+bool Engine::advance_receive(const PendingReceive& receive, bool block) {
+  Channel& line = channel(receive.from, rank_);
+  while (true) {
+    const std::uint64_t sent = line.sent.load();
+    Message* found = nullptr;
+    for (Message& message : line.messages) {
+      if (message.full.load(std::memory_order_acquire) == 1 && message.tag == receive.tag &&
+          (found == nullptr || message.order < found->order)) {
+        found = &message;
+      }
+    }
+    if (found != nullptr) {
+      const Call theirs = unpack(found->call);
+      if (theirs.dtype != receive.call.dtype || theirs.count != receive.call.count) {
+        state_.fail_published(fmt::format(
+            "receive: rank {} expects {} of {} from rank {} (tag {}), which sent {} of {} (group "
+            "{})",
+            state_.rank, receive.call.count, tessera::name_of(receive.call.dtype),
+            ranks_[static_cast<std::size_t>(receive.from)], receive.tag, theirs.count,
+            tessera::name_of(theirs.dtype), describe_group(*group_)));
+      }
+      const std::size_t bytes =
+          static_cast<std::size_t>(receive.call.count) * size_of(receive.call.dtype);
+      if (bytes != 0) {
+        std::memcpy(receive.destination, state_.region->at(found->source), bytes);
+      }
+      found->full.store(0, std::memory_order_release);
+      line.taken.raise(line.taken.load() + 1);
+      return true;
+    }
+    if (!block) {
+      return false;
+    }
+    state_.wait(line.sent, sent + 1,
+                {group_, &receive.call, receive.ticket - receive_ticket,
+                 ranks_[static_cast<std::size_t>(receive.from)], this, this});
+  }
+}
+
+Work Engine::receive(void* destination, std::int64_t count, DType dtype, int from, int tag) {
+  const std::lock_guard guard(mutex_);
+  state_.throw_if_failed();
+  const Call call{CallKind::receive, dtype, ReduceOp::sum, from, count, 0};
+  state_.record(state_.region->offset_of(group_), next_receive_ - receive_ticket, pack(call));
+  receives_.push_back({next_receive_, static_cast<std::byte*>(destination), call, from, tag});
+  return {this, next_receive_++};
+}
+
+void Engine::wait_receive(std::uint64_t ticket) {
+  // Earlier receives of the same sender and tag come first.
+  const auto wanted = std::find_if(receives_.begin(), receives_.end(),
+                                   [&](const PendingReceive& r) { return r.ticket == ticket; });
+  if (wanted == receives_.end()) {
+    return;
+  }
+  const PendingReceive last = *wanted;
+  for (auto at = receives_.begin(); at != receives_.end() && at->ticket <= ticket;) {
+    if (at->from == last.from && at->tag == last.tag) {
+      advance_receive(*at, true);
+      at = receives_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+}
+
+bool Engine::progress_receives() {
+  for (auto at = receives_.begin(); at != receives_.end();) {
+    const bool blocked = std::any_of(receives_.begin(), at, [&](const PendingReceive& earlier) {
+      return earlier.from == at->from && earlier.tag == at->tag;
+    });
+    if (!blocked && advance_receive(*at, false)) {
+      at = receives_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+  return receives_.empty();
+}
+
+}  // namespace tessera::collective

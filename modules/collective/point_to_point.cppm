@@ -1,0 +1,47 @@
+module;
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+module tessera.collective:point_to_point;
+
+import tessera.base;
+import :call;
+import :control;
+
+namespace tessera::collective {
+
+/// A message on its way. The sender fills a free slot, the receiver frees it.
+struct Message {
+  std::atomic<std::uint32_t> full{0};
+  std::int32_t tag = 0;
+  std::uint64_t order = 0;  ///< number of the message in its channel: equal tags arrive in order
+  PackedCall call;
+  std::uint64_t source = 0;
+};
+
+/// Messages from one rank of a group to another, in shared memory.
+struct Channel {
+  static constexpr int slots = 32;
+
+  Counter sent;   ///< messages put in by the sender
+  Counter taken;  ///< messages taken out by the receiver
+  Message messages[slots];
+};
+
+/// A receive that was issued and has not found its message.
+struct PendingReceive {
+  std::uint64_t ticket;
+  std::byte* destination;
+  Call call;
+  int from;
+  int tag;
+};
+
+/// Shared memory that belongs to one slot of one channel, grown as needed.
+struct SlotMemory {
+  std::uint64_t offset = 0;
+  std::size_t bytes = 0;
+};
+
+}  // namespace tessera::collective

@@ -1,0 +1,335 @@
+module;
+#include <fmt/format.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.collective;
+
+import tessera.base;
+import :buffer;
+import :call;
+import :communicator;
+import :control;
+import :engine;
+import :point_to_point;
+import :region;
+import :state;
+import :world;
+
+namespace tessera::collective {
+namespace {
+
+constexpr std::size_t large_page = std::size_t{2} << 20;
+
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double default_timeout() {
+  if (const auto text = environment_variable("TESSERA_TIMEOUT")) {
+    char* end = nullptr;
+    const double seconds = std::strtod(text->c_str(), &end);
+    if (*end != '\0' || !(seconds > 0)) {
+      fail_input(
+          fmt::format("TESSERA_TIMEOUT: not a time (expected seconds above 0, got '{}')", *text));
+    }
+    return seconds;
+  }
+  return 300;
+}
+
+}  // namespace
+
+WorldState::WorldState(std::shared_ptr<Region> shared_region, int own_rank, int world_size,
+                       Transport kind)
+    : region(std::move(shared_region)),
+      control(reinterpret_cast<Control*>(region->base())),
+      rank(own_rank),
+      size(world_size),
+      transport(kind),
+      timeout(default_timeout()),
+      spin_(world_size <= available_cores()) {
+  own_record().process.store(getpid());
+}
+
+WorldState::~WorldState() = default;
+
+std::uint64_t WorldState::allocate(std::size_t bytes) {
+  const std::lock_guard guard(mutex_);
+  reap_retired();
+  const std::size_t rounded = std::max<std::size_t>((bytes + 4095) & ~std::size_t{4095}, 4096);
+  const std::size_t alignment = rounded >= 2 * large_page ? large_page : 4096;
+  if (!control->lock.lock(control->failed)) {
+    throw_peer_failed();
+  }
+  const std::uint64_t offset = control->extents.allocate(rounded, alignment);
+  control->lock.unlock();
+  if (offset == 0) {
+    fail(
+        fmt::format("shared memory: no room for {} ({} of address space for all ranks together); "
+                    "drop buffers that are not needed or give the launch a larger arena",
+                    format_bytes(bytes), format_bytes(region->bytes())));
+  }
+  if (alignment == large_page) {
+    advise_large_pages(region->at(offset), rounded);
+  }
+  return offset;
+}
+
+void WorldState::release(std::uint64_t offset) noexcept {
+  if (!control->lock.lock(control->failed)) {
+    return;  // the run has failed: the region goes with its processes
+  }
+  const std::uint64_t bytes = control->extents.release(offset);
+  // Under the lock: nobody may get the extent before its pages are gone.
+  if (bytes != 0) {
+    discard_pages(region->at(offset), bytes, transport != Transport::single);
+  }
+  control->lock.unlock();
+}
+
+void WorldState::retire(std::uint64_t offset) noexcept {
+  const std::lock_guard guard(mutex_);
+  if (closed_) {
+    return;  // peers may still read; the region goes with its last user
+  }
+  Retired entry{offset, {}};
+  for (Engine* engine : engines_) {
+    if (!engine->peers_done(engine->issued())) {
+      entry.readers.emplace_back(engine, engine->issued());
+    }
+  }
+  retired_.push_back(std::move(entry));
+  reap_retired();
+}
+
+void WorldState::reap_retired() {
+  std::erase_if(retired_, [&](const Retired& entry) {
+    const bool free = std::all_of(entry.readers.begin(), entry.readers.end(),
+                                  [](const auto& r) { return r.first->peers_done(r.second); });
+    if (free) {
+      release(entry.offset);
+    }
+    return free;
+  });
+}
+
+void WorldState::throw_peer_failed() const {
+  const FirstError error = control->first_error();
+  throw PeerFailed(fmt::format("stopped, because of: {}", to_string(error)), error.kind);
+}
+
+void WorldState::fail_published(const std::string& text, ErrorKind kind) {
+  if (control->publish_error(rank, text, kind)) {
+    throw Error(text, kind);
+  }
+  throw_peer_failed();
+}
+
+RecordedCall& WorldState::record(std::uint64_t group, std::uint64_t sequence,
+                                 const PackedCall& call) {
+  RankRecord& own = own_record();
+  const std::uint64_t at = own.recorded.load(std::memory_order_relaxed);
+  RecordedCall& entry = own.calls[at % RankRecord::kept_calls];
+  entry.group.store(group, std::memory_order_relaxed);
+  entry.sequence.store(sequence, std::memory_order_relaxed);
+  entry.head.store(call.head, std::memory_order_relaxed);
+  entry.count.store(call.count, std::memory_order_relaxed);
+  entry.shape.store(call.shape, std::memory_order_relaxed);
+  entry.done.store(0, std::memory_order_relaxed);
+  own.recorded.store(at + 1, std::memory_order_release);
+  return entry;
+}
+
+bool WorldState::progress_others(const Engine* self) {
+  std::vector<Engine*> engines;
+  {
+    const std::lock_guard guard(mutex_);
+    if (engines_.size() < 2) {
+      return false;
+    }
+    engines = engines_;
+  }
+  bool any = false;
+  for (Engine* engine : engines) {
+    any |= engine != self && engine->try_progress();
+  }
+  return any;
+}
+
+void WorldState::wait_slow(Counter& counter, std::uint64_t target, const WaitReason& reason) {
+  if (spin_) {
+    for (int i = 0; i < 1500; ++i) {
+      pause_briefly();
+      if (counter.load() >= target) {
+        return;
+      }
+    }
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  RankRecord& peer = control->ranks()[reason.peer];
+  while (true) {
+    throw_if_failed();
+    const bool ended = peer.ended.load(std::memory_order_acquire) != 0;
+    bool others = progress_others(reason.self);
+    if (reason.idle != nullptr) {
+      others |= reason.idle->progress_held();
+    }
+    const std::uint64_t seen = counter.load();
+    if (seen >= target) {
+      return;
+    }
+    const double waited = seconds_since(begin);
+    if (ended || waited > timeout) {
+      const std::string what =
+          ended ? fmt::format("waits for rank {}, which has ended", reason.peer)
+                : fmt::format("has waited {:.1f} s for rank {}", waited, reason.peer);
+      fail_published(
+          fmt::format("{}, call {} of group {}: rank {} {}; the last call of rank {}: {}",
+                      to_string(*reason.call), reason.sequence, describe_group(*reason.group), rank,
+                      what, reason.peer, control->last_call(*region, reason.peer)));
+    }
+    // A foreign launcher may not tell that a rank has died.
+    if (waited > 1 && transport == Transport::shm) {
+      const std::int32_t process = peer.process.load(std::memory_order_relaxed);
+      if (process > 0 && kill(process, 0) != 0 && errno == ESRCH) {
+        control->publish_error(reason.peer, "the process has died", ErrorKind::run);
+      }
+    }
+    counter.sleep(seen, others ? 0.0005 : 0.02);
+  }
+}
+
+GroupBlock* WorldState::find_or_make_group(std::span<const int> ranks, std::string_view name) {
+  for (std::uint64_t at = control->first_group; at != 0;) {
+    auto* group = reinterpret_cast<GroupBlock*>(region->at(at));
+    if (name == std::string_view(group->name, group->name_bytes) &&
+        std::equal(ranks.begin(), ranks.end(), group->ranks(), group->ranks() + group->size)) {
+      return group;
+    }
+    at = group->next;
+  }
+  const std::size_t size_here = ranks.size();
+  const std::size_t head = (sizeof(GroupBlock) + 4 * size_here + 63) / 64 * 64;
+  const std::size_t used = transport == Transport::fake ? 0 : size_here;
+  const std::size_t members = sizeof(Member) * used;
+  const std::size_t bytes = head + members + sizeof(Channel) * used * used;
+  const std::uint64_t offset = control->extents.allocate((bytes + 4095) & ~std::size_t{4095}, 4096);
+  if (offset == 0) {
+    return nullptr;
+  }
+  auto* group = new (region->at(offset)) GroupBlock;
+  group->size = static_cast<std::uint32_t>(size_here);
+  group->name_bytes = static_cast<std::uint32_t>(name.size());
+  std::memcpy(group->name, name.data(), name.size());
+  std::copy(ranks.begin(), ranks.end(), group->ranks());
+  group->members = offset + head;
+  group->channels = offset + head + members;
+  for (std::size_t m = 0; m < used; ++m) {
+    new (region->at(group->members + m * sizeof(Member))) Member;
+  }
+  for (std::size_t c = 0; c < used * used; ++c) {
+    new (region->at(group->channels + c * sizeof(Channel))) Channel;
+  }
+  group->next = control->first_group;
+  control->first_group = offset;
+  return group;
+}
+
+Communicator& WorldState::communicator(std::span<const int> ranks, std::string_view name) {
+  const std::lock_guard guard(mutex_);
+  std::pair key{std::string(name), std::vector<int>(ranks.begin(), ranks.end())};
+  if (const auto found = communicators_.find(key); found != communicators_.end()) {
+    return *found->second;
+  }
+  std::vector<int> sorted = key.second;
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted.empty() || sorted.front() < 0 || sorted.back() >= size ||
+      std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end() ||
+      !std::binary_search(sorted.begin(), sorted.end(), rank)) {
+    fail(
+        fmt::format("communicator: bad group (expected different ranks of 0 to {} with rank {} "
+                    "among them, got [{}])",
+                    size - 1, rank, fmt::join(key.second, ", ")));
+  }
+  if (name.size() > sizeof(GroupBlock::name)) {
+    fail(fmt::format("communicator: the name '{}' is too long (at most {} bytes)", name,
+                     sizeof(GroupBlock::name)));
+  }
+  if (!control->lock.lock(control->failed)) {
+    throw_peer_failed();
+  }
+  GroupBlock* group = find_or_make_group(ranks, name);
+  control->lock.unlock();
+  require(group != nullptr, "communicator: shared memory is full; drop buffers before");
+  auto engine = std::make_unique<Engine>(*this, group);
+  engines_.push_back(engine.get());
+  return *communicators_.emplace(std::move(key), std::make_unique<Communicator>(std::move(engine)))
+              .first->second;
+}
+
+void WorldState::close() {
+  decltype(communicators_) closing;
+  {
+    const std::lock_guard guard(mutex_);
+    closed_ = true;
+    engines_.clear();
+    retired_.clear();
+    closing.swap(communicators_);
+  }
+  closing.clear();
+  own_record().ended.store(1, std::memory_order_release);
+}
+
+SharedBuffer::SharedBuffer(std::shared_ptr<WorldState> state, std::uint64_t offset,
+                           std::size_t bytes)
+    : state_(std::move(state)), data_(state_->region->at(offset)), bytes_(bytes) {}
+
+SharedBuffer::SharedBuffer(SharedBuffer&& other) noexcept
+    : state_(std::move(other.state_)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+SharedBuffer& SharedBuffer::operator=(SharedBuffer&& other) noexcept {
+  if (this != &other) {
+    release();
+    state_ = std::move(other.state_);
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+  }
+  return *this;
+}
+
+SharedBuffer::~SharedBuffer() { release(); }
+
+void SharedBuffer::release() noexcept {
+  if (state_ && data_ != nullptr) {
+    state_->retire(state_->region->offset_of(data_));
+  }
+  state_.reset();
+  data_ = nullptr;
+}
+
+}  // namespace tessera::collective

@@ -1,0 +1,106 @@
+module;
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.collective:state;
+
+import tessera.base;
+import :buffer;
+import :call;
+import :communicator;
+import :control;
+import :region;
+import :world;
+
+namespace tessera::collective {
+
+/// Who waits for whom in what, for the text of a time-out.
+struct WaitReason {
+  GroupBlock* group;
+  const Call* call;
+  std::uint64_t sequence;
+  int peer;                ///< global rank
+  const Engine* self;      ///< its lock is held: it is not progressed as others are
+  Engine* idle = nullptr;  ///< self, when none of its collectives is in the middle of a step
+};
+
+/// What a World is made of. Buffers share it, so it lives as long as the last of them.
+class WorldState : public std::enable_shared_from_this<WorldState> {
+ public:
+  WorldState(std::shared_ptr<Region> region, int rank, int size, Transport transport);
+  ~WorldState();
+
+  const std::shared_ptr<Region> region;
+  Control* const control;
+  const int rank;
+  const int size;
+  const Transport transport;
+  double timeout = 300;
+
+  /// Shared memory of this rank's own; throws when the region is full.
+  std::uint64_t allocate(std::size_t bytes);
+  SharedBuffer allocate_buffer(std::size_t bytes) {
+    return {shared_from_this(), allocate(bytes), bytes};
+  }
+  /// Gives it back at once.
+  void release(std::uint64_t offset) noexcept;
+  /// Gives it back when no peer reads it any more.
+  void retire(std::uint64_t offset) noexcept;
+
+  Communicator& communicator(std::span<const int> ranks, std::string_view name);
+  /// Destroys the communicators and marks this rank as ended.
+  void close();
+
+  void throw_if_failed() const {
+    if (control->failed.load(std::memory_order_acquire) != 0) [[unlikely]] {
+      throw_peer_failed();
+    }
+  }
+  [[noreturn]] void throw_peer_failed() const;
+  /// Publishes the error and throws it; PeerFailed when another was first.
+  [[noreturn]] void fail_published(const std::string& text, ErrorKind kind = ErrorKind::run);
+
+  /// Returns when the counter has reached `target`. Looks briefly, then sleeps; meanwhile moves the
+  /// calls of other communicators forward, so that no rank waits in a circle.
+  inline void wait(Counter& counter, std::uint64_t target, const WaitReason& reason) {
+    if (counter.load() < target) {
+      wait_slow(counter, target, reason);
+    }
+  }
+
+  /// This rank's record; a simulated world has only its own.
+  inline RankRecord& own_record() const {
+    return control->ranks()[transport == Transport::fake ? 0 : rank];
+  }
+  /// Enters a call into the flight recorder.
+  RecordedCall& record(std::uint64_t group, std::uint64_t sequence, const PackedCall& call);
+
+ private:
+  void wait_slow(Counter& counter, std::uint64_t target, const WaitReason& reason);
+  /// Whether other communicators have calls in flight.
+  bool progress_others(const Engine* self);
+  GroupBlock* find_or_make_group(std::span<const int> ranks, std::string_view name);
+  void reap_retired();
+
+  struct Retired {
+    std::uint64_t offset;
+    std::vector<std::pair<Engine*, std::uint64_t>> readers;
+  };
+
+  bool spin_;
+  std::mutex mutex_;  // of the lists below: buffers may be dropped by any thread
+  bool closed_ = false;
+  std::map<std::pair<std::string, std::vector<int>>, std::unique_ptr<Communicator>> communicators_;
+  std::vector<Engine*> engines_;
+  std::vector<Retired> retired_;
+};
+
+}  // namespace tessera::collective

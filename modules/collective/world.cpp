@@ -1,0 +1,122 @@
+module;
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.collective;
+
+import tessera.base;
+import :buffer;
+import :communicator;
+import :control;
+import :region;
+import :state;
+import :world;
+
+namespace tessera::collective {
+namespace {
+
+// A thread of the thread transport has its own world, every other thread the process's.
+thread_local World* world_of_thread = nullptr;
+std::atomic<World*> world_of_process{nullptr};
+
+constexpr std::size_t lone_arena = std::size_t{1} << 36;  // address space, not memory
+
+std::unique_ptr<World> make_lone(int rank, int size, Transport transport) {
+  auto region = Region::create(lone_arena, false);
+  Control::create(*region, 1);
+  return std::make_unique<World>(
+      std::make_shared<WorldState>(std::move(region), rank, size, transport));
+}
+
+}  // namespace
+
+World::World(std::shared_ptr<WorldState> state) : state_(std::move(state)) {
+  if (transport() == Transport::threads) {
+    world_of_thread = this;
+  } else if (transport() == Transport::fake && world_of_process.load() != nullptr) {
+    // A simulated world for planning does not take the real one's place.
+  } else {
+    world_of_process.store(this);
+  }
+}
+
+World::~World() {
+  if (world_of_thread == this) {
+    world_of_thread = nullptr;
+  }
+  World* self = this;
+  world_of_process.compare_exchange_strong(self, nullptr);
+  state_->close();
+}
+
+std::unique_ptr<World> World::single() { return make_lone(0, 1, Transport::single); }
+
+std::unique_ptr<World> World::fake(int rank, int size) {
+  if (rank < 0 || rank >= size) {
+    fail_input("world: a simulated rank must lie within the simulated size");
+  }
+  return make_lone(rank, size, Transport::fake);
+}
+
+World& World::current() {
+  if (world_of_thread != nullptr) {
+    return *world_of_thread;
+  }
+  if (World* world = world_of_process.load()) {
+    return *world;
+  }
+  // Leaked: tensors may use it while statics are destroyed.
+  static World* const alone = single().release();
+  World* none = nullptr;
+  world_of_process.compare_exchange_strong(none, alone);
+  return *world_of_process.load();
+}
+
+int World::rank() const { return state_->rank; }
+int World::size() const { return state_->size; }
+Transport World::transport() const { return state_->transport; }
+
+Communicator& World::communicator(std::span<const int> ranks, std::string_view name) {
+  return state_->communicator(ranks, name);
+}
+
+Communicator& World::everyone() {
+  std::vector<int> all(static_cast<std::size_t>(size()));
+  std::iota(all.begin(), all.end(), 0);
+  return communicator(all);
+}
+
+SharedBuffer World::allocate(std::size_t bytes) { return state_->allocate_buffer(bytes); }
+
+void World::set_progress(std::int64_t step, std::string_view where) {
+  RankRecord& own = state_->own_record();
+  own.step.store(step, std::memory_order_relaxed);
+  own.where.store(where);
+}
+
+bool World::publish_error(std::string_view text, ErrorKind kind) {
+  return state_->control->publish_error(rank(), text, kind);
+}
+
+bool World::failed() const { return state_->control->failed.load() != 0; }
+void World::throw_if_failed() const { state_->throw_if_failed(); }
+FirstError World::first_error() const { return state_->control->first_error(); }
+
+bool World::interrupt_requested() const {
+  return state_->control->interrupts.load(std::memory_order_relaxed) != 0;
+}
+void World::request_interrupt() { state_->control->interrupts.fetch_add(1); }
+
+void World::set_timeout(double seconds) { state_->timeout = seconds; }
+
+std::string World::recent_calls(int calls_per_rank) const {
+  return state_->control->recent_calls(*state_->region, calls_per_rank);
+}
+
+}  // namespace tessera::collective

@@ -1,0 +1,482 @@
+// Every collective against brute force, on ranks that are threads and on ranks that are processes.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.collective;
+
+using namespace tessera;
+using namespace tessera::collective;
+
+namespace {
+
+/// Fails the rank, and with it the test; Catch's assertions are not for several threads.
+void expect(bool condition, const std::string& what) {
+  if (!condition) {
+    fail("expectation failed: " + what);
+  }
+}
+
+/// Runs the same ranks as threads and as processes.
+void on_ranks(int ranks, const std::function<void(World&)>& run) {
+  REQUIRE_NOTHROW(run_threads(ranks, run));
+  REQUIRE(launch({.ranks = ranks}, [&](World& world) {
+            run(world);
+            return 0;
+          }) == 0);
+}
+
+constexpr DType all_types[] = {DType::f32, DType::f64, DType::bf16, DType::f16,
+                               DType::i64, DType::i32, DType::u8,   DType::boolean};
+
+/// Small whole numbers, so that sums and products are exact in every type.
+int value_of(int rank, std::int64_t i) { return static_cast<int>((rank * 7 + i * 3) % 4); }
+
+using Bytes = std::vector<std::byte>;
+
+template <class T>
+void put(Bytes& bytes, std::int64_t i, T value) {
+  std::memcpy(bytes.data() + static_cast<std::size_t>(i) * sizeof(T), &value, sizeof(T));
+}
+
+/// Writes a small whole number in any type; the half types by their bit patterns.
+void put(Bytes& bytes, DType dtype, std::int64_t i, double value) {
+  switch (dtype) {
+    case DType::f32:
+      return put(bytes, i, static_cast<float>(value));
+    case DType::f64:
+      return put(bytes, i, value);
+    case DType::bf16: {
+      const auto single = static_cast<float>(value);
+      std::uint32_t bits;
+      std::memcpy(&bits, &single, 4);
+      return put(bytes, i, static_cast<std::uint16_t>(bits >> 16));
+    }
+    case DType::f16: {
+      // A positive number m * 2^e with 1 <= m < 2: exponent e + 15, then ten bits of m - 1.
+      if (value == 0) {
+        return put(bytes, i, std::uint16_t{0});
+      }
+      int e = 0;
+      const double m = std::frexp(value, &e) * 2;
+      const auto bits =
+          static_cast<std::uint16_t>((e - 1 + 15) << 10 | static_cast<int>((m - 1) * 1024));
+      return put(bytes, i, bits);
+    }
+    case DType::i64:
+      return put(bytes, i, static_cast<std::int64_t>(value));
+    case DType::i32:
+      return put(bytes, i, static_cast<std::int32_t>(value));
+    case DType::u8:
+      return put(bytes, i, static_cast<std::uint8_t>(value));
+    case DType::boolean:
+      return put(bytes, i, static_cast<std::uint8_t>(value != 0 ? 1 : 0));
+  }
+}
+
+Bytes make_bytes(std::int64_t count, DType dtype) {
+  return Bytes(static_cast<std::size_t>(count) * size_of(dtype) + 1);  // never a null pointer
+}
+
+Bytes values(int rank, std::int64_t begin, std::int64_t count, DType dtype) {
+  Bytes bytes = make_bytes(count, dtype);
+  for (std::int64_t i = 0; i < count; ++i) {
+    put(bytes, dtype, i, value_of(rank, begin + i));
+  }
+  return bytes;
+}
+
+double reduced(int ranks, std::int64_t i, ReduceOp op, DType dtype) {
+  double result = 0;
+  for (int r = 0; r < ranks; ++r) {
+    double x = value_of(r, i);
+    if (dtype == DType::boolean) {
+      x = x != 0 ? 1 : 0;
+    }
+    result = r == 0                    ? x
+             : op == ReduceOp::max     ? std::max(result, x)
+             : op == ReduceOp::min     ? std::min(result, x)
+             : op == ReduceOp::product ? result * x
+                                       : result + x;
+  }
+  return op == ReduceOp::avg ? result / ranks : result;
+}
+
+/// The reduction over ranks of elements [begin, begin + count).
+Bytes reductions(int ranks, std::int64_t begin, std::int64_t count, ReduceOp op, DType dtype) {
+  Bytes bytes = make_bytes(count, dtype);
+  for (std::int64_t i = 0; i < count; ++i) {
+    put(bytes, dtype, i, reduced(ranks, begin + i, op, dtype));
+  }
+  return bytes;
+}
+
+void check_reductions(Communicator& c, std::int64_t count, DType dtype, ReduceOp op) {
+  const int n = c.size();
+  if (op == ReduceOp::avg && (!is_floating(dtype) || (n & (n - 1)) != 0)) {
+    return;  // thirds are not exact in the half types
+  }
+  const std::string what = std::string(name_of(op)) + " of " + std::string(name_of(dtype)) + " " +
+                           std::to_string(count) + " on " + std::to_string(n);
+  const Bytes own = values(c.rank(), 0, count, dtype);
+  const Bytes wanted = reductions(n, 0, count, op, dtype);
+  Bytes out = make_bytes(count, dtype);
+  c.all_reduce(own.data(), out.data(), count, dtype, op);
+  expect(out == wanted, "all_reduce " + what);
+  out = own;
+  c.all_reduce(out.data(), out.data(), count, dtype, op);
+  expect(out == wanted, "all_reduce in place " + what);
+  const int root = n - 1;
+  out = make_bytes(count, dtype);
+  c.reduce(own.data(), out.data(), count, dtype, op, root);
+  expect(c.rank() != root || out == wanted, "reduce " + what);
+
+  const Bytes rows = values(c.rank(), 0, count * n, dtype);
+  out = make_bytes(count, dtype);
+  c.reduce_scatter(rows.data(), out.data(), count, dtype, op);
+  expect(out == reductions(n, count * c.rank(), count, op, dtype), "reduce_scatter " + what);
+}
+
+void check_moves(Communicator& c, std::int64_t count, DType dtype) {
+  const int n = c.size();
+  const std::string what =
+      std::string(name_of(dtype)) + " " + std::to_string(count) + " on " + std::to_string(n);
+  const std::size_t row = static_cast<std::size_t>(count) * size_of(dtype);
+  const auto same_row = [&](const Bytes& a, int row_a, const Bytes& b, int row_b) {
+    return std::equal(a.begin() + static_cast<std::ptrdiff_t>(row) * row_a,
+                      a.begin() + static_cast<std::ptrdiff_t>(row) * (row_a + 1),
+                      b.begin() + static_cast<std::ptrdiff_t>(row) * row_b);
+  };
+  const Bytes own = values(c.rank(), 0, count, dtype);
+  const Bytes rows = values(c.rank(), 0, count * n, dtype);
+  const auto rows_of = [&](int r) { return values(r, 0, count * n, dtype); };
+  const int root = n / 2;
+
+  Bytes gathered = make_bytes(count * n, dtype);
+  c.all_gather(own.data(), gathered.data(), count, dtype);
+  Bytes at_root = make_bytes(count * n, dtype);
+  c.gather(own.data(), at_root.data(), count, dtype, root);
+  Bytes exchanged = make_bytes(count * n, dtype);
+  c.all_to_all(rows.data(), exchanged.data(), count, dtype);
+  Bytes in_place = rows;
+  c.all_to_all(in_place.data(), in_place.data(), count, dtype);
+  for (int r = 0; r < n; ++r) {
+    expect(same_row(gathered, r, rows_of(r), 0), "all_gather " + what);
+    expect(c.rank() != root || same_row(at_root, r, rows_of(r), 0), "gather " + what);
+    expect(same_row(exchanged, r, rows_of(r), c.rank()), "all_to_all " + what);
+    expect(same_row(in_place, r, rows_of(r), c.rank()), "all_to_all in place " + what);
+  }
+  Bytes received = make_bytes(count, dtype);
+  c.scatter(rows.data(), received.data(), count, dtype, root);
+  expect(same_row(received, 0, rows_of(root), c.rank()), "scatter " + what);
+  Bytes sent = own;
+  c.broadcast(sent.data(), count, dtype, root);
+  expect(same_row(sent, 0, rows_of(root), 0), "broadcast " + what);
+
+  // Rank s sends (s + 2 r) mod 3 times `count` elements to rank r.
+  const auto share = [&](int s, int r) { return (s + 2 * r) % 3 * count; };
+  std::vector<std::int64_t> send_counts;
+  std::vector<std::int64_t> receive_counts;
+  Bytes wanted;
+  for (int r = 0; r < n; ++r) {
+    send_counts.push_back(share(c.rank(), r));
+    receive_counts.push_back(share(r, c.rank()));
+    std::int64_t begin = 0;
+    for (int before = 0; before < c.rank(); ++before) {
+      begin += share(r, before);
+    }
+    const Bytes part = values(r, begin, share(r, c.rank()), dtype);
+    wanted.insert(wanted.end(), part.begin(), part.end() - 1);
+  }
+  const Bytes all_sent = values(
+      c.rank(), 0, std::accumulate(send_counts.begin(), send_counts.end(), std::int64_t{0}), dtype);
+  Bytes all_received(wanted.size() + 1);
+  c.all_to_all(all_sent.data(), send_counts, all_received.data(), receive_counts, dtype);
+  all_received.pop_back();
+  expect(all_received == wanted, "all_to_all with counts " + what);
+}
+
+/// Pieces as FSDP has them: ceil(n / ranks) elements, trailing ones short or empty.
+void check_segments(Communicator& c, bool shared) {
+  const int n = c.size();
+  const std::vector<std::int64_t> totals = {6, 1, 0, 1000, 7 * n, 4099};
+  SharedBuffer buffer = c.allocate(1 << 20);
+  auto* pool = reinterpret_cast<float*>(buffer.data());
+  std::vector<float> ordinary(std::size_t{1} << 18);
+  float* at = shared ? pool : ordinary.data();
+  std::vector<Segment> gather;
+  std::vector<Segment> reduce;
+  std::vector<std::vector<float>> gathered;
+  std::vector<std::vector<float>> results;
+  for (const std::int64_t total : totals) {
+    const std::int64_t chunk = (total + n - 1) / n;
+    const std::int64_t begin = std::min(total, chunk * c.rank());
+    const std::int64_t count = std::min(total, begin + chunk) - begin;
+    gathered.emplace_back(static_cast<std::size_t>(total), -1.0F);
+    results.emplace_back(static_cast<std::size_t>(count), 100.0F);
+    for (std::int64_t i = 0; i < count; ++i) {
+      at[i] = static_cast<float>(begin + i);
+    }
+    gather.push_back({at, gathered.back().data(), chunk, total});
+    at += count + 3;
+    for (std::int64_t i = 0; i < total; ++i) {
+      at[i] = static_cast<float>(value_of(c.rank(), i));
+    }
+    reduce.push_back({at, results.back().data(), chunk, total});
+    at += total + 5;
+  }
+  Work gathering = c.all_gather_async(gather, DType::f32);
+  Work reducing = c.reduce_scatter_async(reduce, DType::f32, {.accumulate = true});
+  reducing.wait();
+  expect(gathering.done(), "an earlier call is complete when a later one is");
+  c.wait_sources_free();
+  expect(c.sources_free(), "sources are free after the wait");
+  for (std::size_t s = 0; s < totals.size(); ++s) {
+    std::vector<float> wanted(gathered[s].size());
+    std::iota(wanted.begin(), wanted.end(), 0.0F);
+    expect(gathered[s] == wanted, "gathered segment " + std::to_string(s));
+    for (std::size_t i = 0; i < results[s].size(); ++i) {
+      const auto index = reduce[s].chunk * c.rank() + static_cast<std::int64_t>(i);
+      expect(results[s][i] == 100 + reduced(n, index, ReduceOp::sum, DType::f32),
+             "reduced segment " + std::to_string(s));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("collectives equal brute force for every type, size and count") {
+  const int ranks = GENERATE(1, 2, 3, 4, 5);
+  on_ranks(ranks, [](World& world) {
+    Communicator& c = world.everyone();
+    for (const DType dtype : all_types) {
+      for (const std::int64_t count : {0, 1, 7, 1000}) {
+        check_moves(c, count, dtype);
+        for (const ReduceOp op :
+             {ReduceOp::sum, ReduceOp::avg, ReduceOp::max, ReduceOp::min, ReduceOp::product}) {
+          if (dtype != DType::u8 || op != ReduceOp::product) {
+            check_reductions(c, count, dtype, op);
+          }
+        }
+      }
+    }
+    // Beyond the size up to which every rank sums all.
+    check_reductions(c, 200'001, DType::f32, ReduceOp::sum);
+    check_reductions(c, 300'003, DType::bf16, ReduceOp::max);
+    check_moves(c, 200'001, DType::f32);
+  });
+}
+
+TEST_CASE("a source in a shared buffer is read by the peers and may be reused after wait") {
+  on_ranks(3, [](World& world) {
+    Communicator& c = world.everyone();
+    for (const std::int64_t count : {100, 300'001}) {
+      SharedBuffer buffer = c.allocate(static_cast<std::size_t>(count) * 4 * 3);
+      auto* data = reinterpret_cast<float*>(buffer.data());
+      const auto n = static_cast<std::size_t>(count);
+      for (int round = 0; round < 20; ++round) {
+        std::fill_n(data, n, static_cast<float>(c.rank() + round));
+        std::vector<float> out(n);
+        c.all_reduce(data, out.data(), count, DType::f32);
+        std::fill_n(data, n, -1.0F);  // must disturb no peer
+        expect(out == std::vector<float>(n, static_cast<float>(3 + 3 * round)),
+               "all_reduce from a shared buffer");
+        std::fill_n(data, n, static_cast<float>(c.rank() * round));
+        c.all_reduce(data, data, count, DType::f32);
+        expect(data[0] == static_cast<float>(3 * round) && data[n - 1] == data[0],
+               "all_reduce in place in a shared buffer");
+        std::fill_n(data + n * static_cast<std::size_t>(c.rank()), n,
+                    static_cast<float>(c.rank() + round));
+        c.all_gather(data + n * static_cast<std::size_t>(c.rank()), data, count, DType::f32);
+        for (std::size_t r = 0; r < 3; ++r) {
+          expect(data[r * n] == static_cast<float>(r) + static_cast<float>(round) &&
+                     data[r * n + n - 1] == data[r * n],
+                 "all_gather in place in a shared buffer");
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("segments with short and empty pieces are gathered and reduced") {
+  const int ranks = GENERATE(1, 2, 3, 4);
+  on_ranks(ranks, [](World& world) {
+    for (int round = 0; round < 5; ++round) {
+      check_segments(world.everyone(), true);
+      check_segments(world.everyone(), false);
+    }
+  });
+}
+
+TEST_CASE("bf16 gradients are summed in f32 and can be kept in f32") {
+  on_ranks(3, [](World& world) {
+    Communicator& c = world.everyone();
+    // 256 + 1 + 1: in bf16 steps each 1 would be lost, the sum in f32 is 258.
+    const auto bits = static_cast<std::uint16_t>(c.rank() == 0 ? 0x4380 : 0x3f80);
+    const std::vector<std::uint16_t> source(3, bits);
+    std::vector<std::uint16_t> out(3);
+    c.all_reduce(source.data(), out.data(), 3, DType::bf16);
+    expect(out[0] == 0x4381, "258 rounds once");
+    float result = 0;
+    const Segment segment{source.data(), &result, 1, 3};
+    c.reduce_scatter(std::span(&segment, 1), DType::bf16, {.destination_f32 = true});
+    expect(result == 258.0F, "f32 destination");
+  });
+}
+
+TEST_CASE("the sum has the same bits on every rank, in rank order") {
+  on_ranks(4, [](World& world) {
+    Communicator& c = world.everyone();
+    for (const std::int64_t count : {1000, 100'000}) {
+      const auto n = static_cast<std::size_t>(count);
+      const auto value = [](int rank, std::size_t i) {
+        return std::sin(static_cast<float>(i * 4 + static_cast<std::size_t>(rank))) * 1e3F;
+      };
+      std::vector<float> own(n);
+      std::vector<float> out(n);
+      for (std::size_t i = 0; i < n; ++i) {
+        own[i] = value(c.rank(), i);
+      }
+      c.all_reduce(own.data(), out.data(), count, DType::f32);
+      for (std::size_t i = 0; i < n; ++i) {
+        const float wanted = ((value(0, i) + value(1, i)) + value(2, i)) + value(3, i);
+        expect(out[i] == wanted, "rank order");
+      }
+    }
+  });
+}
+
+TEST_CASE("many calls are in flight and complete in order") {
+  on_ranks(3, [](World& world) {
+    Communicator& c = world.everyone();
+    constexpr int calls = 200;  // more than the ring of publications holds
+    std::vector<std::vector<float>> out(calls, std::vector<float>(100'000));
+    std::vector<Work> works;
+    for (int i = 0; i < calls; ++i) {
+      auto& data = out[static_cast<std::size_t>(i)];
+      std::fill(data.begin(), data.end(), static_cast<float>(c.rank() + i));
+      const std::int64_t count = i % 3 == 0 ? 100'000 : 10 * i;
+      works.push_back(c.all_reduce_async(data.data(), data.data(), count, DType::f32));
+    }
+    works.back().wait();
+    for (int i = calls - 1; i >= 0; --i) {
+      works[static_cast<std::size_t>(i)].wait();
+      expect(i == 0 || out[static_cast<std::size_t>(i)][0] == static_cast<float>(3 + 3 * i),
+             "call " + std::to_string(i));
+    }
+  });
+}
+
+TEST_CASE("groups work side by side and do not wait in a circle") {
+  on_ranks(4, [](World& world) {
+    const std::vector<int> row = world.rank() < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3};
+    const std::vector<int> column =
+        world.rank() % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{3, 1};
+    Communicator& a = world.communicator(row);
+    Communicator& b = world.communicator(column);
+    Communicator& named = world.communicator(row, "other");
+    expect(&a == &world.communicator(row) && &a != &named, "one communicator a list and name");
+    expect(b.global_ranks() == column &&
+               b.global_ranks()[static_cast<std::size_t>(b.rank())] == world.rank(),
+           "rank order as given");
+    for (int i = 0; i < 300; ++i) {
+      // Ranks wait in different orders; large sums need two steps of every rank.
+      std::vector<float> x(100'000, static_cast<float>(world.rank()));
+      std::vector<float> y = x;
+      Work first = a.all_reduce_async(x.data(), x.data(), 100'000, DType::f32);
+      Work second = b.all_reduce_async(y.data(), y.data(), 100'000, DType::f32);
+      if (world.rank() == 0 || world.rank() == 3) {
+        first.wait();
+        second.wait();
+      } else {
+        second.wait();
+        first.wait();
+      }
+      expect(x[99'999] == static_cast<float>(world.rank() < 2 ? 1 : 5), "row");
+      expect(y[99'999] == static_cast<float>(world.rank() % 2 == 0 ? 2 : 4), "column");
+    }
+  });
+}
+
+TEST_CASE("messages of equal tags arrive in order, of different tags in any") {
+  on_ranks(3, [](World& world) {
+    Communicator& c = world.everyone();
+    const int next = (c.rank() + 1) % 3;
+    const int previous = (c.rank() + 2) % 3;
+    for (int i = 0; i < 100; ++i) {
+      std::vector<int> a(static_cast<std::size_t>(i), c.rank());
+      const int b = c.rank() + i;
+      c.send(a.data(), i, DType::i32, next, 1);
+      c.send(&b, 1, DType::i32, next, 2);
+      const int second = b + 1;
+      c.send(&second, 1, DType::i32, next, 2);
+      int x = -1;
+      int y = -1;
+      std::vector<int> z(static_cast<std::size_t>(i));
+      Work first = c.receive_async(&x, 1, DType::i32, previous, 2);
+      Work other = c.receive_async(&y, 1, DType::i32, previous, 2);
+      other.wait();
+      first.wait();
+      c.receive(z.data(), i, DType::i32, previous, 1);
+      expect(x == previous + i && y == x + 1, "order within a tag");
+      expect(z == std::vector<int>(static_cast<std::size_t>(i), previous), "another tag");
+    }
+  });
+}
+
+TEST_CASE("ten thousand small calls in a row") {
+  on_ranks(2, [](World& world) {
+    Communicator& c = world.everyone();
+    for (int i = 0; i < 10'000; ++i) {
+      float x = static_cast<float>(i);
+      c.all_reduce(&x, &x, 1, DType::f32);
+      expect(x == static_cast<float>(2 * i), "call " + std::to_string(i));
+    }
+  });
+}
+
+TEST_CASE("shared buffers are zero, and their memory is used again") {
+  on_ranks(2, [](World& world) {
+    Communicator& c = world.everyone();
+    for (int i = 0; i < 200; ++i) {
+      SharedBuffer buffer = world.allocate(std::size_t{64} << 20);  // 25 GiB in all
+      auto* data = reinterpret_cast<std::int64_t*>(buffer.data());
+      expect(data[0] == 0 && data[1000] == 0, "zero-filled");
+      data[0] = data[1000] = c.rank() + 1;
+      std::vector<std::int64_t> out(2);
+      c.all_gather(data + 1000, out.data(), 1, DType::i64);
+      expect(out == std::vector<std::int64_t>{1, 2}, "read by the peer");
+    }
+  });
+}
+
+TEST_CASE("a simulated world has a size and moves nothing") {
+  const auto world = World::fake(5, 1000);
+  Communicator& c = world->everyone();
+  CHECK(c.size() == 1000);
+  CHECK(c.rank() == 5);
+  float x = 3;
+  c.all_reduce(&x, &x, 1, DType::f32);
+  c.barrier();
+  CHECK(x == 3);
+}
+
+TEST_CASE("without a launch the world has one rank") {
+  World& world = World::current();
+  CHECK(world.size() == 1);
+  CHECK(world.transport() == Transport::single);
+  double x = 2;
+  world.everyone().all_reduce(&x, &x, 1, DType::f64, ReduceOp::avg);
+  CHECK(x == 2);
+  CHECK_THROWS_AS(world.communicator(std::vector<int>{1}), Error);
+  CHECK_THROWS_AS(world.everyone().all_reduce(&x, &x, 1, DType::i64, ReduceOp::avg), Error);
+}
