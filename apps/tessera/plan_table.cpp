@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <vector>
+#include <string>
 
 #include "table.hpp"
 
@@ -36,11 +36,11 @@ std::string optimizer_text(const Config& config) {
 
 }  // namespace
 
-std::string describe_plan(const Config& config, const LlamaConfig& shape, const Dataset& data) {
+TableRows plan_rows(const Config& config, const LlamaConfig& shape, const Dataset& data) {
   const double step_tokens =
       static_cast<double>(config.train.batch) * static_cast<double>(config.data.seq_len);
   const double total = step_tokens * static_cast<double>(config.train.steps);
-  std::vector<std::vector<std::string>> rows = {
+  TableRows rows = {
       {"model",
        fmt::format("{}: {} parameters, dim {}, {} layers, {} heads ({} of keys and values), "
                    "ffn {}, vocabulary {}",
@@ -72,7 +72,7 @@ std::string describe_plan(const Config& config, const LlamaConfig& shape, const 
   rows.push_back(
       {"checkpoints", config.checkpoint.folder.empty() ? "none" : config.checkpoint.folder});
   rows.push_back({"metrics", config.log.metrics.empty() ? "none" : config.log.metrics});
-  return format_table(rows);
+  return rows;
 }
 
 }  // namespace tessera::app

@@ -1,14 +1,13 @@
 // The short table before the first step.
 #pragma once
-#include <string>
-
 #include "config/config.hpp"
 #include "data/dataset.hpp"
 #include "model_shape.hpp"
+#include "table.hpp"
 
 namespace tessera::app {
 
-/// Model, mesh, styles, data, optimizer and outputs of a run as an aligned table.
-std::string describe_plan(const Config& config, const LlamaConfig& shape, const Dataset& data);
+/// Model, mesh, styles, data, optimizer and outputs of a run: name and value of each row.
+TableRows plan_rows(const Config& config, const LlamaConfig& shape, const Dataset& data);
 
 }  // namespace tessera::app

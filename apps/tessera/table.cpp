@@ -15,8 +15,7 @@ std::size_t width_of(const std::string& text) {
 
 }  // namespace
 
-std::string format_table(const std::vector<std::vector<std::string>>& rows,
-                         const std::string& indent) {
+std::string format_table(const TableRows& rows, const std::string& indent) {
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));

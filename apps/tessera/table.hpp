@@ -6,10 +6,11 @@
 
 namespace tessera::app {
 
+using TableRows = std::vector<std::vector<std::string>>;
+
 /// Rows of cells as lines with aligned columns, two spaces between them.
 /// Widths count UTF-8 characters, not bytes. The last column is not padded.
-std::string format_table(const std::vector<std::vector<std::string>>& rows,
-                         const std::string& indent = "  ");
+std::string format_table(const TableRows& rows, const std::string& indent = "  ");
 
 /// 803 k, 6.1 M, 1.24 B.
 std::string format_count(double count);

@@ -9,6 +9,7 @@
 #include "data/dataset.hpp"
 #include "data/tokenizer.hpp"
 #include "plan_table.hpp"
+#include "table.hpp"
 
 import tessera.base;
 
@@ -34,7 +35,7 @@ int run_train(const TrainArguments& arguments) {
   const LlamaConfig shape = model_shape(config, vocab);
   const Dataset data(config, shape.vocab);
   data.check_all();
-  const std::string text = describe_plan(config, shape, data);
+  const std::string text = format_table(plan_rows(config, shape, data));
   std::fwrite(text.data(), 1, text.size(), stdout);
   return 0;
 }

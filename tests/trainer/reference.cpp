@@ -1,0 +1,114 @@
+// Against what transformers, NumPy and PyTorch wrote (tests/reference).
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "config/config.hpp"
+#include "data/dataset.hpp"
+#include "llama_config.hpp"
+#include "schedule.hpp"
+#include "support.hpp"
+
+import tessera.base;
+
+using namespace tessera::app;
+using trainer_test::input_error;
+using trainer_test::read_file;
+using Json = nlohmann::json;
+
+namespace {
+
+const std::filesystem::path reference =
+    std::string(TESSERA_SOURCE_FOLDER) + "/tests/reference/data";
+
+/// The shape [rows, columns] of a tensor of a safetensors file; columns 0 for one dim.
+std::vector<std::int64_t> shape_of(const std::filesystem::path& file, const std::string& name) {
+  const std::string bytes = read_file(file);
+  std::uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) {
+    length = length << 8 | static_cast<unsigned char>(bytes.at(static_cast<std::size_t>(i)));
+  }
+  return Json::parse(bytes.substr(8, length)).at(name).at("shape");
+}
+
+}  // namespace
+
+TEST_CASE("the sizes read from transformers' folders are those of their weights") {
+  for (const char* name : {"plain", "old_config", "first_config", "head_dim", "bf16", "tied"}) {
+    INFO(name);
+    const std::filesystem::path folder = reference / "folders" / name;
+    const LlamaConfig c = read_llama_config(folder);
+    const auto weights = folder / "model.safetensors";
+    const std::string layer = "model.layers.1.";
+    using Shape = std::vector<std::int64_t>;
+    CHECK(shape_of(weights, "model.embed_tokens.weight") == Shape{c.vocab, c.dim});
+    CHECK(shape_of(weights, layer + "self_attn.q_proj.weight") ==
+          Shape{c.heads * c.head_dim, c.dim});
+    CHECK(shape_of(weights, layer + "self_attn.k_proj.weight") ==
+          Shape{c.kv_heads * c.head_dim, c.dim});
+    CHECK(shape_of(weights, layer + "mlp.up_proj.weight") == Shape{c.ffn_dim, c.dim});
+    CHECK(c.layers == 2);
+    CHECK(c.norm_eps == 1e-5);
+    CHECK(c.tie_embeddings == (std::string(name) == "tied"));
+  }
+  CHECK(read_llama_config(reference / "folders/plain").rope_theta == 20000.0);
+  CHECK(read_llama_config(reference / "folders/old_config").rope_theta == 500.0);
+  CHECK(read_llama_config(reference / "folders/first_config").rope_theta == 10000.0);
+  CHECK(read_llama_config(reference / "folders/head_dim").head_dim == 6);
+  CHECK(read_llama_config(reference / "folders/sharded_files").kv_heads == 1);
+}
+
+TEST_CASE("transformers' configs of other models are refused with key and value") {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(reference / "folders/refused")) {
+    const std::string error = input_error([&] { read_llama_config(entry.path()); });
+    std::istringstream why(read_file(entry.path() / "why.txt"));
+    std::string key;
+    std::string value;
+    std::getline(why, key);
+    std::getline(why, value);
+    INFO(entry.path() << ": " << error);
+    CHECK(error.find(key) != std::string::npos);
+    CHECK(error.find(value) != std::string::npos);
+    ++count;
+  }
+  CHECK(count == 8);
+}
+
+TEST_CASE("NumPy's files give the windows that the stored curves were trained on") {
+  for (const char* name : {"untied_all", "two_epochs"}) {
+    const Json curve = Json::parse(read_file(reference / "curves" / (std::string(name) + ".json")));
+    const auto config_of = [&](const char* key) {
+      return parse_config(
+          "data.tokens = [\"" + curve.at(key).get<std::string>() +
+              "\"]\ndata.order = \"sequential\"\ndata.validation = 0\nmodel.vocab = 101\n",
+          reference / "curves/run.toml",
+          std::vector<std::string>{"data.seq_len=" + curve.at("data").at("seq_len").dump(),
+                                   "train.batch=" + curve.at("data").at("batch").dump()});
+    };
+    const Dataset i32(config_of("tokens"), 101);
+    const Dataset u16(config_of("tokens_u16"), 101);
+    i32.check_all();
+    CHECK(i32.windows() == curve.at("data").at("windows").get<std::int64_t>());
+    for (int step = 0; step < 20; ++step) {
+      CHECK(i32.rows(step, 0, 12).inputs == u16.rows(step, 0, 12).inputs);
+      CHECK(i32.window_of(step, 5) == (step * 12 + 5) % i32.windows());
+    }
+  }
+}
+
+TEST_CASE("learning rates are those of the stored curve") {
+  const Json curve = Json::parse(read_file(reference / "curves/warmup_cosine.json"));
+  OptimizerConfig o;
+  o.lr = curve.at("optimizer").at("lr");
+  o.schedule = "cosine";
+  o.warmup = curve.at("schedule").at("warmup_steps");
+  o.min_lr_ratio = curve.at("schedule").at("min_ratio");
+  for (int step = 0; step < 20; ++step) {
+    CHECK(learning_rate(o, 20, step) ==
+          Approx(curve.at("lr").at(static_cast<std::size_t>(step)).get<double>()).epsilon(1e-15));
+  }
+}
