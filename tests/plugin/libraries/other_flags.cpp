@@ -5,7 +5,7 @@
 
 extern "C" {
 extern const tessera::plugin::GateStamp tessera_plugin_stamp;
-__attribute__((section(".tessera.plugin"), used))
+__attribute__((section(".tessera.plugin"), used, no_sanitize("address")))
 const tessera::plugin::GateStamp tessera_plugin_stamp = {
     .magic = "tessera plugin\n",
     .size = sizeof(tessera::plugin::GateStamp),
