@@ -96,6 +96,22 @@ class ProductCache {
     return {{entries, rows, columns}, type, {apart, down, across}};
   }
 
+  /// oneDNN 3 (Ubuntu 24.04) takes the operands at once, oneDNN 2 (Debian 12) in a struct of their
+  /// own.
+  template <class Product>
+  static auto describe_product(const dnnl::memory::desc& a, const dnnl::memory::desc& b,
+                               const dnnl::memory::desc& c,
+                               const dnnl::primitive_attr& attributes) {
+    using Description = typename Product::primitive_desc;
+    using Operand = dnnl::memory::desc;
+    if constexpr (std::is_constructible_v<Description, dnnl::engine, Operand, Operand, Operand,
+                                          dnnl::primitive_attr, bool>) {
+      return Description(engine(), a, b, c, attributes, true);
+    } else {
+      return Description(typename Product::desc(a, b, c), attributes, engine(), true);
+    }
+  }
+
   static std::unique_ptr<CachedProduct> create(const Gemm& shape, dnnl::memory::data_type in,
                                                dnnl::memory::data_type out) {
     const bool batched = shape.batch > 1;
@@ -111,8 +127,7 @@ class ProductCache {
       sum.append_sum(1.0F);
       attributes.set_post_ops(sum);
     }
-    const dnnl::matmul::desc operation(a, b, c);
-    const dnnl::matmul::primitive_desc description(operation, attributes, engine(), true);
+    const auto description = describe_product<dnnl::matmul>(a, b, c, attributes);
     if (!description) return nullptr;
     return std::make_unique<CachedProduct>(
         CachedProduct{dnnl::matmul(description), dnnl::memory(a, engine(), nullptr),
