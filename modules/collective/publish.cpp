@@ -119,7 +119,19 @@ std::uint64_t Engine::publish_source(Operation& op) {
   }
   // A destination that is also the source changes while peers read it.
   op.direct = !in_place && reachable(op.source, bytes);
-  return op.direct ? state_.region->offset_of(op.source) : stage(op.source, bytes, op.sequence);
+  if (op.direct) {
+    return state_.region->offset_of(op.source);
+  }
+  if (bytes != all || in_place) {
+    return stage(op.source, bytes, op.sequence);
+  }
+  // Nobody but this rank reads its own row, and it reads the source.
+  const std::uint64_t offset = staging_.take(bytes, op.sequence, all_done());
+  const std::size_t before = row * static_cast<std::size_t>(rank_);
+  std::memcpy(state_.region->at(offset), op.source, before);
+  std::memcpy(state_.region->at(offset) + before + row, op.source + before + row,
+              all - before - row);
+  return offset;
 }
 
 std::uint64_t Engine::publish_result(Operation& op, std::uint64_t source) {

@@ -181,7 +181,7 @@ bool WorldState::progress_others(const Engine* self) {
 
 void WorldState::wait_slow(Counter& counter, std::uint64_t target, const WaitReason& reason) {
   if (spin_) {
-    for (int i = 0; i < 1500; ++i) {
+    for (int i = 0; i < 800; ++i) {  // some 40 microseconds
       pause_briefly();
       if (counter.load() >= target) {
         return;
@@ -301,35 +301,6 @@ void WorldState::close() {
   }
   closing.clear();
   own_record().ended.store(1, std::memory_order_release);
-}
-
-SharedBuffer::SharedBuffer(std::shared_ptr<WorldState> state, std::uint64_t offset,
-                           std::size_t bytes)
-    : state_(std::move(state)), data_(state_->region->at(offset)), bytes_(bytes) {}
-
-SharedBuffer::SharedBuffer(SharedBuffer&& other) noexcept
-    : state_(std::move(other.state_)),
-      data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-SharedBuffer& SharedBuffer::operator=(SharedBuffer&& other) noexcept {
-  if (this != &other) {
-    release();
-    state_ = std::move(other.state_);
-    data_ = std::exchange(other.data_, nullptr);
-    bytes_ = std::exchange(other.bytes_, 0);
-  }
-  return *this;
-}
-
-SharedBuffer::~SharedBuffer() { release(); }
-
-void SharedBuffer::release() noexcept {
-  if (state_ && data_ != nullptr) {
-    state_->retire(state_->region->offset_of(data_));
-  }
-  state_.reset();
-  data_ = nullptr;
 }
 
 }  // namespace tessera::collective
