@@ -114,7 +114,7 @@ class Reader {
       for (const std::string& problem : problems_) {
         text += "\n  " + problem;
       }
-      fail_input(std::move(text));
+      fail_input(text);
     }
   }
 

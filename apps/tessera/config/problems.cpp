@@ -28,7 +28,7 @@ void Problems::throw_if_any() {
   for (const Problem& problem : all_) {
     text += fmt::format("\n  {}: {}", problem.place.text(), problem.text);
   }
-  fail_input(std::move(text));
+  fail_input(text);
 }
 
 }  // namespace tessera::app

@@ -121,7 +121,7 @@ struct Reader {
     return (r.low_open ? value > r.low : value >= r.low) &&
            (r.high_open ? value < r.high : value <= r.high);
   }
-  std::string range_text(std::string what) const {
+  std::string range_text(const std::string& what) const {
     const std::string range = describe(key.range);
     return range.empty() ? what : what + " " + range;
   }

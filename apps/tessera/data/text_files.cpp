@@ -49,7 +49,7 @@ class Finder {
       for (const std::string& problem : problems_) {
         text += "\n  " + problem;
       }
-      fail_input(std::move(text));
+      fail_input(text);
     }
     return std::move(files_);
   }
