@@ -1,0 +1,167 @@
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.nn;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.ops;
+
+namespace tessera::nn {
+
+void LlamaShape::check() const {
+  const std::pair<const char*, std::int64_t> extents[] = {
+      {"vocab", vocab}, {"dim", dim},           {"layers", layers},
+      {"heads", heads}, {"kv_heads", kv_heads}, {"ffn_dim", ffn_dim}};
+  for (const auto& [key, value] : extents) {
+    if (value < 1) {
+      fail_input(fmt::format("model.{}: must be at least 1 (got {})", key, value));
+    }
+  }
+  if (heads % kv_heads != 0) {
+    fail_input(
+        fmt::format("model.kv_heads: must divide heads ({} heads, {} kv_heads)", heads, kv_heads));
+  }
+  if (head_dim <= 0 && dim % heads != 0) {
+    fail_input(fmt::format(
+        "model.heads: must divide dim ({} heads, dim {}), unless head_dim is given", heads, dim));
+  }
+  if (head_extent() % 2 != 0) {
+    fail_input(fmt::format(
+        "model.heads: the rotary embedding needs an even head_dim (got {} = dim / heads)",
+        head_extent()));
+  }
+}
+
+LlamaAttention::LlamaAttention(const LlamaShape& shape, int layer, KeyValueCache* const* cache)
+    : shape_(shape), layer_(static_cast<std::size_t>(layer)), cache_(cache) {
+  const std::int64_t d = shape.head_extent();
+  q_ = add_child<Linear>("q_proj", shape.dim, shape.heads * d, false, shape.deviation, shape.dtype);
+  k_ = add_child<Linear>("k_proj", shape.dim, shape.kv_heads * d, false, shape.deviation,
+                         shape.dtype);
+  v_ = add_child<Linear>("v_proj", shape.dim, shape.kv_heads * d, false, shape.deviation,
+                         shape.dtype);
+  o_ = add_child<Linear>("o_proj", shape.heads * d, shape.dim, false, shape.deviation, shape.dtype);
+}
+
+std::string_view LlamaAttention::kind() const { return "LlamaAttention"; }
+
+Tensors LlamaAttention::forward(const Tensors& inputs) {
+  const Tensor& x = inputs[0];
+  const std::int64_t d = shape_.head_extent();
+  const auto heads_of = [&](const Tensor& projected) {
+    return ops::view(projected, {projected.size(0), projected.size(1), projected.size(2) / d, d});
+  };
+  KeyValueCache* const cache = *cache_;
+  const std::int64_t position = cache == nullptr ? 0 : cache->length;
+  const Tensor q = ops::rotary(heads_of((*q_)(x)), shape_.rope_theta, position);
+  Tensor k = ops::rotary(heads_of((*k_)(x)), shape_.rope_theta, position);
+  Tensor v = heads_of((*v_)(x));
+  if (cache != nullptr) {
+    KeyValueCache::Layer& kept = cache->layers[layer_];
+    const std::int64_t fresh = k.size(1);
+    ops::copy_(ops::narrow(kept.keys, 1, position, fresh), k);
+    ops::copy_(ops::narrow(kept.values, 1, position, fresh), v);
+    k = ops::narrow(kept.keys, 1, 0, position + fresh);
+    v = ops::narrow(kept.values, 1, 0, position + fresh);
+  }
+  const Tensor attended = ops::causal_attention(q, k, v);
+  return {(*o_)(ops::view(attended, {attended.size(0), attended.size(1), attended.size(2) * d}))};
+}
+
+LlamaMLP::LlamaMLP(const LlamaShape& shape) {
+  gate_ =
+      add_child<Linear>("gate_proj", shape.dim, shape.ffn_dim, false, shape.deviation, shape.dtype);
+  up_ = add_child<Linear>("up_proj", shape.dim, shape.ffn_dim, false, shape.deviation, shape.dtype);
+  down_ =
+      add_child<Linear>("down_proj", shape.ffn_dim, shape.dim, false, shape.deviation, shape.dtype);
+}
+
+std::string_view LlamaMLP::kind() const { return "LlamaMLP"; }
+
+Tensors LlamaMLP::forward(const Tensors& inputs) {
+  return {(*down_)(ops::swiglu((*gate_)(inputs[0]), (*up_)(inputs[0])))};
+}
+
+LlamaBlock::LlamaBlock(const LlamaShape& shape, int layer, KeyValueCache* const* cache) {
+  attention_ = add_child<LlamaAttention>("self_attn", shape, layer, cache);
+  mlp_ = add_child<LlamaMLP>("mlp", shape);
+  input_norm_ = add_child<RMSNorm>("input_layernorm", shape.dim, shape.norm_eps, shape.dtype);
+  post_norm_ =
+      add_child<RMSNorm>("post_attention_layernorm", shape.dim, shape.norm_eps, shape.dtype);
+  if (shape.dropout > 0) {
+    attention_dropout_ = add_child<Dropout>("attention_dropout", shape.dropout);
+    mlp_dropout_ = add_child<Dropout>("mlp_dropout", shape.dropout);
+  }
+}
+
+std::string_view LlamaBlock::kind() const { return "LlamaBlock"; }
+
+Tensors LlamaBlock::forward(const Tensors& inputs) {
+  const auto dropped = [](const std::shared_ptr<Dropout>& dropout, Tensor x) {
+    return dropout ? (*dropout)(x) : std::move(x);
+  };
+  const Tensor& x = inputs[0];
+  const Tensor middle = ops::add(x, dropped(attention_dropout_, (*attention_)((*input_norm_)(x))));
+  return {ops::add(middle, dropped(mlp_dropout_, (*mlp_)((*post_norm_)(middle))))};
+}
+
+LlamaModel::LlamaModel(const LlamaShape& shape, KeyValueCache* const* cache) {
+  embedding_ =
+      add_child<Embedding>("embed_tokens", shape.vocab, shape.dim, shape.deviation, shape.dtype);
+  // "layers.0": the dot is part of the path, as in a list of modules.
+  for (int i = 0; i < shape.layers; ++i) {
+    blocks_.push_back(add_child<LlamaBlock>(fmt::format("layers.{}", i), shape, i, cache));
+  }
+  norm_ = add_child<RMSNorm>("norm", shape.dim, shape.norm_eps, shape.dtype);
+}
+
+std::string_view LlamaModel::kind() const { return "LlamaModel"; }
+
+Tensors LlamaModel::forward(const Tensors& inputs) {
+  Tensor x = (*embedding_)(inputs[0]);
+  for (const auto& block : blocks_) {
+    if (activation_checkpointing && grad_enabled()) {
+      const Tensors in{x};
+      x = checkpoint([block](std::span<const Tensor> again) { return (*block)(Tensors{again[0]}); },
+                     in)[0];
+    } else {
+      x = (*block)(x);
+    }
+  }
+  return {(*norm_)(x)};
+}
+
+LlamaForCausalLM::LlamaForCausalLM(const LlamaShape& shape) : shape_(shape) {
+  shape.check();
+  model_ = add_child<LlamaModel>("model", shape, &cache_);
+  head_ = add_child<Linear>("lm_head", shape.dim, shape.vocab, false, shape.deviation, shape.dtype);
+  if (shape.tie_embeddings) {
+    head_->set_parameter("weight", model_->embedding()->parameter("weight"));
+  }
+  set_names();
+}
+
+std::string_view LlamaForCausalLM::kind() const { return "LlamaForCausalLM"; }
+
+Tensors LlamaForCausalLM::forward(const Tensors& inputs) {
+  const Tensor hidden = (*model_)(inputs[0]);
+  if (cache_ != nullptr) {
+    cache_->length += inputs[0].size(1);
+  }
+  return {(*head_)(hidden)};
+}
+
+void LlamaForCausalLM::set_activation_checkpointing(bool enabled) {
+  model_->activation_checkpointing = enabled;
+}
+
+}  // namespace tessera::nn

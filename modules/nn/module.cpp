@@ -1,0 +1,174 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.nn;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.ops;
+
+namespace tessera::nn {
+
+Parameter::Parameter(const Dims& shape, DType dtype, Initialization init)
+    : value(empty(shape, dtype, meta)), initialization(init) {
+  value.set_requires_grad();
+}
+
+Module::Module() = default;
+Module::~Module() = default;
+
+Tensors Module::operator()(const Tensors& inputs) {
+  if (pre_hooks_.empty() && hooks_.empty()) {
+    return forward(inputs);
+  }
+  Tensors seen = inputs;
+  for (const ForwardPreHook& hook : pre_hooks_) {
+    hook(*this, seen);
+  }
+  Tensors outputs = forward(seen);
+  for (const ForwardHook& hook : hooks_) {
+    hook(*this, seen, outputs);
+  }
+  return outputs;
+}
+
+Tensor Module::operator()(const Tensor& input) {
+  Tensors outputs = (*this)(Tensors{input});
+  return std::move(outputs[0]);
+}
+
+void Module::set_names(const std::string& name) {
+  name_ = name;
+  for (const auto& [key, parameter] : parameters_) {
+    if (parameter->name.empty()) {
+      parameter->name = name.empty() ? key : name + "." + key;
+    }
+  }
+  for (const auto& [key, child] : children_) {
+    child->set_names(name.empty() ? key : name + "." + key);
+  }
+}
+
+const ParameterPointer& Module::parameter(std::string_view name) const {
+  for (const auto& [key, parameter] : parameters_) {
+    if (key == name) {
+      return parameter;
+    }
+  }
+  fail(fmt::format("module '{}' ({}): has no parameter '{}'", name_, kind(), name));
+}
+
+void Module::set_parameter(std::string_view name, ParameterPointer parameter) {
+  for (auto& [key, slot] : parameters_) {
+    if (key == name) {
+      slot = std::move(parameter);
+      return;
+    }
+  }
+  fail(fmt::format("module '{}' ({}): has no parameter '{}'", name_, kind(), name));
+}
+
+void Module::add_pre_hook(ForwardPreHook hook) { pre_hooks_.push_back(std::move(hook)); }
+void Module::add_hook(ForwardHook hook) { hooks_.push_back(std::move(hook)); }
+void Module::add_outer_pre_hook(ForwardPreHook hook) {
+  pre_hooks_.insert(pre_hooks_.begin(), std::move(hook));
+}
+
+void Module::train(bool training) {
+  training_ = training;
+  for (const auto& [key, child] : children_) {
+    child->train(training);
+  }
+}
+
+void Module::add_parameter(std::string name, ParameterPointer parameter) {
+  parameters_.emplace_back(std::move(name), std::move(parameter));
+}
+
+void Module::attach(std::string name, std::shared_ptr<Module> child) {
+  children_.emplace_back(std::move(name), std::move(child));
+}
+
+std::vector<Module*> all_modules(Module& root) {
+  std::vector<Module*> modules = {&root};
+  for (const auto& [key, child] : root.children()) {
+    const std::vector<Module*> below = all_modules(*child);
+    modules.insert(modules.end(), below.begin(), below.end());
+  }
+  return modules;
+}
+
+std::vector<std::pair<std::string, ParameterPointer>> named_parameters(Module& root) {
+  std::vector<std::pair<std::string, ParameterPointer>> named;
+  for (Module* module : all_modules(root)) {
+    for (const auto& [key, parameter] : module->parameters()) {
+      named.emplace_back(module->name().empty() ? key : module->name() + "." + key, parameter);
+    }
+  }
+  return named;
+}
+
+std::vector<ParameterPointer> all_parameters(Module& root) {
+  std::vector<ParameterPointer> parameters;
+  std::set<const Parameter*> seen;
+  for (const auto& [name, parameter] : named_parameters(root)) {
+    if (seen.insert(parameter.get()).second) {
+      parameters.push_back(parameter);
+    }
+  }
+  return parameters;
+}
+
+void materialize(Module& root) {
+  const MemoryScope scope(MemoryCategory::parameter);
+  for (const ParameterPointer& parameter : all_parameters(root)) {
+    Tensor& value = parameter->value;
+    if (!value.is_meta()) {
+      continue;
+    }
+    if (value.is_distributed()) {
+      value = make_distributed(zeros(value.local().shape(), value.dtype()), value.spec());
+    } else {
+      value = zeros(value.shape(), value.dtype());
+    }
+    value.set_requires_grad();
+  }
+}
+
+void initialize(Module& root) {
+  const NoGrad no_grad;
+  RandomStream& stream = random_stream("init");
+  for (const ParameterPointer& parameter : all_parameters(root)) {
+    const Initialization& init = parameter->initialization;
+    switch (init.kind) {
+      case Initialization::Kind::zeros:
+        ops::fill_(parameter->value, 0);
+        break;
+      case Initialization::Kind::ones:
+        ops::fill_(parameter->value, 1);
+        break;
+      case Initialization::Kind::normal:
+        ops::normal_(parameter->value, 0, init.deviation, stream);
+        break;
+    }
+  }
+}
+
+std::int64_t parameter_count(Module& root) {
+  std::int64_t count = 0;
+  for (const ParameterPointer& parameter : all_parameters(root)) {
+    count += parameter->value.numel();
+  }
+  return count;
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,127 @@
+module;
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+export module tessera.nn:module;
+
+import tessera.base;
+import tessera.tensor;
+
+export namespace tessera::nn {
+
+/// How a fresh parameter is filled.
+struct Initialization {
+  enum class Kind { zeros, ones, normal } kind = Kind::zeros;
+  double deviation = 0;  // of a normal with mean 0
+};
+
+/// A parameter's place in the model. Tied weights share one.
+class Parameter {
+ public:
+  /// On the meta device until it is materialised.
+  Parameter(const Dims& shape, DType dtype, Initialization initialization);
+
+  /// What the optimizer changes and a checkpoint holds; between two steps the only form there is.
+  Tensor value;
+  /// What forward computes with while a style provides another form (an unsharded one); else
+  /// undefined.
+  Tensor computed;
+  Initialization initialization;
+  /// The qualified name under which the tree reaches it first; filled by Module::set_names.
+  std::string name;
+  /// Who determines the storage of `value` (a style's name), so that two do not fight; empty for
+  /// nobody.
+  std::string owner;
+
+  inline const Tensor& use() const { return computed ? computed : value; }
+};
+using ParameterPointer = std::shared_ptr<Parameter>;
+
+class Module;
+/// May replace the inputs before forward.
+using ForwardPreHook = std::function<void(Module& module, Tensors& inputs)>;
+/// May replace the outputs after forward.
+using ForwardHook = std::function<void(Module& module, const Tensors& inputs, Tensors& outputs)>;
+
+/// A node of the model's tree: parameters, children, forward. Called through operator(), which runs
+/// the hooks.
+class Module {
+ public:
+  Module();
+  virtual ~Module();
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  virtual std::string_view kind() const = 0;  // "Linear"
+  virtual Tensors forward(const Tensors& inputs) = 0;
+
+  Tensors operator()(const Tensors& inputs);
+  /// One input, one output.
+  Tensor operator()(const Tensor& input);
+
+  /// The path from the root, "model.layers.0.mlp"; empty for the root. Filled by set_names.
+  const std::string& name() const { return name_; }
+  /// Names this module and all below it; the root calls it once the tree is built.
+  void set_names(const std::string& name = "");
+
+  const std::vector<std::pair<std::string, ParameterPointer>>& parameters() const {
+    return parameters_;
+  }
+  const std::vector<std::pair<std::string, std::shared_ptr<Module>>>& children() const {
+    return children_;
+  }
+  /// The parameter of this name. Errors: there is none.
+  const ParameterPointer& parameter(std::string_view name) const;
+  /// Lets a parameter of this module be another module's (tied weights).
+  void set_parameter(std::string_view name, ParameterPointer parameter);
+
+  void add_pre_hook(ForwardPreHook hook);
+  void add_hook(ForwardHook hook);
+  /// The hook runs before those that are there (an outer style around inner ones).
+  void add_outer_pre_hook(ForwardPreHook hook);
+
+  /// Whether dropout acts; for this module and all below.
+  void train(bool training = true);
+  bool is_training() const { return training_; }
+
+ protected:
+  void add_parameter(std::string name, ParameterPointer parameter);
+  template <class M, class... A>
+  std::shared_ptr<M> add_child(std::string name, A&&... arguments) {
+    auto child = std::make_shared<M>(std::forward<A>(arguments)...);
+    attach(std::move(name), child);
+    return child;
+  }
+  void attach(std::string name, std::shared_ptr<Module> child);
+
+ private:
+  std::string name_;
+  bool training_ = true;
+  std::vector<std::pair<std::string, ParameterPointer>> parameters_;
+  std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
+  std::vector<ForwardPreHook> pre_hooks_;
+  std::vector<ForwardHook> hooks_;
+};
+
+/// This module and all below it, parents first, in the order in which they were added.
+std::vector<Module*> all_modules(Module& root);
+
+/// All parameters below `root`, each once (tied weights under their first name), in the order of
+/// the tree.
+std::vector<ParameterPointer> all_parameters(Module& root);
+/// All qualified names with their parameters, tied ones under each of their names.
+std::vector<std::pair<std::string, ParameterPointer>> named_parameters(Module& root);
+
+/// Gives every parameter that is still on the meta device memory of its own (the local part only).
+void materialize(Module& root);
+/// Fills all parameters as their Initialization says, from the stream "init": bit-equal in every
+/// layout.
+void initialize(Module& root);
+/// Elements of all parameters (global).
+std::int64_t parameter_count(Module& root);
+
+}  // namespace tessera::nn
