@@ -6,7 +6,7 @@ export module tessera.nn:layers;
 
 import tessera.base;
 import tessera.tensor;
-import :module;
+import :tree;
 
 export namespace tessera::nn {
 

@@ -7,7 +7,7 @@ export module tessera.nn:llama;
 
 import tessera.base;
 import tessera.tensor;
-import :module;
+import :tree;
 import :layers;
 
 export namespace tessera::nn {

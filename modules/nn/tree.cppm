@@ -6,7 +6,7 @@ module;
 #include <string_view>
 #include <utility>
 #include <vector>
-export module tessera.nn:module;
+export module tessera.nn:tree;
 
 import tessera.base;
 import tessera.tensor;

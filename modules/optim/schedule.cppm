@@ -1,0 +1,25 @@
+module;
+#include <cstdint>
+#include <optional>
+#include <string_view>
+export module tessera.optim:schedule;
+
+export namespace tessera::optim {
+
+enum class ScheduleKind : std::uint8_t { constant, cosine, linear };
+std::optional<ScheduleKind> schedule_from_name(std::string_view name);
+
+/// The learning rate of each step, counted from 0. Warmup: lr (s + 1) / warmup for s < warmup.
+/// Then, with t = (s - warmup) / (steps - warmup) and least = lr * least_ratio: constant lr; cosine
+/// least + (lr - least) (1 + cos(pi t)) / 2; linear lr + (least - lr) t.
+struct Schedule {
+  ScheduleKind kind = ScheduleKind::constant;
+  double lr = 0;
+  std::int64_t warmup = 0;
+  std::int64_t steps = 0;
+  double least_ratio = 0.1;
+
+  double at(std::int64_t step) const;
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,100 @@
+module;
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.parallel;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.nn;
+
+namespace tessera::parallel {
+namespace {
+
+bool& sync_flag() {
+  thread_local bool enabled = true;
+  return enabled;
+}
+
+}  // namespace
+
+bool gradient_sync_enabled() { return sync_flag(); }
+GradientSyncScope::GradientSyncScope(bool enabled) : before_(std::exchange(sync_flag(), enabled)) {}
+GradientSyncScope::~GradientSyncScope() { sync_flag() = before_; }
+
+void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& parameters) {
+  std::map<DType, std::vector<nn::Parameter*>> by_type;
+  for (nn::Parameter* parameter : parameters) {
+    by_type[parameter->value.grad().dtype()].push_back(parameter);
+  }
+  const DeviceMesh& mesh = parameters.front()->value.layout().mesh();
+  collective::Communicator& group = communicator(mesh, axis);
+  for (const auto& [dtype, members] : by_type) {
+    std::int64_t count = 0;
+    for (const nn::Parameter* parameter : members) {
+      count += parameter->value.grad().local().numel();
+    }
+    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
+    Bucket& bucket = buckets_[{axis, dtype}];
+    if (bucket.bytes < bytes) {
+      bucket.memory = std::make_shared<collective::SharedBuffer>(group.allocate(bytes));
+      bucket.bytes = bytes;
+    }
+    std::byte* const base = bucket.memory->data();
+    std::vector<Tensor> slots;
+    std::int64_t at = 0;
+    for (const nn::Parameter* parameter : members) {
+      const Tensor& local = parameter->value.grad().local();
+      slots.push_back(from_memory(base + at * static_cast<std::int64_t>(size_of(dtype)),
+                                  local.shape(), dtype, bucket.memory));
+      ops::copy_(slots.back(), local);
+      at += local.numel();
+    }
+    group.all_reduce(base, base, count, dtype);
+    record_communication({"all_reduce", mesh.axis_name(axis), static_cast<std::int64_t>(bytes),
+                          "finish_gradients", false});
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      Tensor& gradient = members[i]->value.grad();
+      const Layout layout = gradient.layout().with_placement(axis, Replicate());
+      gradient = make_distributed(slots[i], Spec::make(layout, gradient.shape(), dtype));
+    }
+  }
+}
+
+void GradientFinisher::finish(std::span<const nn::ParameterPointer> parameters) {
+  const NoGrad no_grad;
+  std::map<int, std::vector<nn::Parameter*>> partial;
+  for (const nn::ParameterPointer& parameter : parameters) {
+    const Tensor& value = parameter->value;
+    if (!value.grad() || !value.is_distributed()) {
+      continue;
+    }
+    for (int axis = 0; axis < value.layout().ndim(); ++axis) {
+      if (value.grad().layout().placement(axis) == Partial() &&
+          value.layout().placement(axis).is_replicate()) {
+        partial[axis].push_back(parameter.get());
+      }
+    }
+  }
+  for (const auto& [axis, members] : partial) {
+    reduce_axis(axis, members);
+  }
+  for (const nn::ParameterPointer& parameter : parameters) {
+    const Tensor& value = parameter->value;
+    if (value.grad() && value.is_distributed() && !(value.grad().layout() == value.layout())) {
+      value.grad() = redistribute(value.grad(), value.layout());
+    }
+  }
+}
+
+}  // namespace tessera::parallel

@@ -1,0 +1,50 @@
+module;
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+export module tessera.parallel:gradients;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.collective;
+import tessera.nn;
+
+export namespace tessera::parallel {
+
+/// Whether the backward that runs is the last one before the optimizer. Styles that reduce
+/// gradients in backward leave it when it is not (gradient accumulation). Per thread; true at the
+/// start.
+bool gradient_sync_enabled();
+class GradientSyncScope {
+ public:
+  explicit GradientSyncScope(bool enabled);
+  ~GradientSyncScope();
+  GradientSyncScope(const GradientSyncScope&) = delete;
+  GradientSyncScope& operator=(const GradientSyncScope&) = delete;
+
+ private:
+  bool before_;
+};
+
+/// Brings every gradient to its parameter's layout after the last backward of a step. A gradient
+/// that is Partial where its parameter is Replicate is summed over that axis, all of them in one
+/// all-reduce for each axis; any other difference is redistributed by itself. Afterwards those
+/// gradients lie in one flat buffer.
+class GradientFinisher {
+ public:
+  void finish(std::span<const nn::ParameterPointer> parameters);
+
+ private:
+  void reduce_axis(int axis, const std::vector<nn::Parameter*>& parameters);
+
+  struct Bucket {
+    std::shared_ptr<collective::SharedBuffer> memory;
+    std::size_t bytes = 0;
+  };
+  std::map<std::pair<int, DType>, Bucket> buckets_;  // by mesh axis and type
+};
+
+}  // namespace tessera::parallel

@@ -1,0 +1,40 @@
+module;
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+export module tessera.parallel:options;
+
+import tessera.placement;
+
+export namespace tessera::parallel {
+
+/// The options of one style in a config: a JSON object as text. Each read states its name and
+/// default; names that nobody read are errors.
+class Options {
+ public:
+  /// `where` begins the errors: "run.toml:31: FSDP".
+  explicit Options(std::string_view json = "{}", std::string where = "options");
+
+  bool flag(const std::string& name, bool otherwise);
+  std::int64_t integer(const std::string& name, std::int64_t otherwise);
+  double number(const std::string& name, double otherwise);
+  std::string text(const std::string& name, const std::string& otherwise);
+  /// A placement as text: "Shard(1)", "Replicate".
+  Placement placement(const std::string& name, Placement otherwise);
+
+  /// Error (input) when an option was given that no read asked for; the nearest known name is
+  /// offered.
+  void finish() const;
+
+ private:
+  const std::string* take(const std::string& name);
+  [[noreturn]] void wrong(const std::string& name, const char* expected,
+                          const std::string& got) const;
+
+  std::string where_;
+  std::map<std::string, std::string> given_;  // values as JSON text
+  std::map<std::string, bool> asked_;
+};
+
+}  // namespace tessera::parallel

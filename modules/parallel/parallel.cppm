@@ -1,0 +1,9 @@
+// The interfaces that parallel plugins implement, and the plan that applies them to a model.
+export module tessera.parallel;
+
+export import :options;    // a style's options, read with defaults and checked
+export import :style;      // ParallelStyle: what a style plugin implements
+export import :plan;       // patterns over qualified names -> styles; their order and conflicts;
+                           // application
+export import :gradients;  // accumulation without communication; bringing gradients to their
+                           // parameters' layouts

@@ -1,0 +1,220 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.parallel;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.nn;
+import tessera.plugin;
+
+namespace tessera::parallel {
+namespace {
+
+std::string place_of(const StyleEntry& entry) {
+  return entry.where.empty() ? entry.style : entry.where + ": " + entry.style;
+}
+
+/// The modules that the patterns match, inner ones first; every alternative of every pattern must
+/// match something.
+std::vector<nn::Module*> matched_modules(nn::Module& model, const StyleEntry& entry) {
+  const std::vector<nn::Module*> all = nn::all_modules(model);
+  std::vector<std::string> names;
+  for (const nn::Module* module : all) {
+    names.push_back(module->name());
+  }
+  std::set<nn::Module*> matched;
+  if (entry.on.empty()) {
+    fail_input(
+        fmt::format("{}: 'on' names no module; write patterns over qualified names, or \".\" for "
+                    "the whole model",
+                    place_of(entry)));
+  }
+  for (const std::string& pattern : entry.on) {
+    for (const std::string& alternative : expand_braces(pattern)) {
+      const std::size_t before = matched.size();
+      std::size_t hits = 0;
+      for (nn::Module* module : all) {
+        if (matches_pattern(module->name(), alternative)) {
+          matched.insert(module);
+          ++hits;
+        }
+      }
+      if (hits == 0 && matched.size() == before) {
+        fail_input(fmt::format("{}: pattern '{}' matches no module of the model{}", place_of(entry),
+                               alternative, did_you_mean(alternative, names)));
+      }
+    }
+  }
+  std::vector<nn::Module*> ordered;
+  for (nn::Module* module : all) {
+    if (matched.contains(module)) {
+      ordered.push_back(module);
+    }
+  }
+  const auto depth = [](const nn::Module* module) {
+    return module->name().empty() ? -1
+                                  : std::count(module->name().begin(), module->name().end(), '.');
+  };
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [&](const nn::Module* a, const nn::Module* b) { return depth(a) > depth(b); });
+  return ordered;
+}
+
+int axis_of(const DeviceMesh& mesh, const StyleEntry& entry) {
+  const auto names = mesh.axis_names();
+  const auto found = std::find(names.begin(), names.end(), entry.axis);
+  if (found == names.end()) {
+    const std::vector<std::string> known(names.begin(), names.end());
+    fail_input(fmt::format("{}: the mesh has no axis '{}' (its axes: {}){}", place_of(entry),
+                           entry.axis, join_words(known), did_you_mean(entry.axis, known)));
+  }
+  return static_cast<int>(found - names.begin());
+}
+
+/// Holds the entries' facts against each other.
+void check_together(const std::vector<StyleEntry>& entries, const std::vector<StyleFacts>& facts) {
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    for (std::size_t j = 0; j < entries.size(); ++j) {
+      const StyleEntry& a = entries[i];
+      const StyleEntry& b = entries[j];
+      const auto& after = facts[i].after;
+      if (j > i && std::find(after.begin(), after.end(), b.style) != after.end()) {
+        fail_input(fmt::format("{}: must come after {} ({}); exchange the two entries", place_of(a),
+                               b.style, b.where.empty() ? "a later entry" : b.where));
+      }
+      if (i == j || a.axis != b.axis) {
+        continue;
+      }
+      const auto& excludes = facts[i].excludes;
+      if (std::find(excludes.begin(), excludes.end(), b.style) != excludes.end()) {
+        fail_input(fmt::format("{}: cannot share axis '{}' with {}; give one of them another axis",
+                               place_of(a), a.axis, place_of(b)));
+      }
+      if (i < j && facts[i].splits_batch != facts[j].splits_batch) {
+        fail_input(fmt::format(
+            "{} and {} are both on axis '{}', but one splits the batch along it and the other does "
+            "not; give one of them another axis",
+            place_of(a), place_of(b), a.axis));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
+                           const std::vector<StyleEntry>& entries, plugin::Host& host)
+    : model_(model), mesh_(mesh) {
+  std::vector<StyleFacts> facts;
+  std::vector<int> axes;
+  for (const StyleEntry& entry : entries) {
+    axes.push_back(axis_of(mesh, entry));
+    Options options(entry.options, place_of(entry));
+    try {
+      styles_.push_back(host.find<ParallelStyle>(entry.style)(options));
+    } catch (const Error& error) {
+      fail_input(entry.where.empty() ? std::string(error.what())
+                                     : entry.where + ": " + error.what());
+    }
+    options.finish();
+    facts.push_back(styles_.back()->facts());
+  }
+  check_together(entries, facts);
+
+  std::set<int> splitting;
+  std::set<int> used;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    used.insert(axes[i]);
+    if (facts[i].splits_batch) {
+      splitting.insert(axes[i]);
+    }
+  }
+  batch_axes_.assign(splitting.begin(), splitting.end());
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    if (!used.contains(axis) && mesh.axis_size(axis) > 1) {
+      fail_input(fmt::format(
+          "mesh: no style uses axis '{}', so its {} ranks would all do the same work; add a "
+          "[[parallel]] entry for it (Replicate splits the batch) or take the axis out",
+          mesh.axis_name(axis), mesh.axis_size(axis)));
+    }
+  }
+
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    const Spec* const spec =
+        Spec::make(Layout::replicated(mesh), parameter->value.shape(), parameter->value.dtype());
+    parameter->value = make_distributed(parameter->value, spec);
+    parameter->value.set_requires_grad();
+    parameter->placed_by.assign(static_cast<std::size_t>(mesh.ndim()), "");
+  }
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    StyleSummary row{entries[i].style, entries[i].axis, 0, 0};
+    std::set<const nn::Parameter*> covered;
+    for (nn::Module* module : matched_modules(model, entries[i])) {
+      try {
+        styles_[i]->apply({*module, mesh, axes[i], entries[i].style});
+      } catch (const Error& error) {
+        fail_input(entries[i].where.empty() ? std::string(error.what())
+                                            : entries[i].where + ": " + error.what());
+      }
+      ++row.modules;
+      for (const nn::ParameterPointer& parameter : nn::all_parameters(*module)) {
+        if (covered.insert(parameter.get()).second) {
+          row.parameters += parameter->value.numel();
+        }
+      }
+    }
+    summary_.push_back(std::move(row));
+  }
+}
+
+ParallelPlan::~ParallelPlan() = default;
+
+int ParallelPlan::batch_parts() const {
+  int parts = 1;
+  for (const int axis : batch_axes_) {
+    parts *= mesh_.axis_size(axis);
+  }
+  return parts;
+}
+
+int ParallelPlan::batch_part() const {
+  int part = 0;
+  for (const int axis : batch_axes_) {
+    part = part * mesh_.axis_size(axis) + mesh_.coordinate_of(current_rank(), axis);
+  }
+  return part;
+}
+
+Layout ParallelPlan::batch_layout() const {
+  Layout layout = Layout::replicated(mesh_);
+  for (const int axis : batch_axes_) {
+    layout = layout.with_placement(axis, Shard(0));
+  }
+  return layout;
+}
+
+void ParallelPlan::materialize() {
+  for (const auto& style : styles_) {
+    style->materialize();
+  }
+  nn::materialize(model_);
+}
+
+void ParallelPlan::before_optimizer() {
+  for (const auto& style : styles_) {
+    style->before_optimizer();
+  }
+}
+
+}  // namespace tessera::parallel

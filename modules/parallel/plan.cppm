@@ -1,0 +1,73 @@
+module;
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+export module tessera.parallel:plan;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.nn;
+import tessera.plugin;
+import :options;
+import :style;
+
+export namespace tessera::parallel {
+
+/// One [[parallel]] entry of a config.
+struct StyleEntry {
+  std::string style;
+  std::string axis;
+  std::vector<std::string> on;  // patterns over qualified names
+  std::string options = "{}";   // a JSON object
+  std::string where;            // "run.toml:31", for errors; may be empty
+};
+
+/// What a style took, for the table before the first step.
+struct StyleSummary {
+  std::string style;
+  std::string axis;
+  int modules = 0;
+  std::int64_t parameters = 0;  // elements, of the whole model
+};
+
+/// Styles applied to a model on a mesh. Everything that is wrong with it is found while it is made,
+/// without any communication: it can be made before ranks are started, to check it.
+class ParallelPlan {
+ public:
+  /// Makes every parameter a distributed tensor over the whole mesh (still on the meta device) and
+  /// applies the entries in order. Errors (input), all with the entry's place: unknown style or
+  /// axis, a pattern that matches nothing, styles that conflict or come in the wrong order (both
+  /// are named), an axis of several ranks that no style uses.
+  ParallelPlan(nn::Module& model, const DeviceMesh& mesh, const std::vector<StyleEntry>& entries,
+               plugin::Host& host);
+  ~ParallelPlan();
+  ParallelPlan(const ParallelPlan&) = delete;
+  ParallelPlan& operator=(const ParallelPlan&) = delete;
+
+  const DeviceMesh& mesh() const { return mesh_; }
+  /// The axes along which the batch is split.
+  const std::vector<int>& batch_axes() const { return batch_axes_; }
+  /// How many parts the batch has, and which is the calling rank's: row-major over batch_axes().
+  int batch_parts() const;
+  int batch_part() const;
+  /// The layout of a batch: dim 0 sharded along batch_axes().
+  Layout batch_layout() const;
+  const std::vector<StyleSummary>& summary() const { return summary_; }
+
+  /// Gives every parameter its memory: styles first, then plain memory for the rest.
+  void materialize();
+  /// To be called before the optimizer writes parameters.
+  void before_optimizer();
+
+ private:
+  nn::Module& model_;
+  DeviceMesh mesh_;
+  std::vector<std::unique_ptr<ParallelStyle>> styles_;
+  std::vector<int> batch_axes_;
+  std::vector<StyleSummary> summary_;
+};
+
+}  // namespace tessera::parallel
