@@ -1,0 +1,54 @@
+// ColwiseParallel: a linear layer split by its outputs (weight Shard(0)), an embedding by its
+// columns (Shard(1)). Options: input = "Replicate" (what the input is brought to), output =
+// "Shard(-1)" (what the result is brought to).
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+
+import tessera.base;
+import tessera.placement;
+import tessera.nn;
+import tessera.plugin;
+import tessera.parallel;
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::parallel;
+
+class ColwiseParallel final : public ParallelStyle {
+ public:
+  explicit ColwiseParallel(Options& options)
+      : input_(options.placement("input", Replicate())),
+        output_(options.placement("output", Shard(-1))) {}
+
+  StyleFacts facts() const override { return {}; }
+
+  void apply(const StyleTarget& target) override {
+    nn::Module& module = target.module;
+    if (module.kind() != "Linear" && module.kind() != "Embedding") {
+      fail_input(fmt::format(
+          "ColwiseParallel: module '{}' is a {}; only Linear and Embedding can be split by columns",
+          module.name(), module.kind()));
+    }
+    const bool linear = module.kind() == "Linear";
+    for (const auto& [name, parameter] : module.parameters()) {
+      target.place(*parameter, Shard(linear ? 0 : 1));
+    }
+    redistribute_input(module, 0, target.axis, input_);
+    redistribute_output(module, 0, target.axis, output_);
+  }
+
+ private:
+  Placement input_;
+  Placement output_;
+};
+
+}  // namespace
+
+void register_plugin(plugin::Registrar& registrar) {
+  registrar.add<ParallelStyle>("ColwiseParallel", [](Options& options) {
+    return std::make_unique<ColwiseParallel>(options);
+  });
+}

@@ -1,0 +1,205 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.collective;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.parallel;
+
+#include "group.hpp"
+
+namespace fsdp {
+
+using namespace tessera;
+
+namespace {
+
+constexpr std::size_t slot_alignment = 64;
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + slot_alignment - 1) / slot_alignment * slot_alignment;
+}
+
+}  // namespace
+
+void Group::materialize() {
+  communicator_ = &communicator(mesh_, axis_);
+  const int ranks = mesh_.axis_size(axis_);
+  const int me = mesh_.coordinate_of(current_rank(), axis_);
+  std::size_t shard_bytes = 0;
+  std::size_t whole_bytes = 0;
+  std::vector<std::size_t> offsets;
+  for (Member& m : members_) {
+    const Tensor& value = m.parameter->value;
+    const std::size_t element = size_of(value.dtype());
+    const Spec* const whole =
+        Spec::make(value.layout().with_placement(axis_, Replicate()), value.shape(), value.dtype());
+    const Dims shape = local_shape(*whole);
+    m.total = shape.product();
+    const std::int64_t row = shape[0] > 0 ? m.total / shape[0] : 0;
+    m.chunk = chunk_size(shape[0], ranks) * row;
+    m.slot = shard_bytes;
+    shard_bytes += aligned(static_cast<std::size_t>(m.chunk) * element);
+    offsets.push_back(whole_bytes);
+    whole_bytes += aligned(static_cast<std::size_t>(m.total) * element);
+  }
+  shards_ = std::make_shared<collective::SharedBuffer>(communicator_->allocate(shard_bytes));
+  account_memory(MemoryCategory::parameter, static_cast<std::int64_t>(shard_bytes));
+  {
+    const MemoryScope scope(MemoryCategory::communication);
+    whole_ = Storage::allocate(whole_bytes);
+  }
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    Member& m = members_[i];
+    Tensor& value = m.parameter->value;
+    const Spec* const sharded = value.spec();
+    const Spec* const whole =
+        Spec::make(value.layout().with_placement(axis_, Replicate()), value.shape(), value.dtype());
+    const Dims shape = local_shape(*whole);
+    const auto element = static_cast<std::int64_t>(size_of(value.dtype()));
+    const Tensor local =
+        from_storage(whole_, shape, contiguous_strides(shape),
+                     static_cast<std::int64_t>(offsets[i]) / element, value.dtype());
+    m.unsharded = make_distributed(local, whole);
+    m.unsharded.set_requires_grad();
+    add_post_accumulate_hook(m.unsharded, [this](Tensor&) { ++arrived_; });
+
+    std::byte* const mine = shards_->data() + m.slot;
+    value =
+        make_distributed(from_memory(mine, local_shape(*sharded), value.dtype(), shards_), sharded);
+    value.set_requires_grad();
+    const std::int64_t begin = std::min(m.total, me * m.chunk);
+    gather_.push_back({begin < m.total ? mine : nullptr, local.raw_data(), m.chunk, m.total});
+  }
+  reshard();
+}
+
+void Group::start_unshard() {
+  if (state_ != State::sharded) {
+    return;
+  }
+  whole_->restore_memory();
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    gather_[i].destination = members_[i].unsharded.local().raw_data();
+  }
+  gathering_ = communicator_->all_gather_async(gather_, members_[0].parameter->value.dtype());
+  state_ = State::gathering;
+  if (communication_reported()) {
+    record_communication({"all_gather", mesh_.axis_name(axis_),
+                          static_cast<std::int64_t>(whole_->bytes()), "FSDP " + name_, false});
+  }
+}
+
+void Group::unshard() {
+  start_unshard();
+  if (state_ == State::gathering) {
+    gathering_.wait();
+    state_ = State::unsharded;
+  }
+  for (Member& m : members_) {
+    m.parameter->computed = m.unsharded;
+  }
+}
+
+void Group::reshard() {
+  if (state_ == State::gathering) {
+    gathering_.wait();
+  }
+  whole_->release_memory();
+  state_ = State::sharded;
+  for (Member& m : members_) {
+    m.parameter->computed = Tensor();
+  }
+}
+
+void Group::end_backward(bool reduce, std::vector<Tensor>& reading) {
+  arrived_ = 0;
+  if (reduce) {
+    reduce_gradients(reading);
+  }
+  reshard();
+}
+
+void Group::reduce_gradients(std::vector<Tensor>& reading) {
+  std::size_t present = 0;
+  std::string missing;
+  for (const Member& m : members_) {
+    present += m.unsharded.grad() ? 1 : 0;
+    missing = m.unsharded.grad() ? missing : m.parameter->name;
+  }
+  if (present == 0) {
+    return;
+  }
+  if (present < members_.size()) {
+    fail(fmt::format(
+        "FSDP: parameter '{}' of group '{}' had no gradient on rank {}, others of the group had; a "
+        "parameter that a step does not use must stand in a group of its own",
+        missing, name_, current_rank()));
+  }
+  const DType dtype = members_[0].parameter->value.dtype();
+  const auto element = static_cast<std::int64_t>(size_of(dtype));
+  const bool accumulate = static_cast<bool>(members_[0].parameter->value.grad());
+  if (!accumulate) {
+    const MemoryScope scope(MemoryCategory::gradient);
+    shard_gradients_ = Storage::allocate(shards_->bytes());
+  }
+  std::vector<collective::Segment> segments;
+  std::vector<Tensor> sources;
+  for (Member& m : members_) {
+    const Tensor& whole = m.unsharded.grad();
+    Layout layout = whole.layout();
+    if (layout.placement(axis_).is_replicate()) {
+      layout =
+          layout.with_placement(axis_, Partial());  // the same on all ranks: one of them keeps it
+    } else if (!(layout.placement(axis_) == Partial())) {
+      fail(fmt::format("FSDP: the gradient of '{}' is {}; Partial(sum) along axis '{}' is expected",
+                       m.parameter->name, to_string(layout), mesh_.axis_name(axis_)));
+    }
+    // Other axes: where the parameter is a Shard the gradient must lie alike; Partials wait for the
+    // end of the step.
+    Layout wanted = layout;
+    for (int a = 0; a < mesh_.ndim(); ++a) {
+      if (a != axis_ && m.parameter->value.layout().placement(a).is_shard()) {
+        wanted = wanted.with_placement(a, m.parameter->value.layout().placement(a));
+      }
+    }
+    sources.push_back(ops::contiguous(redistribute(whole, wanted).local()));
+    const Layout sharded = wanted.with_placement(axis_, Shard(0));
+    const Spec* const gradient = Spec::make(sharded, whole.shape(), dtype);
+    const Dims shape = local_shape(*gradient);
+    const auto at = static_cast<std::int64_t>(m.slot) / element;
+    const Tensor shard =
+        from_storage(shard_gradients_, shape, contiguous_strides(shape), at, dtype);
+    segments.push_back({sources.back().raw_data(), shard.raw_data(), m.chunk, m.total});
+    if (!accumulate) {
+      m.parameter->value.grad() = make_distributed(shard, gradient);
+    }
+  }
+  communicator_->wait_sources_free();  // of the reduction before: `reading` lets go of them below
+  communicator_->reduce_scatter(segments, dtype, {.accumulate = accumulate});
+  if (communication_reported()) {
+    record_communication({"reduce_scatter", mesh_.axis_name(axis_),
+                          static_cast<std::int64_t>(shards_->bytes()), "FSDP " + name_, false});
+  }
+  reading = std::move(sources);
+  for (Member& m : members_) {
+    m.unsharded.grad() = Tensor();
+  }
+}
+
+void Group::wait_sources_free() { communicator_->wait_sources_free(); }
+
+}  // namespace fsdp

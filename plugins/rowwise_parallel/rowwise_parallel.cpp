@@ -1,0 +1,53 @@
+// RowwiseParallel: a linear layer split by its inputs (weight Shard(1)), an embedding by its rows
+// (Shard(0)). Each rank computes a term of the result; the terms are summed on the way out.
+// Options: input = "Shard(-1)" ("Replicate" for an embedding), output = "Replicate".
+#include <fmt/format.h>
+
+#include <memory>
+
+import tessera.base;
+import tessera.placement;
+import tessera.nn;
+import tessera.plugin;
+import tessera.parallel;
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::parallel;
+
+class RowwiseParallel final : public ParallelStyle {
+ public:
+  explicit RowwiseParallel(Options& options)
+      : input_(options.placement("input", Shard(-1))),
+        embedding_input_(options.placement("input", Replicate())),
+        output_(options.placement("output", Replicate())) {}
+
+  StyleFacts facts() const override { return {}; }
+
+  void apply(const StyleTarget& target) override {
+    nn::Module& module = target.module;
+    if (module.kind() != "Linear" && module.kind() != "Embedding") {
+      fail_input(fmt::format(
+          "RowwiseParallel: module '{}' is a {}; only Linear and Embedding can be split by rows",
+          module.name(), module.kind()));
+    }
+    const bool linear = module.kind() == "Linear";
+    target.place(*module.parameter("weight"), Shard(linear ? 1 : 0));
+    redistribute_input(module, 0, target.axis, linear ? input_ : embedding_input_);
+    redistribute_output(module, 0, target.axis, output_);
+  }
+
+ private:
+  Placement input_;
+  Placement embedding_input_;
+  Placement output_;
+};
+
+}  // namespace
+
+void register_plugin(plugin::Registrar& registrar) {
+  registrar.add<ParallelStyle>("RowwiseParallel", [](Options& options) {
+    return std::make_unique<RowwiseParallel>(options);
+  });
+}

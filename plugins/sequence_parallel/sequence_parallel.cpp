@@ -1,0 +1,41 @@
+// SequenceParallel: a module that works on each token alone (a norm, dropout) runs on its own part
+// of the sequence. Its parameters stay Replicate; their gradients come out Partial and are summed
+// at the end of the step. Options: input = "Shard(1)", output = "Shard(1)".
+#include <memory>
+
+import tessera.base;
+import tessera.placement;
+import tessera.nn;
+import tessera.plugin;
+import tessera.parallel;
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::parallel;
+
+class SequenceParallel final : public ParallelStyle {
+ public:
+  explicit SequenceParallel(Options& options)
+      : input_(options.placement("input", Shard(1))),
+        output_(options.placement("output", input_)) {}
+
+  StyleFacts facts() const override { return {}; }
+
+  void apply(const StyleTarget& target) override {
+    redistribute_input(target.module, 0, target.axis, input_);
+    redistribute_output(target.module, 0, target.axis, output_);
+  }
+
+ private:
+  Placement input_;
+  Placement output_;
+};
+
+}  // namespace
+
+void register_plugin(plugin::Registrar& registrar) {
+  registrar.add<ParallelStyle>("SequenceParallel", [](Options& options) {
+    return std::make_unique<SequenceParallel>(options);
+  });
+}
