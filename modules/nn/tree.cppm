@@ -33,9 +33,8 @@ class Parameter {
   Initialization initialization;
   /// The qualified name under which the tree reaches it first; filled by Module::set_names.
   std::string name;
-  /// Who determines the storage of `value` (a style's name), so that two do not fight; empty for
-  /// nobody.
-  std::string owner;
+  /// For each mesh axis the style that placed the parameter there; empty where none did.
+  std::vector<std::string> placed_by;
 
   inline const Tensor& use() const { return computed ? computed : value; }
 };

@@ -3,6 +3,7 @@ module;
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -66,8 +67,14 @@ std::vector<nn::Module*> matched_modules(nn::Module& model, const StyleEntry& en
     return module->name().empty() ? -1
                                   : std::count(module->name().begin(), module->name().end(), '.');
   };
-  std::stable_sort(ordered.begin(), ordered.end(),
-                   [&](const nn::Module* a, const nn::Module* b) { return depth(a) > depth(b); });
+  std::map<long, std::vector<nn::Module*>, std::greater<>> by_depth;  // the order of the tree within a depth
+  for (nn::Module* module : ordered) {
+    by_depth[depth(module)].push_back(module);
+  }
+  ordered.clear();
+  for (const auto& [level, modules] : by_depth) {
+    ordered.insert(ordered.end(), modules.begin(), modules.end());
+  }
   return ordered;
 }
 
