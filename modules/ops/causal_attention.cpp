@@ -118,6 +118,7 @@ void grad_infer(const Call& call, ResultShapes& out) {
   const Tensor& q = call.in[1];
   check(call, q, call.in[2], call.in[3]);
   check_shape(call, 0, q.shape());
+  check_type(call, 0, q.dtype());
   check_shape(call, 4, q.shape());
   check_shape(call, 5, {q.shape()[0], q.shape()[2], q.shape()[1]});
   for (std::size_t i = 1; i <= 3; ++i) {

@@ -112,6 +112,7 @@ void grad_infer(const Call& call, ResultShapes& out) {
   Dims shape = call.in[1].shape();
   shape.push_back(call.in[2].shape()[1]);
   check_shape(call, 0, shape);
+  check_type(call, 0, call.in[2].dtype());
   out.push_back({call.in[2].shape(), call.in[0].dtype()});
 }
 

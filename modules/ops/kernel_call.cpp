@@ -136,6 +136,14 @@ void check_one_type(const Call& call) {
   }
 }
 
+void check_type(const Call& call, std::size_t i, DType dtype) {
+  if (call.in[i] && call.in[i].dtype() != dtype) {
+    refuse(call,
+           fmt::format("{} has the wrong type (expected {}, got {}); cast it",
+                       call.op.operands[i].name, name_of(dtype), name_of(call.in[i].dtype())));
+  }
+}
+
 Dims without_last(const Dims& shape) {
   Dims d = shape;
   d.pop_back();

@@ -55,6 +55,9 @@ void check_shape(const Call& call, std::size_t i, const Dims& shape);
 /// Errors: an operand is present and has not operand 0's type.
 void check_one_type(const Call& call);
 
+/// Errors: operand `i` has not this type.
+void check_type(const Call& call, std::size_t i, DType dtype);
+
 /// The shape without its last dim.
 Dims without_last(const Dims& shape);
 /// Adds Partial(sum) and Partial(avg) in the operands that `operands` has a bit for, the others

@@ -67,6 +67,7 @@ const Op& layer_norm_op = register_op({
 void grad_infer(const Call& call, ResultShapes& out) {
   const Tensor& x = call.in[1];
   check_shape(call, 0, x.shape());
+  check_type(call, 0, x.dtype());
   check_shape(call, 2, {x.shape().back()});
   check_shape(call, 3, without_last(x.shape()));
   check_shape(call, 4, without_last(x.shape()));

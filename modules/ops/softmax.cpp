@@ -25,6 +25,7 @@ void infer(const Call& call, ResultShapes& out) {
   for (std::size_t i = 1; i < call.in.size(); ++i) {
     check_shape(call, i, call.in[0].shape());
   }
+  check_one_type(call);
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 

@@ -281,6 +281,34 @@ TEST_CASE("dropout keeps the same elements in forward, backward and every layout
   CHECK(error_of([&] { ops::dropout(x, 1.5, any); }).starts_with("dropout: p is a probability"));
 }
 
+TEST_CASE("matmul and mse_loss, which are made of other operators, agree with PyTorch") {
+  const std::string folder = std::string(TESSERA_SOURCE_DIR) + "/tests/reference/data/operators";
+  const auto tensors = read_safetensors(folder + ".safetensors");
+  std::ifstream file(folder + ".json");
+  int compared = 0;
+  for (const auto& sample : nlohmann::json::parse(file)) {
+    const std::string op = sample.at("op");
+    if ((op != "matmul" && op != "mse_loss") ||
+        tensors.at(sample.at("inputs")[0]).dtype == "BF16") {
+      continue;
+    }
+    INFO(sample.at("sample").get<std::string>());
+    Tensor a = stored(tensors, sample.at("inputs")[0]);
+    Tensor b = stored(tensors, sample.at("inputs")[1]);
+    const double tolerance = a.dtype() == DType::f64 ? 1e-13 : 2e-5;
+    a.set_requires_grad();
+    b.set_requires_grad();
+    const Tensor y = op == "matmul" ? ops::matmul(a, b) : ops::mse_loss(a, b);
+    CHECK(difference(y, stored(tensors, sample.at("outputs")[0])) < tolerance);
+    const Tensor dy = stored(tensors, sample.at("grad_outputs")[0]);
+    backward(std::span(&y, 1), std::span(&dy, 1));
+    CHECK(difference(a.grad(), stored(tensors, sample.at("grad_inputs")[0])) < tolerance);
+    CHECK(difference(b.grad(), stored(tensors, sample.at("grad_inputs")[1])) < tolerance);
+    ++compared;
+  }
+  CHECK(compared >= 15);
+}
+
 TEST_CASE("optimizers do the steps that PyTorch does") {
   const std::string folder = std::string(TESSERA_SOURCE_DIR) + "/tests/reference/data/optimizers";
   const auto tensors = read_safetensors(folder + ".safetensors");

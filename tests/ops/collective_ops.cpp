@@ -1,0 +1,158 @@
+// Collectives of local tensors on ranks that are threads, against tensors that are cut directly.
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+
+using namespace tessera;
+using collective::World;
+
+namespace {
+
+/// Element i of a tensor of this rank; the ranks' tensors differ where `rank` matters.
+Tensor numbered(const Dims& shape, DType dtype, int rank = 0) {
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < shape.product(); ++i) {
+    values.push_back(static_cast<double>((i * 7 + rank * 3) % 11));
+  }
+  const Tensor x = empty(shape, dtype);
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    const double value = values[static_cast<std::size_t>(i)];
+    switch (dtype) {
+      case DType::f32:
+        x.data<float>()[i] = static_cast<float>(value);
+        break;
+      case DType::f64:
+        x.data<double>()[i] = value;
+        break;
+      case DType::i64:
+        x.data<std::int64_t>()[i] = static_cast<std::int64_t>(value);
+        break;
+      default:
+        x.data<std::uint8_t>()[i] = static_cast<std::uint8_t>(value);
+    }
+  }
+  return x;
+}
+
+/// The part of `whole` along `dim` that `rank` of `ranks` holds: a strided view.
+Tensor part(const Tensor& whole, int dim, int ranks, int rank) {
+  const ShardRange range = chunk_of({0, whole.shape()[dim]}, ranks, rank);
+  Dims shape = whole.shape();
+  shape[dim] = range.length;
+  return alias(whole, shape, whole.strides(), whole.offset() + range.begin * whole.strides()[dim]);
+}
+
+bool equal(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype() && to_doubles(a) == to_doubles(b);
+}
+
+/// Even, uneven, empty and inner shards; an outer dim of extent 1; nothing at all.
+const std::vector<Dims>& some_shapes() {
+  static const std::vector<Dims> shapes{{8, 3}, {6, 5}, {5, 2, 7}, {1, 4}, {2, 9, 3}, {0, 4}, {7}};
+  return shapes;
+}
+
+void on_ranks(const std::function<void(World&, int ranks)>& f) {
+  for (const int ranks : {1, 2, 4}) {
+    collective::run_threads(ranks, [&](World& world) { f(world, ranks); });
+  }
+}
+
+/// Catch's macros are for one thread: a rank throws instead.
+void check(bool holds, const std::string& what) {
+  if (!holds) {
+    fail(what);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("all_gather puts shards of any dim together, uneven and empty ones too") {
+  on_ranks([](World& world, int ranks) {
+    for (const Dims& shape : some_shapes()) {
+      for (const DType dtype : {DType::f32, DType::f64, DType::i64, DType::u8}) {
+        const Tensor whole = numbered(shape, dtype);
+        for (int dim = 0; dim < shape.size(); ++dim) {
+          const Tensor mine = part(whole, dim, ranks, world.rank());
+          const Tensor got = ops::all_gather(mine, dim, shape[dim], world.everyone());
+          check(equal(got, whole), "all_gather of " + to_string(shape));
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("reduce_scatter and all_reduce give what adding the ranks' tensors gives") {
+  on_ranks([](World& world, int ranks) {
+    for (const Dims& shape : some_shapes()) {
+      const Tensor sum = zeros(shape, DType::f32);
+      const Tensor largest = zeros(shape, DType::f32);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Tensor x = numbered(shape, DType::f32, rank);
+        for (std::int64_t i = 0; i < x.numel(); ++i) {
+          sum.data<float>()[i] += x.data<float>()[i];
+          largest.data<float>()[i] = std::fmax(largest.data<float>()[i], x.data<float>()[i]);
+        }
+      }
+      const Tensor x = numbered(shape, DType::f32, world.rank());
+      check(equal(ops::all_reduce(x, ReduceOp::sum, world.everyone()), sum), "all_reduce");
+      check(equal(ops::all_reduce(x, ReduceOp::max, world.everyone()), largest), "all_reduce max");
+      for (int dim = 0; dim < shape.size(); ++dim) {
+        const Tensor got = ops::reduce_scatter(x, dim, ReduceOp::sum, world.everyone());
+        check(equal(got, part(sum, dim, ranks, world.rank())),
+              "reduce_scatter of " + to_string(shape));
+      }
+    }
+  });
+}
+
+TEST_CASE("all_to_all turns shards of one dim into shards of another") {
+  on_ranks([](World& world, int ranks) {
+    for (const Dims& shape : some_shapes()) {
+      const Tensor whole = numbered(shape, DType::f64);
+      for (int from = 0; from < shape.size(); ++from) {
+        for (int to = 0; to < shape.size(); ++to) {
+          if (from != to) {
+            const Tensor got = ops::all_to_all(part(whole, from, ranks, world.rank()), from,
+                                               shape[from], to, world.everyone());
+            check(equal(got, part(whole, to, ranks, world.rank())),
+                  "all_to_all of " + to_string(shape));
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("broadcast gives every rank the root's tensor, a strided one too") {
+  on_ranks([](World& world, int ranks) {
+    for (int root = 0; root < ranks; ++root) {
+      const Tensor x = numbered({4, 6}, DType::f32, world.rank());
+      const Tensor cut = part(x, 1, 2, 1);
+      const Tensor wanted = part(numbered({4, 6}, DType::f32, root), 1, 2, 1);
+      check(equal(ops::broadcast(cut, root, world.everyone()), wanted), "broadcast");
+    }
+  });
+}
+
+TEST_CASE("a shard of the wrong size is an error that says which one was expected") {
+  const auto world = World::single();
+  std::string text;
+  try {
+    ops::all_gather(zeros({3, 2}), 0, 4, world->everyone());
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  CHECK(text == "all_gather: rank 0 of 1 has a shard of [3, 2] in dim 0 (expected 4 of 4)");
+}
