@@ -37,18 +37,21 @@ void sharded(const RuleContext& context, Strategies& strategies) {
   }
 }
 
-/// Operand `i` (all operands for i < 0) and every result Partial, the others Replicate; sums and averages.
-void linear_in(const RuleContext& context, Strategies& strategies, int i) {
-  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
-    Strategy s;
-    for (std::size_t k = 0; k < context.call.in.size(); ++k) {
-      s.in.push_back(i < 0 || static_cast<int>(k) == i ? Partial(op) : Replicate());
-    }
-    for (std::size_t k = 0; k < context.out.size(); ++k) {
-      s.out.push_back(Partial(op));
-    }
-    strategies.push_back(std::move(s));
+/// Operand `i` (all operands for i < 0) and every result Partial(op), the others Replicate.
+void partial_in(const RuleContext& context, Strategies& strategies, int i, ReduceOp op) {
+  Strategy s;
+  for (std::size_t k = 0; k < context.call.in.size(); ++k) {
+    s.in.push_back(i < 0 || static_cast<int>(k) == i ? Partial(op) : Replicate());
   }
+  for (std::size_t k = 0; k < context.out.size(); ++k) {
+    s.out.push_back(Partial(op));
+  }
+  strategies.push_back(std::move(s));
+}
+
+void linear_in(const RuleContext& context, Strategies& strategies, int i) {
+  partial_in(context, strategies, i, ReduceOp::sum);
+  partial_in(context, strategies, i, ReduceOp::avg);
 }
 
 }  // namespace
@@ -92,6 +95,27 @@ void same_dim(const RuleContext& context, Strategies& strategies, int dim) {
     s.out.push_back(Shard(dim));
   }
   strategies.push_back(std::move(s));
+}
+
+void moves_elements(const RuleContext& context, Strategies& strategies) {
+  for (int op = 0; op < reduce_op_count; ++op) {
+    partial_in(context, strategies, -1, static_cast<ReduceOp>(op));
+  }
+}
+
+void linear(const RuleContext& context, Strategies& strategies) {
+  linear_in(context, strategies, -1);
+}
+
+void kept_dims(const RuleContext& context, Strategies& strategies, const Dims& dims, bool keepdim) {
+  int removed = 0;
+  for (int d = 0; d < context.call.in[0].dims(); ++d) {
+    if (dims.contains(d)) {
+      ++removed;
+    } else {
+      strategies.push_back(strategy({Shard(d)}, {Shard(keepdim ? d : d - removed)}));
+    }
+  }
 }
 
 }  // namespace tessera::rules

@@ -28,4 +28,15 @@ Strategy strategy(std::initializer_list<Placement> in, std::initializer_list<Pla
 /// dim + 1 dims).
 void same_dim(const RuleContext& context, Strategies& strategies, int dim);
 
+/// Adds: Partial of each kind passes from all operands to all results. For operators that only move
+/// elements: views, copies, joins.
+void moves_elements(const RuleContext& context, Strategies& strategies);
+/// Adds: Partial(sum) and Partial(avg) pass from all operands to all results.
+void linear(const RuleContext& context, Strategies& strategies);
+
+
+/// Adds: the dims that a reduction over `dims` (ascending, counted from the front) keeps may be
+/// sharded.
+void kept_dims(const RuleContext& context, Strategies& strategies, const Dims& dims, bool keepdim);
+
 }  // namespace tessera::rules

@@ -1,0 +1,301 @@
+// Tensors joined along a dim, cut along one, and brought into contiguous memory: cat, stack, split,
+// contiguous.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera::ops {
+namespace {
+
+void check_some(std::string_view op, std::span<const Tensor> tensors) {
+  if (tensors.empty()) {
+    fail(fmt::format("{}: at least one tensor is expected (got none)", op));
+  }
+}
+
+[[noreturn]] void do_not_fit(std::string_view op, const Tensor& first, const Tensor& other) {
+  fail(fmt::format("{}: the tensors' shapes do not fit together (got {} and {})", op,
+                   to_string(first.shape()), to_string(other.shape())));
+}
+
+int cat_dim(const Call& call) {
+  check_some("cat", call.in);
+  return wrap_dim(call.read().integer(), call.in[0].dims(), "cat");
+}
+
+void cat_infer(const Call& call, ResultShapes& out) {
+  const int dim = cat_dim(call);
+  const Tensor& first = call.in[0];
+  Dims shape = first.shape();
+  for (std::size_t i = 1; i < call.in.size(); ++i) {
+    const Tensor& x = call.in[i];
+    operands::check_same_type("cat", first, x);
+    Dims expected = x.shape();
+    if (expected.size() == shape.size()) {
+      expected[dim] = shape[dim];
+    }
+    if (!(expected == shape)) {
+      do_not_fit("cat", first, x);
+    }
+    shape[dim] += x.shape()[dim];
+  }
+  out.push_back({shape, first.dtype()});
+}
+
+void cat_cpu(const Call& call, std::span<Tensor> out) {
+  const int dim = cat_dim(call);
+  const Tensor& whole = out[0];
+  std::int64_t offset = whole.offset();
+  for (const Tensor& x : call.in) {
+    if (x.numel() > 0) {
+      operands::copy_elements(x, alias(whole, x.shape(), whole.strides(), offset));
+    }
+    offset += x.shape()[dim] * whole.strides()[dim];
+  }
+}
+
+void cat_rule(const RuleContext& context, Strategies& strategies) {
+  const int dim = cat_dim(context.call);
+  for (int d = 0; d < context.call.in[0].dims(); ++d) {
+    if (d != dim) {
+      rules::same_dim(context, strategies, d);
+    }
+  }
+  rules::moves_elements(context, strategies);
+}
+
+void cat_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                  std::span<Tensor> out) {
+  const int dim = wrap_dim(context.read().integer(), context.in_shapes[0].size(), "cat");
+  std::int64_t start = 0;
+  for (std::size_t i = 0; i < context.in_shapes.size(); ++i) {
+    const std::int64_t extent = context.in_shapes[i][dim];
+    if (context.in_shapes.size() > 64 || context.needs(i)) {
+      out[i] = narrow(grads[0], dim, start, extent);
+    }
+    start += extent;
+  }
+}
+
+int stack_dim(const Call& call) {
+  check_some("stack", call.in);
+  return wrap_dim(call.read().integer(), call.in[0].dims() + 1, "stack");
+}
+
+void stack_infer(const Call& call, ResultShapes& out) {
+  const int dim = stack_dim(call);
+  Dims shape = call.in[0].shape();
+  for (const Tensor& x : call.in) {
+    operands::check_same_type("stack", call.in[0], x);
+    if (!(x.shape() == shape)) {
+      do_not_fit("stack", call.in[0], x);
+    }
+  }
+  shape.insert(dim, static_cast<std::int64_t>(call.in.size()));
+  out.push_back({shape, call.in[0].dtype()});
+}
+
+void stack_cpu(const Call& call, std::span<Tensor> out) {
+  const int dim = stack_dim(call);
+  const Tensor& whole = out[0];
+  Dims strides = whole.strides();
+  const std::int64_t step = strides[dim];
+  strides.erase(dim);
+  std::int64_t offset = whole.offset();
+  for (const Tensor& x : call.in) {
+    operands::copy_elements(x, alias(whole, x.shape(), strides, offset));
+    offset += step;
+  }
+}
+
+void stack_rule(const RuleContext& context, Strategies& strategies) {
+  const int dim = stack_dim(context.call);
+  for (int d = 0; d < context.call.in[0].dims(); ++d) {
+    Strategy s;
+    for (std::size_t i = 0; i < context.call.in.size(); ++i) {
+      s.in.push_back(Shard(d));
+    }
+    s.out.push_back(Shard(d >= dim ? d + 1 : d));
+    strategies.push_back(s);
+  }
+  rules::moves_elements(context, strategies);
+}
+
+void stack_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                    std::span<Tensor> out) {
+  const int dim = wrap_dim(context.read().integer(), grads[0].dims(), "stack");
+  for (std::size_t i = 0; i < context.in_shapes.size(); ++i) {
+    if (context.in_shapes.size() > 64 || context.needs(i)) {
+      out[i] = select(grads[0], dim, static_cast<std::int64_t>(i));
+    }
+  }
+}
+
+struct Pieces {
+  int dim;
+  std::int64_t size;
+  std::int64_t count;
+};
+
+Pieces read_pieces(AttributeReader read, const Dims& x) {
+  const std::int64_t size = read.integer();
+  const int dim = wrap_dim(read.integer(), x.size(), "split");
+  if (size < 1) {
+    fail(fmt::format("split: the size of a piece is at least 1 (got {})", size));
+  }
+  return {dim, size, std::max<std::int64_t>(1, (x[dim] + size - 1) / size)};
+}
+
+void split_infer(const Call& call, ResultShapes& out) {
+  Dims shape = call.in[0].shape();
+  const Pieces p = read_pieces(call.read(), shape);
+  const std::int64_t extent = shape[p.dim];
+  for (std::int64_t i = 0; i < p.count; ++i) {
+    shape[p.dim] = std::min(p.size, extent - i * p.size);
+    out.push_back({shape, call.in[0].dtype()});
+  }
+}
+
+void split_view(const Call& call, Tensors& out) {
+  const Tensor& x = call.in[0];
+  ResultShapes shapes;
+  split_infer(call, shapes);
+  const Pieces p = read_pieces(call.read(), x.shape());
+  std::int64_t offset = x.offset();
+  for (const ResultShape& piece : shapes) {
+    out.push_back(alias(x, piece.shape, x.strides(), offset));
+    offset += p.size * x.strides()[p.dim];
+  }
+}
+
+void split_rule(const RuleContext& context, Strategies& strategies) {
+  const Dims& shape = context.call.in[0].shape();
+  const Pieces p = read_pieces(context.call.read(), shape);
+  for (int d = 0; d < shape.size(); ++d) {
+    if (d != p.dim) {
+      rules::same_dim(context, strategies, d);
+    }
+  }
+  rules::moves_elements(context, strategies);
+}
+
+void split_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                    std::span<Tensor> out) {
+  const Dims& shape = context.in_shapes[0];
+  const Pieces p = read_pieces(context.read(), shape);
+  if (std::all_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); })) {
+    out[0] = cat(grads, p.dim);
+    return;
+  }
+  // A piece that nobody used has zeros, which slice_backward writes around the others.
+  static const Op& scatter = find_op("slice_backward");
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    if (grads[i]) {
+      const Tensor whole = call_one(scatter, {grads[i]},
+                                    Attributes()
+                                        .add(p.dim)
+                                        .add(shape[p.dim])
+                                        .add(static_cast<std::int64_t>(i) * p.size)
+                                        .add(1));
+      out[0] = out[0] ? add(out[0], whole) : whole;
+    }
+  }
+}
+
+void contiguous_infer(const Call& call, ResultShapes& out) {
+  out.push_back({call.in[0].shape(), call.in[0].dtype()});
+}
+
+void contiguous_view(const Call& call, Tensors& out) {
+  const Tensor x = operands::contiguous(call.in[0]);
+  out.push_back(alias(x, x.shape(), contiguous_strides(x.shape()), x.offset()));
+}
+
+void contiguous_rule(const RuleContext& context, Strategies& strategies) {
+  for (int d = 0; d < context.call.in[0].dims(); ++d) {
+    rules::same_dim(context, strategies, d);
+  }
+  rules::moves_elements(context, strategies);
+}
+
+void contiguous_backward(const BackwardContext&, std::span<const Tensor> grads,
+                         std::span<Tensor> out) {
+  out[0] = grads[0];
+}
+
+const Op& cat_op = register_op({.schema = "cat(tensors...; dim: int)",
+                                .infer = cat_infer,
+                                .cpu = cat_cpu,
+                                .rule = cat_rule,
+                                .backward = cat_backward,
+                                .about = "Tensors one behind the other along a dim."});
+
+const Op& stack_op = register_op({.schema = "stack(tensors...; dim: int)",
+                                  .infer = stack_infer,
+                                  .cpu = stack_cpu,
+                                  .rule = stack_rule,
+                                  .backward = stack_backward,
+                                  .about = "Tensors of one shape along a new dim."});
+
+const Op& split_op = register_op({.schema = "split(x; size: int, dim: int)",
+                                  .infer = split_infer,
+                                  .view = split_view,
+                                  .rule = split_rule,
+                                  .backward = split_backward,
+                                  .about = "Pieces of `size` along dim; the last may be shorter."});
+
+const Op& contiguous_op = register_op({.schema = "contiguous(x)",
+                                       .infer = contiguous_infer,
+                                       .view = contiguous_view,
+                                       .rule = contiguous_rule,
+                                       .backward = contiguous_backward,
+                                       .about = "x in contiguous memory, copied where it is not."});
+
+/// All in the type in which they meet.
+std::vector<Tensor> in_one_type(std::span<const Tensor> tensors) {
+  std::vector<Tensor> same(tensors.begin(), tensors.end());
+  if (same.empty()) {
+    return same;
+  }
+  DType type = same[0].dtype();
+  for (const Tensor& x : same) {
+    type = promote(type, x.dtype());
+  }
+  for (Tensor& x : same) {
+    x = cast(x, type);
+  }
+  return same;
+}
+
+}  // namespace
+
+Tensor cat(std::span<const Tensor> tensors, std::int64_t dim) {
+  check_some("cat", tensors);
+  return call(cat_op, in_one_type(tensors),
+              Attributes().add(wrap_dim(dim, tensors[0].dims(), "cat")))[0];
+}
+
+Tensor stack(std::span<const Tensor> tensors, std::int64_t dim) {
+  check_some("stack", tensors);
+  return call(stack_op, in_one_type(tensors),
+              Attributes().add(wrap_dim(dim, tensors[0].dims() + 1, "stack")))[0];
+}
+
+Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim) {
+  return call(split_op, {x}, Attributes().add(size).add(wrap_dim(dim, x.dims(), "split")));
+}
+
+Tensor contiguous(const Tensor& x) {
+  return x.is_contiguous() ? x : call_one(contiguous_op, {x});
+}
+
+}  // namespace tessera::ops

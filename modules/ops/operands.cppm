@@ -1,0 +1,52 @@
+module;
+#include <cstdint>
+#include <string_view>
+export module tessera.ops:operands;
+
+import tessera.base;
+import tessera.tensor;
+
+/// What the slices of operators share: broadcasting, dims as the user counts them, types.
+export namespace tessera::operands {
+
+/// The shape to which both broadcast. Errors: extents that differ and are not 1.
+Dims broadcast_shape(std::string_view op, const Dims& a, const Dims& b);
+/// Errors: `shape` does not broadcast to `wanted` itself.
+void check_broadcasts_to(std::string_view op, const Dims& shape, const Dims& wanted);
+/// Strides with which a strided tensor is read in the broadcast shape: 0 where it repeats.
+Dims broadcast_strides(const Tensor& x, const Dims& shape);
+/// Errors: the two types differ.
+void check_same_type(std::string_view op, const Tensor& a, const Tensor& b);
+/// Errors: not a floating type.
+void check_floating(std::string_view op, const Tensor& x);
+/// The type in which two operands meet: a tensor without dims does not widen one that has dims.
+DType common_type(const Tensor& a, const Tensor& b);
+
+/// Dims counted from the front, in ascending order; all dims for none. Errors: out of range, twice.
+Dims sorted_dims(const char* op, const Dims& dims, int count);
+/// The dim counted from the front; a tensor without dims counts as one of one dim.
+int front_dim(const char* op, std::int64_t dim, int count);
+/// What is left of `shape` without `dims` (sorted), or with extents of 1 there.
+Dims reduced_shape(const Dims& shape, const Dims& dims, bool keepdim);
+
+/// An operand of a reduction as its kernels want it: contiguous [outer, reduced, inner].
+struct ReducedOperand {
+  Tensor x;
+  std::int64_t outer = 1;
+  std::int64_t reduced = 1;
+  std::int64_t inner = 1;
+};
+/// Brings `dims` (sorted) together; copies where they do not lie so already.
+ReducedOperand reduced_operand(const Tensor& x, const Dims& dims);
+
+/// Strided x in contiguous memory: x itself, or a copy. For kernels: no gradient's path.
+Tensor contiguous(const Tensor& x);
+/// Writes strided x, broadcast to `into`'s shape, over strided `into` of the same type.
+void copy_elements(const Tensor& x, const Tensor& into);
+
+/// The gradient of broadcasting `shape` to x's shape: sums what was repeated. By operators.
+Tensor sum_to(const Tensor& x, const Dims& shape);
+/// The gradient of a reduction over `dims` (sorted): x repeated along them. By operators.
+Tensor spread(const Tensor& x, const Dims& dims, bool keepdim, const Dims& shape);
+
+}  // namespace tessera::operands

@@ -1,0 +1,182 @@
+// An operand and a number: add_scalar, mul_scalar, pow_scalar, clamp, and mul_scalar_ in place.
+module;
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+#include "kernels/pointwise.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera::ops {
+namespace {
+
+void infer(const Call& call, ResultShapes& out) {
+  out.push_back({call.in[0].shape(), call.in[0].dtype()});
+}
+
+void apply(kernels::BinaryOp op, const Tensor& x, double value, Tensor& y) {
+  const Tensor from = operands::contiguous(x);
+  kernels::binary_scalar(op, static_cast<kernels::DType>(y.dtype()), y.numel(), from.raw_data(),
+                         value, y.raw_data());
+}
+
+template <kernels::BinaryOp op>
+void cpu(const Call& call, std::span<Tensor> out) {
+  apply(op, call.in[0], call.read().scalar(), out[0]);
+}
+
+void mul_in_place_cpu(const Call& call, std::span<Tensor> out) {
+  const double value = call.read().scalar();
+  if (out[0].is_contiguous()) {
+    apply(kernels::BinaryOp::mul, out[0], value, out[0]);
+    return;
+  }
+  Tensor scaled = empty(out[0].shape(), out[0].dtype());
+  apply(kernels::BinaryOp::mul, out[0], value, scaled);
+  operands::copy_elements(scaled, out[0]);
+}
+
+/// Adding a number moves an average, a maximum and a minimum with it; a sum it would reach once a
+/// rank.
+void add_rule(const RuleContext& context, Strategies& strategies) {
+  rules::pointwise(context, strategies);
+  for (const ReduceOp op : {ReduceOp::avg, ReduceOp::max, ReduceOp::min}) {
+    strategies.push_back(rules::strategy({Partial(op)}, {Partial(op)}));
+  }
+}
+
+void add_backward(const BackwardContext&, std::span<const Tensor> grads, std::span<Tensor> out) {
+  out[0] = grads[0];
+}
+
+void mul_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                  std::span<Tensor> out) {
+  out[0] = mul_scalar(grads[0], context.read().scalar());
+}
+
+void pow_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                  std::span<Tensor> out) {
+  const double exponent = context.read().scalar();
+  out[0] = exponent == 0 ? zeros_like(grads[0])
+                         : mul(grads[0], mul_scalar(pow_scalar(context.in[0], exponent - 1), exponent));
+}
+
+void clamp_cpu(const Call& call, std::span<Tensor> out) {
+  AttributeReader read = call.read();
+  const double low = read.scalar();
+  apply(kernels::BinaryOp::maximum, call.in[0], low, out[0]);
+  apply(kernels::BinaryOp::minimum, out[0], read.scalar(), out[0]);
+}
+
+/// The gradient passes where x is inside the bounds, or at them.
+void clamp_gradient_cpu(const Call& call, std::span<Tensor> out) {
+  AttributeReader read = call.read();
+  const double low = read.scalar();
+  const double high = read.scalar();
+  const Tensor x = operands::contiguous(call.in[0]);
+  const Tensor grad = operands::contiguous(call.in[1]);
+  const Tensor outside = empty(x.shape(), DType::boolean);
+  const auto type = static_cast<kernels::DType>(x.dtype());
+  auto* mask = static_cast<std::uint8_t*>(outside.raw_data());
+  kernels::compare_scalar(kernels::CompareOp::less, type, x.numel(), x.raw_data(), low, mask);
+  kernels::masked_fill(type, x.numel(), grad.raw_data(), mask, 0, out[0].raw_data());
+  kernels::compare_scalar(kernels::CompareOp::greater, type, x.numel(), x.raw_data(), high, mask);
+  kernels::masked_fill(type, x.numel(), out[0].raw_data(), mask, 0, out[0].raw_data());
+}
+
+void clamp_gradient_rule(const RuleContext& context, Strategies& strategies) {
+  rules::pointwise(context, strategies);
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
+    strategies.push_back(rules::strategy({Replicate(), Partial(op)}, {Partial(op)}));
+  }
+}
+
+void clamp_gradient_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                             std::span<Tensor> out) {
+  if (context.needs(1)) {
+    out[1] = call_one(context.op, {context.in[0], grads[0]}, context.attributes);
+  }
+}
+
+const Op& add_op = register_op({.schema = "add_scalar(x; value: float)",
+                                .infer = infer,
+                                .cpu = cpu<kernels::BinaryOp::add>,
+                                .rule = add_rule,
+                                .backward = add_backward,
+                                .about = "x + value."});
+
+const Op& mul_op = register_op({.schema = "mul_scalar(x; value: float)",
+                                .infer = infer,
+                                .cpu = cpu<kernels::BinaryOp::mul>,
+                                .rule = rules::pointwise_linear,
+                                .backward = mul_backward,
+                                .about = "x times value."});
+
+const Op& pow_op = register_op({.schema = "pow_scalar(x; exponent: float)",
+                                .infer = infer,
+                                .cpu = cpu<kernels::BinaryOp::pow>,
+                                .rule = rules::pointwise,
+                                .backward = pow_backward,
+                                .saves_inputs = saves_all,
+                                .about = "x to the power of a number."});
+
+const Op& mul_in_place = register_op({.schema = "mul_scalar_(x; value: float)",
+                                      .infer = infer,
+                                      .cpu = mul_in_place_cpu,
+                                      .rule = rules::pointwise_linear,
+                                      .in_place = true,
+                                      .about = "Multiplies x by value, in its memory."});
+
+const Op& clamp_gradient = register_op({.schema = "clamp_backward(x, grad; min: float, max: float)",
+                                        .infer = infer,
+                                        .cpu = clamp_gradient_cpu,
+                                        .rule = clamp_gradient_rule,
+                                        .backward = clamp_gradient_backward,
+                                        .saves_inputs = 0b01,
+                                        .about = "grad where min <= x <= max, else 0."});
+
+void clamp_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                    std::span<Tensor> out) {
+  out[0] = call_one(clamp_gradient, {context.in[0], grads[0]}, context.attributes);
+}
+
+const Op& clamp_op = register_op({.schema = "clamp(x; min: float, max: float)",
+                                  .infer = infer,
+                                  .cpu = clamp_cpu,
+                                  .rule = rules::pointwise,
+                                  .backward = clamp_backward,
+                                  .saves_inputs = saves_all,
+                                  .about = "The nearest number within [min, max]."});
+
+/// An integer tensor and a number that is not whole meet in f32.
+Tensor fitting(const Tensor& x, double value) {
+  return is_floating(x.dtype()) || std::trunc(value) == value ? x : cast(x, DType::f32);
+}
+
+}  // namespace
+
+Tensor add_scalar(const Tensor& x, double value) {
+  return call_one(add_op, {fitting(x, value)}, Attributes().scalar(value));
+}
+
+Tensor mul_scalar(const Tensor& x, double value) {
+  return call_one(mul_op, {fitting(x, value)}, Attributes().scalar(value));
+}
+
+Tensor pow_scalar(const Tensor& x, double exponent) {
+  return call_one(pow_op, {fitting(x, exponent)}, Attributes().scalar(exponent));
+}
+
+Tensor mul_scalar_(const Tensor& x, double value) {
+  return call_one(mul_in_place, {x}, Attributes().scalar(value));
+}
+
+Tensor clamp(const Tensor& x, double low, double high) {
+  return call_one(clamp_op, {x}, Attributes().scalar(low).scalar(high));
+}
+
+}  // namespace tessera::ops

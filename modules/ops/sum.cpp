@@ -1,0 +1,122 @@
+// Sums and means over dims.
+module;
+#include <cstdint>
+#include <span>
+
+#include "kernels/reduce.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera::ops {
+namespace {
+
+struct Arguments {
+  Dims dims;  // sorted
+  bool keepdim;
+};
+
+Arguments read_arguments(const char* op, AttributeReader read, int count) {
+  const Dims dims = operands::sorted_dims(op, read.dims(), count);
+  return {dims, read.flag()};
+}
+
+Arguments arguments(const Call& call) {
+  return read_arguments(call.op.name.c_str(), call.read(), call.in[0].dims());
+}
+
+void infer_sum(const Call& call, ResultShapes& out) {
+  const Arguments a = arguments(call);
+  const DType type = call.in[0].dtype();
+  out.push_back({operands::reduced_shape(call.in[0].shape(), a.dims, a.keepdim),
+                 is_floating(type) ? type : DType::i64});
+}
+
+void infer_mean(const Call& call, ResultShapes& out) {
+  operands::check_floating("mean", call.in[0]);
+  infer_sum(call, out);
+}
+
+template <kernels::ReduceOp op>
+void cpu(const Call& call, std::span<Tensor> out) {
+  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], arguments(call).dims);
+  kernels::reduce(op, static_cast<kernels::DType>(r.x.dtype()), {r.outer, r.reduced, r.inner},
+                  r.x.raw_data(), out[0].raw_data());
+}
+
+void sum_rule(const RuleContext& context, Strategies& strategies) {
+  const Arguments a = arguments(context.call);
+  rules::kept_dims(context, strategies, a.dims, a.keepdim);
+  for (const std::int64_t d : a.dims) {
+    strategies.push_back(rules::strategy({Shard(static_cast<int>(d))}, {Partial()}));
+  }
+  rules::linear(context, strategies);
+}
+
+/// The mean of the shards' means is the mean only of shards of one size.
+void mean_rule(const RuleContext& context, Strategies& strategies) {
+  const Arguments a = arguments(context.call);
+  rules::kept_dims(context, strategies, a.dims, a.keepdim);
+  for (const std::int64_t dim : a.dims) {
+    const int d = static_cast<int>(dim);
+    const std::int64_t extent = context.call.in[0].shape()[d];
+    if (extent > 0 && extent % context.shards_of(0, d) == 0) {
+      strategies.push_back(rules::strategy({Shard(d)}, {Partial(ReduceOp::avg)}));
+    }
+  }
+  rules::linear(context, strategies);
+}
+
+Tensor spread_back(const BackwardContext& context, const Tensor& g, const Arguments& a) {
+  const Tensor whole = operands::spread(g, a.dims, a.keepdim, context.in_shapes[0]);
+  return cast(whole, context.in_dtypes[0]);
+}
+
+void sum_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                  std::span<Tensor> out) {
+  out[0] = spread_back(context, grads[0],
+                       read_arguments("sum", context.read(), context.in_shapes[0].size()));
+}
+
+void mean_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                   std::span<Tensor> out) {
+  const Arguments a = read_arguments("mean", context.read(), context.in_shapes[0].size());
+  std::int64_t count = 1;
+  for (const std::int64_t d : a.dims) {
+    count *= context.in_shapes[0][static_cast<int>(d)];
+  }
+  out[0] = spread_back(context, mul_scalar(grads[0], 1.0 / static_cast<double>(count)), a);
+}
+
+const Op& sum_op = register_op({.schema = "sum(x; dims: dims, keepdim: bool)",
+                                .infer = infer_sum,
+                                .cpu = cpu<kernels::ReduceOp::sum>,
+                                .rule = sum_rule,
+                                .backward = sum_backward,
+                                .about = "The sum over dims (none: all); integers sum to i64."});
+
+const Op& mean_op = register_op({.schema = "mean(x; dims: dims, keepdim: bool)",
+                                 .infer = infer_mean,
+                                 .cpu = cpu<kernels::ReduceOp::mean>,
+                                 .rule = mean_rule,
+                                 .backward = mean_backward,
+                                 .about = "The mean over dims (none: all)."});
+
+Tensor call_reduction(const Op& op, const Tensor& x, const Dims& dims, bool keepdim) {
+  const Dims sorted = operands::sorted_dims(op.name.c_str(), dims, x.dims());
+  return call_one(op, {x}, Attributes().add(sorted).add(keepdim));
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
+  return call_reduction(sum_op, x, dims, keepdim);
+}
+
+Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
+  return call_reduction(mean_op, x, dims, keepdim);
+}
+
+}  // namespace tessera::ops

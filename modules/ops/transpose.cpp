@@ -1,0 +1,125 @@
+// Dims in another order: transpose, permute. Views.
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <span>
+#include <utility>
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera::ops {
+namespace {
+
+/// Which dim of x each dim of the result is.
+using Order = Dims;
+
+Order swapped(AttributeReader read, int count) {
+  Order order;
+  for (int d = 0; d < count; ++d) {
+    order.push_back(d);
+  }
+  const int first = operands::front_dim("transpose", read.integer(), count);
+  const int second = operands::front_dim("transpose", read.integer(), count);
+  if (count > 0) {
+    std::swap(order[first], order[second]);
+  }
+  return order;
+}
+
+Order checked_order(const Dims& dims, int count) {
+  Order order;
+  for (const std::int64_t dim : dims) {
+    const int d = wrap_dim(dim, count, "permute");
+    if (order.contains(d)) {
+      fail(fmt::format("permute: a dim is named twice (got {})", to_string(dims)));
+    }
+    order.push_back(d);
+  }
+  if (order.size() != count) {
+    fail(fmt::format("permute: every dim is named once (expected {} dims, got {})", count,
+                     to_string(dims)));
+  }
+  return order;
+}
+
+Order permuted(AttributeReader read, int count) { return checked_order(read.dims(), count); }
+
+using OrderFunction = Order (*)(AttributeReader read, int count);
+
+Dims reordered(const Dims& values, const Order& order) {
+  Dims result;
+  for (const std::int64_t d : order) {
+    result.push_back(values[static_cast<int>(d)]);
+  }
+  return result;
+}
+
+template <OrderFunction order_of>
+void infer(const Call& call, ResultShapes& out) {
+  const Tensor& x = call.in[0];
+  out.push_back({reordered(x.shape(), order_of(call.read(), x.dims())), x.dtype()});
+}
+
+template <OrderFunction order_of>
+void make_view(const Call& call, Tensors& out) {
+  const Tensor& x = call.in[0];
+  const Order order = order_of(call.read(), x.dims());
+  out.push_back(alias(x, reordered(x.shape(), order), reordered(x.strides(), order), x.offset()));
+}
+
+template <OrderFunction order_of>
+void rule(const RuleContext& context, Strategies& strategies) {
+  const Order order = order_of(context.call.read(), context.call.in[0].dims());
+  for (int d = 0; d < order.size(); ++d) {
+    strategies.push_back(rules::strategy({Shard(static_cast<int>(order[d]))}, {Shard(d)}));
+  }
+  rules::moves_elements(context, strategies);
+}
+
+void transpose_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                        std::span<Tensor> out) {
+  out[0] = call_one(context.op, {grads[0]}, context.attributes);
+}
+
+void permute_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                      std::span<Tensor> out) {
+  const Order order = permuted(context.read(), grads[0].dims());
+  Order inverse = order;
+  for (int d = 0; d < order.size(); ++d) {
+    inverse[static_cast<int>(order[d])] = d;
+  }
+  out[0] = permute(grads[0], inverse);
+}
+
+const Op& transpose_op = register_op({.schema = "transpose(x; dim0: int, dim1: int)",
+                                      .infer = infer<swapped>,
+                                      .view = make_view<swapped>,
+                                      .rule = rule<swapped>,
+                                      .backward = transpose_backward,
+                                      .about = "Two dims change places."});
+
+const Op& permute_op = register_op({.schema = "permute(x; dims: dims)",
+                                    .infer = infer<permuted>,
+                                    .view = make_view<permuted>,
+                                    .rule = rule<permuted>,
+                                    .backward = permute_backward,
+                                    .about = "Dim i of the result is dim dims[i] of x."});
+
+}  // namespace
+
+Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1) {
+  return call_one(transpose_op, {x},
+                  Attributes()
+                      .add(operands::front_dim("transpose", dim0, x.dims()))
+                      .add(operands::front_dim("transpose", dim1, x.dims())));
+}
+
+Tensor permute(const Tensor& x, const Dims& dims) {
+  return call_one(permute_op, {x}, Attributes().add(checked_order(dims, x.dims())));
+}
+
+}  // namespace tessera::ops
