@@ -56,7 +56,9 @@ class PassScope {
 
 bool only_here(const Tensor& x) {
   const Tensor& memory = x.is_distributed() ? x.local() : x;
-  return x.impl()->references == 1 && memory.impl()->references == 1 && !x.requires_grad();
+  // A gradient may be a view of another one, or repeat its elements.
+  return x.impl()->references == 1 && memory.impl()->references == 1 &&
+         memory.storage().references() == 1 && memory.is_contiguous() && !x.requires_grad();
 }
 
 struct Task {

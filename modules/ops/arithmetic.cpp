@@ -16,7 +16,8 @@ namespace {
 void infer(const Call& call, ResultShapes& out) {
   const Tensor& a = call.in[0];
   operands::check_same_type(call.op.name, a, call.in[1]);
-  out.push_back({operands::broadcast_shape(call.op.name, a.shape(), call.in[1].shape()), a.dtype()});
+  out.push_back(
+      {operands::broadcast_shape(call.op.name, a.shape(), call.in[1].shape()), a.dtype()});
 }
 
 void infer_in_place(const Call& call, ResultShapes& out) {

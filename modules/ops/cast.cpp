@@ -30,7 +30,7 @@ void cpu(const Call& call, std::span<Tensor> out) {
 /// Between floating types rounding is monotone, and linear but for rounding.
 void rule(const RuleContext& context, Strategies& strategies) {
   rules::pointwise(context, strategies);
-  if (is_floating(context.call.in[0].dtype()) && is_floating(context.out[0].dtype())) {
+  if (is_floating(context.call.in[0].dtype()) && is_floating(context.out[0].dtype)) {
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::max, ReduceOp::min}) {
       strategies.push_back(rules::strategy({Partial(op)}, {Partial(op)}));
     }

@@ -294,8 +294,6 @@ Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim) {
   return call(split_op, {x}, Attributes().add(size).add(wrap_dim(dim, x.dims(), "split")));
 }
 
-Tensor contiguous(const Tensor& x) {
-  return x.is_contiguous() ? x : call_one(contiguous_op, {x});
-}
+Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : call_one(contiguous_op, {x}); }
 
 }  // namespace tessera::ops

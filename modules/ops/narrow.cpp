@@ -24,19 +24,23 @@ struct Range {
 };
 
 Range narrow_range(AttributeReader read, const Dims& x) {
-  Range r{.dim = wrap_dim(read.integer(), x.size(), "narrow"), .start = read.integer(),
+  Range r{.dim = wrap_dim(read.integer(), x.size(), "narrow"),
+          .start = read.integer(),
           .length = read.integer()};
   const std::int64_t extent = x[r.dim];
   r.start += r.start < 0 ? extent : 0;
   if (r.start < 0 || r.length < 0 || r.start + r.length > extent) {
-    fail(fmt::format("narrow: the range is not inside dim {} (got start {} and length {}, its extent is {})",
-                     r.dim, r.start, r.length, extent));
+    fail(fmt::format(
+        "narrow: the range is not inside dim {} (got start {} and length {}, its extent is {})",
+        r.dim, r.start, r.length, extent));
   }
   return r;
 }
 
 Range select_range(AttributeReader read, const Dims& x) {
-  Range r{.dim = wrap_dim(read.integer(), x.size(), "select"), .start = read.integer(), .length = 1,
+  Range r{.dim = wrap_dim(read.integer(), x.size(), "select"),
+          .start = read.integer(),
+          .length = 1,
           .drop = true};
   const std::int64_t extent = x[r.dim];
   if (r.start < -extent || r.start >= extent) {
@@ -117,8 +121,10 @@ struct Scatter {
 };
 
 Scatter read_scatter(AttributeReader read, int count) {
-  return {.dim = wrap_dim(read.integer(), count, "slice_backward"), .extent = read.integer(),
-          .start = read.integer(), .step = read.integer()};
+  return {.dim = wrap_dim(read.integer(), count, "slice_backward"),
+          .extent = read.integer(),
+          .start = read.integer(),
+          .step = read.integer()};
 }
 
 void scatter_infer(const Call& call, ResultShapes& out) {
@@ -145,8 +151,8 @@ void scatter_cpu(const Call& call, std::span<Tensor> out) {
 }
 
 void scatter_rule(const RuleContext& context, Strategies& strategies) {
-  other_dims(context, strategies,
-             read_scatter(context.call.read(), context.call.in[0].dims()).dim, false);
+  other_dims(context, strategies, read_scatter(context.call.read(), context.call.in[0].dims()).dim,
+             false);
 }
 
 void scatter_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -171,9 +177,9 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
               std::span<Tensor> out) {
   const Range r = range_of(context.read(), context.in_shapes[0]);
   const Tensor grad = r.drop ? unsqueeze(grads[0], r.dim) : grads[0];
-  out[0] = call_one(
-      scatter_op, {grad},
-      Attributes().add(r.dim).add(context.in_shapes[0][r.dim]).add(r.start).add(r.step));
+  out[0] =
+      call_one(scatter_op, {grad},
+               Attributes().add(r.dim).add(context.in_shapes[0][r.dim]).add(r.start).add(r.step));
 }
 
 const Op& narrow_op = register_op({.schema = "narrow(x; dim: int, start: int, length: int)",
@@ -210,9 +216,8 @@ Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index) {
 
 Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t end,
              std::int64_t step) {
-  return call_one(
-      slice_op, {x},
-      Attributes().add(wrap_dim(dim, x.dims(), "slice")).add(start).add(end).add(step));
+  return call_one(slice_op, {x},
+                  Attributes().add(wrap_dim(dim, x.dims(), "slice")).add(start).add(end).add(step));
 }
 
 }  // namespace tessera::ops

@@ -42,8 +42,9 @@ void check_broadcasts_to(std::string_view op, const Dims& shape, const Dims& wan
     fits = shape[i] == 1 || shape[i] == wanted[i + shift];
   }
   if (!fits) {
-    fail(fmt::format("{}: the operand does not broadcast (expected a shape that repeats to {}, got {})",
-                     op, to_string(wanted), to_string(shape)));
+    fail(fmt::format(
+        "{}: the operand does not broadcast (expected a shape that repeats to {}, got {})", op,
+        to_string(wanted), to_string(shape)));
   }
 }
 

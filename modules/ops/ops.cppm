@@ -16,5 +16,5 @@ export import :random;      // uniform, normal, dropout: by global element index
 export import :optimizer;   // one step of AdamW and SGD in one pass
 export import :collective;  // local collectives as operators: all_gather, reduce_scatter,
                             // all_reduce...
-export import :operands;  // what the slices share: broadcasting, dims, types
+export import :operands;    // what the slices share: broadcasting, dims, types
 export import :rules;       // words in which placement rules are written

@@ -12,8 +12,8 @@ import tessera.tensor;
 namespace tessera::rules {
 namespace {
 
-/// The dim of `operand` that lines up with dim `dim` of the result when shapes are aligned at their ends; -1 when the
-/// operand repeats along it.
+/// The dim of `operand` that lines up with dim `dim` of the result when shapes are aligned at their
+/// ends; -1 when the operand repeats along it.
 int aligned_dim(const Tensor& operand, const Dims& result, int dim) {
   const int d = dim - (result.size() - operand.dims());
   return d >= 0 && operand.shape()[d] == result[dim] && (result[dim] != 1) ? d : -1;

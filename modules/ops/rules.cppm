@@ -34,7 +34,6 @@ void moves_elements(const RuleContext& context, Strategies& strategies);
 /// Adds: Partial(sum) and Partial(avg) pass from all operands to all results.
 void linear(const RuleContext& context, Strategies& strategies);
 
-
 /// Adds: the dims that a reduction over `dims` (ascending, counted from the front) keeps may be
 /// sharded.
 void kept_dims(const RuleContext& context, Strategies& strategies, const Dims& dims, bool keepdim);

@@ -61,8 +61,9 @@ void mul_backward(const BackwardContext& context, std::span<const Tensor> grads,
 void pow_backward(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {
   const double exponent = context.read().scalar();
-  out[0] = exponent == 0 ? zeros_like(grads[0])
-                         : mul(grads[0], mul_scalar(pow_scalar(context.in[0], exponent - 1), exponent));
+  out[0] = exponent == 0
+               ? zeros_like(grads[0])
+               : mul(grads[0], mul_scalar(pow_scalar(context.in[0], exponent - 1), exponent));
 }
 
 void clamp_cpu(const Call& call, std::span<Tensor> out) {
@@ -72,7 +73,7 @@ void clamp_cpu(const Call& call, std::span<Tensor> out) {
   apply(kernels::BinaryOp::minimum, out[0], read.scalar(), out[0]);
 }
 
-/// The gradient passes where x is inside the bounds, or at them.
+/// The gradient passes where x is inside the bounds; at the bounds themselves it is 0.
 void clamp_gradient_cpu(const Call& call, std::span<Tensor> out) {
   AttributeReader read = call.read();
   const double low = read.scalar();
@@ -82,9 +83,10 @@ void clamp_gradient_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor outside = empty(x.shape(), DType::boolean);
   const auto type = static_cast<kernels::DType>(x.dtype());
   auto* mask = static_cast<std::uint8_t*>(outside.raw_data());
-  kernels::compare_scalar(kernels::CompareOp::less, type, x.numel(), x.raw_data(), low, mask);
+  kernels::compare_scalar(kernels::CompareOp::less_equal, type, x.numel(), x.raw_data(), low, mask);
   kernels::masked_fill(type, x.numel(), grad.raw_data(), mask, 0, out[0].raw_data());
-  kernels::compare_scalar(kernels::CompareOp::greater, type, x.numel(), x.raw_data(), high, mask);
+  kernels::compare_scalar(kernels::CompareOp::greater_equal, type, x.numel(), x.raw_data(), high,
+                          mask);
   kernels::masked_fill(type, x.numel(), out[0].raw_data(), mask, 0, out[0].raw_data());
 }
 
@@ -137,7 +139,7 @@ const Op& clamp_gradient = register_op({.schema = "clamp_backward(x, grad; min: 
                                         .rule = clamp_gradient_rule,
                                         .backward = clamp_gradient_backward,
                                         .saves_inputs = 0b01,
-                                        .about = "grad where min <= x <= max, else 0."});
+                                        .about = "grad where min < x < max, else 0."});
 
 void clamp_backward(const BackwardContext& context, std::span<const Tensor> grads,
                     std::span<Tensor> out) {

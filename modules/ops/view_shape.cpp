@@ -30,8 +30,8 @@ std::optional<Dims> view_strides(const Tensor& x, const Dims& shape) {
   std::int64_t new_count = 1;
   for (int d = x.dims() - 1; d >= 0; --d) {
     old_count *= x.shape()[d];
-    const bool chunk_ends = d == 0 || (x.shape()[d - 1] != 1 &&
-                                       x.strides()[d - 1] != old_count * step);
+    const bool chunk_ends =
+        d == 0 || (x.shape()[d - 1] != 1 && x.strides()[d - 1] != old_count * step);
     if (!chunk_ends) {
       continue;
     }
@@ -166,8 +166,8 @@ void view_or_copy(const Call& call, Tensors& out) {
 }
 
 /// Old and new dims fall into groups of equal products. A shard stays where it is the leftmost of
-/// its group and both leftmost extents are divisible by all shards of the dim; a dim that is a group
-/// alone, before and after, keeps any shard. Extents of 1 belong to no group.
+/// its group and both leftmost extents are divisible by all shards of the dim; a dim that is a
+/// group alone, before and after, keeps any shard. Extents of 1 belong to no group.
 void regroup_rule(const RuleContext& context, Strategies& strategies) {
   const Dims& from = context.call.in[0].shape();
   const Dims& to = context.out[0].shape;
@@ -244,8 +244,8 @@ Attributes localize_squeeze(const LocalContext& context) {
 
 void reshape_backward(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out) {
-  out[0] = grads[0].shape() == context.in_shapes[0] ? grads[0]
-                                                    : reshape(grads[0], context.in_shapes[0]);
+  out[0] =
+      grads[0].shape() == context.in_shapes[0] ? grads[0] : reshape(grads[0], context.in_shapes[0]);
 }
 
 void squeeze_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -297,13 +297,12 @@ const Op& unsqueeze_op = register_op({.schema = "unsqueeze(x; dim: int)",
                                       .backward = unsqueeze_backward,
                                       .about = "With a new dim of extent 1 before `dim`."});
 
-const Op& detach_op = register_op({.schema = "detach(x)",
-                                   .infer = infer<same_shape>,
-                                   .view = [](const Call& call, Tensors& out) {
-                                     out.push_back(detached(call.in[0]));
-                                   },
-                                   .rule = same_rule,
-                                   .about = "The same value without its gradient's path."});
+const Op& detach_op = register_op(
+    {.schema = "detach(x)",
+     .infer = infer<same_shape>,
+     .view = [](const Call& call, Tensors& out) { out.push_back(detached(call.in[0])); },
+     .rule = same_rule,
+     .about = "The same value without its gradient's path."});
 
 }  // namespace
 

@@ -68,6 +68,8 @@ class Storage {
   void restore_memory();
   inline bool has_memory() const { return data_ != nullptr || bytes_ == 0; }
 
+  /// How many tensors hold it.
+  inline int references() const { return __atomic_load_n(&references_, __ATOMIC_ACQUIRE); }
   inline void retain() { __atomic_fetch_add(&references_, 1, __ATOMIC_RELAXED); }
   inline void release() {
     if (__atomic_fetch_sub(&references_, 1, __ATOMIC_ACQ_REL) == 1) {

@@ -173,7 +173,7 @@ def pointwise():
     sample("clamp", torch.clamp, t(3, 1), min=-1e9, max=0.0)
     sample("clamp", torch.clamp, t(0), min=-1.0, max=1.0)
     sample("clamp", torch.clamp, given([-1.0, -0.5, 0.0, 0.5, 1.0]), min=-0.5, max=0.5,
-           note="the gradient passes at the bounds themselves")
+           note="the gradient at the bounds themselves is 0")
     sample("clamp", torch.clamp, t(3, 5, dtype=F32), min=-0.5, max=0.5)
     sample("clamp", torch.clamp, ints(-9, 9, 7), min=-3, max=4)
 

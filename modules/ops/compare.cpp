@@ -1,0 +1,67 @@
+// Comparisons: bool results, no gradient.
+module;
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "kernels/pointwise.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+
+namespace tessera::ops {
+namespace {
+
+void infer(const Call& call, ResultShapes& out) {
+  operands::check_same_type(call.op.name, call.in[0], call.in[1]);
+  out.push_back({operands::broadcast_shape(call.op.name, call.in[0].shape(), call.in[1].shape()),
+                 DType::boolean});
+}
+
+template <kernels::CompareOp op>
+void cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor& a = call.in[0];
+  const Tensor& b = call.in[1];
+  const Dims& shape = out[0].shape();
+  if (out[0].numel() == 0) {
+    return;
+  }
+  kernels::compare_strided(op, static_cast<kernels::DType>(a.dtype()), shape.span(), a.raw_data(),
+                           operands::broadcast_strides(a, shape).span(), b.raw_data(),
+                           operands::broadcast_strides(b, shape).span(),
+                           static_cast<std::uint8_t*>(out[0].raw_data()), out[0].strides().span());
+}
+
+template <kernels::CompareOp op>
+const Op& comparison(const char* name, const char* about) {
+  return register_op({.schema = std::string(name) + "(a, b)",
+                      .infer = infer,
+                      .cpu = cpu<op>,
+                      .rule = rules::pointwise,
+                      .about = about});
+}
+
+using Compare = kernels::CompareOp;
+const Op& eq_op = comparison<Compare::equal>("eq", "a == b.");
+const Op& ne_op = comparison<Compare::not_equal>("ne", "a != b.");
+const Op& lt_op = comparison<Compare::less>("lt", "a < b.");
+const Op& le_op = comparison<Compare::less_equal>("le", "a <= b.");
+const Op& gt_op = comparison<Compare::greater>("gt", "a > b.");
+const Op& ge_op = comparison<Compare::greater_equal>("ge", "a >= b.");
+
+Tensor compare(const Op& op, const Tensor& a, const Tensor& b) {
+  const DType type = operands::common_type(a, b);
+  return call_one(op, {cast(a, type), cast(b, type)});
+}
+
+}  // namespace
+
+Tensor eq(const Tensor& a, const Tensor& b) { return compare(eq_op, a, b); }
+Tensor ne(const Tensor& a, const Tensor& b) { return compare(ne_op, a, b); }
+Tensor lt(const Tensor& a, const Tensor& b) { return compare(lt_op, a, b); }
+Tensor le(const Tensor& a, const Tensor& b) { return compare(le_op, a, b); }
+Tensor gt(const Tensor& a, const Tensor& b) { return compare(gt_op, a, b); }
+Tensor ge(const Tensor& a, const Tensor& b) { return compare(ge_op, a, b); }
+
+}  // namespace tessera::ops

@@ -1,0 +1,154 @@
+// Every registered operator by its samples: results and gradients against PyTorch's, gradients
+// against finite differences, shapes on the meta device.
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "operator_samples.hpp"
+
+import tessera.autograd;
+import tessera.ops;
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+const OperatorSamples& all_samples() {
+  static const OperatorSamples samples = read_operator_samples(TESSERA_REFERENCE_DATA);
+  return samples;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    text += " " + name;
+  }
+  return text;
+}
+
+/// A failure of the sample itself is a failure of the check, with the sample's name.
+template <class F>
+void for_each_sample(F&& check) {
+  for (const OperatorSample& sample : all_samples().samples) {
+    INFO(sample.name << " " << sample.op->schema);
+    try {
+      check(sample);
+    } catch (const std::exception& error) {
+      FAIL_CHECK(sample.name << " throws: " << error.what());
+    }
+  }
+}
+
+/// Roots and their gradients, of the outputs that take part.
+struct Roots {
+  std::vector<Tensor> roots;
+  std::vector<Tensor> gradients;
+};
+
+Roots roots_of(const OperatorSample& sample, std::span<const Tensor> out) {
+  Roots r;
+  for (std::size_t i = 0; i < sample.output_gradients.size(); ++i) {
+    if (sample.output_gradients[i]) {
+      r.roots.push_back(out[i]);
+      r.gradients.push_back(sample.output_gradients[i]);
+    }
+  }
+  return r;
+}
+
+}  // namespace
+
+TEST_CASE("samples and operators know each other") {
+  const OperatorSamples& s = all_samples();
+  std::cout << "samples: " << s.samples.size()
+            << "\nsamples without an operator:" << joined(s.without_operator)
+            << "\noperators without a sample:" << joined(s.without_sample) << "\n";
+  CHECK(s.samples.size() > 100);
+}
+
+TEST_CASE("operators give PyTorch's results") {
+  for_each_sample([](const OperatorSample& sample) {
+    const Tensors out = call(*sample.op, sample.inputs, sample.attributes);
+    REQUIRE(out.size() == sample.outputs.size());
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      INFO("got " << to_string(out[i]) << " expected " << to_string(sample.outputs[i]));
+      CHECK(out[i].shape() == sample.outputs[i].shape());
+      CHECK(out[i].dtype() == sample.outputs[i].dtype());
+      CHECK(largest_difference(out[i], sample.outputs[i]) <= tolerance(out[i].dtype()));
+    }
+  });
+}
+
+TEST_CASE("operators give PyTorch's gradients") {
+  for_each_sample([](const OperatorSample& sample) {
+    const std::vector<Tensor> inputs = fresh_inputs(sample, true);
+    const Tensors out = call(*sample.op, inputs, sample.attributes);
+    const Roots r = roots_of(sample, out);
+    if (r.roots.empty()) {
+      return;
+    }
+    backward(r.roots, r.gradients);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const Tensor& expected = sample.input_gradients[i];
+      if (!expected) {
+        continue;
+      }
+      const Tensor& found = inputs[i].grad();
+      INFO("gradient " << i << " got " << to_string(found) << " expected " << to_string(expected));
+      REQUIRE(found.defined());
+      CHECK(found.dtype() == expected.dtype());
+      CHECK(largest_difference(found, expected) <= tolerance(expected.dtype()));
+    }
+  });
+}
+
+TEST_CASE("strided operands give the results of contiguous ones") {
+  for_each_sample([](const OperatorSample& sample) {
+    std::vector<Tensor> strided;
+    for (const Tensor& x : sample.inputs) {
+      // Every second element of memory twice as wide, behind an offset.
+      strided.push_back(x);
+      if (x && x.dims() > 0 && x.numel() > 0) {
+        Dims strides = contiguous_strides(x.shape());
+        for (std::int64_t& stride : strides) {
+          stride *= 2;
+        }
+        const Tensor memory = zeros({2 * x.numel() + 3}, x.dtype());
+        strided.back() = alias(memory, x.shape(), strides, 3);
+        ops::copy_(strided.back(), x);
+      }
+    }
+    const Tensors out = call(*sample.op, strided, sample.attributes);
+    REQUIRE(out.size() == sample.outputs.size());
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      INFO("got " << to_string(out[i]) << " expected " << to_string(sample.outputs[i]));
+      CHECK(largest_difference(out[i], sample.outputs[i]) <= tolerance(out[i].dtype()));
+    }
+  });
+}
+
+TEST_CASE("the meta device gives the shapes of the real one") {
+  for_each_sample([](const OperatorSample& sample) {
+    std::vector<Tensor> inputs;
+    for (const Tensor& x : sample.inputs) {
+      inputs.push_back(x ? empty(x.shape(), x.dtype(), meta) : Tensor());
+    }
+    const Tensors out = call(*sample.op, inputs, sample.attributes);
+    REQUIRE(out.size() == sample.outputs.size());
+    ResultShapes inferred;
+    sample.op->infer({*sample.op, inputs, sample.attributes}, inferred);
+    REQUIRE(inferred.size() == out.size());
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      CHECK(out[i].is_meta());
+      CHECK(out[i].shape() == sample.outputs[i].shape());
+      CHECK(out[i].dtype() == sample.outputs[i].dtype());
+      CHECK(inferred[i].shape == sample.outputs[i].shape());
+      CHECK(inferred[i].dtype == sample.outputs[i].dtype());
+    }
+  });
+}
