@@ -1,5 +1,3 @@
-#include "operator_samples.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -15,7 +13,11 @@
 #include <utility>
 #include <vector>
 
+import tessera.base;
+import tessera.tensor;
 import tessera.ops;
+
+#include "operator_samples.hpp"
 
 namespace tessera::testing {
 namespace {

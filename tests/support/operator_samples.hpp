@@ -1,14 +1,13 @@
 // Samples of operators with PyTorch's results (tests/reference/data/operators.*), ready to be
 // called: no operator is known here by name, the schema says how operands and attributes are
-// packed. Include it last: it imports.
+// packed. Include it last, behind the imports of tessera.base and
+// tessera.tensor and behind this header's own includes.
 #pragma once
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
-import tessera.base;
-import tessera.tensor;
 
 namespace tessera::testing {
 
