@@ -1,0 +1,165 @@
+module;
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+module tessera.checkpoint;
+
+import tessera.base;
+import :file;
+
+namespace tessera::checkpoint_detail {
+namespace {
+
+std::string reason() { return std::generic_category().message(errno); }
+
+[[noreturn]] void cannot_read(const std::string& path, std::string_view why) {
+  fail_input(fmt::format("{}: it cannot be read ({})", path, why));
+}
+
+[[noreturn]] void cannot_write(const std::string& path, std::string_view step) {
+  fail(fmt::format("{}: {} failed ({})", path, step, reason()));
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) {
+    cannot_read(path, reason());
+  }
+  struct stat status{};
+  std::string problem;
+  if (::fstat(descriptor, &status) != 0) {
+    problem = reason();
+  } else if (!S_ISREG(status.st_mode)) {
+    problem = "it is not a file";
+  } else if (status.st_size > 0) {
+    size_ = static_cast<std::size_t>(status.st_size);
+    void* const at = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    if (at == MAP_FAILED) {
+      problem = reason();
+    } else {
+      data_ = static_cast<const std::byte*>(at);
+    }
+  }
+  ::close(descriptor);
+  if (!problem.empty()) {
+    cannot_read(path, problem);
+  }
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) {
+    ::munmap(const_cast<std::byte*>(data_), size_);
+  }
+}
+
+OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) {
+    cannot_write(path_, "creating it");
+  }
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+  }
+}
+
+void OutputFile::write(std::uint64_t at, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(at));
+    if (done < 0 && errno == EINTR) {
+      continue;
+    }
+    if (done <= 0) {
+      if (done == 0) {
+        errno = ENOSPC;
+      }
+      cannot_write(path_, "writing");
+    }
+    at += static_cast<std::uint64_t>(done);
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+}
+
+void OutputFile::finish() {
+  if (::fsync(descriptor_) != 0) {
+    cannot_write(path_, "writing to the disk");
+  }
+  if (::close(std::exchange(descriptor_, -1)) != 0) {
+    cannot_write(path_, "closing");
+  }
+}
+
+FolderLock::FolderLock(const std::string& folder) {
+  descriptor_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  held_ = descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+}
+
+FolderLock::~FolderLock() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+  }
+}
+
+std::string read_text(const std::string& path) {
+  const MappedFile file(path);
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+void sync_folder(const std::string& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  // Some file systems cannot synchronise folders (EINVAL); then there is nothing to wait for.
+  const bool good = descriptor >= 0 && (::fsync(descriptor) == 0 || errno == EINVAL);
+  const int error = errno;
+  if (descriptor >= 0) {
+    ::close(descriptor);
+  }
+  if (!good) {
+    errno = error;
+    cannot_write(folder, "writing the folder to the disk");
+  }
+}
+
+std::string parent_of(const std::string& path) {
+  std::filesystem::path p(path);
+  if (!p.has_filename()) {
+    p = p.parent_path();  // a slash at the end
+  }
+  const std::string parent = p.parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+void put_in_place(const std::string& fresh, const std::string& folder) {
+  if (::rename(fresh.c_str(), folder.c_str()) != 0) {
+    if (errno != ENOTEMPTY && errno != EEXIST) {
+      cannot_write(folder, "renaming the finished folder");
+    }
+    // The old one stays whole until the new one has its name.
+    if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) != 0) {
+      cannot_write(folder, "replacing the older folder of that name");
+    }
+    sync_folder(parent_of(folder));
+    std::error_code ignored;  // a rest is taken away by the next save
+    std::filesystem::remove_all(fresh, ignored);
+  }
+  sync_folder(parent_of(folder));
+}
+
+}  // namespace tessera::checkpoint_detail

@@ -1,0 +1,98 @@
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "json.hpp"
+module tessera.checkpoint;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :file;
+
+namespace tessera {
+namespace {
+
+/// tensor -> file, as model.safetensors.index.json says.
+std::map<std::string, std::string> read_weight_map(const std::string& path) {
+  const auto wrong = [&](const std::string& what) {
+    fail_input(fmt::format("{}: {}; get the folder again", path, what));
+  };
+  const auto index = checkpoint_detail::parse_object(checkpoint_detail::read_text(path));
+  if (!index.problem.empty()) {
+    wrong(index.problem);
+  }
+  const auto found = index.value.find("weight_map");
+  if (found == index.value.end() || !found->is_object() || found->empty()) {
+    wrong("there is no weight_map from tensors to files");
+  }
+  std::map<std::string, std::string> files;
+  for (const auto& [tensor, file] : found->items()) {
+    const std::string name = file.is_string() ? file.get<std::string>() : "";
+    if (name.empty() || name.find('/') != std::string::npos || name == "." || name == "..") {
+      wrong(fmt::format("tensor '{}': {} is not the name of a file in this folder", tensor,
+                        file.dump()));
+    }
+    files.emplace(tensor, name);
+  }
+  return files;
+}
+
+}  // namespace
+
+SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(folder) {
+  const std::filesystem::path base(folder);
+  const std::string single = (base / "model.safetensors").string();
+  const std::string index = (base / "model.safetensors.index.json").string();
+  std::error_code ignored;
+  if (std::filesystem::exists(single, ignored)) {
+    const auto file = std::make_shared<const SafetensorsFile>(single);
+    tensors_ = file->tensors();
+    for (const auto& [name, info] : tensors_) {
+      file_of_.emplace(name, file.get());
+    }
+    files_.emplace(single, file);
+    return;
+  }
+  if (!std::filesystem::exists(index, ignored)) {
+    fail_input(
+        fmt::format("{}: there is neither model.safetensors nor "
+                    "model.safetensors.index.json; name a folder in Hugging Face's form",
+                    folder));
+  }
+  for (const auto& [name, file_name] : read_weight_map(index)) {
+    auto& file = files_[file_name];
+    if (!file) {
+      file = std::make_shared<const SafetensorsFile>((base / file_name).string());
+    }
+    if (!file->contains(name)) {
+      fail_input(
+          fmt::format("{}: tensor '{}' is not in '{}', where the index says it is; get the "
+                      "folder again",
+                      index, name, file_name));
+    }
+    tensors_.emplace(name, file->info(name));
+    file_of_.emplace(name, file.get());
+  }
+}
+
+std::uint64_t SafetensorsFolder::bytes_read() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, file] : files_) {
+    bytes += file->bytes_read();
+  }
+  return bytes;
+}
+
+void SafetensorsFolder::copy_box(const std::string& name, const LocalPart& box,
+                                 const Tensor& into) const {
+  file_of_.at(name)->read(name, box, into);
+}
+
+}  // namespace tessera

@@ -1,0 +1,48 @@
+// checkpoint.json: which part of which tensor lies in which file.
+module;
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+module tessera.checkpoint:index;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :source;
+
+namespace tessera::checkpoint_detail {
+
+inline constexpr const char* index_name = "checkpoint.json";
+
+/// A box of a tensor that is a whole tensor of a safetensors file.
+struct StoredPart {
+  std::string file;
+  std::string key;
+  LocalPart box;
+};
+
+struct IndexedTensor {
+  TensorInfo info;
+  std::string layout;             // as it was saved; for people
+  std::vector<StoredPart> parts;  // none of them empty
+};
+
+struct CheckpointIndex {
+  std::map<std::string, IndexedTensor> tensors;
+  std::map<std::string, StateDict::Scalar> scalars;
+  std::map<std::string, std::uint64_t> files;  // bytes of each
+  std::string meta = "{}";                     // JSON of whoever saves
+};
+
+/// Error (run): a text is not UTF-8. Error (input): meta is not a JSON object.
+std::string to_json(const CheckpointIndex& index);
+/// Error (input) that begins with `path`: wrong JSON, another version, values that make no sense.
+CheckpointIndex index_from_json(const std::string& text, const std::string& path);
+/// Adds what another rank wrote; of equal parts the first stays. Error: the ranks disagree about a
+/// tensor.
+void merge(CheckpointIndex& into, CheckpointIndex from, const std::string& path);
+/// Error (input) that names the tensor whose parts overlap, leave gaps or lie outside of it.
+void check_coverage(const CheckpointIndex& index, const std::string& path);
+
+}  // namespace tessera::checkpoint_detail

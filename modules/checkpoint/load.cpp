@@ -1,0 +1,177 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+module tessera.checkpoint;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera {
+namespace {
+
+const Tensor& local_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
+
+bool share_memory(const Tensor& a, const Tensor& b) {
+  if (a.same_as(b)) {
+    return true;
+  }
+  const Tensor& x = local_of(a);
+  const Tensor& y = local_of(b);
+  return a.shape() == b.shape() && a.dtype() == b.dtype() && x.raw_data() != nullptr &&
+         x.raw_data() == y.raw_data() && x.strides() == y.strides();
+}
+
+/// The box that this rank holds.
+LocalPart own_part(const Tensor& x) {
+  if (x.is_distributed()) {
+    return local_part(x.shape(), x.layout(), current_rank());
+  }
+  return {Dims::filled(x.dims(), 0), x.shape()};
+}
+
+/// What keeps a stored tensor from filling this one; "" when nothing does.
+std::string misfit(const TensorInfo& stored, const Tensor& x, const LoadOptions& options) {
+  if (!(stored.shape == x.shape())) {
+    return fmt::format("shape (expected {}, got {})", to_string(x.shape()),
+                       to_string(stored.shape));
+  }
+  if (stored.dtype != x.dtype() && !(options.cast && can_cast(stored.dtype, x.dtype()))) {
+    return fmt::format("type (expected {}, got {})", name_of(x.dtype()), name_of(stored.dtype));
+  }
+  if (x.is_meta()) {
+    return "no memory (it is on the meta device; materialise the model first)";
+  }
+  if (x.is_distributed() && x.layout().has_partial()) {
+    return fmt::format("layout ({} cannot be filled)", to_string(x.layout()));
+  }
+  if (!(local_of(x).shape() == own_part(x).shape)) {
+    return fmt::format("local shape (expected {}, got {})", to_string(own_part(x).shape),
+                       to_string(local_of(x).shape()));
+  }
+  return "";
+}
+
+bool is_ignored(const std::string& name, const LoadOptions& options) {
+  return std::any_of(options.ignore.begin(), options.ignore.end(),
+                     [&](const std::string& pattern) { return matches_pattern(name, pattern); });
+}
+
+/// Compares names, shapes and types; nothing is written.
+class Comparison {
+ public:
+  Comparison(const TensorSource& from, const StateDict& into, const LoadOptions& options,
+             bool with_scalars)
+      : from_(from), into_(into), options_(options) {
+    compare_tensors();
+    if (with_scalars) {
+      compare_scalars();
+    }
+  }
+
+  LoadReport finish() {
+    std::vector<std::string> lines = std::move(misfits_);
+    if (options_.strict && !report_.missing.empty()) {
+      lines.push_back(fmt::format("missing: {}", fmt::join(report_.missing, ", ")));
+    }
+    if (options_.strict && !report_.unexpected.empty()) {
+      lines.push_back(fmt::format("unexpected: {}", fmt::join(report_.unexpected, ", ")));
+    }
+    if (!lines.empty()) {
+      fail_input(
+          fmt::format("{}: what is stored does not fit what is to be loaded; {}; use the "
+                      "config that it was saved with",
+                      from_.path(), fmt::join(lines, "; ")));
+    }
+    return std::move(report_);
+  }
+
+ private:
+  template <class Stored, class Wanted>
+  void find_unexpected(const Stored& stored, const Wanted& wanted) {
+    for (const auto& [name, value] : stored) {
+      if (name.starts_with(options_.prefix) &&
+          !wanted.contains(name.substr(options_.prefix.size())) && !is_ignored(name, options_)) {
+        report_.unexpected.push_back(name);
+      }
+    }
+  }
+
+  void compare_tensors() {
+    for (const auto& [name, tensor] : into_.tensors) {
+      const auto stored = from_.tensors().find(options_.prefix + name);
+      if (stored == from_.tensors().end()) {
+        if (!is_tied(tensor)) {
+          report_.missing.push_back(name);
+        }
+        continue;
+      }
+      const std::string problem = misfit(stored->second, tensor, options_);
+      if (!problem.empty()) {
+        misfits_.push_back(fmt::format("'{}': {}", name, problem));
+      }
+    }
+    find_unexpected(from_.tensors(), into_.tensors);
+  }
+
+  void compare_scalars() {
+    for (const auto& [name, scalar] : into_.scalars) {
+      const auto stored = from_.scalars().find(options_.prefix + name);
+      if (stored == from_.scalars().end()) {
+        report_.missing.push_back(name);
+      } else if (stored->second.index() != scalar.index()) {
+        misfits_.push_back(fmt::format("'{}': another kind of scalar", name));
+      }
+    }
+    find_unexpected(from_.scalars(), into_.scalars);
+  }
+
+  bool is_tied(const Tensor& tensor) const {
+    return std::any_of(into_.tensors.begin(), into_.tensors.end(), [&](const auto& other) {
+      return from_.contains(options_.prefix + other.first) && share_memory(tensor, other.second);
+    });
+  }
+
+  const TensorSource& from_;
+  const StateDict& into_;
+  const LoadOptions& options_;
+  LoadReport report_;
+  std::vector<std::string> misfits_;
+};
+
+LoadReport load_into(const TensorSource& from, StateDict& into, const LoadOptions& options,
+                     bool with_scalars) {
+  LoadReport report = Comparison(from, into, options, with_scalars).finish();
+  for (const auto& [name, tensor] : into.tensors) {
+    if (from.contains(options.prefix + name)) {
+      from.read(options.prefix + name, own_part(tensor), detached(local_of(tensor)));
+    }
+  }
+  for (auto& [name, scalar] : into.scalars) {
+    const auto stored = from.scalars().find(options.prefix + name);
+    if (with_scalars && stored != from.scalars().end()) {
+      scalar = stored->second;
+    }
+  }
+  return report;
+}
+
+}  // namespace
+
+LoadReport load_state(const TensorSource& from, StateDict& into, const LoadOptions& options) {
+  return load_into(from, into, options, true);
+}
+
+LoadReport load_weights(const SafetensorsFolder& from, StateDict& into,
+                        const LoadOptions& options) {
+  return load_into(from, into, options, false);
+}
+
+}  // namespace tessera

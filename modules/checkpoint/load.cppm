@@ -1,0 +1,43 @@
+module;
+#include <string>
+#include <vector>
+export module tessera.checkpoint:load;
+
+import tessera.tensor;
+import :safetensors;
+import :source;
+
+export namespace tessera {
+
+struct LoadOptions {
+  /// Names that are missing or unexpected are an error; else they are only reported.
+  bool strict = true;
+  /// Floating tensors of another type are cast; else they are an error.
+  bool cast = false;
+  /// What the stored names have before the state's; other stored names are not looked at.
+  std::string prefix = {};
+  /// Patterns of stored names that need not be expected.
+  std::vector<std::string> ignore = {};
+};
+
+struct LoadReport {
+  std::vector<std::string> missing;     // in the state, not stored
+  std::vector<std::string> unexpected;  // stored, not in the state
+};
+
+/// Fills the state's tensors in place, whatever their layout and mesh: each rank reads only the
+/// bytes of its own parts. Scalars are replaced. No communication. A tensor that shares its memory
+/// with one that is stored (tied parameters) is not missing.
+/// Error (input), before anything is written, that lists all: names that are missing or unexpected
+/// (strict), other shapes, other types.
+LoadReport load_state(const TensorSource& from, StateDict& into, const LoadOptions& options = {});
+
+/// As load_state for the tensors of a folder in Hugging Face's form; scalars stay. Floating types
+/// are cast; the rotary tables that old folders hold are ignored.
+LoadReport load_weights(const SafetensorsFolder& from, StateDict& into,
+                        const LoadOptions& options = {.strict = true,
+                                                      .cast = true,
+                                                      .prefix = "",
+                                                      .ignore = {"**.rotary_emb.inv_freq"}});
+
+}  // namespace tessera

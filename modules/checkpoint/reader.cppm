@@ -1,0 +1,40 @@
+module;
+#include <cstdint>
+#include <memory>
+#include <string>
+export module tessera.checkpoint:reader;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :source;
+
+namespace tessera::checkpoint_detail {
+struct CheckpointContent;
+}
+
+export namespace tessera {
+
+/// A folder that save_checkpoint wrote: whole tensors, whatever mesh and layout they were saved
+/// from. Any box can be read; no communication.
+class CheckpointReader : public TensorSource {
+ public:
+  /// Error (input): no checkpoint, a wrong index, a file that is missing, cut or not what the index
+  /// says, a tensor whose parts overlap or leave gaps.
+  explicit CheckpointReader(const std::string& folder);
+
+  /// The JSON object that was passed to save_checkpoint.
+  const std::string& meta() const;
+  /// How the tensor lay when it was saved; for people.
+  const std::string& saved_layout(const std::string& name) const;
+  /// Bytes of all files.
+  std::uint64_t stored_bytes() const;
+  std::uint64_t bytes_read() const override;
+
+ private:
+  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;
+
+  std::shared_ptr<const checkpoint_detail::CheckpointContent> content_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,247 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "json.hpp"
+module tessera.checkpoint;
+
+import tessera.base;
+import tessera.ops;
+import tessera.placement;
+import tessera.tensor;
+import :file;
+
+namespace tessera {
+namespace checkpoint_detail {
+
+struct SafetensorsContent {
+  explicit SafetensorsContent(const std::string& path) : file(path) {}
+  MappedFile file;
+  std::map<std::string, std::string> metadata;
+  std::map<std::string, const std::byte*> data;  // of each tensor
+  std::atomic<std::uint64_t> bytes_read{0};
+};
+
+namespace {
+
+constexpr std::uint64_t longest_header = 100'000'000;  // what the format's own library allows
+
+constexpr std::array<std::string_view, dtype_count> names = {"F32", "F64", "BF16", "F16",
+                                                             "I64", "I32", "U8",   "BOOL"};
+
+/// Reads the header; the first wrong thing ends it.
+class HeaderReader {
+ public:
+  HeaderReader(std::string path, SafetensorsContent& content,
+               std::map<std::string, TensorInfo>& tensors)
+      : path_(std::move(path)), content_(content), tensors_(tensors) {}
+
+  void read() {
+    const std::span<const std::byte> bytes = content_.file.bytes();
+    std::uint64_t length = 0;
+    if (bytes.size() < sizeof length) {
+      wrong(
+          fmt::format("the file is cut: it has {} bytes, a header needs 8 and more", bytes.size()));
+    }
+    std::memcpy(&length, bytes.data(), sizeof length);
+    if (length > longest_header || length > bytes.size() - sizeof length) {
+      wrong(fmt::format(
+          "the header's length is wrong, or the file is cut (expected at most {}, "
+          "got {})",
+          std::min<std::uint64_t>(longest_header, bytes.size() - sizeof length), length));
+    }
+    const ParsedJson header =
+        parse_object({reinterpret_cast<const char*>(bytes.data()) + sizeof length, length});
+    if (!header.problem.empty()) {
+      wrong("the header is wrong: " + header.problem);
+    }
+    data_ = bytes.subspan(sizeof length + length);
+    for (const auto& [name, entry] : header.value.items()) {
+      if (name == "__metadata__") {
+        read_metadata(entry);
+      } else {
+        read_tensor(name, entry);
+      }
+    }
+    check_ranges();
+  }
+
+ private:
+  struct Range {
+    std::int64_t begin;
+    std::int64_t end;
+    const std::string* name;
+  };
+
+  [[noreturn]] void wrong(const std::string& what) const {
+    fail_input(fmt::format("{}: {}; get or write the file again", path_, what));
+  }
+  [[noreturn]] void wrong(const std::string& name, const std::string& what) const {
+    wrong(fmt::format("tensor '{}': {}", name, what));
+  }
+
+  void read_metadata(const nlohmann::json& entry) {
+    if (!entry.is_object()) {
+      wrong("__metadata__ is not an object");
+    }
+    for (const auto& [key, value] : entry.items()) {
+      if (!value.is_string()) {
+        wrong(fmt::format("__metadata__ '{}' is not a text", key));
+      }
+      content_.metadata.emplace(key, value.get<std::string>());
+    }
+  }
+
+  void read_tensor(const std::string& name, const nlohmann::json& entry) {
+    if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") ||
+        !entry.contains("data_offsets")) {
+      wrong(name, "it needs dtype, shape and data_offsets");
+    }
+    const nlohmann::json& type = entry["dtype"];
+    const auto dtype =
+        type.is_string() ? dtype_from_safetensors(type.get<std::string>()) : std::nullopt;
+    if (!dtype) {
+      wrong(name, fmt::format("the type {} is not known (expected {})", type.dump(),
+                              fmt::join(names, ", ")));
+    }
+    const auto shape = naturals(entry["shape"], max_dims);
+    if (!shape) {
+      wrong(name, fmt::format("the shape is not a list of at most {} whole numbers", max_dims));
+    }
+    const auto offsets = naturals(entry["data_offsets"], 2);
+    if (!offsets || offsets->size() != 2) {
+      wrong(name, "data_offsets is not a begin and an end");
+    }
+    const std::int64_t begin = (*offsets)[0];
+    const std::int64_t end = (*offsets)[1];
+    if (begin > end || end > static_cast<std::int64_t>(data_.size())) {
+      wrong(name, fmt::format("its bytes [{}, {}) do not lie within the file's {}", begin, end,
+                              data_.size()));
+    }
+    const auto expected = byte_count(*shape, size_of(*dtype));
+    const Dims dims{std::span<const std::int64_t>(*shape)};
+    if (!expected || *expected != end - begin) {
+      wrong(name,
+            fmt::format("{}{} does not fill its bytes (expected {}, got {})", name_of(*dtype),
+                        to_string(dims), expected ? std::to_string(*expected) : "more than 2^63",
+                        end - begin));
+    }
+    const auto at = tensors_.emplace(name, TensorInfo{*dtype, dims}).first;
+    content_.data.emplace(name, data_.data() + begin);
+    ranges_.push_back({begin, end, &at->first});
+  }
+
+  /// The format wants every byte to be in exactly one tensor.
+  void check_ranges() {
+    std::sort(ranges_.begin(), ranges_.end(), [](const Range& a, const Range& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+    });
+    std::int64_t expected = 0;
+    for (const Range& range : ranges_) {
+      if (range.begin != expected) {
+        wrong(*range.name,
+              fmt::format("its bytes {} (expected to begin at {}, got {})",
+                          range.begin < expected ? "overlap with another tensor's" : "leave a gap",
+                          expected, range.begin));
+      }
+      expected = range.end;
+    }
+    if (expected != static_cast<std::int64_t>(data_.size())) {
+      wrong(fmt::format("the file does not end where its tensors do (expected {} bytes, got {})",
+                        expected, data_.size()));
+    }
+  }
+
+  std::string path_;
+  SafetensorsContent& content_;
+  std::map<std::string, TensorInfo>& tensors_;
+  std::span<const std::byte> data_;
+  std::vector<Range> ranges_;
+};
+
+/// The box of a tensor at `data` as a tensor of its own; nothing is copied when the elements are
+/// aligned. The memory is only read.
+Tensor view_of_box(const std::byte* data, const TensorInfo& info, const LocalPart& box) {
+  const std::size_t width = size_of(info.dtype);
+  if (reinterpret_cast<std::uintptr_t>(data) % width != 0) {
+    Tensor copy = empty(box.shape, info.dtype);
+    auto* to = static_cast<std::byte*>(copy.raw_data());
+    for_each_run(info.shape, box, [&](std::int64_t first, std::int64_t count) {
+      const auto bytes = static_cast<std::size_t>(count) * width;
+      std::memcpy(to, data + static_cast<std::size_t>(first) * width, bytes);
+      to += bytes;
+    });
+    return copy;
+  }
+  const Dims strides = contiguous_strides(info.shape);
+  std::int64_t offset = 0;
+  for (int d = 0; d < strides.size(); ++d) {
+    offset += box.offset[d] * strides[d];
+  }
+  auto memory = Storage::borrow(const_cast<std::byte*>(data),
+                                static_cast<std::size_t>(info.shape.product()) * width);
+  return from_storage(std::move(memory), box.shape, strides, offset, info.dtype);
+}
+
+}  // namespace
+}  // namespace checkpoint_detail
+
+std::string_view safetensors_name(DType dtype) {
+  return checkpoint_detail::names[static_cast<std::size_t>(dtype)];
+}
+
+std::optional<DType> dtype_from_safetensors(std::string_view name) {
+  for (std::size_t i = 0; i < checkpoint_detail::names.size(); ++i) {
+    if (checkpoint_detail::names[i] == name) {
+      return static_cast<DType>(i);
+    }
+  }
+  return std::nullopt;
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path)
+    : TensorSource(path), content_(std::make_shared<checkpoint_detail::SafetensorsContent>(path)) {
+  checkpoint_detail::HeaderReader(path, *content_, tensors_).read();
+}
+
+const std::map<std::string, std::string>& SafetensorsFile::metadata() const {
+  return content_->metadata;
+}
+std::uint64_t SafetensorsFile::file_bytes() const { return content_->file.bytes().size(); }
+std::uint64_t SafetensorsFile::bytes_read() const { return content_->bytes_read; }
+
+void SafetensorsFile::copy_box(const std::string& name, const LocalPart& box,
+                               const Tensor& into) const {
+  const TensorInfo& stored = tensors_.at(name);
+  const std::byte* const data = content_->data.at(name);
+  if (stored.dtype == DType::boolean) {
+    // Any other byte would be undefined behaviour in whoever reads it as a bool.
+    for_each_run(stored.shape, box, [&](std::int64_t first, std::int64_t count) {
+      if (std::any_of(data + first, data + first + count,
+                      [](std::byte value) { return value > std::byte{1}; })) {
+        fail_input(
+            fmt::format("{}: tensor '{}': a BOOL is neither 0 nor 1; get or write the file "
+                        "again",
+                        path_, name));
+      }
+    });
+  }
+  ops::copy_(into, checkpoint_detail::view_of_box(data, stored, box));
+  content_->bytes_read += static_cast<std::uint64_t>(box.shape.product()) * size_of(stored.dtype);
+}
+
+}  // namespace tessera

@@ -1,0 +1,69 @@
+module;
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.checkpoint;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera {
+
+TensorSource::TensorSource(std::string path) : path_(std::move(path)) {}
+TensorSource::~TensorSource() = default;
+
+const TensorInfo& TensorSource::info(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    std::vector<std::string> known;
+    known.reserve(tensors_.size());
+    for (const auto& [other, unused] : tensors_) {
+      known.push_back(other);
+    }
+    fail_input(
+        fmt::format("{}: there is no tensor '{}'{}", path_, name, did_you_mean(name, known)));
+  }
+  return found->second;
+}
+
+void TensorSource::read(const std::string& name, const LocalPart& box, const Tensor& into) const {
+  const TensorInfo& stored = info(name);
+  bool inside = box.offset.size() == stored.shape.size() && box.shape.size() == stored.shape.size();
+  for (int d = 0; inside && d < stored.shape.size(); ++d) {
+    inside = box.offset[d] >= 0 && box.shape[d] >= 0 && box.offset[d] <= stored.shape[d] &&
+             box.shape[d] <= stored.shape[d] - box.offset[d];
+  }
+  if (!inside) {
+    fail_input(fmt::format("{}: tensor '{}' has shape {} (asked for {} from {})", path_, name,
+                           to_string(stored.shape), to_string(box.shape), to_string(box.offset)));
+  }
+  if (into.is_distributed() || into.is_meta()) {
+    fail(fmt::format("{}: tensor '{}' can only be read into a plain tensor with memory (got {})",
+                     path_, name, to_string(into)));
+  }
+  if (!(into.shape() == box.shape)) {
+    fail_input(fmt::format("{}: tensor '{}' does not fit (expected shape {}, got {})", path_, name,
+                           to_string(into.shape()), to_string(box.shape)));
+  }
+  if (!can_cast(stored.dtype, into.dtype())) {
+    fail_input(
+        fmt::format("{}: tensor '{}' holds {} and cannot be read as {}; only floating types "
+                    "are cast",
+                    path_, name, name_of(stored.dtype), name_of(into.dtype())));
+  }
+  if (box.shape.product() > 0) {
+    copy_box(name, box, into);
+  }
+}
+
+Tensor TensorSource::read(const std::string& name) const {
+  const TensorInfo& stored = info(name);
+  Tensor whole = empty(stored.shape, stored.dtype);
+  read(name, {Dims::filled(stored.shape.size(), 0), stored.shape}, whole);
+  return whole;
+}
+
+}  // namespace tessera

@@ -1,0 +1,99 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+module tessera.checkpoint;
+
+import tessera.base;
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view front = "step-";
+
+/// The sub-folders step-DIGITS, newest first.
+std::vector<std::string> steps_in(const std::string& folder) {
+  std::vector<std::pair<std::uint64_t, std::string>> steps;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const std::string digits = name.starts_with(front) ? name.substr(front.size()) : "";
+    if (!digits.empty() && digits.size() <= 18 &&
+        digits.find_first_not_of("0123456789") == std::string::npos && entry.is_directory(error)) {
+      steps.emplace_back(std::stoull(digits), entry.path().string());
+    }
+  }
+  std::sort(steps.begin(), steps.end(), std::greater<>());
+  std::vector<std::string> paths;
+  paths.reserve(steps.size());
+  for (auto& [step, path] : steps) {
+    paths.push_back(std::move(path));
+  }
+  return paths;
+}
+
+/// Why the folder cannot be used; "" when it can.
+std::string problem_of(const std::string& path) {
+  try {
+    const CheckpointReader reader(path);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+std::string checkpoint_folder(const std::string& folder, std::int64_t step) {
+  return (fs::path(folder) / fmt::format("{}{:08}", front, step)).string();
+}
+
+std::optional<std::string> latest_checkpoint(const std::string& folder) {
+  const std::vector<std::string> steps = steps_in(folder);
+  if (steps.empty()) {
+    return std::nullopt;
+  }
+  const std::string problem = problem_of(steps[0]);
+  if (problem.empty()) {
+    return steps[0];
+  }
+  const auto good = std::find_if(steps.begin() + 1, steps.end(),
+                                 [](const std::string& path) { return problem_of(path).empty(); });
+  fail_input(fmt::format(
+      "checkpoint: the newest one, '{}', cannot be used ({}); {}", steps[0], problem,
+      good != steps.end() ? fmt::format("remove it to go on from '{}', the newest good one", *good)
+                          : std::string("remove it to begin anew, there is no good one")));
+}
+
+void prune_checkpoints(const std::string& folder, int keep) {
+  if (keep < 1) {
+    fail_input(fmt::format("checkpoint: at least one must be kept (got {})", keep));
+  }
+  const std::vector<std::string> steps = steps_in(folder);
+  for (std::size_t i = static_cast<std::size_t>(keep); i < steps.size(); ++i) {
+    std::error_code error;
+    const std::string doomed = steps[i] + ".tmp-removed";
+    fs::remove_all(doomed, error);  // of a removal that was cut off
+    fs::rename(steps[i], doomed, error);
+    if (!error) {
+      fs::remove_all(doomed, error);
+    }
+    if (error) {
+      fail(fmt::format("checkpoint: '{}' cannot be removed ({}); remove it by hand", steps[i],
+                       error.message()));
+    }
+  }
+}
+
+}  // namespace tessera

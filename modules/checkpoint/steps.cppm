@@ -1,0 +1,21 @@
+module;
+#include <cstdint>
+#include <optional>
+#include <string>
+export module tessera.checkpoint:steps;
+
+export namespace tessera {
+
+/// FOLDER/step-00000100: where the checkpoint of a step belongs.
+std::string checkpoint_folder(const std::string& folder, std::int64_t step);
+
+/// The newest checkpoint in `folder` (its path), or nothing when there is none. What crashed saves
+/// have left does not count. Error (input): the newest cannot be read; the text names it and the
+/// newest good one.
+std::optional<std::string> latest_checkpoint(const std::string& folder);
+
+/// Removes all but the `keep` newest checkpoints in `folder`; for one rank. A checkpoint that is
+/// being removed is never seen as one. Error: keep is below 1, the system refuses.
+void prune_checkpoints(const std::string& folder, int keep);
+
+}  // namespace tessera

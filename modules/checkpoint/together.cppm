@@ -1,0 +1,19 @@
+// What ranks that save together tell each other.
+module;
+#include <functional>
+#include <string>
+#include <vector>
+module tessera.checkpoint:together;
+
+import tessera.collective;
+
+namespace tessera::checkpoint_detail {
+
+/// Every rank's text, in rank order, on rank 0; nothing on the others.
+std::vector<std::string> gather_texts(collective::Communicator& group, const std::string& text);
+/// Rank 0's text on every rank.
+std::string broadcast_text(collective::Communicator& group, const std::string& text);
+/// Calls `act` on every rank; where it throws on any, all throw the Error of the first such rank.
+void act_together(collective::Communicator& group, const std::function<void()>& act);
+
+}  // namespace tessera::checkpoint_detail

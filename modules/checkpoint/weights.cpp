@@ -1,0 +1,69 @@
+module;
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <system_error>
+#include <vector>
+module tessera.checkpoint;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :file;
+
+namespace tessera {
+
+std::vector<std::string> export_weights(const TensorSource& from, const std::string& folder,
+                                        const ExportOptions& options) {
+  namespace fs = std::filesystem;
+  std::map<std::string, TensorInfo> tensors;
+  std::vector<std::string> written;
+  for (const auto& [stored_name, stored] : from.tensors()) {
+    if (!stored_name.starts_with(options.prefix)) {
+      continue;
+    }
+    const std::string name = stored_name.substr(options.prefix.size());
+    if (std::any_of(options.exclude.begin(), options.exclude.end(),
+                    [&](const std::string& pattern) { return matches_pattern(name, pattern); })) {
+      continue;
+    }
+    const bool casts = options.dtype && can_cast(stored.dtype, *options.dtype);
+    tensors.emplace(name, TensorInfo{casts ? *options.dtype : stored.dtype, stored.shape});
+    written.push_back(name);
+  }
+  if (tensors.empty()) {
+    fail_input(fmt::format("{}: there is no tensor to export whose name begins with '{}'",
+                           from.path(), options.prefix));
+  }
+  std::error_code problem;
+  fs::create_directories(folder, problem);
+  if (problem) {
+    fail_input(fmt::format("{}: the folder cannot be made ({}); export elsewhere", folder,
+                           problem.message()));
+  }
+  const std::string path = (fs::path(folder) / "model.safetensors").string();
+  const std::string temporary = fmt::format("{}.tmp-{:x}", path, ::getpid());
+  try {
+    // transformers refuses files that do not say whose layout the tensors have.
+    SafetensorsWriter writer(temporary, tensors, {{"format", "pt"}});
+    for (const auto& [name, info] : tensors) {
+      const Tensor whole = empty(info.shape, info.dtype);
+      from.read(options.prefix + name, {Dims::filled(info.shape.size(), 0), info.shape}, whole);
+      writer.write(name, whole);
+    }
+    writer.finish();
+    fs::rename(temporary, path);
+    checkpoint_detail::sync_folder(folder);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(temporary, ignored);
+    throw;
+  }
+  return written;
+}
+
+}  // namespace tessera

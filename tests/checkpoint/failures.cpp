@@ -1,0 +1,259 @@
+// Saves that fail or are cut off, and checkpoints that were damaged.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+import tessera.base;
+import tessera.checkpoint;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+
+using namespace tessera;
+using namespace checkpoint_test;
+
+namespace {
+
+/// A vector cut over the ranks, all of one value; 4 bytes an element.
+StateDict state_of(int ranks, double value, std::int64_t elements = 64) {
+  const Spec* spec = Spec::make(Layout::make(DeviceMesh::make({"shard"}, {ranks}), {Shard(0)}),
+                                {elements}, DType::f32);
+  StateDict state;
+  state.tensors["x"] = make_distributed(full(local_shape(*spec), value), spec);
+  return state;
+}
+
+void save_value(int ranks, const std::string& path, double value, std::int64_t elements = 64) {
+  on_ranks(ranks, [&](int) { save_checkpoint(path, state_of(ranks, value, elements)); });
+}
+
+/// The value of all elements; the test fails when they differ.
+double loaded_value(const std::string& path) {
+  const std::vector<double> values = to_doubles(CheckpointReader(path).read("x"));
+  REQUIRE(std::equal(values.begin() + 1, values.end(), values.begin()));
+  return values.front();
+}
+
+/// Files of this process cannot grow beyond `bytes` within the scope: what a full disk looks like
+/// to a program.
+class SmallFiles {
+ public:
+  explicit SmallFiles(rlim_t bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    handler_ = ::signal(SIGXFSZ, SIG_IGN);
+  }
+  SmallFiles(const SmallFiles&) = delete;
+  ~SmallFiles() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int) = nullptr;
+};
+
+using Json = nlohmann::json;
+
+}  // namespace
+
+TEST_CASE(
+    "a process that dies while it writes leaves the last good checkpoint; the next save "
+    "removes its rest") {
+  const Folder folder;
+  const std::string path = folder.at("step-00000001");
+  save_value(1, path, 1);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit none{0, 0};
+    ::setrlimit(RLIMIT_CORE, &none);
+    const rlimit limit{4096, 4096};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    ::signal(SIGXFSZ, SIG_DFL);  // the kernel kills the process in the middle of the file
+    save_value(1, path, 2, 100'000);
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFSIGNALED(status));
+  REQUIRE(folder.names().size() == 2);
+  CHECK(contains(folder.names()[1], "step-00000001.tmp-"));
+  CHECK(loaded_value(path) == 1);
+  CHECK(latest_checkpoint(folder.at("")) == path);
+  save_value(2, path, 3);
+  CHECK(folder.names() == std::vector<std::string>{"step-00000001"});
+  CHECK(loaded_value(path) == 3);
+}
+
+TEST_CASE("a full disk on one rank is one clear error on every rank, and nothing is left of it") {
+  const Folder folder;
+  const std::string path = folder.at("c");
+  save_value(3, path, 1);
+  // Only rank 1 is on the mesh of "large"; the others do not know of it.
+  const auto state_on = [](int rank) {
+    StateDict state = state_of(3, 2);
+    if (rank == 1) {
+      const auto layout = Layout::make(DeviceMesh::make({"a"}, {1}, {1}), {Shard(0)});
+      state.tensors["large"] =
+          make_distributed(full({5000}, 2), Spec::make(layout, {5000}, DType::f32));
+    }
+    return state;
+  };
+  std::atomic<int> told{0};
+  on_ranks(3, [&](int rank) {
+    std::optional<SmallFiles> limit;
+    if (rank == 0) {
+      limit.emplace(4096);
+    }
+    const std::string error = run_error([&] { save_checkpoint(path, state_on(rank)); });
+    if (contains(error, "rank-1.safetensors: writing failed (File too large)")) {
+      ++told;
+    }
+  });
+  CHECK(told == 3);
+  CHECK(folder.names() == std::vector<std::string>{"c"});
+  CHECK(loaded_value(path) == 1);
+  on_ranks(3, [&](int rank) { save_checkpoint(path, state_on(rank)); });
+  CHECK(loaded_value(path) == 2);
+  CHECK(CheckpointReader(path).info("large").shape == Dims{5000});
+}
+
+TEST_CASE("what the ranks save must fit together") {
+  const Folder folder;
+  const auto error_of = [&](int ranks, const std::function<StateDict(int)>& state) {
+    std::vector<std::string> errors(static_cast<std::size_t>(ranks));
+    on_ranks(ranks, [&](int rank) {
+      try {
+        save_checkpoint(folder.at("c"), state(rank));
+      } catch (const Error& error) {
+        errors[static_cast<std::size_t>(rank)] = error.what();
+      }
+    });
+    CHECK(folder.names().empty());
+    for (const std::string& error : errors) {
+      CHECK(error == errors[0]);
+    }
+    return errors[0];
+  };
+  CHECK(contains(error_of(2, [](int rank) { return state_of(2, 1, rank == 0 ? 8 : 10); }),
+                 "disagree about tensor 'x'"));
+  CHECK(contains(error_of(2, [](int rank) { return rank == 0 ? state_of(2, 1) : StateDict{}; }),
+                 "leave gaps"));
+  const auto partial = Layout::make(DeviceMesh::make({"a"}, {2}), {Partial()});
+  CHECK(contains(error_of(2,
+                          [&](int) {
+                            StateDict state;
+                            state.tensors["p"] =
+                                make_distributed(zeros({2}), Spec::make(partial, {2}, DType::f32));
+                            return state;
+                          }),
+                 "'p' is [Partial(sum)]"));
+  CHECK(contains(error_of(1,
+                          [](int) {
+                            StateDict state;
+                            state.tensors["m"] = empty({2}, DType::f32, meta);
+                            return state;
+                          }),
+                 "'m' has no bytes"));
+  CHECK(contains(error_of(1,
+                          [](int) {
+                            StateDict state;
+                            state.scalars["s"] = std::string("\xff");
+                            return state;
+                          }),
+                 "UTF-8"));
+}
+
+TEST_CASE("only what saves leave behind is removed, and never a save that is going on") {
+  const Folder folder;
+  folder.write("a.tmp-1/rank-0.safetensors", "half");
+  folder.write("a.tmp-2/rank-0.safetensors", "half");
+  folder.write("notes.tmp-x/thoughts.txt", "mine");
+  const int going_on = ::open(folder.at("a.tmp-2").c_str(), O_RDONLY | O_DIRECTORY);
+  REQUIRE(::flock(going_on, LOCK_EX) == 0);
+  save_value(1, folder.at("c"), 1);
+  ::close(going_on);
+  CHECK(folder.names() == std::vector<std::string>{"a.tmp-2", "c", "notes.tmp-x"});
+}
+
+TEST_CASE("a checkpoint takes the place of an older one, never of something else") {
+  const Folder folder;
+  save_value(2, folder.at("c"), 1);
+  save_value(1, folder.at("c/"), 2);
+  CHECK(loaded_value(folder.at("c")) == 2);
+  CHECK_FALSE(std::filesystem::exists(folder.at("c/rank-1.safetensors")));
+  folder.write("mine/thoughts.txt", "");
+  CHECK(contains(input_error([&] { save_value(2, folder.at("mine"), 1); }), "not a checkpoint"));
+  CHECK(folder.names() == std::vector<std::string>{"c", "mine"});
+  std::filesystem::create_directory(folder.at("fresh"));
+  save_value(1, folder.at("fresh"), 5);
+  CHECK(loaded_value(folder.at("fresh")) == 5);
+  on_ranks(1, [&](int) {
+    CHECK(contains(input_error([&] { save_checkpoint(folder.at("d"), {}, "[1"); }), "meta data"));
+  });
+}
+
+TEST_CASE("a damaged checkpoint is an error that names what is wrong") {
+  const Folder folder;
+  save_value(2, folder.at("c"), 1);
+  const std::string good = read_file(folder.at("c/checkpoint.json"));
+  const std::string data = read_file(folder.at("c/rank-1.safetensors"));
+  const auto fails = [&] { return input_error([&] { CheckpointReader{folder.at("c")}; }); };
+  REQUIRE(fails().empty());
+
+  CHECK(contains(input_error([&] { CheckpointReader{folder.at("none")}; }), "not a checkpoint"));
+  std::filesystem::remove(folder.at("c/rank-1.safetensors"));
+  CHECK(contains(fails(), "rank-1.safetensors"));
+  folder.write("c/rank-1.safetensors", data.substr(0, data.size() - 1));
+  CHECK(contains(fails(), "rank-1.safetensors"));
+  folder.write("c/rank-1.safetensors", read_file(folder.at("c/rank-0.safetensors")));
+  CHECK(contains(fails(), "does not hold 'x@32'"));
+  folder.write("c/rank-1.safetensors", data);
+  REQUIRE(fails().empty());
+
+  const auto with = [&](const std::function<void(Json&)>& change) {
+    Json index = Json::parse(good);
+    change(index);
+    folder.write("c/checkpoint.json", index.dump());
+    return fails();
+  };
+  const auto part = [](Json& index, int i) -> Json& { return index["tensors"]["x"]["parts"][i]; };
+  const auto tensor = [](Json& index) -> Json& { return index["tensors"]["x"]; };
+  CHECK(contains(with([](Json& i) { i["version"] = 2; }), "another version"));
+  CHECK(contains(with([](Json& i) { i.erase("tensors"); }), "no 'tensors'"));
+  CHECK(contains(with([](Json& i) { i["format"] = 1; }), "not the index"));
+  CHECK(contains(with([](Json& i) { i["files"]["../x"] = 1; }), "'../x'"));
+  CHECK(contains(with([](Json& i) { i["files"]["rank-0.safetensors"] = 1; }), "not the one"));
+  CHECK(contains(with([](Json& i) { i["scalars"]["s"] = Json::array(); }), "scalar 's'"));
+  CHECK(contains(with([&](Json& i) { part(i, 1)["offset"] = {16}; }), "overlap"));
+  CHECK(contains(with([&](Json& i) { part(i, 1)["offset"] = {33}; }), "within"));
+  CHECK(contains(with([&](Json& i) { part(i, 1)["offset"] = {-1}; }), "whole numbers"));
+  CHECK(contains(with([&](Json& i) { part(i, 1)["offset"] = {0, 0}; }), "within"));
+  CHECK(contains(with([&](Json& i) { part(i, 1)["file"] = "other"; }), "'other'"));
+  CHECK(contains(with([&](Json& i) { part(i, 1)["shape"] = {16}; }), "gaps"));
+  CHECK(contains(with([&](Json& i) { tensor(i)["parts"].erase(1); }), "gaps"));
+  CHECK(contains(with([&](Json& i) { tensor(i)["dtype"] = "f99"; }), "'f99'"));
+  CHECK(contains(with([&](Json& i) { tensor(i)["dtype"] = "i32"; }), "does not hold"));
+  CHECK(contains(with([&](Json& i) { tensor(i)["shape"] = {1LL << 62, 1LL << 62}; }), "2^63"));
+  folder.write("c/checkpoint.json", good.substr(0, good.size() / 2));
+  CHECK(contains(fails(), "not JSON"));
+}
