@@ -1,5 +1,5 @@
-// Every registered operator by its samples: results and gradients against PyTorch's, gradients
-// against finite differences, shapes on the meta device.
+// Every registered operator by its samples: results and gradients against PyTorch's, strided
+// operands, shapes on the meta device. What is missing is printed.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -87,7 +87,9 @@ TEST_CASE("samples and operators know each other") {
   std::cout << "samples: " << s.samples.size()
             << "\nsamples without an operator:" << joined(s.without_operator)
             << "\noperators without a sample:" << joined(s.without_sample) << "\n";
-  CHECK(s.samples.size() > 100);
+  CHECK(s.samples.size() > 600);
+  // These two are compositions of operators, not operators.
+  CHECK(s.without_operator == std::vector<std::string>{"matmul", "mse_loss"});
 }
 
 TEST_CASE("operators give PyTorch's results") {
