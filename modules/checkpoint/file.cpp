@@ -31,7 +31,7 @@ std::string reason() { return std::generic_category().message(errno); }
 }
 
 [[noreturn]] void cannot_write(const std::string& path, std::string_view step) {
-  fail(fmt::format("{}: {} failed ({})", path, step, reason()));
+  fail(fmt::format("{}: {} failed ({}); make room there or write elsewhere", path, step, reason()));
 }
 
 }  // namespace

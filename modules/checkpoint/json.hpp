@@ -39,6 +39,8 @@ inline ParsedJson parse_object(std::string_view text) {
     }
   } catch (const nlohmann::json::parse_error& error) {
     result.problem = "it is not JSON in UTF-8, see byte " + std::to_string(error.byte);
+  } catch (const nlohmann::json::exception&) {  // a number beyond every type's range
+    result.problem = "it is not JSON that can be held: a number is out of range";
   }
   return result;
 }

@@ -177,6 +177,7 @@ TEST_CASE("a hostile file is one clear error that names file and tensor") {
       {file_of("{\"\xff\":1}", 0), "UTF-8"},
       {file_of(std::string(100000, '['), 0), "not JSON"},
       {file_of(R"({"x":1})", 0), "needs dtype"},
+      {file_of(R"({"x":1e999})", 0), "out of range"},
       {file_of(one("F8", "[2]", "[0,8]"), 8), "not known"},
       {file_of(one("F32", "[3]", "[0,8]"), 8), "does not fill"},
       {file_of(one("F32", "[-2]", "[0,8]"), 8), "whole numbers"},
@@ -210,6 +211,35 @@ TEST_CASE("a hostile file is one clear error that names file and tensor") {
   truth.back() = 2;
   const SafetensorsFile file(folder.write("bool", truth));
   CHECK(contains(input_error([&] { file.read("t"); }), "'t'"));
+}
+
+TEST_CASE("no cut and no changed byte of a file does more than an error that names it") {
+  const Folder folder;
+  const auto tensors = one_of_each_type();
+  write_tensors(folder.at("good"), tensors, {{"format", "pt"}});
+  const std::string good = read_file(folder.at("good"));
+  const auto try_to_read = [&](const std::string& bytes) {
+    const std::string path = folder.write("bad", bytes);
+    const std::string error = input_error([&] {
+      const SafetensorsFile file(path);
+      for (const auto& [name, info] : file.tensors()) {
+        file.read(name);
+      }
+    });
+    return error.empty() || contains(error, path);
+  };
+  for (std::size_t cut = 0; cut < good.size(); cut += cut < 300 ? 1 : 23) {
+    const std::string path = folder.write("cut", good.substr(0, cut));
+    REQUIRE_FALSE(input_error([&] { SafetensorsFile{path}; }).empty());
+  }
+  const std::size_t data = good.rfind('}');
+  for (std::size_t at = 0; at <= data; ++at) {
+    for (const int mask : {0x01, 0x10, 0x80}) {
+      std::string bytes = good;
+      bytes[at] = static_cast<char>(bytes[at] ^ mask);
+      REQUIRE(try_to_read(bytes));
+    }
+  }
 }
 
 TEST_CASE("the writer holds its caller to what was announced") {
