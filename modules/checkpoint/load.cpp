@@ -106,6 +106,10 @@ class Comparison {
 
   void compare_tensors() {
     for (const auto& [name, tensor] : into_.tensors) {
+      if (!tensor) {
+        misfits_.push_back(fmt::format("'{}': there is no tensor to fill", name));
+        continue;
+      }
       const auto stored = from_.tensors().find(options_.prefix + name);
       if (stored == from_.tensors().end()) {
         if (!is_tied(tensor)) {
@@ -135,7 +139,8 @@ class Comparison {
 
   bool is_tied(const Tensor& tensor) const {
     return std::any_of(into_.tensors.begin(), into_.tensors.end(), [&](const auto& other) {
-      return from_.contains(options_.prefix + other.first) && share_memory(tensor, other.second);
+      return other.second && from_.contains(options_.prefix + other.first) &&
+             share_memory(tensor, other.second);
     });
   }
 

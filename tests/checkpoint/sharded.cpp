@@ -233,18 +233,21 @@ TEST_CASE(
   state.tensors["model.even"] = zeros({8, 5});
   state.tensors["model.uneven"] = zeros({7, 5}, DType::bf16);
   state.tensors["optimizer.step"] = zeros({}, DType::i32);
+  state.tensors["optimizer.mask"] = Tensor();
   state.scalars["step"] = std::int64_t{3};
   const std::string error = input_error([&] { load_state(reader, state); });
   INFO(error);
   for (const char* part :
        {"missing: model.new, step", "unexpected: model.few, model.six", "'model.even': shape",
-        "expected [8, 5], got [8, 4]", "'model.uneven': type", "'optimizer.step': type"}) {
+        "expected [8, 5], got [8, 4]", "'model.uneven': type", "'optimizer.step': type",
+        "'optimizer.mask': there is no tensor"}) {
     CHECK(contains(error, part));
   }
   CHECK(to_doubles(state.tensors.at("optimizer.one")) == std::vector<double>{0});
 
   state.tensors["model.even"] = zeros({8, 4});
   state.tensors.erase("optimizer.step");
+  state.tensors["optimizer.mask"] = zeros({5, 2}, DType::boolean);
   const LoadReport report = load_state(reader, state, {.strict = false, .cast = true});
   CHECK(report.missing == std::vector<std::string>{"model.new", "step"});
   CHECK(report.unexpected == std::vector<std::string>{"model.few", "model.six", "optimizer.step"});
