@@ -11,6 +11,8 @@ module;
 module tessera.nn;
 
 import tessera.base;
+import tessera.mesh;
+import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
@@ -75,6 +77,24 @@ Tensors LlamaAttention::forward(const Tensors& inputs) {
   }
   const Tensor attended = ops::causal_attention(q, k, v);
   return {(*o_)(ops::view(attended, {attended.size(0), attended.size(1), attended.size(2) * d}))};
+}
+
+void LlamaAttention::check_placements(std::span<const int> axes) const {
+  const std::pair<const Linear*, std::int64_t> projections[] = {
+      {q_.get(), shape_.heads}, {k_.get(), shape_.kv_heads}, {v_.get(), shape_.kv_heads}};
+  for (const auto& [projection, heads] : projections) {
+    const Layout& layout = projection->parameter("weight")->value.layout();
+    std::int64_t ways = 1;
+    for (const int axis : axes) {
+      ways *= layout.placement(axis).is_shard(0) ? layout.mesh().axis_size(axis) : 1;
+    }
+    if (heads % ways != 0) {
+      fail_input(
+          fmt::format("module '{}': its {} heads cannot be split over {} ranks; choose a mesh axis whose size divides "
+                      "model.heads ({}) and model.kv_heads ({})",
+                      projection->name(), heads, ways, shape_.heads, shape_.kv_heads));
+    }
+  }
 }
 
 LlamaMLP::LlamaMLP(const LlamaShape& shape) {

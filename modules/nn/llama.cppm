@@ -1,6 +1,7 @@
 module;
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 export module tessera.nn:llama;
@@ -50,6 +51,7 @@ class LlamaAttention : public Module {
   LlamaAttention(const LlamaShape& shape, int layer, KeyValueCache* const* cache);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
+  void check_placements(std::span<const int> axes) const override;
 
  private:
   LlamaShape shape_;

@@ -6,6 +6,7 @@ module;
 #include <functional>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -89,6 +90,8 @@ void Module::train(bool training) {
     child->train(training);
   }
 }
+
+void Module::check_placements(std::span<const int>) const {}
 
 void Module::add_parameter(std::string name, ParameterPointer parameter) {
   parameters_.emplace_back(std::move(name), std::move(parameter));

@@ -4,6 +4,7 @@ module;
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -85,16 +86,20 @@ std::string Options::text(const std::string& name, const std::string& otherwise)
   return parsed.get<std::string>();
 }
 
-Placement Options::placement(const std::string& name, Placement otherwise) {
+std::optional<Placement> Options::optional_placement(const std::string& name) {
   const std::string given = text(name, "");
   if (given.empty()) {
-    return otherwise;
+    return std::nullopt;
   }
   try {
     return parse_placement(given);
   } catch (const Error& error) {
     fail_input(fmt::format("{}: option '{}': {}", where_, name, error.what()));
   }
+}
+
+Placement Options::placement(const std::string& name, Placement otherwise) {
+  return optional_placement(name).value_or(otherwise);
 }
 
 void Options::finish() const {

@@ -1,6 +1,7 @@
 module;
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 export module tessera.parallel:options;
@@ -22,6 +23,7 @@ class Options {
   std::string text(const std::string& name, const std::string& otherwise);
   /// A placement as text: "Shard(1)", "Replicate".
   Placement placement(const std::string& name, Placement otherwise);
+  std::optional<Placement> optional_placement(const std::string& name);
 
   /// Error (input) when an option was given that no read asked for; the nearest known name is
   /// offered.

@@ -183,6 +183,15 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
     }
     summary_.push_back(std::move(row));
   }
+  std::vector<int> compute_axes;
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    if (!splitting.contains(axis)) {
+      compute_axes.push_back(axis);
+    }
+  }
+  for (const nn::Module* module : nn::all_modules(model)) {
+    module->check_placements(compute_axes);
+  }
 }
 
 ParallelPlan::~ParallelPlan() = default;

@@ -20,7 +20,7 @@ using namespace tessera::parallel;
 class ColwiseParallel final : public ParallelStyle {
  public:
   explicit ColwiseParallel(Options& options)
-      : input_(options.placement("input", Replicate())),
+      : input_(options.optional_placement("input")),
         output_(options.placement("output", Shard(-1))) {}
 
   StyleFacts facts() const override { return {}; }
@@ -36,12 +36,15 @@ class ColwiseParallel final : public ParallelStyle {
     for (const auto& [name, parameter] : module.parameters()) {
       target.place(*parameter, Shard(linear ? 0 : 1));
     }
-    redistribute_input(module, 0, target.axis, input_);
+    if (input_) {
+      redistribute_input(module, 0, target.axis, *input_);
+    }
+    redistribute_input(module, 0, target.axis, Replicate());
     redistribute_output(module, 0, target.axis, output_);
   }
 
  private:
-  Placement input_;
+  std::optional<Placement> input_;
   Placement output_;
 };
 

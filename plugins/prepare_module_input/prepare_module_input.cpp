@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 import tessera.base;
 import tessera.placement;
@@ -19,7 +20,8 @@ using namespace tessera::parallel;
 class PrepareModuleInput final : public ParallelStyle {
  public:
   explicit PrepareModuleInput(Options& options)
-      : input_(options.placement("input", Replicate())), position_(options.integer("position", 0)) {
+      : input_(options.optional_placement("input")),
+        desired_(options.placement("desired", Replicate())), position_(options.integer("position", 0)) {
     if (position_ < 0) {
       fail_input("PrepareModuleInput: option 'position' must not be negative");
     }
@@ -28,11 +30,16 @@ class PrepareModuleInput final : public ParallelStyle {
   StyleFacts facts() const override { return {}; }
 
   void apply(const StyleTarget& target) override {
-    redistribute_input(target.module, static_cast<std::size_t>(position_), target.axis, input_);
+    const auto position = static_cast<std::size_t>(position_);
+    if (input_) {
+      redistribute_input(target.module, position, target.axis, *input_);
+    }
+    redistribute_input(target.module, position, target.axis, desired_);
   }
 
  private:
-  Placement input_;
+  std::optional<Placement> input_;
+  Placement desired_;
   std::int64_t position_;
 };
 

@@ -1,9 +1,11 @@
 // RowwiseParallel: a linear layer split by its inputs (weight Shard(1)), an embedding by its rows
 // (Shard(0)). Each rank computes a term of the result; the terms are summed on the way out.
-// Options: input = "Shard(-1)" ("Replicate" for an embedding), output = "Replicate".
+// Options: input = how the input comes (default: as it is; it is then brought to Shard(-1), an embedding's to
+// Replicate), output = "Replicate".
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 import tessera.base;
 import tessera.placement;
@@ -19,8 +21,7 @@ using namespace tessera::parallel;
 class RowwiseParallel final : public ParallelStyle {
  public:
   explicit RowwiseParallel(Options& options)
-      : input_(options.placement("input", Shard(-1))),
-        embedding_input_(options.placement("input", Replicate())),
+      : input_(options.optional_placement("input")),
         output_(options.placement("output", Replicate())) {}
 
   StyleFacts facts() const override { return {}; }
@@ -34,13 +35,15 @@ class RowwiseParallel final : public ParallelStyle {
     }
     const bool linear = module.kind() == "Linear";
     target.place(*module.parameter("weight"), Shard(linear ? 1 : 0));
-    redistribute_input(module, 0, target.axis, linear ? input_ : embedding_input_);
+    if (input_) {
+      redistribute_input(module, 0, target.axis, *input_);
+    }
+    redistribute_input(module, 0, target.axis, linear ? Shard(-1) : Replicate());
     redistribute_output(module, 0, target.axis, output_);
   }
 
  private:
-  Placement input_;
-  Placement embedding_input_;
+  std::optional<Placement> input_;
   Placement output_;
 };
 

@@ -2,6 +2,7 @@
 // of the sequence. Its parameters stay Replicate; their gradients come out Partial and are summed
 // at the end of the step. Options: input = "Shard(1)", output = "Shard(1)".
 #include <memory>
+#include <optional>
 
 import tessera.base;
 import tessera.placement;
@@ -17,18 +18,23 @@ using namespace tessera::parallel;
 class SequenceParallel final : public ParallelStyle {
  public:
   explicit SequenceParallel(Options& options)
-      : input_(options.placement("input", Shard(1))),
-        output_(options.placement("output", input_)) {}
+      : input_(options.optional_placement("input")),
+        desired_(options.placement("desired", Shard(1))),
+        output_(options.placement("output", desired_)) {}
 
   StyleFacts facts() const override { return {}; }
 
   void apply(const StyleTarget& target) override {
-    redistribute_input(target.module, 0, target.axis, input_);
+    if (input_) {
+      redistribute_input(target.module, 0, target.axis, *input_);
+    }
+    redistribute_input(target.module, 0, target.axis, desired_);
     redistribute_output(target.module, 0, target.axis, output_);
   }
 
  private:
-  Placement input_;
+  std::optional<Placement> input_;
+  Placement desired_;
   Placement output_;
 };
 
