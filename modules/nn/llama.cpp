@@ -90,7 +90,8 @@ void LlamaAttention::check_placements(std::span<const int> axes) const {
     }
     if (heads % ways != 0) {
       fail_input(
-          fmt::format("module '{}': its {} heads cannot be split over {} ranks; choose a mesh axis whose size divides "
+          fmt::format("module '{}': its {} heads cannot be split over {} ranks; choose a mesh axis "
+                      "whose size divides "
                       "model.heads ({}) and model.kv_heads ({})",
                       projection->name(), heads, ways, shape_.heads, shape_.kv_heads));
     }

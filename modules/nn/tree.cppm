@@ -84,8 +84,9 @@ class Module {
   /// The hook runs before those that are there (an outer style around inner ones).
   void add_outer_pre_hook(ForwardPreHook hook);
 
-  /// Called when all styles have placed the parameters; `axes` are the mesh axes along which the ranks share the work on
-  /// one part of the batch. Errors (input): placements with which forward would be wrong (heads that do not divide).
+  /// Called when all styles have placed the parameters; `axes` are the mesh axes along which the
+  /// ranks share the work on one part of the batch. Errors (input): placements with which forward
+  /// would be wrong (heads that do not divide).
   virtual void check_placements(std::span<const int> axes) const;
 
   /// Whether dropout acts; for this module and all below.

@@ -67,7 +67,8 @@ std::vector<nn::Module*> matched_modules(nn::Module& model, const StyleEntry& en
     return module->name().empty() ? -1
                                   : std::count(module->name().begin(), module->name().end(), '.');
   };
-  std::map<long, std::vector<nn::Module*>, std::greater<>> by_depth;  // the order of the tree within a depth
+  std::map<long, std::vector<nn::Module*>, std::greater<>>
+      by_depth;  // the order of the tree within a depth
   for (nn::Module* module : ordered) {
     by_depth[depth(module)].push_back(module);
   }

@@ -21,7 +21,8 @@ class PrepareModuleInput final : public ParallelStyle {
  public:
   explicit PrepareModuleInput(Options& options)
       : input_(options.optional_placement("input")),
-        desired_(options.placement("desired", Replicate())), position_(options.integer("position", 0)) {
+        desired_(options.placement("desired", Replicate())),
+        position_(options.integer("position", 0)) {
     if (position_ < 0) {
       fail_input("PrepareModuleInput: option 'position' must not be negative");
     }

@@ -1,0 +1,89 @@
+#include "training/setup.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::app {
+
+std::shared_ptr<nn::LlamaForCausalLM> make_model(const LlamaConfig& shape, double dropout) {
+  nn::LlamaShape s;
+  s.vocab = shape.vocab;
+  s.dim = shape.dim;
+  s.layers = shape.layers;
+  s.heads = shape.heads;
+  s.kv_heads = shape.kv_heads;
+  s.head_dim = shape.head_dim;
+  s.ffn_dim = shape.ffn_dim;
+  s.rope_theta = shape.rope_theta;
+  s.norm_eps = shape.norm_eps;
+  s.tie_embeddings = shape.tie_embeddings;
+  s.dropout = dropout;
+  return std::make_shared<nn::LlamaForCausalLM>(s);
+}
+
+DeviceMesh make_mesh(const Config& config) {
+  if (config.mesh.axes.empty()) {
+    return DeviceMesh::make({"rank"}, {1});
+  }
+  return DeviceMesh::make(config.mesh.axes, Dims(config.mesh.shape));
+}
+
+std::vector<parallel::StyleEntry> style_entries(const Config& config) {
+  std::vector<parallel::StyleEntry> entries;
+  for (const StyleConfig& style : config.parallel) {
+    entries.push_back({style.style, style.axis, style.on, style.options.text, style.where});
+  }
+  return entries;
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
+                                                 std::vector<nn::ParameterPointer> parameters) {
+  const optim::Decay decay = config.decay == "all" ? optim::Decay::all : optim::Decay::matrices;
+  if (config.name == "sgd") {
+    return optim::sgd(std::move(parameters), {.momentum = config.momentum,
+                                              .weight_decay = config.weight_decay,
+                                              .nesterov = config.nesterov,
+                                              .decay = decay});
+  }
+  return optim::adamw(std::move(parameters), {.beta1 = config.betas[0],
+                                              .beta2 = config.betas[1],
+                                              .eps = config.eps,
+                                              .weight_decay = config.weight_decay,
+                                              .decay = decay});
+}
+
+double step_flops(const LlamaConfig& shape, std::int64_t batch, std::int64_t seq_len) {
+  const auto tokens = static_cast<double>(batch * seq_len);
+  const auto embedding = static_cast<double>(shape.vocab * shape.dim);
+  // Tied embeddings are counted once among the parameters, and are a product at the head all the same.
+  const double products = static_cast<double>(shape.parameters()) - (shape.tie_embeddings ? 0 : embedding);
+  const auto attention = static_cast<double>(shape.layers * shape.heads * shape.head_dim * seq_len);
+  return 6 * products * tokens + 6 * attention * tokens;
+}
+
+std::string hugging_face_config(const LlamaConfig& shape) {
+  const nlohmann::ordered_json json = {{"architectures", {"LlamaForCausalLM"}},
+                                       {"model_type", "llama"},
+                                       {"vocab_size", shape.vocab},
+                                       {"hidden_size", shape.dim},
+                                       {"intermediate_size", shape.ffn_dim},
+                                       {"num_hidden_layers", shape.layers},
+                                       {"num_attention_heads", shape.heads},
+                                       {"num_key_value_heads", shape.kv_heads},
+                                       {"head_dim", shape.head_dim},
+                                       {"rms_norm_eps", shape.norm_eps},
+                                       {"rope_theta", shape.rope_theta},
+                                       {"tie_word_embeddings", shape.tie_embeddings},
+                                       {"hidden_act", "silu"},
+                                       {"attention_bias", false},
+                                       {"mlp_bias", false},
+                                       {"initializer_range", 0.02},
+                                       {"torch_dtype", "float32"}};
+  return json.dump(2);
+}
+
+}  // namespace tessera::app

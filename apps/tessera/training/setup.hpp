@@ -1,0 +1,37 @@
+// From a config to the library's objects; what every rank and the check before the launch share.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/config.hpp"
+#include "llama_config.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+
+namespace tessera::app {
+
+/// A Llama on the meta device.
+std::shared_ptr<nn::LlamaForCausalLM> make_model(const LlamaConfig& shape, double dropout);
+
+/// The config's mesh; one axis "rank" of size 1 where it has none.
+DeviceMesh make_mesh(const Config& config);
+
+std::vector<parallel::StyleEntry> style_entries(const Config& config);
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
+                                                 std::vector<nn::ParameterPointer> parameters);
+
+/// Floating-point operations of one step's products, forward and backward: 6 for each weight of a product and token,
+/// and causal attention counted half.
+double step_flops(const LlamaConfig& shape, std::int64_t batch, std::int64_t seq_len);
+
+/// The shape as a JSON object in Hugging Face's words, for checkpoints and exports.
+std::string hugging_face_config(const LlamaConfig& shape);
+
+}  // namespace tessera::app

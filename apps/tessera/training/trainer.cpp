@@ -1,0 +1,205 @@
+#include "training/trainer.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "schedule.hpp"
+#include "table.hpp"
+
+import tessera.base;
+import tessera.placement;
+import tessera.autograd;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.checkpoint;
+
+namespace tessera::app {
+namespace {
+
+Tensor row_tensor(const std::vector<std::int64_t>& values, std::int64_t rows, std::int64_t columns) {
+  return from_values(std::span<const std::int64_t>(values), {rows, columns});
+}
+
+}  // namespace
+
+Trainer::Trainer(const Run& run) : run_(run), mesh_(make_mesh(run.config)) {
+  set_seed(static_cast<std::uint64_t>(run.config.train.seed));
+  model_ = make_model(run.shape, run.config.model.dropout);
+  plan_ = std::make_unique<parallel::ParallelPlan>(*model_, mesh_, style_entries(run.config), plugin::host());
+  plan_->materialize();
+  if (run.config.model.from.empty()) {
+    nn::initialize(*model_);
+  } else {
+    StateDict weights;
+    for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
+      weights.tensors.emplace(name, parameter->value);
+    }
+    load_weights(SafetensorsFolder(run.config.model.from), weights);
+  }
+  model_->set_activation_checkpointing(run.config.train.activation_checkpointing);
+  parameters_ = nn::all_parameters(*model_);
+  optimizer_ = make_optimizer(run.config.optimizer, parameters_);
+}
+
+Tensor Trainer::loss_of(const Batch& batch, std::int64_t tokens) {
+  const Layout layout = plan_->batch_layout();
+  const Dims shape = {batch.rows * plan_->batch_parts(), batch.seq_len};
+  const Tensor inputs = from_local(row_tensor(batch.inputs, batch.rows, batch.seq_len), layout, shape);
+  const Tensor targets = from_local(row_tensor(batch.targets, batch.rows, batch.seq_len), layout, shape);
+  const Tensor logits = (*model_)(inputs);
+  const Tensor rows = ops::view(logits, {shape.product(), logits.size(2)});
+  return ops::mul_scalar(ops::cross_entropy(rows, ops::view(targets, {shape.product()})),
+                         1.0 / static_cast<double>(tokens));
+}
+
+double Trainer::total(const Tensor& loss) const {
+  const NoGrad no_grad;
+  return redistribute(loss, Layout::replicated(mesh_)).local().item();
+}
+
+StepResult Trainer::step() {
+  const TrainConfig& train = run_.config.train;
+  const std::int64_t part_rows = train.batch / plan_->batch_parts();
+  const std::int64_t micro_rows = train.micro_batch > 0 ? train.micro_batch : part_rows;
+  const std::int64_t first = plan_->batch_part() * part_rows;
+  const MemoryScope scope(MemoryCategory::activation);
+  Tensor loss;
+  for (std::int64_t row = 0; row < part_rows; row += micro_rows) {
+    const parallel::GradientSyncScope sync(row + micro_rows >= part_rows);
+    const Tensor part =
+        loss_of(run_.data->rows(done_, first + row, micro_rows), train.batch * run_.config.data.seq_len);
+    backward(part);
+    const NoGrad no_grad;
+    const Tensor value = detached(part);
+    loss = loss ? ops::add(loss, value) : value;
+  }
+  StepResult result;
+  result.loss = total(loss);
+  finisher_.finish(parameters_);
+  result.grad_norm = optim::global_gradient_norm(parameters_);
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
+    fail(fmt::format("train: step {}: the loss is {} and the gradient norm {}; a smaller optimizer.lr or a longer "
+                     "optimizer.warmup may help (the last checkpoint is good)",
+                     done_ + 1, result.loss, result.grad_norm));
+  }
+  result.lr = learning_rate(run_.config.optimizer, train.steps, done_);
+  plan_->before_optimizer();
+  optimizer_->step(result.lr, optim::clip_factor(result.grad_norm, train.clip_grad_norm));
+  optimizer_->zero_grad();
+  ++done_;
+  return result;
+}
+
+std::optional<double> Trainer::validate() {
+  const std::int64_t batches = run_.data->validation_batches();
+  if (batches == 0) {
+    return std::nullopt;
+  }
+  const NoGrad no_grad;
+  const TrainConfig& train = run_.config.train;
+  const std::int64_t part_rows = train.batch / plan_->batch_parts();
+  const std::int64_t micro_rows = train.micro_batch > 0 ? train.micro_batch : part_rows;
+  const std::int64_t first = plan_->batch_part() * part_rows;
+  model_->train(false);
+  Tensor loss;
+  for (std::int64_t b = 0; b < batches; ++b) {
+    for (std::int64_t row = 0; row < part_rows; row += micro_rows) {
+      const Tensor part = loss_of(run_.data->validation_rows(b, first + row, micro_rows),
+                                  batches * train.batch * run_.config.data.seq_len);
+      loss = loss ? ops::add(loss, part) : part;
+    }
+  }
+  model_->train(true);
+  return total(loss);
+}
+
+StateDict Trainer::state() const {
+  StateDict all;
+  StateDict weights;
+  for (const nn::ParameterPointer& parameter : parameters_) {
+    weights.tensors.emplace(parameter->name, parameter->value);
+  }
+  all.merge("model", weights);
+  all.merge("optimizer", optimizer_->state());
+  StateDict progress;
+  progress.scalars["step"] = done_;
+  for (const auto& [name, stream] : random_state()) {
+    progress.scalars["random." + name + ".seed"] = static_cast<std::int64_t>(stream.seed);
+    progress.scalars["random." + name + ".stream"] = static_cast<std::int64_t>(stream.stream);
+    progress.scalars["random." + name + ".offset"] = static_cast<std::int64_t>(stream.offset);
+  }
+  all.merge("progress", progress);
+  return all;
+}
+
+void Trainer::save(const std::string& checkpoint) {
+  optimizer_->prepare_state();
+  const std::string meta = fmt::format(R"({{"config": {}, "model": {}}})", to_json(run_.config),
+                                       hugging_face_config(run_.shape));
+  save_checkpoint(checkpoint, state(), meta);
+}
+
+void Trainer::resume(const std::string& checkpoint) {
+  optimizer_->prepare_state();
+  const CheckpointReader reader(checkpoint);
+  StateDict all = state();
+  // Which random streams exist is the checkpoint's to say.
+  LoadOptions options;
+  load_state(reader, all, options);
+  optimizer_->load_scalars(all.part("optimizer"));
+  const StateDict progress = all.part("progress");
+  done_ = std::get<std::int64_t>(progress.scalars.at("step"));
+  std::map<std::string, RandomStream> streams;
+  for (const auto& [key, value] : progress.part("random").scalars) {
+    const std::size_t dot = key.rfind('.');
+    RandomStream& stream = streams[key.substr(0, dot)];
+    const auto number = static_cast<std::uint64_t>(std::get<std::int64_t>(value));
+    const std::string field = key.substr(dot + 1);
+    (field == "seed" ? stream.seed : field == "stream" ? stream.stream : stream.offset) = number;
+  }
+  set_random_state(streams);
+}
+
+std::int64_t Trainer::state_bytes() const {
+  std::int64_t bytes = 0;
+  const std::int64_t copies = run_.config.optimizer.name == "sgd" ? (run_.config.optimizer.momentum > 0 ? 3 : 2) : 4;
+  for (const nn::ParameterPointer& parameter : parameters_) {
+    const Tensor& value = parameter->value;
+    bytes += local_shape(*value.spec()).product() * static_cast<std::int64_t>(size_of(value.dtype())) * copies;
+  }
+  return bytes;
+}
+
+std::vector<std::vector<std::string>> check_plan(const Run& run) {
+  const auto model = make_model(run.shape, run.config.model.dropout);
+  const DeviceMesh mesh = make_mesh(run.config);
+  const parallel::ParallelPlan plan(*model, mesh, style_entries(run.config), plugin::host());
+  check_batch_division(run.config, plan.batch_parts());
+  std::int64_t local = 0;
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(*model)) {
+    local += local_shape(*parameter->value.spec()).product() *
+             static_cast<std::int64_t>(size_of(parameter->value.dtype()));
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const parallel::StyleSummary& style : plan.summary()) {
+    rows.push_back({"style", fmt::format("{} on '{}': {} modules, {} parameters", style.style, style.axis, style.modules,
+                                         format_count(static_cast<double>(style.parameters)))});
+  }
+  rows.push_back({"memory", fmt::format("{} of parameters a rank, {} with gradients and optimizer state",
+                                        format_bytes(static_cast<std::uint64_t>(local)),
+                                        format_bytes(static_cast<std::uint64_t>(
+                                            local * (run.config.optimizer.name == "sgd" ? 2 : 4))))});
+  return rows;
+}
+
+}  // namespace tessera::app

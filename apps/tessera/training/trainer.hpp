@@ -1,0 +1,76 @@
+// One rank's part of a run.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/config.hpp"
+#include "data/dataset.hpp"
+#include "llama_config.hpp"
+#include "training/setup.hpp"
+
+import tessera.tensor;
+import tessera.collective;
+import tessera.plugin;
+
+namespace tessera::app {
+
+/// What all ranks agree on before they start.
+struct Run {
+  Config config;
+  LlamaConfig shape;
+  std::shared_ptr<const Dataset> data;
+};
+
+/// What a step gives.
+struct StepResult {
+  double loss = 0;       // mean over the step's tokens of the whole mesh, before the update
+  double grad_norm = 0;  // of the whole model, before clipping
+  double lr = 0;
+};
+
+/// Model, plan, optimizer and random streams of one rank. Every method is called by all ranks together.
+class Trainer {
+ public:
+  /// Builds on the meta device, applies the styles, gives parameters their memory and fills them: from `model.from`, or
+  /// freshly. Errors (input): all that the parallel plan refuses.
+  explicit Trainer(const Run& run);
+
+  /// Restores everything that a step depends on. Errors (input): another model.
+  void resume(const std::string& checkpoint);
+  void save(const std::string& checkpoint);
+
+  /// Step number done() (counted from 0).
+  StepResult step();
+  /// The mean loss over the validation batches; nothing when there are none.
+  std::optional<double> validate();
+
+  std::int64_t done() const { return done_; }
+  const parallel::ParallelPlan& plan() const { return *plan_; }
+  nn::LlamaForCausalLM& model() { return *model_; }
+  /// Bytes of parameters, gradients and optimizer state that this rank will hold.
+  std::int64_t state_bytes() const;
+
+ private:
+  /// The SUM of the losses of this rank's rows divided by `tokens`: Partial along the axes that split the batch.
+  Tensor loss_of(const Batch& batch, std::int64_t tokens);
+  double total(const Tensor& loss) const;
+  StateDict state() const;
+
+  const Run& run_;
+  DeviceMesh mesh_;
+  std::shared_ptr<nn::LlamaForCausalLM> model_;
+  std::unique_ptr<parallel::ParallelPlan> plan_;
+  std::vector<nn::ParameterPointer> parameters_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  parallel::GradientFinisher finisher_;
+  std::int64_t done_ = 0;
+};
+
+/// Checks without any communication what only the whole plan shows: styles, patterns, placements, the batch's division.
+/// Returns the rows that the styles add to the table before the first step.
+std::vector<std::vector<std::string>> check_plan(const Run& run);
+
+}  // namespace tessera::app
