@@ -48,10 +48,6 @@ TableRows plan_rows(const Config& config, const LlamaConfig& shape, const Datase
                    shape.dim, shape.layers, shape.heads, shape.kv_heads, shape.ffn_dim,
                    shape.vocab)},
       {"mesh", mesh_text(config.mesh)}};
-  for (const StyleConfig& style : config.parallel) {
-    rows.push_back(
-        {"style", fmt::format("{} along {} on {}", style.style, style.axis, join_words(style.on))});
-  }
   rows.push_back({"data", fmt::format("{} file{}, {} tokens to train on, {} windows of {}, {}",
                                       data.files(), data.files() == 1 ? "" : "s",
                                       format_count(static_cast<double>(data.training_tokens())),

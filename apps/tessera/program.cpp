@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <functional>
@@ -47,6 +48,8 @@ class CommandLine {
     app_.require_subcommand(1);
     app_.set_help_flag("--help,-h", "Print this help and exit");
     add_train();
+    add_generate();
+    add_checkpoint();
     add("doctor", "Show what this machine has and what limits what", [] { return run_doctor(); });
     add("keys", "Print every key of the config with type, default and meaning (Markdown)",
         [] { return run_keys(); });
@@ -87,12 +90,44 @@ class CommandLine {
         ->expected(1)
         ->take_all()
         ->allow_extra_args(false);
-    command->add_flag("--dry-run", train_.dry_run, "Check everything, print the plan and stop")
-        ->required();
+    command->add_flag("--dry-run", train_.dry_run, "Check everything, print the plan and stop");
+  }
+
+  void add_generate() {
+    CLI::App* command = add("generate", "Continue a text with a trained model",
+                            [this] { return run_generate(generate_); });
+    command->add_option("CHECKPOINT", generate_.checkpoint, "A checkpoint's folder")->required();
+    command->add_option("--prompt", generate_.prompt, "The text to continue")->required();
+    GenerationOptions& o = generate_.options;
+    command->add_option("--tokens", o.tokens, "How many tokens to make")
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
+        ->capture_default_str();
+    command->add_option("--temperature", o.temperature, "0 takes the likeliest token always")
+        ->check(CLI::Range(0.0, 100.0))
+        ->capture_default_str();
+    command->add_option("--top-k", o.top_k, "Choose among the K likeliest; 0: among all")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
+    command->add_option("--seed", o.seed, "Of the random choice")->capture_default_str();
+  }
+
+  void add_checkpoint() {
+    CLI::App* command = app_.add_subcommand("checkpoint", "Look at a checkpoint, or export it");
+    command->require_subcommand(1);
+    CLI::App* info = command->add_subcommand("info", "Print what a checkpoint holds");
+    info->add_option("PATH", checkpoint_, "A checkpoint's folder")->required();
+    info->callback([this] { chosen = [this] { return run_checkpoint_info(checkpoint_); }; });
+    CLI::App* out = command->add_subcommand("export", "Write config.json and model.safetensors as transformers reads them");
+    out->add_option("PATH", checkpoint_, "A checkpoint's folder")->required();
+    out->add_option("--to", folder_, "The folder to write")->required();
+    out->callback([this] { chosen = [this] { return run_checkpoint_export(checkpoint_, folder_); }; });
   }
 
   CLI::App app_{"Tessera trains models that are spread over a mesh of ranks.", "tessera"};
   TrainArguments train_;
+  GenerateArguments generate_;
+  std::string checkpoint_;
+  std::string folder_;
 };
 
 }  // namespace

@@ -18,3 +18,4 @@ export import :collective;  // local collectives as operators: all_gather, reduc
                             // all_reduce...
 export import :operands;    // what the slices share: broadcasting, dims, types
 export import :rules;       // words in which placement rules are written
+export import :compute;     // threads of a rank, and what a product can reach here

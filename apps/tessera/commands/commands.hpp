@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "generation/generate.hpp"
+
 namespace tessera::app {
 
 struct TrainArguments {
@@ -12,6 +14,17 @@ struct TrainArguments {
   bool dry_run = false;
 };
 int run_train(const TrainArguments& arguments);
+
+struct GenerateArguments {
+  std::string checkpoint;
+  std::string prompt;
+  GenerationOptions options;
+};
+int run_generate(const GenerateArguments& arguments);
+
+int run_checkpoint_info(const std::string& path);
+/// Writes config.json and model.safetensors as transformers reads them.
+int run_checkpoint_export(const std::string& path, const std::string& folder);
 
 int run_doctor();
 

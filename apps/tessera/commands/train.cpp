@@ -1,43 +1,254 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "commands/commands.hpp"
 #include "config/config.hpp"
 #include "data/dataset.hpp"
 #include "data/tokenizer.hpp"
+#include "generation/generate.hpp"
+#include "machine.hpp"
+#include "metrics.hpp"
 #include "plan_table.hpp"
+#include "progress.hpp"
 #include "table.hpp"
+#include "training/trainer.hpp"
 
 import tessera.base;
+import tessera.mesh;
+import tessera.plugin;
+import tessera.collective;
+import tessera.ops;
+import tessera.checkpoint;
 
 namespace tessera::app {
 namespace {
 
-void check_plugin_paths(const std::vector<std::string>& paths) {
-  for (const std::string& path : paths) {
+constexpr int interrupted = 130;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void configure_plugins(const Config& config, const TrainArguments& arguments) {
+  std::vector<std::string> paths = arguments.plugins;
+  paths.insert(paths.end(), config.plugins.paths.begin(), config.plugins.paths.end());
+  for (std::string& path : paths) {
     if (!std::filesystem::exists(path)) {
       fail_input(fmt::format("plugin {}: there is no such file or folder", path));
     }
+    path = std::filesystem::absolute(path).string();
   }
+  plugin::configure_host({.paths = paths});
+}
+
+/// The checkpoint to go on from; nothing for a fresh run.
+std::optional<std::string> checkpoint_to_resume(const Config& config) {
+  const std::string& resume = config.checkpoint.resume;
+  if (resume == "never" || (resume == "auto" && config.checkpoint.folder.empty())) {
+    return std::nullopt;
+  }
+  if (resume == "auto") {
+    return latest_checkpoint(config.checkpoint.folder);
+  }
+  CheckpointReader check(resume);  // before the ranks start
+  return resume;
+}
+
+/// All ranks must have loaded the same plugins: compared before any other collective.
+void compare_plugins(collective::World& world) {
+  const auto mine = static_cast<std::int64_t>(plugin::host().loaded_hash());
+  std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
+  world.everyone().all_gather(&mine, all.data(), 1, DType::i64);
+  const auto other = std::ranges::find_if(all, [&](std::int64_t hash) { return hash != mine; });
+  if (other != all.end()) {
+    std::string names;
+    for (const plugin::LoadedPlugin& p : plugin::host().loaded()) {
+      names += fmt::format(" {} {} ({}, {});", p.name, p.version, p.digest, p.file);
+    }
+    fail_input(fmt::format("plugins: rank {} and rank {} have loaded different ones; this rank has:{} install the same "
+                           "files for all ranks",
+                           world.rank(), other - all.begin(), names));
+  }
+}
+
+/// Whether any rank has been asked to stop; the same answer on all of them.
+bool agreed_interrupt(collective::World& world) {
+  std::int32_t asked = world.interrupt_requested() ? 1 : 0;
+  world.everyone().all_reduce(&asked, &asked, 1, DType::i32, ReduceOp::max);
+  return asked != 0;
+}
+
+/// What a rank does.
+class RankRun {
+ public:
+  RankRun(const Run& run, const std::optional<std::string>& resume, collective::World& world)
+      : run_(run), world_(world) {
+    set_current_rank(world.rank());
+    set_log_rank(world.rank());
+    const auto threads = run.config.train.threads;
+    ops::set_threads(threads > 0 ? static_cast<int>(threads) : std::max(1, available_cores() / world.size()));
+    world.set_progress(-1, "setting up");
+    compare_plugins(world);
+    trainer_ = std::make_unique<Trainer>(run);
+    if (resume) {
+      trainer_->resume(*resume);
+    }
+    if (world.rank() == 0) {
+      if (!run.config.log.metrics.empty()) {
+        metrics_ = std::make_unique<MetricsWriter>(run.config.log.metrics, trainer_->done());
+      }
+      progress_ = std::make_unique<Progress>(trainer_->done(), run.config.train.steps, run.config.log.every);
+      if (resume) {
+        progress_->note(fmt::format("resumed after step {} from {}", trainer_->done(), *resume));
+      }
+    }
+    world.everyone().barrier();
+    const double mine = ops::measure_gemm(0.02);
+    double ceiling = 0;
+    world.everyone().all_reduce(&mine, &ceiling, 1, DType::f64);
+    ceiling_ = ceiling * std::min(1.0, static_cast<double>(available_cores()) / (world.size() * ops::threads()));
+  }
+
+  int operator()() {
+    const TrainConfig& train = run_.config.train;
+    while (trainer_->done() < train.steps) {
+      world_.set_progress(trainer_->done() + 1, "training");
+      one_step();
+      const std::int64_t every = run_.config.checkpoint.every;
+      const bool stop = agreed_interrupt(world_);
+      if (stop || trainer_->done() == train.steps || (every > 0 && trainer_->done() % every == 0)) {
+        save();
+      }
+      if (stop) {
+        note(fmt::format("interrupted after step {}; run the same command again to go on", trainer_->done()));
+        return interrupted;
+      }
+    }
+    if (progress_) {
+      progress_->finish();
+    }
+    return 0;
+  }
+
+ private:
+  void one_step() {
+    const Config& config = run_.config;
+    const auto start = std::chrono::steady_clock::now();
+    const StepResult result = trainer_->step();
+    const double seconds = seconds_since(start);
+    StepMetrics metrics;
+    metrics.step = trainer_->done();
+    metrics.loss = result.loss;
+    metrics.grad_norm = result.grad_norm;
+    metrics.lr = result.lr;
+    metrics.seconds = seconds;
+    metrics.tokens_per_second = static_cast<double>(config.train.batch * config.data.seq_len) / seconds;
+    metrics.memory_bytes = process_memory().resident;
+    const std::int64_t every = config.data.validate_every;
+    if (trainer_->done() == config.train.steps || (every > 0 && trainer_->done() % every == 0)) {
+      metrics.validation_loss = trainer_->validate();
+    }
+    if (progress_) {
+      if (metrics_) {
+        metrics_->write(metrics);
+      }
+      const double flops = step_flops(run_.shape, config.train.batch, config.data.seq_len);
+      progress_->step(metrics, flops / seconds / ceiling_);
+    }
+  }
+
+  void save() {
+    const CheckpointConfig& config = run_.config.checkpoint;
+    if (config.folder.empty()) {
+      return;
+    }
+    const std::string folder = checkpoint_folder(config.folder, trainer_->done());
+    world_.set_progress(trainer_->done(), "saving a checkpoint");
+    trainer_->save(folder);
+    if (world_.rank() == 0 && config.keep > 0) {
+      prune_checkpoints(config.folder, static_cast<int>(config.keep));
+    }
+    note("checkpoint saved: " + folder);
+  }
+
+  void note(const std::string& text) {
+    if (progress_) {
+      progress_->note(text);
+    }
+  }
+
+  const Run& run_;
+  collective::World& world_;
+  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<MetricsWriter> metrics_;
+  std::unique_ptr<Progress> progress_;
+  double ceiling_ = 1;
+};
+
+void print_ending(const Run& run) {
+  const Config& config = run.config;
+  if (config.checkpoint.folder.empty()) {
+    return;
+  }
+  const std::string checkpoint = checkpoint_folder(config.checkpoint.folder, config.train.steps);
+  if (config.log.sample > 0 && config.data.tokens.empty()) {
+    const GenerationOptions options{.tokens = config.log.sample, .temperature = 0.7, .top_k = 20, .seed = 1};
+    fmt::print("\nA sample of {} bytes:\n\n{}{}\n", config.log.sample, config.log.sample_prompt,
+               generate_text(checkpoint, config.log.sample_prompt, options));
+  }
+  fmt::print("\ncheckpoint  {}\n", checkpoint);
+  if (!config.log.metrics.empty()) {
+    fmt::print("metrics     {}\n", config.log.metrics);
+  }
+  if (config.data.tokens.empty()) {
+    fmt::print("try next    tessera generate {} --prompt \"The \"\n", checkpoint);
+  }
+  fmt::print("            tessera checkpoint export {} --to FOLDER\n", checkpoint);
 }
 
 }  // namespace
 
 int run_train(const TrainArguments& arguments) {
-  const Config config = load_config(arguments.config, arguments.overrides);
-  check_plugin_paths(config.plugins.paths);
-  check_plugin_paths(arguments.plugins);
-  const bool ready_tokens = !config.data.tokens.empty();
-  const std::int64_t vocab = ready_tokens ? 0 : make_tokenizer(config.data.tokenizer)->vocab();
-  const LlamaConfig shape = model_shape(config, vocab);
-  const Dataset data(config, shape.vocab);
-  data.check_all();
-  const std::string text = format_table(plan_rows(config, shape, data));
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  return 0;
+  Run run;
+  run.config = load_config(arguments.config, arguments.overrides);
+  configure_plugins(run.config, arguments);
+  const bool ready_tokens = !run.config.data.tokens.empty();
+  const std::int64_t vocab = ready_tokens ? 0 : make_tokenizer(run.config.data.tokenizer)->vocab();
+  run.shape = model_shape(run.config, vocab);
+  const auto data = std::make_shared<Dataset>(run.config, run.shape.vocab);
+  data->check_all();
+  run.data = data;
+  TableRows rows = plan_rows(run.config, run.shape, *run.data);
+  for (auto& row : check_plan(run)) {
+    rows.push_back(std::move(row));
+  }
+  const std::optional<std::string> resume = checkpoint_to_resume(run.config);
+  const bool first = !collective::launched_by_other() || environment_variable("RANK").value_or("0") == "0";
+  if (first) {
+    fmt::print("{}", format_table(rows));
+    std::fflush(stdout);
+  }
+  if (arguments.dry_run) {
+    return 0;
+  }
+  const auto rank_run = [&](collective::World& world) { return RankRun(run, resume, world)(); };
+  collective::LaunchOptions options;
+  options.ranks = static_cast<int>(run.config.ranks());
+  const int code =
+      collective::launched_by_other() ? collective::join_launch(options, rank_run) : collective::launch(options, rank_run);
+  if (code == 0 && first) {
+    print_ending(run);
+  }
+  return code;
 }
 
 }  // namespace tessera::app

@@ -88,6 +88,8 @@ struct StyleConfig {
 struct LogConfig {
   std::int64_t every = 10;
   std::string metrics = "metrics.jsonl";
+  std::int64_t sample = 0;  // tokens of text made at the end; 0 = none
+  std::string sample_prompt = "The ";
 };
 
 struct CheckpointConfig {
