@@ -117,10 +117,12 @@ class CommandLine {
     CLI::App* info = command->add_subcommand("info", "Print what a checkpoint holds");
     info->add_option("PATH", checkpoint_, "A checkpoint's folder")->required();
     info->callback([this] { chosen = [this] { return run_checkpoint_info(checkpoint_); }; });
-    CLI::App* out = command->add_subcommand("export", "Write config.json and model.safetensors as transformers reads them");
+    CLI::App* out = command->add_subcommand(
+        "export", "Write config.json and model.safetensors as transformers reads them");
     out->add_option("PATH", checkpoint_, "A checkpoint's folder")->required();
     out->add_option("--to", folder_, "The folder to write")->required();
-    out->callback([this] { chosen = [this] { return run_checkpoint_export(checkpoint_, folder_); }; });
+    out->callback(
+        [this] { chosen = [this] { return run_checkpoint_export(checkpoint_, folder_); }; });
   }
 
   CLI::App app_{"Tessera trains models that are spread over a mesh of ranks.", "tessera"};

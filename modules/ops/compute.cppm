@@ -6,8 +6,8 @@ export namespace tessera::ops {
 void set_threads(int count);
 int threads();
 
-/// FLOP/s of a large f32 product on the calling rank's threads, measured for about `seconds`: the ceiling that a step is
-/// held against.
+/// FLOP/s of a large f32 product on the calling rank's threads, measured for about `seconds`: the
+/// ceiling that a step is held against.
 double measure_gemm(double seconds);
 
 }  // namespace tessera::ops

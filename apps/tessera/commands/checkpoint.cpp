@@ -34,17 +34,18 @@ LlamaConfig model_of(const CheckpointReader& reader, const std::string& path) {
 int run_checkpoint_info(const std::string& path) {
   const CheckpointReader reader(path);
   const LlamaConfig model = model_of(reader, path);
-  TableRows rows = {
-      {"model", fmt::format("llama: {} parameters, dim {}, {} layers, vocabulary {}",
-                            format_count(static_cast<double>(model.parameters())), model.dim, model.layers, model.vocab)},
-      {"bytes", format_bytes(reader.stored_bytes())}};
+  TableRows rows = {{"model", fmt::format("llama: {} parameters, dim {}, {} layers, vocabulary {}",
+                                          format_count(static_cast<double>(model.parameters())),
+                                          model.dim, model.layers, model.vocab)},
+                    {"bytes", format_bytes(reader.stored_bytes())}};
   if (const auto step = reader.scalars().find("progress.step"); step != reader.scalars().end()) {
     rows.push_back({"step", fmt::format("{}", std::get<std::int64_t>(step->second))});
   }
   rows.push_back({"tensors", fmt::format("{}", reader.tensors().size())});
   for (const auto& [name, info] : reader.tensors()) {
     if (name.starts_with("model.")) {
-      rows.push_back({"", name.substr(6), fmt::format("{}{}", name_of(info.dtype), to_string(info.shape)),
+      rows.push_back({"", name.substr(6),
+                      fmt::format("{}{}", name_of(info.dtype), to_string(info.shape)),
                       reader.saved_layout(name)});
     }
   }
@@ -60,7 +61,8 @@ int run_checkpoint_export(const std::string& path, const std::string& folder) {
   if (error) {
     fail_input(fmt::format("{}: cannot be made a folder ({})", folder, error.message()));
   }
-  const auto names = export_weights(reader, folder, {.prefix = "model.", .exclude = {}, .dtype = {}});
+  const auto names =
+      export_weights(reader, folder, {.prefix = "model.", .exclude = {}, .dtype = {}});
   const std::filesystem::path config = std::filesystem::path(folder) / "config.json";
   std::ofstream out(config);
   out << hugging_face_config(model) << '\n';

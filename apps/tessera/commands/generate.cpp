@@ -1,8 +1,9 @@
+#include "generation/generate.hpp"
+
 #include <cstdio>
 #include <string>
 
 #include "commands/commands.hpp"
-#include "generation/generate.hpp"
 
 import tessera.base;
 import tessera.ops;

@@ -74,9 +74,11 @@ void compare_plugins(collective::World& world) {
     for (const plugin::LoadedPlugin& p : plugin::host().loaded()) {
       names += fmt::format(" {} {} ({}, {});", p.name, p.version, p.digest, p.file);
     }
-    fail_input(fmt::format("plugins: rank {} and rank {} have loaded different ones; this rank has:{} install the same "
-                           "files for all ranks",
-                           world.rank(), other - all.begin(), names));
+    fail_input(
+        fmt::format("plugins: rank {} and rank {} have loaded different ones; this rank has:{} "
+                    "install the same "
+                    "files for all ranks",
+                    world.rank(), other - all.begin(), names));
   }
 }
 
@@ -95,7 +97,8 @@ class RankRun {
     set_current_rank(world.rank());
     set_log_rank(world.rank());
     const auto threads = run.config.train.threads;
-    ops::set_threads(threads > 0 ? static_cast<int>(threads) : std::max(1, available_cores() / world.size()));
+    ops::set_threads(threads > 0 ? static_cast<int>(threads)
+                                 : std::max(1, available_cores() / world.size()));
     world.set_progress(-1, "setting up");
     compare_plugins(world);
     trainer_ = std::make_unique<Trainer>(run);
@@ -106,7 +109,8 @@ class RankRun {
       if (!run.config.log.metrics.empty()) {
         metrics_ = std::make_unique<MetricsWriter>(run.config.log.metrics, trainer_->done());
       }
-      progress_ = std::make_unique<Progress>(trainer_->done(), run.config.train.steps, run.config.log.every);
+      progress_ = std::make_unique<Progress>(trainer_->done(), run.config.train.steps,
+                                             run.config.log.every);
       if (resume) {
         progress_->note(fmt::format("resumed after step {} from {}", trainer_->done(), *resume));
       }
@@ -115,7 +119,8 @@ class RankRun {
     const double mine = ops::measure_gemm(0.02);
     double ceiling = 0;
     world.everyone().all_reduce(&mine, &ceiling, 1, DType::f64);
-    ceiling_ = ceiling * std::min(1.0, static_cast<double>(available_cores()) / (world.size() * ops::threads()));
+    ceiling_ = ceiling * std::min(1.0, static_cast<double>(available_cores()) /
+                                           (world.size() * ops::threads()));
   }
 
   int operator()() {
@@ -129,7 +134,8 @@ class RankRun {
         save();
       }
       if (stop) {
-        note(fmt::format("interrupted after step {}; run the same command again to go on", trainer_->done()));
+        note(fmt::format("interrupted after step {}; run the same command again to go on",
+                         trainer_->done()));
         return interrupted;
       }
     }
@@ -151,7 +157,8 @@ class RankRun {
     metrics.grad_norm = result.grad_norm;
     metrics.lr = result.lr;
     metrics.seconds = seconds;
-    metrics.tokens_per_second = static_cast<double>(config.train.batch * config.data.seq_len) / seconds;
+    metrics.tokens_per_second =
+        static_cast<double>(config.train.batch * config.data.seq_len) / seconds;
     metrics.memory_bytes = process_memory().resident;
     const std::int64_t every = config.data.validate_every;
     if (trainer_->done() == config.train.steps || (every > 0 && trainer_->done() % every == 0)) {
@@ -201,7 +208,8 @@ void print_ending(const Run& run) {
   }
   const std::string checkpoint = checkpoint_folder(config.checkpoint.folder, config.train.steps);
   if (config.log.sample > 0 && config.data.tokens.empty()) {
-    const GenerationOptions options{.tokens = config.log.sample, .temperature = 0.7, .top_k = 20, .seed = 1};
+    const GenerationOptions options{
+        .tokens = config.log.sample, .temperature = 0.7, .top_k = 20, .seed = 1};
     fmt::print("\nA sample of {} bytes:\n\n{}{}\n", config.log.sample, config.log.sample_prompt,
                generate_text(checkpoint, config.log.sample_prompt, options));
   }
@@ -232,7 +240,8 @@ int run_train(const TrainArguments& arguments) {
     rows.push_back(std::move(row));
   }
   const std::optional<std::string> resume = checkpoint_to_resume(run.config);
-  const bool first = !collective::launched_by_other() || environment_variable("RANK").value_or("0") == "0";
+  const bool first =
+      !collective::launched_by_other() || environment_variable("RANK").value_or("0") == "0";
   if (first) {
     fmt::print("{}", format_table(rows));
     std::fflush(stdout);
@@ -243,8 +252,8 @@ int run_train(const TrainArguments& arguments) {
   const auto rank_run = [&](collective::World& world) { return RankRun(run, resume, world)(); };
   collective::LaunchOptions options;
   options.ranks = static_cast<int>(run.config.ranks());
-  const int code =
-      collective::launched_by_other() ? collective::join_launch(options, rank_run) : collective::launch(options, rank_run);
+  const int code = collective::launched_by_other() ? collective::join_launch(options, rank_run)
+                                                   : collective::launch(options, rank_run);
   if (code == 0 && first) {
     print_ending(run);
   }

@@ -44,7 +44,8 @@ std::int64_t pick(std::vector<double> logits, const GenerationOptions& options, 
   std::vector<double> weights;
   double sum = 0;
   for (const std::int64_t token : order) {
-    const double above = logits[static_cast<std::size_t>(token)] - logits[static_cast<std::size_t>(order[0])];
+    const double above =
+        logits[static_cast<std::size_t>(token)] - logits[static_cast<std::size_t>(order[0])];
     weights.push_back(std::exp(above / options.temperature));
     sum += weights.back();
   }
@@ -69,7 +70,9 @@ class Generator {
     }
     const auto& data = meta["config"]["data"];
     if (!data["tokens"].empty()) {
-      fail_input(fmt::format("{}: was trained on ready-made tokens; there is no tokenizer to make text with", checkpoint));
+      fail_input(fmt::format(
+          "{}: was trained on ready-made tokens; there is no tokenizer to make text with",
+          checkpoint));
     }
     tokenizer_ = make_tokenizer(data["tokenizer"].get<std::string>());
     const LlamaConfig shape = parse_llama_config(meta["model"].dump(), checkpoint);
@@ -108,7 +111,8 @@ class Generator {
 
 }  // namespace
 
-std::string generate_text(const std::string& checkpoint, const std::string& prompt, const GenerationOptions& options,
+std::string generate_text(const std::string& checkpoint, const std::string& prompt,
+                          const GenerationOptions& options,
                           const std::function<void(const std::string&)>& each) {
   if (prompt.empty()) {
     fail_input("generate: the prompt is empty; give --prompt TEXT");

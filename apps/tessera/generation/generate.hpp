@@ -13,9 +13,11 @@ struct GenerationOptions {
   std::uint64_t seed = 1;
 };
 
-/// Continues `prompt` by options.tokens tokens of the checkpoint's model; `each`, if given, sees the text as it comes.
-/// Errors (input): the checkpoint cannot be read, or was trained on ready-made tokens and has no text; an empty prompt.
-std::string generate_text(const std::string& checkpoint, const std::string& prompt, const GenerationOptions& options,
+/// Continues `prompt` by options.tokens tokens of the checkpoint's model; `each`, if given, sees
+/// the text as it comes. Errors (input): the checkpoint cannot be read, or was trained on
+/// ready-made tokens and has no text; an empty prompt.
+std::string generate_text(const std::string& checkpoint, const std::string& prompt,
+                          const GenerationOptions& options,
                           const std::function<void(const std::string&)>& each = nullptr);
 
 }  // namespace tessera::app

@@ -59,8 +59,10 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
 double step_flops(const LlamaConfig& shape, std::int64_t batch, std::int64_t seq_len) {
   const auto tokens = static_cast<double>(batch * seq_len);
   const auto embedding = static_cast<double>(shape.vocab * shape.dim);
-  // Tied embeddings are counted once among the parameters, and are a product at the head all the same.
-  const double products = static_cast<double>(shape.parameters()) - (shape.tie_embeddings ? 0 : embedding);
+  // Tied embeddings are counted once among the parameters, and are a product at the head all the
+  // same.
+  const double products =
+      static_cast<double>(shape.parameters()) - (shape.tie_embeddings ? 0 : embedding);
   const auto attention = static_cast<double>(shape.layers * shape.heads * shape.head_dim * seq_len);
   return 6 * products * tokens + 6 * attention * tokens;
 }

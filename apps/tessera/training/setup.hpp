@@ -27,8 +27,8 @@ std::vector<parallel::StyleEntry> style_entries(const Config& config);
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
                                                  std::vector<nn::ParameterPointer> parameters);
 
-/// Floating-point operations of one step's products, forward and backward: 6 for each weight of a product and token,
-/// and causal attention counted half.
+/// Floating-point operations of one step's products, forward and backward: 6 for each weight of a
+/// product and token, and causal attention counted half.
 double step_flops(const LlamaConfig& shape, std::int64_t batch, std::int64_t seq_len);
 
 /// The shape as a JSON object in Hugging Face's words, for checkpoints and exports.

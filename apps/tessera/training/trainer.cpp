@@ -4,8 +4,8 @@
 
 #include <cmath>
 #include <cstdint>
-#include <memory>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,7 +26,8 @@ import tessera.checkpoint;
 namespace tessera::app {
 namespace {
 
-Tensor row_tensor(const std::vector<std::int64_t>& values, std::int64_t rows, std::int64_t columns) {
+Tensor row_tensor(const std::vector<std::int64_t>& values, std::int64_t rows,
+                  std::int64_t columns) {
   return from_values(std::span<const std::int64_t>(values), {rows, columns});
 }
 
@@ -35,7 +36,8 @@ Tensor row_tensor(const std::vector<std::int64_t>& values, std::int64_t rows, st
 Trainer::Trainer(const Run& run) : run_(run), mesh_(make_mesh(run.config)) {
   set_seed(static_cast<std::uint64_t>(run.config.train.seed));
   model_ = make_model(run.shape, run.config.model.dropout);
-  plan_ = std::make_unique<parallel::ParallelPlan>(*model_, mesh_, style_entries(run.config), plugin::host());
+  plan_ = std::make_unique<parallel::ParallelPlan>(*model_, mesh_, style_entries(run.config),
+                                                   plugin::host());
   plan_->materialize();
   if (run.config.model.from.empty()) {
     nn::initialize(*model_);
@@ -54,8 +56,10 @@ Trainer::Trainer(const Run& run) : run_(run), mesh_(make_mesh(run.config)) {
 Tensor Trainer::loss_of(const Batch& batch, std::int64_t tokens) {
   const Layout layout = plan_->batch_layout();
   const Dims shape = {batch.rows * plan_->batch_parts(), batch.seq_len};
-  const Tensor inputs = from_local(row_tensor(batch.inputs, batch.rows, batch.seq_len), layout, shape);
-  const Tensor targets = from_local(row_tensor(batch.targets, batch.rows, batch.seq_len), layout, shape);
+  const Tensor inputs =
+      from_local(row_tensor(batch.inputs, batch.rows, batch.seq_len), layout, shape);
+  const Tensor targets =
+      from_local(row_tensor(batch.targets, batch.rows, batch.seq_len), layout, shape);
   const Tensor logits = (*model_)(inputs);
   const Tensor rows = ops::view(logits, {shape.product(), logits.size(2)});
   return ops::mul_scalar(ops::cross_entropy(rows, ops::view(targets, {shape.product()})),
@@ -76,8 +80,8 @@ StepResult Trainer::step() {
   Tensor loss;
   for (std::int64_t row = 0; row < part_rows; row += micro_rows) {
     const parallel::GradientSyncScope sync(row + micro_rows >= part_rows);
-    const Tensor part =
-        loss_of(run_.data->rows(done_, first + row, micro_rows), train.batch * run_.config.data.seq_len);
+    const Tensor part = loss_of(run_.data->rows(done_, first + row, micro_rows),
+                                train.batch * run_.config.data.seq_len);
     backward(part);
     const NoGrad no_grad;
     const Tensor value = detached(part);
@@ -88,9 +92,11 @@ StepResult Trainer::step() {
   finisher_.finish(parameters_);
   result.grad_norm = optim::global_gradient_norm(parameters_);
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
-    fail(fmt::format("train: step {}: the loss is {} and the gradient norm {}; a smaller optimizer.lr or a longer "
-                     "optimizer.warmup may help (the last checkpoint is good)",
-                     done_ + 1, result.loss, result.grad_norm));
+    fail(
+        fmt::format("train: step {}: the loss is {} and the gradient norm {}; a smaller "
+                    "optimizer.lr or a longer "
+                    "optimizer.warmup may help (the last checkpoint is good)",
+                    done_ + 1, result.loss, result.grad_norm));
   }
   result.lr = learning_rate(run_.config.optimizer, train.steps, done_);
   plan_->before_optimizer();
@@ -172,10 +178,12 @@ void Trainer::resume(const std::string& checkpoint) {
 
 std::int64_t Trainer::state_bytes() const {
   std::int64_t bytes = 0;
-  const std::int64_t copies = run_.config.optimizer.name == "sgd" ? (run_.config.optimizer.momentum > 0 ? 3 : 2) : 4;
+  const std::int64_t copies =
+      run_.config.optimizer.name == "sgd" ? (run_.config.optimizer.momentum > 0 ? 3 : 2) : 4;
   for (const nn::ParameterPointer& parameter : parameters_) {
     const Tensor& value = parameter->value;
-    bytes += local_shape(*value.spec()).product() * static_cast<std::int64_t>(size_of(value.dtype())) * copies;
+    bytes += local_shape(*value.spec()).product() *
+             static_cast<std::int64_t>(size_of(value.dtype())) * copies;
   }
   return bytes;
 }
@@ -192,13 +200,15 @@ std::vector<std::vector<std::string>> check_plan(const Run& run) {
   }
   std::vector<std::vector<std::string>> rows;
   for (const parallel::StyleSummary& style : plan.summary()) {
-    rows.push_back({"style", fmt::format("{} on '{}': {} modules, {} parameters", style.style, style.axis, style.modules,
-                                         format_count(static_cast<double>(style.parameters)))});
+    rows.push_back(
+        {"style", fmt::format("{} on '{}': {} modules, {} parameters", style.style, style.axis,
+                              style.modules, format_count(static_cast<double>(style.parameters)))});
   }
-  rows.push_back({"memory", fmt::format("{} of parameters a rank, {} with gradients and optimizer state",
-                                        format_bytes(static_cast<std::uint64_t>(local)),
-                                        format_bytes(static_cast<std::uint64_t>(
-                                            local * (run.config.optimizer.name == "sgd" ? 2 : 4))))});
+  rows.push_back(
+      {"memory", fmt::format("{} of parameters a rank, {} with gradients and optimizer state",
+                             format_bytes(static_cast<std::uint64_t>(local)),
+                             format_bytes(static_cast<std::uint64_t>(
+                                 local * (run.config.optimizer.name == "sgd" ? 2 : 4))))});
   return rows;
 }
 

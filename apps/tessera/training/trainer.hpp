@@ -31,11 +31,12 @@ struct StepResult {
   double lr = 0;
 };
 
-/// Model, plan, optimizer and random streams of one rank. Every method is called by all ranks together.
+/// Model, plan, optimizer and random streams of one rank. Every method is called by all ranks
+/// together.
 class Trainer {
  public:
-  /// Builds on the meta device, applies the styles, gives parameters their memory and fills them: from `model.from`, or
-  /// freshly. Errors (input): all that the parallel plan refuses.
+  /// Builds on the meta device, applies the styles, gives parameters their memory and fills them:
+  /// from `model.from`, or freshly. Errors (input): all that the parallel plan refuses.
   explicit Trainer(const Run& run);
 
   /// Restores everything that a step depends on. Errors (input): another model.
@@ -54,7 +55,8 @@ class Trainer {
   std::int64_t state_bytes() const;
 
  private:
-  /// The SUM of the losses of this rank's rows divided by `tokens`: Partial along the axes that split the batch.
+  /// The SUM of the losses of this rank's rows divided by `tokens`: Partial along the axes that
+  /// split the batch.
   Tensor loss_of(const Batch& batch, std::int64_t tokens);
   double total(const Tensor& loss) const;
   StateDict state() const;
@@ -69,8 +71,8 @@ class Trainer {
   std::int64_t done_ = 0;
 };
 
-/// Checks without any communication what only the whole plan shows: styles, patterns, placements, the batch's division.
-/// Returns the rows that the styles add to the table before the first step.
+/// Checks without any communication what only the whole plan shows: styles, patterns, placements,
+/// the batch's division. Returns the rows that the styles add to the table before the first step.
 std::vector<std::vector<std::string>> check_plan(const Run& run);
 
 }  // namespace tessera::app
