@@ -19,19 +19,25 @@ add_link_options(-fuse-ld=lld)
 
 set(TESSERA_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Werror)
 
-# tessera_module(NAME INTERFACE a.cppm... SOURCES a.cpp... IMPORTS module...)
+# tessera_module(NAME INTERFACE a.cppm... [INTERNAL b.cppm...] SOURCES a.cpp... IMPORTS module...)
 # One folder under modules/ = one named module tessera.NAME, a part of the library libtessera.
+# INTERNAL are its partitions for its own bodies (no export): neither installed nor in the fingerprint.
 # IMPORTS states the modules that it may import; cmake/check_sources.pl holds it to that.
 function(tessera_module name)
-  cmake_parse_arguments(ARG "" "" "INTERFACE;SOURCES;IMPORTS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "INTERFACE;INTERNAL;SOURCES;IMPORTS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "tessera_module(${name}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
   endif()
   list(TRANSFORM ARG_INTERFACE PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  list(TRANSFORM ARG_INTERNAL PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   target_sources(tessera
     PUBLIC FILE_SET modules_${name} TYPE CXX_MODULES BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_INTERFACE}
     PRIVATE ${ARG_SOURCES})
+  if(ARG_INTERNAL)
+    target_sources(tessera
+      PRIVATE FILE_SET internal_${name} TYPE CXX_MODULES BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_INTERNAL})
+  endif()
   set_property(GLOBAL APPEND PROPERTY TESSERA_MODULES ${name})
 endfunction()
 

@@ -1,6 +1,7 @@
 # What an installed Tessera is: the library with the sources of its interfaces (built interfaces cannot
-# be used again), the headers that plugins need, the shipped plugins, the stamping tool, and the
-# package by which find_package(Tessera) offers all that. Include it when modules and plugins are known.
+# be used again), the headers that plugins need, the shipped plugins, the program, its configs, the
+# stamping tool, and the package by which find_package(Tessera) offers all that. Include it when modules,
+# plugins and the program are known.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -19,7 +20,8 @@ foreach(property COMPILE_OPTIONS INCLUDE_DIRECTORIES LINK_LIBRARIES)
   set_property(TARGET tessera PROPERTY ${property} "${items}")
 endforeach()
 
-install(TARGETS tessera tessera-stamp EXPORT TesseraTargets
+set_target_properties(tessera_program PROPERTIES EXPORT_NAME program)
+install(TARGETS tessera tessera-stamp tessera_program EXPORT TesseraTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
   ${tessera_file_sets})
@@ -35,6 +37,8 @@ foreach(plugin IN LISTS tessera_plugins)
   # A plain copy: whatever edits a plugin after the link breaks its stamp.
   install(PROGRAMS $<TARGET_FILE:${plugin}> DESTINATION ${CMAKE_INSTALL_LIBDIR}/tessera/plugins)
 endforeach()
+
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/configs DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera)
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/TesseraConfig.cmake.in
   ${PROJECT_BINARY_DIR}/TesseraConfig.cmake INSTALL_DESTINATION ${tessera_package})

@@ -113,6 +113,14 @@ for my $file (grep { /\.cppm$/ } @files) {
     finding($file, $_[0], 'an interface holds no anonymous namespace, static entity or thread_local')
       unless /^\s+static/ || m{^\s*//};
   });
+  if (my ($module, $part) = $file =~ m{^modules/(\w+)/(\w+)\.cppm$}) {
+    my ($internal) = ($text{"modules/$module/CMakeLists.txt"} // '') =~ /\bINTERNAL\b([^A-Z)]*)/;
+    my $stands = ($internal // '') =~ /\b\Q$part\E\.cppm/;
+    each_match($file, qr/^(export )?module tessera\./, sub {
+      finding($file, $_[0], $1 ? 'exported, but stands under INTERNAL' : 'not exported: state it under INTERNAL')
+        if defined $1 == $stands;
+    });
+  }
   next unless $file =~ m{^modules/(\w+)/\1\.cppm$};
   my $module = $1;
   each_match($file, qr/\S/, sub {

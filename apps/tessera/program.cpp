@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "commands/commands.hpp"
+#include "commands/plugin.hpp"
 
 import tessera.base;
 
@@ -53,17 +54,29 @@ class CommandLine {
     add("doctor", "Show what this machine has and what limits what", [] { return run_doctor(); });
     add("keys", "Print every key of the config with type, default and meaning (Markdown)",
         [] { return run_keys(); });
+    add_plugin_command(app_, chosen);
   }
 
-  /// Throws Error (input) for a word in the command's place that is none.
-  void check_command(const std::string& word) {
-    std::vector<std::string> names;
-    for (const CLI::App* command : app_.get_subcommands([](const CLI::App*) { return true; })) {
-      names.push_back(command->get_name());
-    }
-    if (!word.starts_with('-') && std::ranges::find(names, word) == names.end()) {
-      fail_input(fmt::format("{}: unknown command{} (the commands are {})", word,
-                             did_you_mean(word, names), join_words(names)));
+  /// Throws Error (input) for a word in a command's or sub-command's place that is none.
+  void check_commands(int count, const char* const* words) {
+    std::string before;
+    const CLI::App* at = &app_;
+    for (int i = 1; i < count && words[i][0] != '-'; ++i) {
+      const auto commands = at->get_subcommands([](const CLI::App*) { return true; });
+      if (commands.empty()) {
+        return;
+      }
+      std::vector<std::string> names;
+      for (const CLI::App* command : commands) {
+        names.push_back(command->get_name());
+      }
+      const auto named = std::ranges::find(names, words[i]);
+      if (named == names.end()) {
+        fail_input(fmt::format("{}{}: unknown command{} (the commands are {})", before, words[i],
+                               did_you_mean(words[i], names), join_words(names)));
+      }
+      at = commands[static_cast<std::size_t>(named - names.begin())];
+      before += *named + " ";
     }
   }
 
@@ -137,9 +150,7 @@ class CommandLine {
 int run_program(int argc, char** argv) {
   try {
     CommandLine line;
-    if (argc > 1) {
-      line.check_command(argv[1]);
-    }
+    line.check_commands(argc, argv);
     try {
       line.app().parse(argc, argv);
     } catch (const CLI::ParseError& error) {

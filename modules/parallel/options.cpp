@@ -28,78 +28,94 @@ Options::Options(std::string_view text, std::string where) : where_(std::move(wh
   }
 }
 
-const std::string* Options::take(const std::string& name) {
-  asked_[name] = true;
+const std::string* Options::take(const std::string& name, const char* expected,
+                                 std::string otherwise) {
+  asked_[name] = {name, expected, std::move(otherwise)};
   const auto found = given_.find(name);
   return found == given_.end() ? nullptr : &found->second;
 }
 
-void Options::wrong(const std::string& name, const char* expected, const std::string& got) const {
-  fail_input(fmt::format("{}: option '{}' must be {} (got {})", where_, name, expected, got));
+void Options::wrong(const std::string& name, const std::string& got) const {
+  fail_input(fmt::format("{}: option '{}' must be {} (got {})", where_, name,
+                         asked_.at(name).expected, got));
 }
 
 bool Options::flag(const std::string& name, bool otherwise) {
-  const std::string* const value = take(name);
+  const std::string* const value = take(name, "true or false", otherwise ? "true" : "false");
   if (value == nullptr) {
     return otherwise;
   }
   const json parsed = json::parse(*value);
   if (!parsed.is_boolean()) {
-    wrong(name, "true or false", *value);
+    wrong(name, *value);
   }
   return parsed.get<bool>();
 }
 
 std::int64_t Options::integer(const std::string& name, std::int64_t otherwise) {
-  const std::string* const value = take(name);
+  const std::string* const value = take(name, "a whole number", fmt::format("{}", otherwise));
   if (value == nullptr) {
     return otherwise;
   }
   const json parsed = json::parse(*value);
   if (!parsed.is_number_integer()) {
-    wrong(name, "a whole number", *value);
+    wrong(name, *value);
   }
   return parsed.get<std::int64_t>();
 }
 
 double Options::number(const std::string& name, double otherwise) {
-  const std::string* const value = take(name);
+  const std::string* const value = take(name, "a number", fmt::format("{}", otherwise));
   if (value == nullptr) {
     return otherwise;
   }
   const json parsed = json::parse(*value);
   if (!parsed.is_number()) {
-    wrong(name, "a number", *value);
+    wrong(name, *value);
   }
   return parsed.get<double>();
 }
 
 std::string Options::text(const std::string& name, const std::string& otherwise) {
-  const std::string* const value = take(name);
+  const std::string* const value = take(name, "a text", json(otherwise).dump());
   if (value == nullptr) {
     return otherwise;
   }
   const json parsed = json::parse(*value);
   if (!parsed.is_string()) {
-    wrong(name, "a text", *value);
+    wrong(name, *value);
   }
   return parsed.get<std::string>();
 }
 
 std::optional<Placement> Options::optional_placement(const std::string& name) {
-  const std::string given = text(name, "");
-  if (given.empty()) {
+  const std::string* const value = take(name, "a placement", "none");
+  if (value == nullptr) {
     return std::nullopt;
   }
+  const json parsed = json::parse(*value);
+  if (!parsed.is_string()) {
+    wrong(name, *value);
+  }
   try {
-    return parse_placement(given);
+    return parse_placement(parsed.get<std::string>());
   } catch (const Error& error) {
     fail_input(fmt::format("{}: option '{}': {}", where_, name, error.what()));
   }
 }
 
 Placement Options::placement(const std::string& name, Placement otherwise) {
-  return optional_placement(name).value_or(otherwise);
+  const Placement placement = optional_placement(name).value_or(otherwise);
+  asked_[name].otherwise = json(to_string(otherwise)).dump();
+  return placement;
+}
+
+std::vector<OptionUse> Options::asked() const {
+  std::vector<OptionUse> all;
+  for (const auto& [name, use] : asked_) {
+    all.push_back(use);
+  }
+  return all;
 }
 
 void Options::finish() const {

@@ -4,11 +4,19 @@ module;
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 export module tessera.parallel:options;
 
 import tessera.placement;
 
 export namespace tessera::parallel {
+
+/// An option that a style reads: what it must be, and what holds when it is not given.
+struct OptionUse {
+  std::string name;
+  std::string expected;
+  std::string otherwise;
+};
 
 /// The options of one style in a config: a JSON object as text. Each read states its name and
 /// default; names that nobody read are errors.
@@ -29,14 +37,16 @@ class Options {
   /// offered.
   void finish() const;
 
+  /// What has been read until now, by name.
+  std::vector<OptionUse> asked() const;
+
  private:
-  const std::string* take(const std::string& name);
-  [[noreturn]] void wrong(const std::string& name, const char* expected,
-                          const std::string& got) const;
+  const std::string* take(const std::string& name, const char* expected, std::string otherwise);
+  [[noreturn]] void wrong(const std::string& name, const std::string& got) const;
 
   std::string where_;
   std::map<std::string, std::string> given_;  // values as JSON text
-  std::map<std::string, bool> asked_;
+  std::map<std::string, OptionUse> asked_;
 };
 
 }  // namespace tessera::parallel

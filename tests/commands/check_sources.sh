@@ -61,6 +61,10 @@ echo 'int x;' >>modules/low/low.cppm
 expect 'a facade with code' 'a facade holds only'
 echo 'namespace {' >>modules/low/a.cppm
 expect 'an anonymous namespace in an interface' 'no anonymous namespace'
+sed -i 's/^export //' modules/low/a.cppm
+expect 'an internal partition among the interfaces' 'state it under INTERNAL'
+sed -i 's/a.cppm/INTERNAL a.cppm/' modules/low/CMakeLists.txt
+expect 'an interface among the internal partitions' 'stands under INTERNAL'
 echo 'int forgotten;' >modules/low/c.cpp
 expect 'a source that nothing builds' 'no modules/low/CMakeLists.txt builds it'
 printf '\n%.0s' {1..500} >>modules/low/a.cppm

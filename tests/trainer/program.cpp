@@ -1,32 +1,16 @@
 // The program as a user meets it: exit codes, and where its words go.
-#include <sys/wait.h>
-
-#include <cstdlib>
 #include <string>
 
 #include "catch.hpp"
 #include "support.hpp"
 
 using trainer_test::Folder;
-using trainer_test::read_file;
+using trainer_test::Result;
+using trainer_test::run_program;
 
 namespace {
 
-struct Result {
-  int code = -1;
-  std::string out;
-  std::string error;
-};
-
-Result run(const std::string& arguments) {
-  const Folder folder;
-  const std::string out = (folder.path() / "out").string();
-  const std::string error = (folder.path() / "error").string();
-  const int status =
-      std::system((std::string(TESSERA_PROGRAM) + " " + arguments + " >" + out + " 2>" + error)
-                      .c_str());  // NOLINT(bugprone-command-processor)
-  return {WEXITSTATUS(status), read_file(out), read_file(error)};
-}
+Result run(const std::string& arguments) { return run_program(arguments); }
 
 void is_input_error(const std::string& arguments, const std::string& part) {
   const Result result = run(arguments);
@@ -42,7 +26,8 @@ void is_input_error(const std::string& arguments, const std::string& part) {
 }  // namespace
 
 TEST_CASE("every command has help, and the program its version") {
-  for (const char* arguments : {"--help", "train --help", "doctor --help", "keys --help"}) {
+  for (const char* arguments :
+       {"--help", "train --help", "doctor --help", "keys --help", "plugin --help"}) {
     const Result result = run(arguments);
     INFO(arguments);
     CHECK(result.code == 0);
@@ -71,6 +56,10 @@ batch = 4
 [mesh]
 axes = ["shard"]
 shape = [2]
+[[parallel]]
+style = "FSDP"
+axis = "shard"
+on = ["."]
 )");
   const Result result = run("train " + config + " --dry-run train.steps=7 model.dim=64");
   INFO(result.error);
@@ -96,4 +85,5 @@ TEST_CASE("doctor tells what the machine has") {
   CHECK(result.code == 0);
   CHECK(result.out.find("/dev/shm") != std::string::npos);
   CHECK(result.out.find("What limits what") != std::string::npos);
+  CHECK(result.out.find("/lib/tessera/plugins") != std::string::npos);
 }

@@ -1,8 +1,10 @@
 #include "support.hpp"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
@@ -45,6 +47,15 @@ std::string read_file(const std::filesystem::path& path) {
   std::stringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();
   return text.str();
+}
+
+Result run_program(const std::string& arguments, const std::string& settings) {
+  const Folder folder;
+  const std::string out = (folder.path() / "out").string();
+  const std::string error = (folder.path() / "error").string();
+  const std::string line = settings + TESSERA_PROGRAM " " + arguments + " >" + out + " 2>" + error;
+  const int status = std::system(line.c_str());  // NOLINT(bugprone-command-processor)
+  return {WEXITSTATUS(status), read_file(out), read_file(error)};
 }
 
 }  // namespace trainer_test

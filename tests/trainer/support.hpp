@@ -26,4 +26,13 @@ std::string input_error(const std::function<void()>& call);
 
 std::string read_file(const std::filesystem::path& path);
 
+struct Result {
+  int code = -1;
+  std::string out;
+  std::string error;
+};
+
+/// Runs `tessera arguments` through a shell; `settings` are assignments in front of it.
+Result run_program(const std::string& arguments, const std::string& settings = "");
+
 }  // namespace trainer_test

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -9,11 +10,26 @@
 #include "table.hpp"
 
 import tessera.base;
+import tessera.plugin;
 
 namespace tessera::app {
+namespace {
+
+/// Where plugins come from and how many: "6 usable, 1 refused".
+std::string plugin_count(const std::vector<plugin::Found>& all) {
+  const auto refused =
+      std::ranges::count_if(all, [](const auto& found) { return !found.refusals.empty(); });
+  return fmt::format("{} usable{}", all.size() - static_cast<std::size_t>(refused),
+                     refused > 0 ? fmt::format(", {} refused", refused) : "");
+}
+
+std::string or_none(const std::string& text) { return text.empty() ? "none" : text; }
+
+}  // namespace
 
 int run_doctor() {
   const Machine m = look_at_machine();
+  const std::vector<plugin::Found> plugins = plugin::Host().list();
   const std::string quota =
       m.core_quota > 0 ? fmt::format(", {:.1f} cores' time allowed", m.core_quota) : "";
   const std::string limit =
@@ -25,10 +41,19 @@ int run_doctor() {
                     {"memory", fmt::format("{} available of {}{}", format_bytes(m.memory_available),
                                            format_bytes(m.memory), limit)},
                     {"/dev/shm", fmt::format("{} free of {}", format_bytes(m.shared_memory_free),
-                                             format_bytes(m.shared_memory))}});
+                                             format_bytes(m.shared_memory))},
+                    {"plugins", plugin_count(plugins)},
+                    {"", "installed in " + or_none(plugin::installed_plugin_folder())},
+                    {"", "yours in " + or_none(plugin::user_plugin_folder())}});
   text += "\nWhat limits what\n";
   for (const std::string& line : advice(m)) {
     text += "  " + line + "\n";
+  }
+  for (const plugin::Found& found : plugins) {
+    if (!found.refusals.empty()) {
+      text += fmt::format("  The plugin {} is refused; tessera plugin check {} says why.\n",
+                          found.file, found.file);
+    }
   }
   std::fwrite(text.data(), 1, text.size(), stdout);
   return 0;

@@ -1,0 +1,329 @@
+#include "commands/plugin.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "plugin_template/plugin_template.hpp"
+#include "table.hpp"
+
+import tessera.base;
+import tessera.plugin;
+import tessera.parallel;
+
+namespace tessera::app {
+namespace {
+
+namespace fs = std::filesystem;
+using plugin::CheckReport;
+using plugin::Found;
+using plugin::Stamp;
+
+constexpr int wrong_input = 2;
+
+constexpr const char* order_of_search =
+    "Plugins are looked for in this order:\n"
+    "  1. --plugin PATH and the config's plugins.paths (files or folders)\n"
+    "  2. TESSERA_PLUGIN_PATH: absolute paths of files or folders, separated by ':'\n"
+    "  3. $XDG_DATA_HOME/tessera/plugins, or ~/.local/share/tessera/plugins\n"
+    "  4. lib/tessera/plugins of the installation\n"
+    "Never in the working directory. A file that others can write is refused. Two different files\n"
+    "that provide the same name are an error when that name is used.";
+
+struct PluginArguments {
+  std::vector<std::string> paths;  // --plugin
+  std::string name;
+  std::vector<std::string> files;
+  std::string kind = "style";
+  std::string folder = ".";
+};
+
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+std::string one_line(std::string text) {
+  std::ranges::replace(text, '\n', ' ');
+  return text;
+}
+
+std::string offers_of(const Stamp& stamp, bool with_kind) {
+  std::string text;
+  for (const plugin::Offer& offer : stamp.provides) {
+    text += (text.empty() ? "" : " ") + (with_kind ? offer.kind + " " : "") + offer.name;
+  }
+  return text;
+}
+
+std::string kinds_of(const Stamp& stamp) {
+  std::string text;
+  for (const plugin::KindUse& use : stamp.kinds) {
+    text += fmt::format("{}{}@{}", text.empty() ? "" : " ", use.kind, use.version);
+  }
+  return text;
+}
+
+/// The host of these paths; a path that is not there is the user's mistake.
+plugin::SearchOptions search_of(const PluginArguments& arguments) {
+  for (const std::string& path : arguments.paths) {
+    if (!fs::exists(path)) {
+      fail_input(fmt::format("plugin {}: there is no such file or folder", path));
+    }
+  }
+  return {.paths = arguments.paths};
+}
+
+/// A line for each name that several usable files of different content provide.
+std::vector<std::string> conflicts_of(const std::vector<Found>& all) {
+  std::vector<std::string> lines;
+  for (auto a = all.begin(); a != all.end(); ++a) {
+    for (auto b = a + 1; b != all.end(); ++b) {
+      if (!a->stamp || !b->stamp || !a->refusals.empty() || !b->refusals.empty() ||
+          a->stamp->digest == b->stamp->digest) {
+        continue;
+      }
+      for (const plugin::Offer& offer : a->stamp->provides) {
+        if (std::ranges::find(b->stamp->provides, offer) != b->stamp->provides.end()) {
+          lines.push_back(fmt::format("{} '{}': provided by {} and by {}; remove one of them",
+                                      offer.kind, offer.name, a->file, b->file));
+        }
+      }
+    }
+  }
+  return lines;
+}
+
+int run_list(const PluginArguments& arguments) {
+  const std::vector<Found> all = plugin::Host(search_of(arguments)).list();
+  if (all.empty()) {
+    print(fmt::format("No plugin was found.\n{}\n", order_of_search));
+    return 0;
+  }
+  TableRows rows{{"name", "kind", "version", "state", "provides", "file"}};
+  for (const Found& found : all) {
+    const Stamp stamp = found.stamp.value_or(Stamp{});
+    const std::string state =
+        !found.refusals.empty() ? "refused" : (found.loaded ? "loaded" : "usable");
+    rows.push_back(
+        {stamp.name.empty() ? "?" : stamp.name, stamp.kinds.empty() ? "?" : kinds_of(stamp),
+         stamp.version.empty() ? "?" : stamp.version, state, offers_of(stamp, false), found.file});
+  }
+  std::string text = format_table(rows, "");
+  for (const Found& found : all) {
+    if (!found.refusals.empty()) {
+      text += fmt::format("\n{} is refused:\n", found.file);
+    }
+    for (const std::string& why : found.refusals) {
+      text += fmt::format("  {}\n", one_line(why));
+    }
+  }
+  for (const std::string& line : conflicts_of(all)) {
+    text += "\n" + line + "\n";
+  }
+  print(text);
+  return 0;
+}
+
+/// The file of the plugin that has this name, provides it, or is it.
+std::string file_of(const PluginArguments& arguments) {
+  if (arguments.name.find('/') != std::string::npos || arguments.name.ends_with(".so")) {
+    return arguments.name;
+  }
+  std::vector<std::string> known;
+  std::string refused;
+  for (const Found& found : plugin::Host(search_of(arguments)).list()) {
+    if (!found.stamp) {
+      refused += fmt::format("; {} cannot be read as one", found.file);
+      continue;
+    }
+    known.push_back(found.stamp->name);
+    for (const plugin::Offer& offer : found.stamp->provides) {
+      known.push_back(offer.name);
+    }
+    if (std::ranges::find(known, arguments.name) != known.end()) {
+      return found.file;
+    }
+  }
+  std::ranges::sort(known);
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  fail_input(fmt::format("plugin {}: not found (known: {}){}{}; tessera plugin list shows all",
+                         arguments.name, known.empty() ? "none" : join_words(known),
+                         did_you_mean(arguments.name, known), refused));
+}
+
+/// The options that a style reads, asked of a fresh object of it.
+std::string style_options(const std::string& file, const std::string& style) {
+  plugin::Host host({{}, false, false});
+  host.load(file);
+  parallel::Options options("{}", style);
+  std::string failure;
+  try {
+    host.find<parallel::ParallelStyle>(style)(options);
+  } catch (const Error& error) {
+    failure = fmt::format("  without options it says: {}\n", error.what());
+  }
+  TableRows rows;
+  for (const parallel::OptionUse& use : options.asked()) {
+    rows.push_back({use.name, use.expected, "default " + use.otherwise});
+  }
+  return fmt::format("\nOptions of style {}{}\n{}{}", style, rows.empty() ? ": none" : "",
+                     format_table(rows), failure);
+}
+
+std::string refusals_as_text(const CheckReport& report) {
+  std::string text;
+  for (const std::string& why : report.found.refusals) {
+    text += fmt::format("  {}\n", one_line(why));
+  }
+  return text;
+}
+
+int run_info(const PluginArguments& arguments) {
+  const CheckReport report = plugin::check_library(file_of(arguments));
+  if (!report.found.stamp) {
+    print(fmt::format("{}: refused\n{}", report.found.file, refusals_as_text(report)));
+    return wrong_input;
+  }
+  const Stamp& stamp = *report.found.stamp;
+  std::string text = format_table({{"name", stamp.name},
+                                   {"version", stamp.version},
+                                   {"description", stamp.description},
+                                   {"provides", offers_of(stamp, true)},
+                                   {"kinds", kinds_of(stamp)},
+                                   {"needs", "Tessera " + stamp.oldest_host + " or newer"},
+                                   {"digest", stamp.digest},
+                                   {"file", report.found.file},
+                                   {"state", report.usable() ? "usable" : "refused"}});
+  text += refusals_as_text(report);
+  if (report.usable()) {
+    for (const plugin::Offer& offer : report.registered) {
+      text += offer.kind == "style" ? style_options(report.found.file, offer.name) : "";
+    }
+  }
+  TableRows facts;
+  const std::vector<plugin::Fact> host = plugin::host_facts();
+  for (std::size_t i = 0; i < stamp.facts.size(); ++i) {
+    const bool same = i < host.size() && host[i].value == stamp.facts[i].value;
+    facts.push_back({stamp.facts[i].name, stamp.facts[i].value + (same ? "" : "  (differs)")});
+  }
+  print(text + "\nBuilt with\n" + format_table(facts));
+  return report.usable() ? 0 : wrong_input;
+}
+
+int run_check(const PluginArguments& arguments) {
+  int code = 0;
+  for (const std::string& file : arguments.files) {
+    const CheckReport report = plugin::check_library(file);
+    if (report.usable()) {
+      std::string offers;
+      for (const plugin::Offer& offer : report.registered) {
+        offers += fmt::format("{}{} {}", offers.empty() ? "" : ", ", offer.kind, offer.name);
+      }
+      print(fmt::format("{}: usable, registers {}\n", report.found.file, offers));
+    } else {
+      print(fmt::format("{}: refused\n{}", report.found.file, refusals_as_text(report)));
+      code = wrong_input;
+    }
+  }
+  return code;
+}
+
+/// Throws Error (input) unless `name` can be a class, a CMake target and a name nobody has yet.
+void check_new_name(const PluginArguments& arguments) {
+  const std::string& name = arguments.name;
+  const auto letter = [](char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); };
+  const bool valid =
+      !name.empty() && name.size() < 64 && name[0] >= 'A' && name[0] <= 'Z' &&
+      std::ranges::all_of(
+          name, [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '_'; });
+  if (!valid || name.find("__") != std::string::npos) {
+    fail_input(fmt::format(
+        "plugin new {}: not a name for a class (expected a capital letter, then "
+        "letters, digits or single '_', at most 63 in all); write, for example, MyStyle",
+        name));
+  }
+  for (const Found& found : plugin::Host(search_of(arguments)).list()) {
+    if (found.stamp && std::ranges::any_of(found.stamp->provides, [&](const plugin::Offer& offer) {
+          return offer.kind == arguments.kind && offer.name == name;
+        })) {
+      fail_input(fmt::format("plugin new {}: there is a {} of this name already ({}); take another",
+                             name, arguments.kind, found.file));
+    }
+  }
+}
+
+int run_new(const PluginArguments& arguments) {
+  const std::vector<TemplateFile> files = plugin_template(arguments.kind, arguments.name);
+  check_new_name(arguments);
+  const fs::path folder = write_template(files, arguments.folder, arguments.name);
+  std::string text = fmt::format("{}\n", folder.string());
+  for (const TemplateFile& file : files) {
+    text += fmt::format("  {}\n", file.path);
+  }
+  print(text + fmt::format("\nNext:\n  cd {}\n  cmake -B build -G Ninja "
+                           "-DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_BUILD_TYPE=Release\n"
+                           "  cmake --build build\n"
+                           "README.md has the rest.\n",
+                           folder.string()));
+  return 0;
+}
+
+}  // namespace
+
+void add_plugin_command(CLI::App& program, std::function<int()>& chosen) {
+  const auto arguments = std::make_shared<PluginArguments>();
+  CLI::App* const all = program.add_subcommand("plugin", "Look at plugins, check them, begin one");
+  all->require_subcommand(1);
+  all->footer(order_of_search);
+  const auto add = [&](const char* name, const char* help,
+                       int (*run)(const PluginArguments& arguments)) {
+    CLI::App* const command = all->add_subcommand(name, help);
+    command->callback([&chosen, arguments, run] { chosen = [=] { return run(*arguments); }; });
+    return command;
+  };
+  const auto add_paths = [&](CLI::App* command) {
+    command
+        ->add_option("--plugin", arguments->paths,
+                     "Look here too, and first (a file or a folder); may be repeated")
+        ->type_name("PATH")
+        ->expected(1)
+        ->take_all()
+        ->allow_extra_args(false);
+  };
+
+  CLI::App* const list =
+      add("list", "Show every plugin that is found, and why some are refused", run_list);
+  list->footer(order_of_search);
+  add_paths(list);
+
+  CLI::App* const info =
+      add("info", "Show what a plugin offers, its options, and how it was built", run_info);
+  info->add_option("NAME", arguments->name, "Of the plugin, of what it provides, or its file")
+      ->required();
+  add_paths(info);
+
+  CLI::App* const check =
+      add("check", "Try plugins in a process of their own and print all that is against them",
+          run_check);
+  check->add_option("FILE", arguments->files, "The library's file; several may be given")
+      ->required();
+  check->footer("The exit code is 0 when all are usable and 2 when one is refused.");
+
+  CLI::App* const fresh =
+      add("new", "Write a folder with a small plugin that works as it is", run_new);
+  fresh->footer("");
+  fresh->add_option("NAME", arguments->name, "The plugin's name, as in MyStyle")->required();
+  fresh->add_option("--kind", arguments->kind, "What it is: " + join_words(template_kinds()))
+      ->capture_default_str();
+  fresh->add_option("--folder", arguments->folder, "Where the folder NAME is made")
+      ->capture_default_str();
+}
+
+}  // namespace tessera::app

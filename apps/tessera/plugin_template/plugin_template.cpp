@@ -1,0 +1,79 @@
+#include "plugin_template/plugin_template.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <string_view>
+#include <system_error>
+
+#include "plugin_template_texts.hpp"
+
+import tessera.base;
+import tessera.plugin;
+
+namespace tessera::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string with_name(std::string_view text, const std::string& name) {
+  constexpr std::string_view mark = "@NAME@";
+  std::string result;
+  for (std::size_t at = text.find(mark); at != std::string_view::npos; at = text.find(mark)) {
+    result.append(text.substr(0, at)).append(name);
+    text.remove_prefix(at + mark.size());
+  }
+  return result.append(text);
+}
+
+}  // namespace
+
+std::vector<std::string> template_kinds() { return {"style"}; }
+
+std::vector<TemplateFile> plugin_template(const std::string& kind, const std::string& name) {
+  const std::vector<std::string> kinds = template_kinds();
+  if (std::ranges::find(kinds, kind) == kinds.end()) {
+    const auto declared = plugin::declared_kinds();
+    const bool known =
+        std::ranges::any_of(declared, [&](const auto& other) { return other.name == kind; });
+    fail_input(fmt::format("plugin new {}: {} '{}' (there are templates for: {}){}", name,
+                           known ? "there is no template for the kind" : "there is no kind", kind,
+                           join_words(kinds), did_you_mean(kind, kinds)));
+  }
+  std::vector<TemplateFile> files;
+  for (const auto& [path, text] : style_template) {
+    files.push_back({with_name(path, name), with_name(text, name)});
+  }
+  return files;
+}
+
+fs::path write_template(const std::vector<TemplateFile>& files, const fs::path& parent,
+                        const std::string& name) {
+  const fs::path folder = (parent / name).lexically_normal();
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(folder, error))) {
+    fail_input(
+        fmt::format("plugin new {}: {} exists already and is left as it is; take another "
+                    "name, or another --folder",
+                    name, folder.string()));
+  }
+  if (!fs::create_directories(folder, error)) {
+    fail_input(fmt::format("plugin new {}: the folder {} cannot be made: {}", name, folder.string(),
+                           error.message()));
+  }
+  for (const TemplateFile& file : files) {
+    const fs::path path = folder / file.path;
+    std::ofstream stream(path, std::ios::binary);
+    stream << file.text;
+    if (!stream.flush()) {
+      fail(fmt::format("plugin new {}: {} cannot be written: {}", name, path.string(),
+                       std::strerror(errno)));
+    }
+  }
+  return folder;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,3 @@
+# Adds this folder to the project that includes it (CMAKE_PROJECT_<NAME>_INCLUDE).
+find_package(Tessera REQUIRED)
+add_subdirectory(${CMAKE_CURRENT_LIST_DIR} outsider)

@@ -1,0 +1,176 @@
+// `tessera plugin` as a user meets it, and what it refuses.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+namespace fs = std::filesystem;
+using trainer_test::Folder;
+using trainer_test::read_file;
+using trainer_test::Result;
+using trainer_test::run_program;
+
+namespace {
+
+const std::string shipped = TESSERA_SHIPPED_PLUGINS;
+
+/// Runs `tessera plugin ...` without the plugins of whoever runs the tests.
+Result plugin(const std::string& arguments) {
+  return run_program("plugin " + arguments, "XDG_DATA_HOME=/nowhere TESSERA_PLUGIN_PATH= ");
+}
+
+void contains(const std::string& text, const std::string& part) {
+  INFO("in: " << text);
+  INFO("looked for: " << part);
+  CHECK(text.find(part) != std::string::npos);
+}
+
+/// An error on stderr, exit code 2, nothing on stdout.
+void is_input_error(const std::string& arguments, const std::string& part) {
+  const Result result = plugin(arguments);
+  INFO(arguments);
+  CHECK(result.code == 2);
+  CHECK(result.out.empty());
+  CHECK(result.error.starts_with("error: "));
+  contains(result.error, part);
+}
+
+/// `check` refuses the file for this reason, as one of its lines.
+void is_refused(const std::string& file, const std::string& reason) {
+  const Result result = plugin("check " + file);
+  CHECK(result.code == 2);
+  CHECK(result.error.empty());
+  contains(result.out, ": refused\n  ");
+  contains(result.out, reason);
+}
+
+std::string copy_of(const Folder& folder, const std::string& name, const std::string& as) {
+  const fs::path to = folder.path() / as;
+  fs::copy_file(shipped + "/" + name + ".so", to);
+  return to.string();
+}
+
+std::vector<std::string> files_of(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("list shows every plugin that is found, its state, and all reasons of a refusal") {
+  const Folder folder;
+  copy_of(folder, "SequenceParallel", "Mine.so");
+  const std::string open = copy_of(folder, "SequenceParallel", "Open.so");
+  fs::permissions(open, fs::perms::others_write, fs::perm_options::add);
+  const std::string text = folder.write("text.so", "only text");
+  const Result result = plugin("list --plugin " + folder.path().string());
+  INFO(result.error);
+  CHECK(result.code == 0);
+  contains(result.out, "name");
+  contains(result.out, "SequenceParallel    style@1  0.1.0    usable   SequenceParallel");
+  contains(result.out, (folder.path() / "Mine.so").string());
+  contains(result.out, shipped + "/FSDP.so");
+  contains(result.out, open + " is refused:\n  ");
+  contains(result.out, "can be written by others");
+  contains(result.out, text + " is refused:\n  ");
+  contains(result.out, "not an ELF file");
+  // The same content twice is no conflict; the named folder comes before the installed one.
+  CHECK(result.out.find("remove one of them") == std::string::npos);
+  CHECK(result.out.find("Mine.so") < result.out.find("FSDP.so"));
+  contains(plugin("list --help").out, "TESSERA_PLUGIN_PATH");
+}
+
+TEST_CASE("info tells what a plugin offers, its options, and how it was built") {
+  const Result result = plugin("info SequenceParallel");
+  CHECK(result.code == 0);
+  for (const char* part :
+       {"version", "0.1.0", "style SequenceParallel", "style@1", "digest", "SequenceParallel.so",
+        "interface fingerprint", "compiler", "usable", "Options of style SequenceParallel",
+        "a placement", "default \"Shard(1)\""}) {
+    contains(result.out, part);
+  }
+  CHECK(result.out.find("differs") == std::string::npos);
+  contains(plugin("info " + shipped + "/Replicate.so").out, "Options of style Replicate: none");
+  is_input_error("info SequenceParalel", "did you mean 'SequenceParallel'?");
+  CHECK(plugin("info /nowhere/none.so").code == 2);
+}
+
+TEST_CASE("check says usable, or every reason against a file") {
+  const std::string good = shipped + "/Replicate.so";
+  const Result usable = plugin("check " + good);
+  CHECK(usable.code == 0);
+  contains(usable.out, "Replicate.so: usable, registers style Replicate\n");
+
+  const Folder folder;
+  is_refused("/nowhere/none.so", "cannot be found");
+  is_refused(folder.path().string(), "not a plain file");
+  is_refused(folder.write("text.so", "only text"), "not an ELF file");
+  is_refused("/lib/x86_64-linux-gnu/libc.so.6", "not a plugin");
+  const std::string cut = copy_of(folder, "Replicate", "cut.so");
+  fs::resize_file(cut, fs::file_size(cut) - 100);
+  is_refused(cut, "cut");
+  const std::string open = copy_of(folder, "Replicate", "open.so");
+  fs::permissions(open, fs::perms::others_write, fs::perm_options::add);
+  is_refused(open, "chmod go-w '" + open + "'");
+
+  // Of another tool chain: the names and both sides of what differs.
+  const Result other = plugin("check " TESSERA_OTHER_PLUGIN);
+  CHECK(other.code == 2);
+  contains(other.out, "  RTTI: host has on, library has off\n");
+  contains(other.out, "  char: host has signed, library has unsigned\n");
+
+  const Result both = plugin("check " + good + " " + cut);
+  CHECK(both.code == 2);
+  contains(both.out, "usable");
+  contains(both.out, "refused");
+}
+
+TEST_CASE("new writes a folder once, and only under a name that can be used") {
+  const Folder folder;
+  const std::string where = " --folder " + folder.path().string();
+  const Result result = plugin("new MyStyle --kind style" + where);
+  INFO(result.error);
+  CHECK(result.code == 0);
+  const fs::path made = folder.path() / "MyStyle";
+  CHECK(files_of(made) ==
+        std::vector<std::string>{"CMakeLists.txt", "MyStyle.cpp", "README.md", "run.toml"});
+  for (const std::string& name : files_of(made)) {
+    const std::string text = read_file(made / name);
+    INFO(name);
+    CHECK(text.find("MyStyle") != std::string::npos);
+    CHECK(text.find("@NAME@") == std::string::npos);
+  }
+
+  std::ofstream(made / "README.md") << "mine";
+  is_input_error("new MyStyle" + where, "MyStyle exists already");
+  CHECK(read_file(made / "README.md") == "mine");
+  folder.write("Taken", "a file");
+  is_input_error("new Taken" + where, "Taken exists already");
+
+  for (const char* name : {"my-style", "9Lives", "lower", "Two__Bars", "../Up", "''", "class"}) {
+    is_input_error("new " + std::string(name) + where, "not a name for a class");
+  }
+  is_input_error("new Replicate" + where, "there is a style of this name already");
+  is_input_error("new Other --kind transport" + where, "there are templates for: style");
+  is_input_error("new Other --kind styel" + where, "did you mean 'style'?");
+  is_input_error("new Other --folder /proc/none", "cannot be made");
+  CHECK(files_of(folder.path()) == std::vector<std::string>{"MyStyle", "Taken"});
+}
+
+TEST_CASE("wrong words after plugin are one error with the nearest one") {
+  is_input_error("", "subcommand");
+  is_input_error("lst", "plugin lst: unknown command; did you mean 'list'?");
+  is_input_error("check", "FILE");
+  is_input_error("info", "NAME");
+  is_input_error("new", "NAME");
+  is_input_error("list --plugin /nowhere.so", "/nowhere.so: there is no such file or folder");
+  is_input_error("list everything", "everything");
+}
