@@ -61,9 +61,11 @@ std::optional<Order> common_order(int axes, std::span<const Spec* const> specs) 
   return order;
 }
 
-bool is_local(const Plan& plan, const DeviceMesh& mesh) {
+/// Padding a shard to a term of a sum moves nothing now, but makes a tensor of the whole size on
+/// every rank, to be reduced later: nobody's operand becomes that unasked.
+bool is_free(const Plan& plan, const DeviceMesh& mesh) {
   for (const Step& step : plan.steps) {
-    if (communicates(step.kind) && mesh.axis_size(step.axis) > 1) {
+    if ((communicates(step.kind) || step.kind == StepKind::pad) && mesh.axis_size(step.axis) > 1) {
       return false;
     }
   }
@@ -77,6 +79,9 @@ double conversion_cost(Placement from, Placement to, std::int64_t axis_size, dou
     return 0;
   }
   constexpr double communication = 1e12;  // above every local pass
+  if (from.is_shard() && to.is_partial()) {
+    return communication + 2 * bytes;  // worse than gathering it
+  }
   if (from.is_replicate()) {
     return to.is_shard() ? 1 + 1e-3 * bytes : 2 + 2e-3 * bytes;
   }
@@ -243,9 +248,8 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
       continue;
     }
     p.converts = true;
-    if (!is_local(
-            plan_redistribute(spec->layout, target->layout, spec->shape, size_of(spec->dtype)),
-            search.mesh)) {
+    if (!is_free(plan_redistribute(spec->layout, target->layout, spec->shape, size_of(spec->dtype)),
+                 search.mesh)) {
       p.communicates = true;
       if (!allow_communication) {
         search.refuse(i, target);
