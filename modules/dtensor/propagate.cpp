@@ -101,6 +101,15 @@ struct Search {
     return op.operands.empty() ? fmt::format("operand {}", i) : op.operands[k].name;
   }
 
+  /// A converted copy of such an operand would take what is written along when it goes.
+  bool is_written(std::size_t i) const {
+    if (!op.in_place) {
+      return false;
+    }
+    const std::size_t k = std::min(i, op.operands.size() - 1);
+    return i == 0 || op.operands[k].type.ends_with('!');
+  }
+
   /// The cheapest way for one axis.
   Strategy best_for(int axis) const {
     const Call call{op, in, attributes};
@@ -132,7 +141,7 @@ struct Search {
         const double bytes =
             static_cast<double>(in[i].numel()) * static_cast<double>(size_of(in[i].dtype()));
         cost += conversion_cost(from, s.in[i], size, bytes);
-        if (op.in_place && i == 0 && !(from == s.in[i])) {
+        if (is_written(i) && !(from == s.in[i])) {
           cost = std::numeric_limits<double>::infinity();
         }
       }

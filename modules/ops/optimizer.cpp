@@ -92,7 +92,7 @@ void adamw_cpu(const Call& call, std::span<Tensor>) {
 }
 
 const Op& adamw_op = register_op({
-    .schema = "adamw_(parameter, gradient, exp_avg, exp_avg_sq; lr: float, beta1: float, "
+    .schema = "adamw_(parameter, gradient, exp_avg!, exp_avg_sq!; lr: float, beta1: float, "
               "beta2: float, eps: float, weight_decay: float, grad_scale: float, step: free)",
     .infer = infer,
     .cpu = adamw_cpu,
@@ -126,7 +126,7 @@ void sgd_cpu(const Call& call, std::span<Tensor>) {
 }
 
 const Op& sgd_op = register_op({
-    .schema = "sgd_(parameter, gradient, momentum_buffer?; lr: float, momentum: float, "
+    .schema = "sgd_(parameter, gradient, momentum_buffer!?; lr: float, momentum: float, "
               "weight_decay: float, grad_scale: float, nesterov: free, first: free)",
     .infer = infer,
     .cpu = sgd_cpu,

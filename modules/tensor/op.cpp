@@ -80,7 +80,8 @@ void read_schema(Op& op) {
   const auto semicolon = inside.find(';');
   for (std::string_view operand : split(inside.substr(0, semicolon))) {
     std::string type = "tensor";
-    for (const std::string_view suffix : {"?", "..."}) {
+    // `!`: an operand besides the first that an in-place operator writes; it is never converted.
+    for (const std::string_view suffix : {"?", "...", "!"}) {
       if (operand.ends_with(suffix)) {
         operand.remove_suffix(suffix.size());
         type += suffix;
