@@ -140,12 +140,18 @@ void grad_cpu(const Call& call, std::span<Tensor> out) {
 
 void grad_rule(const RuleContext& context, Strategies& strategies) {
   const int last = context.call.in[1].dims();
-  for (int d = 0; d < last; ++d) {
-    strategies.push_back(strategy({Shard(d), Shard(d), Replicate()}, {Partial()}));
-  }
   strategies.push_back(strategy({Shard(last), Replicate(), Shard(1)}, {Shard(1)}));
   strategies.push_back(strategy({Replicate(), Replicate(), Shard(0)}, {Shard(0)}));
-  pass_partial(context, strategies, 0b001);
+  // Terms of a table have its shape, so they serve as well as the whole.
+  for (const Placement table : {Replicate(), Partial(), Partial(ReduceOp::avg)}) {
+    for (int d = 0; d < last; ++d) {
+      strategies.push_back(strategy({Shard(d), Shard(d), table}, {Partial()}));
+    }
+    strategies.push_back(strategy({Replicate(), Replicate(), table}, {Replicate()}));
+    for (const Placement terms : {Partial(), Partial(ReduceOp::avg)}) {
+      strategies.push_back(strategy({terms, Replicate(), table}, {terms}));
+    }
+  }
 }
 
 Attributes grad_localize(const LocalContext& context) { return with_rows(context, context.in[2]); }

@@ -76,6 +76,7 @@ void grad_cpu(const Call& call, std::span<Tensor> out) {
 void grad_rule(const RuleContext& context, Strategies& strategies) {
   same_dims(context, strategies);
   pass_partial(context, strategies, 0b001);
+  pass_partial(context, strategies, 0b100, 0b01);  // gate's gradient is linear in up
 }
 
 const Op& swiglu_backward_op = register_op({
