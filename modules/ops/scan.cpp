@@ -44,6 +44,24 @@ void prod_rule(const RuleContext& context, Strategies& strategies) {
   rules::kept_dims(context, strategies, a.dim, a.keepdim);
 }
 
+/// Whether the indices of dims `dim` and `dim` + 1 are equal: placed as `like`, by operators.
+Tensor diagonal(const Tensor& like, int dim) {
+  Dims to_back;
+  for (int d = 0; d < like.dims(); ++d) {
+    if (d != dim && d != dim + 1) {
+      to_back.push_back(d);
+    }
+  }
+  to_back.push_back(dim);
+  to_back.push_back(dim + 1);
+  Dims back = to_back;
+  for (int d = 0; d < to_back.size(); ++d) {
+    back[static_cast<int>(to_back[d])] = d;
+  }
+  const Tensor ones = permute(ones_like(like), to_back);
+  return cast(permute(triu(tril(ones)), back), DType::boolean);
+}
+
 /// An element's factor is the product of the others, zeros or not: the products of rows of a matrix
 /// that holds x in each row, with 1 on the diagonal.
 void prod_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -55,21 +73,10 @@ void prod_backward(const BackwardContext& context, std::span<const Tensor> grads
     return;
   }
   const int dim = static_cast<int>(a.dim[0]);
-  const std::int64_t n = x.shape()[dim];
   Dims square = x.shape();
-  square.insert(dim, n);
-  Tensor diagonal = zeros({n, n}, DType::boolean, x.device());
-  if (!diagonal.is_meta()) {
-    for (std::int64_t i = 0; i < n; ++i) {
-      diagonal.data<bool>()[i * n + i] = true;
-    }
-  }
-  Dims mask_shape = {n, n};
-  for (int d = dim + 1; d < x.dims(); ++d) {
-    mask_shape.push_back(1);
-  }
+  square.insert(dim, x.shape()[dim]);
   const Tensor rows = expand(unsqueeze(x, dim), square);
-  const Tensor others = prod(masked_fill(rows, view(diagonal, mask_shape), 1), dim + 1);
+  const Tensor others = prod(masked_fill(rows, diagonal(rows, dim), 1), dim + 1);
   out[0] = mul(operands::spread(grads[0], a.dim, a.keepdim, x.shape()), others);
 }
 
