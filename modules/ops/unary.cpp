@@ -164,7 +164,8 @@ void neg_backward(const BackwardContext&, std::span<const Tensor> grads, std::sp
   out[0] = neg(grads[0]);
 }
 
-/// Functions that keep order: the largest stays the largest.
+/// Functions that keep order everywhere: the largest stays the largest. log and sqrt are not among
+/// them: they make NaN of a maximum's lesser terms below 0.
 void monotone_rule(const RuleContext& context, Strategies& strategies) {
   rules::pointwise(context, strategies);
   for (const ReduceOp op : {ReduceOp::max, ReduceOp::min}) {
@@ -213,8 +214,8 @@ const Op& abs_op = any_type<Function::abs>("abs", "The absolute value; its gradi
 const Op& square_op = any_type<Function::square>("square", "x x.");
 const Op& sign_op = any_type<Function::sign>("sign", "-1, 0 or 1; its gradient is 0.");
 const Op& exp_op = floating<Function::exp>("exp", "e to the power of x.", true);
-const Op& log_op = floating<Function::log>("log", "The natural logarithm.", true);
-const Op& sqrt_op = floating<Function::sqrt>("sqrt", "The square root.", true);
+const Op& log_op = floating<Function::log>("log", "The natural logarithm.");
+const Op& sqrt_op = floating<Function::sqrt>("sqrt", "The square root.");
 const Op& rsqrt_op = floating<Function::rsqrt>("rsqrt", "1 / sqrt(x).");
 const Op& reciprocal_op = floating<Function::reciprocal>("reciprocal", "1 / x.");
 const Op& sin_op = floating<Function::sin>("sin", "The sine.");
