@@ -16,15 +16,12 @@ namespace {
 /// ends; -1 when the operand repeats along it.
 int aligned_dim(const Tensor& operand, const Dims& result, int dim) {
   const int d = dim - (result.size() - operand.dims());
-  return d >= 0 && operand.shape()[d] == result[dim] && (result[dim] != 1) ? d : -1;
+  return d >= 0 && operand.shape()[d] == result[dim] ? d : -1;
 }
 
 void sharded(const RuleContext& context, Strategies& strategies) {
   const Dims& result = context.out[0].shape;
   for (int dim = 0; dim < result.size(); ++dim) {
-    if (result[dim] == 1) {
-      continue;
-    }
     Strategy s;
     for (const Tensor& operand : context.call.in) {
       const int d = operand ? aligned_dim(operand, result, dim) : -1;
