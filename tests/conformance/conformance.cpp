@@ -1,0 +1,92 @@
+// Every registered operator under every placement of its operands, on simulated ranks, forward and
+// backward, against the plain operator. TESSERA_CONFORMANCE_TABLE=1 prints what was accepted.
+#include <cstddef>
+#include <cstdlib>
+#include <iomanip>
+#include <iostream>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+import tessera.dtensor;
+
+#include "conformance.hpp"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+/// Operators that have no placement rule to check, each with the reason.
+const std::map<std::string, std::string> not_covered = {
+    {"all_gather", "a collective of local tensors: tests/ops/collective_ops.cpp"},
+    {"all_reduce", "a collective of local tensors: tests/ops/collective_ops.cpp"},
+    {"all_to_all", "a collective of local tensors: tests/ops/collective_ops.cpp"},
+    {"broadcast", "a collective of local tensors: tests/ops/collective_ops.cpp"},
+    {"reduce_scatter", "a collective of local tensors: tests/ops/collective_ops.cpp"},
+    {"from_local", "makes a distributed tensor: its layout is an argument"},
+    {"to_local", "leaves the distributed tensors: the gradient's layout is an argument"},
+    {"redistribute", "is communication: its layouts are arguments"},
+};
+
+void print(const std::string& name, const Account& account) {
+  std::cout << std::left << std::setw(28) << name << std::right << std::setw(8) << account.accepted
+            << std::setw(8) << account.refused << "  ";
+  for (const std::string& text : account.narrow) {
+    std::cout << text << "; ";
+  }
+  std::cout << "\n";
+}
+
+void check_all(std::size_t most_samples, const Extent& extent) {
+  const bool table = std::getenv("TESSERA_CONFORMANCE_TABLE") != nullptr;
+  if (table) {
+    std::cout << "operator                    accepted refused  refused for one sharded operand\n";
+  }
+  std::map<std::string, std::vector<CallSample>> by_op;
+  for (CallSample& sample : call_samples(most_samples)) {
+    by_op[sample.op->name].push_back(std::move(sample));
+  }
+  for (const Op* op : all_ops()) {
+    if (op->name.starts_with("wrong_")) {
+      continue;  // another test's
+    }
+    INFO(op->name);
+    CHECK(by_op.contains(op->name) != not_covered.contains(op->name));
+    if (!by_op.contains(op->name)) {
+      continue;
+    }
+    const Account account = check_operator(by_op[op->name], extent);
+    if (table) {
+      print(op->name, account);
+    }
+    std::string findings;
+    for (std::size_t i = 0; i < account.findings.size() && i < 6; ++i) {
+      findings += "\n  " + account.findings[i];
+    }
+    INFO(account.findings.size() << " findings:" << findings);
+    CHECK(account.findings.empty());
+    CHECK(account.accepted > 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("operators keep what their placement rules promise") { check_all(5, Extent{}); }
+
+TEST_CASE("operators keep what their placement rules promise, at length", "[.long]") {
+  check_all(40, {.one_axis_cases = 2000,
+                 .two_axis_cases = 300,
+                 .sizes = {2, 3, 4},
+                 .grids = {Dims{2, 2}, Dims{3, 2}},
+                 .both_gradient_forms = true});
+}

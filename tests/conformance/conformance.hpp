@@ -1,0 +1,95 @@
+// The conformance of operators to their placement rules, by brute force: no operator is known by
+// name. Include it last, behind the imports of tessera.base, mesh, placement and tensor.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tessera::testing {
+
+/// One call on plain tensors, to be repeated on distributed ones.
+struct CallSample {
+  const Op* op = nullptr;
+  std::string name;            // "sum/3"
+  std::vector<Tensor> inputs;  // absent ones undefined
+  Attributes attributes;
+  std::vector<Tensor> output_gradients;  // undefined: the result takes part in no gradient
+};
+
+/// Calls for operators of any kind: PyTorch's samples; what their backward calls; operators that
+/// write their operand, from the samples of those that do not; operators of one tensor, on tensors
+/// of several shapes; a few calls of operators that need more. Small ones in f64 only. `most`: so
+/// many for each operator and source.
+std::vector<CallSample> call_samples(std::size_t most);
+
+/// How the operands of a call lie; absent operands have no layout.
+using Layouts = std::vector<Layout>;
+/// On one axis: a placement for each operand.
+using Placements = std::vector<Placement>;
+
+/// Every combination of Shard of each dim, Replicate and Partial(sum), and Replicate with each
+/// other Partial: one after another, at most `most` (a fixed selection when there are more).
+std::vector<Placements> axis_placements(const CallSample& sample, std::size_t most);
+/// `count` layouts on a mesh of two axes, whose axes are drawn from `likely` three times in four,
+/// else from `all`; a dim that both axes shard is cut in either order.
+std::vector<Layouts> two_axis_layouts(const DeviceMesh& mesh, std::span<const Placements> all,
+                                      std::span<const Placements> likely, std::size_t count);
+Layouts one_axis_layouts(const DeviceMesh& mesh, const CallSample& sample,
+                         const Placements& placements);
+
+/// This rank's operand of the value `whole`: its part, or a term of it where the layout is Partial.
+Tensor make_operand(const Tensor& whole, const Layout& layout);
+
+/// What a call gave: on one rank of a distributed call, or the plain call.
+struct CallResult {
+  std::string error;           // empty: none
+  bool refusal = false;        // the error is an Error
+  std::string backward_error;  // empty: none
+  std::string communicated;    // what a report lists of forward and backward
+  std::vector<Tensor> out;
+  std::vector<Tensor> written;    // the operands after the call, of operators that write them
+  std::vector<Tensor> gradients;  // of the operands; undefined where there is none
+};
+CallResult call_plain(const CallSample& sample);
+
+/// The gradients of the results come in as Replicate, or as they would from further operators.
+enum class GradientForm { replicate, natural };
+struct Case {
+  const CallSample* sample;
+  Layouts layouts;
+  GradientForm form = GradientForm::replicate;
+};
+/// Runs the cases on thread ranks: result[rank][case].
+std::vector<std::vector<CallResult>> run_cases(const DeviceMesh& mesh, std::span<const Case> cases);
+
+/// The whole value of a distributed tensor from all ranks' parts (by rank), without the library's
+/// own redistribution. Errors: parts of another shape than the layout says, replicas that differ,
+/// elements that nobody holds.
+std::vector<double> whole_value(std::span<const Tensor> parts);
+
+/// What is wrong in one case; empty when nothing is. Counts refused and accepted ones.
+struct Account {
+  std::size_t accepted = 0;
+  std::size_t refused = 0;
+  std::set<std::string> narrow;  // one sharded operand, all others whole, and yet refused
+  std::vector<std::string> findings;
+};
+
+/// How far a check goes.
+struct Extent {
+  std::size_t one_axis_cases = 150;  // for each sample and mesh
+  std::size_t two_axis_cases = 24;
+  std::vector<int> sizes{2, 3};
+  std::vector<Dims> grids{Dims{2, 2}};
+  bool both_gradient_forms = false;
+};
+
+/// Checks the samples (of one operator) under all placements.
+Account check_operator(std::span<const CallSample> samples, const Extent& extent);
+
+}  // namespace tessera::testing

@@ -1,0 +1,279 @@
+// Judges what the ranks gave, and goes through an operator's placements.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <exception>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+
+#include "conformance.hpp"
+#include "operator_samples.hpp"
+
+namespace tessera::testing {
+namespace {
+
+/// Says where a case is wrong.
+class Judge {
+ public:
+  Judge(const Case& one, const DeviceMesh& mesh, const CallResult& plain, Account& account)
+      : case_(one), mesh_(mesh), plain_(plain), account_(account) {}
+
+  /// Whether the operator accepted the operands.
+  bool judge(std::span<const CallResult* const> ranks) {
+    const std::string& first = ranks[0]->error;
+    for (const CallResult* r : ranks) {
+      if (r->error != first || !r->error.empty()) {
+        judge_refusal(ranks);
+        return false;
+      }
+    }
+    ++account_.accepted;
+    for (const CallResult* r : ranks) {
+      if (!r->communicated.empty()) {
+        report("communicates: " + r->communicated);
+        return true;
+      }
+    }
+    compare("result", ranks, &CallResult::out);
+    compare("written operand", ranks, &CallResult::written);
+    for (const CallResult* r : ranks) {
+      if (!r->backward_error.empty()) {
+        if (!needs_the_value(ranks)) {
+          report("backward: " + r->backward_error);
+        }
+        return true;
+      }
+    }
+    compare("gradient", ranks, &CallResult::gradients);
+    return true;
+  }
+
+ private:
+  void report(const std::string& what) {
+    std::string text = case_.sample->name + " on " + to_string(mesh_) + " with";
+    for (std::size_t i = 0; i < case_.layouts.size(); ++i) {
+      const Tensor& x = case_.sample->inputs[i];
+      text += x ? " " + to_string(x.shape()) + to_string(case_.layouts[i]) : " none";
+    }
+    account_.findings.push_back(
+        text + (case_.form == GradientForm::natural ? " (natural gradients)" : "") + ": " + what);
+  }
+
+  /// Whether all ranks refuse the backward because only a communicated extremum or product would
+  /// serve: which rank holds an extremum, nobody knows before. A sum's terms are no such excuse.
+  static bool needs_the_value(std::span<const CallResult* const> ranks) {
+    bool partial = false;
+    for (const CallResult* r : ranks) {
+      if (r->backward_error.find("would have to be communicated") == std::string::npos) {
+        return false;
+      }
+      for (const ReduceOp op : {ReduceOp::max, ReduceOp::min, ReduceOp::product}) {
+        const std::string text = to_string(Partial(op));
+        partial = partial || r->backward_error.find(text) != std::string::npos;
+      }
+    }
+    return partial;
+  }
+
+  /// A refusal is right when all ranks refuse with an Error that names the operator and a layout.
+  void judge_refusal(std::span<const CallResult* const> ranks) {
+    ++account_.refused;
+    for (const CallResult* r : ranks) {
+      if (r->error.empty()) {
+        const CallResult* other = *std::find_if(
+            ranks.begin(), ranks.end(), [](const CallResult* o) { return !o->error.empty(); });
+        report("only some ranks refuse: " + other->error);
+        return;
+      }
+      if (!r->refusal || r->error.find("placement rule is wrong") != std::string::npos) {
+        report("fails: " + r->error);
+        return;
+      }
+      bool names_layout = false;
+      for (std::size_t i = 0; i < case_.layouts.size(); ++i) {
+        names_layout =
+            names_layout || (case_.sample->inputs[i] &&
+                             r->error.find(to_string(case_.layouts[i])) != std::string::npos);
+      }
+      if (!r->error.starts_with(case_.sample->op->name + ":") || !names_layout) {
+        report("refuses without naming itself and a layout: " + r->error);
+        return;
+      }
+    }
+  }
+
+  void compare(const char* what, std::span<const CallResult* const> ranks,
+               std::vector<Tensor> CallResult::* member) {
+    const std::vector<Tensor>& expected = plain_.*member;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      std::vector<Tensor> parts;
+      for (const CallResult* r : ranks) {
+        parts.push_back(i < (r->*member).size() ? (r->*member)[i] : Tensor());
+      }
+      const std::string name = what + (" " + std::to_string(i));
+      try {
+        compare(name, parts, expected[i]);
+      } catch (const std::exception& error) {
+        report(name + ": " + error.what());
+      }
+    }
+  }
+
+  void compare(const std::string& name, std::span<const Tensor> parts, const Tensor& expected) {
+    for (const Tensor& part : parts) {
+      if (part.defined() != expected.defined()) {
+        report(name + (expected ? " is missing" : " should not exist"));
+        return;
+      }
+    }
+    if (!expected) {
+      return;
+    }
+    const Spec& spec = *parts[0].spec();
+    if (!(spec.shape == expected.shape()) || spec.dtype != expected.dtype()) {
+      report(name + " is " + to_string(spec) + " where the plain one is " + to_string(expected));
+      return;
+    }
+    const std::vector<double> found = whole_value(parts);
+    const std::vector<double> wanted = to_doubles(expected);
+    const double allowed = static_cast<double>(parts.size()) * tolerance(spec.dtype);
+    for (std::size_t k = 0; k < wanted.size(); ++k) {
+      const bool equal = found[k] == wanted[k] || (std::isnan(found[k]) && std::isnan(wanted[k])) ||
+                         std::abs(found[k] - wanted[k]) <= allowed * (1 + std::abs(wanted[k]));
+      if (!equal) {
+        report(name + " as " + to_string(spec) + " has " + std::to_string(found[k]) +
+               " at element " + std::to_string(k) + " where the plain one has " +
+               std::to_string(wanted[k]));
+        return;
+      }
+    }
+  }
+
+  const Case& case_;
+  const DeviceMesh& mesh_;
+  const CallResult& plain_;
+  Account& account_;
+};
+
+/// Without extrema and products: reductions of different kinds on two axes have no defined order.
+std::vector<Placements> linear_ones(const std::vector<Placements>& placements) {
+  std::vector<Placements> kept;
+  for (const Placements& each : placements) {
+    if (std::all_of(each.begin(), each.end(), [](Placement p) {
+          return !p.is_partial() || p == Partial() || p == Partial(ReduceOp::avg);
+        })) {
+      kept.push_back(each);
+    }
+  }
+  return kept;
+}
+
+/// "x Shard(1) of 2" (dims) when that is the only operand that is not whole.
+std::string lone_shard(const CallSample& sample, const Placements& placements) {
+  std::string text;
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    if (placements[i].is_replicate()) {
+      continue;
+    }
+    if (!placements[i].is_shard() || !text.empty()) {
+      return {};
+    }
+    const std::size_t operand = std::min(i, sample.op->operands.size() - 1);
+    text = sample.op->operands[operand].name + " " + to_string(placements[i]) + " of " +
+           std::to_string(sample.inputs[i].dims());
+  }
+  return text;
+}
+
+struct Planned {
+  Case one;
+  std::size_t sample;
+  const Placements* placements;  // of one-axis cases
+};
+
+}  // namespace
+
+Account check_operator(std::span<const CallSample> samples, const Extent& extent) {
+  Account account;
+  std::vector<CallResult> plain;
+  std::vector<std::vector<Placements>> placements;
+  std::vector<std::vector<Placements>> accepted(samples.size());
+  for (const CallSample& sample : samples) {
+    plain.push_back(call_plain(sample));
+    if (!plain.back().error.empty() || !plain.back().backward_error.empty()) {
+      account.findings.push_back(sample.name + " fails on plain tensors: " + plain.back().error +
+                                 plain.back().backward_error);
+      return account;
+    }
+    placements.push_back(axis_placements(sample, extent.one_axis_cases));
+  }
+
+  const auto check = [&](const DeviceMesh& mesh, const std::vector<Planned>& planned) {
+    std::vector<Case> cases;
+    for (const Planned& p : planned) {
+      cases.push_back(p.one);
+    }
+    const std::vector<std::vector<CallResult>> results = run_cases(mesh, cases);
+    for (std::size_t c = 0; c < planned.size(); ++c) {
+      const Planned& p = planned[c];
+      std::vector<const CallResult*> ranks;
+      for (const std::vector<CallResult>& rank : results) {
+        ranks.push_back(&rank[c]);
+      }
+      const bool taken = Judge(p.one, mesh, plain[p.sample], account).judge(ranks);
+      if (p.placements == nullptr) {
+        continue;
+      }
+      if (taken) {
+        accepted[p.sample].push_back(*p.placements);
+      } else if (const std::string text = lone_shard(samples[p.sample], *p.placements);
+                 !text.empty()) {
+        account.narrow.insert(text);
+      }
+    }
+  };
+  const auto plan = [&](std::vector<Planned>& planned, std::size_t s, Layouts layouts,
+                        const Placements* from) {
+    const bool natural = planned.size() % 2 != 0;
+    planned.push_back({{&samples[s], std::move(layouts),
+                        natural ? GradientForm::natural : GradientForm::replicate},
+                       s,
+                       from});
+    if (extent.both_gradient_forms) {
+      planned.push_back(planned.back());
+      planned.back().one.form = natural ? GradientForm::replicate : GradientForm::natural;
+    }
+  };
+
+  for (const int size : extent.sizes) {
+    const DeviceMesh mesh = DeviceMesh::make({"a"}, Dims{size});
+    std::vector<Planned> planned;
+    for (std::size_t s = 0; s < samples.size(); ++s) {
+      for (const Placements& p : placements[s]) {
+        plan(planned, s, one_axis_layouts(mesh, samples[s], p), &p);
+      }
+    }
+    check(mesh, planned);
+  }
+  for (const Dims& shape : extent.grids) {
+    const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, shape);
+    std::vector<Planned> planned;
+    for (std::size_t s = 0; s < samples.size(); ++s) {
+      for (Layouts& layouts : two_axis_layouts(mesh, linear_ones(placements[s]),
+                                               linear_ones(accepted[s]), extent.two_axis_cases)) {
+        plan(planned, s, std::move(layouts), nullptr);
+      }
+    }
+    check(mesh, planned);
+  }
+  return account;
+}
+
+}  // namespace tessera::testing

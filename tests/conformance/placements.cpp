@@ -1,0 +1,172 @@
+// Which placements are tried, and operands that are placed so.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+import tessera.dtensor;
+
+#include "conformance.hpp"
+
+namespace tessera::testing {
+namespace {
+
+std::vector<Placement> choices(const Tensor& x, std::span<const Placement> others) {
+  std::vector<Placement> all{Replicate()};
+  if (x) {
+    for (int d = 0; d < x.dims(); ++d) {
+      all.push_back(Shard(d));
+    }
+    if (is_floating(x.dtype())) {
+      all.insert(all.end(), others.begin(), others.end());
+    }
+  }
+  return all;
+}
+
+/// All combinations, the last operand's choices fastest.
+void combine(const std::vector<std::vector<Placement>>& choices, std::vector<Placements>& into) {
+  Placements chosen;
+  const std::function<void()> extend = [&] {
+    if (chosen.size() == choices.size()) {
+      if (std::find(into.begin(), into.end(), chosen) == into.end()) {
+        into.push_back(chosen);
+      }
+      return;
+    }
+    for (const Placement p : choices[chosen.size()]) {
+      chosen.push_back(p);
+      extend();
+      chosen.pop_back();
+    }
+  };
+  extend();
+}
+
+/// A number for each element and place that looks random, exact in binary, about -1 to 1, not 0.
+double noise(std::int64_t element, std::int64_t place) {
+  const std::uint64_t bits =
+      hash_combine(static_cast<std::uint64_t>(element) + 17, static_cast<std::uint64_t>(place) + 5);
+  return (static_cast<double>(bits % 32) - 15.5) / 16;
+}
+
+/// The term of `value` that index `index` of `size` along one axis holds.
+double term(double value, ReduceOp op, std::int64_t element, int index, int size) {
+  const auto owner = static_cast<int>(element % size);
+  switch (op) {
+    case ReduceOp::avg:
+    case ReduceOp::sum: {
+      const double whole = op == ReduceOp::avg ? value * size : value;
+      if (index > 0) {
+        return noise(element, index);
+      }
+      double rest = whole;
+      for (int i = 1; i < size; ++i) {
+        rest -= noise(element, i);
+      }
+      return rest;
+    }
+    case ReduceOp::max:
+      return index == owner ? value : value - std::abs(noise(element, index));
+    case ReduceOp::min:
+      return index == owner ? value : value + std::abs(noise(element, index));
+    case ReduceOp::product:
+      return index == owner ? value * std::exp2(size - 1) : 0.5;
+  }
+  return value;
+}
+
+}  // namespace
+
+std::vector<Placements> axis_placements(const CallSample& sample, std::size_t most) {
+  std::vector<Placements> all;
+  const auto with = [&](std::span<const Placement> partial, bool sharded) {
+    std::vector<std::vector<Placement>> each;
+    for (const Tensor& x : sample.inputs) {
+      each.push_back(choices(x, partial));
+      if (!sharded) {
+        std::erase_if(each.back(), [](Placement p) { return p.is_shard(); });
+      }
+    }
+    combine(each, all);
+  };
+  const Placement sum[] = {Partial()};
+  with(sum, true);
+  if (all.size() > most) {
+    std::mt19937 random(1);
+    std::shuffle(all.begin() + 1, all.end(), random);
+    all.resize(most);
+  }
+  for (const ReduceOp op : {ReduceOp::avg, ReduceOp::max, ReduceOp::min, ReduceOp::product}) {
+    const Placement other[] = {Partial(op)};
+    with(other, false);
+  }
+  return all;
+}
+
+Layouts one_axis_layouts(const DeviceMesh& mesh, const CallSample& sample,
+                         const Placements& placements) {
+  Layouts layouts;
+  for (std::size_t i = 0; i < sample.inputs.size(); ++i) {
+    layouts.push_back(sample.inputs[i] ? Layout::make(mesh, {placements[i]}) : Layout());
+  }
+  return layouts;
+}
+
+std::vector<Layouts> two_axis_layouts(const DeviceMesh& mesh, std::span<const Placements> all,
+                                      std::span<const Placements> likely, std::size_t count) {
+  std::vector<Layouts> result;
+  std::mt19937 random(2);
+  const auto draw = [&]() -> const Placements& {
+    const auto from = !likely.empty() && random() % 4 != 0 ? likely : all;
+    return from[random() % from.size()];
+  };
+  for (std::size_t n = 0; n < count; ++n) {
+    const Placements& first = draw();
+    const Placements& second = draw();
+    const bool swapped = random() % 2 != 0;
+    Layouts layouts;
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      const int order[] = {swapped ? 1 : 0, swapped ? 0 : 1};
+      const Placement placements[] = {first[i], second[i]};
+      layouts.push_back(Layout::make(mesh, placements, order));
+    }
+    result.push_back(std::move(layouts));
+  }
+  return result;
+}
+
+Tensor make_operand(const Tensor& whole, const Layout& layout) {
+  const NoGrad constant;
+  Layout cut = layout;
+  Tensor x = ops::clone(whole);
+  const Dims coordinates = my_coordinates(layout.mesh());
+  for (int axis = 0; axis < layout.ndim(); ++axis) {
+    const Placement p = layout.placement(axis);
+    if (!p.is_partial()) {
+      continue;
+    }
+    cut = cut.with_placement(axis, Replicate());
+    x = ops::cast(x, DType::f64);
+    for (std::int64_t i = 0; i < x.numel(); ++i) {
+      double& value = x.data<double>()[i];
+      value = term(value, p.reduce_op(), i, static_cast<int>(coordinates[axis]),
+                   layout.mesh().axis_size(axis));
+    }
+  }
+  x = ops::cast(x, whole.dtype());
+  return make_distributed(distribute(x, cut).local(),
+                          Spec::make(layout, whole.shape(), whole.dtype()));
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,235 @@
+// Where calls come from: stored samples, the calls of their backward, and what follows from a
+// schema.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.ops;
+
+#include "conformance.hpp"
+#include "operator_samples.hpp"
+
+namespace tessera::testing {
+namespace {
+
+constexpr std::int64_t small = 200;
+
+/// Positive, different for each element.
+Tensor numbers(const Dims& shape, double shift = 0) {
+  const Tensor x = empty(shape, DType::f64);
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    x.data<double>()[i] = 1.5 + std::sin(0.7 * static_cast<double>(i) + shift);
+  }
+  return x;
+}
+
+/// f64 where floating, and few elements.
+bool is_small(std::span<const Tensor> inputs) {
+  return std::all_of(inputs.begin(), inputs.end(), [](const Tensor& x) {
+    return !x || (x.numel() <= small && (!is_floating(x.dtype()) || x.dtype() == DType::f64));
+  });
+}
+
+/// The call's shapes and attributes in words: calls with the same ones are the same sample.
+std::string key_of(const Op& op, std::span<const Tensor> inputs, const Attributes& attributes) {
+  std::string key = op.name;
+  for (const Tensor& x : inputs) {
+    key += x ? to_string(x.shape()) + std::string(name_of(x.dtype())) : "-";
+  }
+  for (const std::int64_t value : attributes.fixed()) {
+    key += "," + std::to_string(value);
+  }
+  for (const std::int64_t value : attributes.free()) {
+    key += ";" + std::to_string(value);
+  }
+  return key;
+}
+
+/// Keeps the calls that pass, each kind once.
+class Recorder final : public Listener {
+ public:
+  explicit Recorder(std::size_t most) : most_(most) {}
+
+  void called(const Call& heard, std::span<const Tensor>) override {
+    if (!recording_) {
+      return;
+    }
+    recording_ = false;  // what is called here to keep operands
+    std::vector<Tensor> inputs;
+    const NoGrad constant;
+    for (const Tensor& x : heard.in) {
+      inputs.push_back(x ? ops::clone(x) : x);
+    }
+    add(heard.op, std::move(inputs), heard.attributes, {});
+    recording_ = true;
+  }
+
+  void add(const Op& op, std::vector<Tensor> inputs, const Attributes& attributes,
+           std::vector<Tensor> output_gradients) {
+    std::vector<CallSample>& samples = by_op[op.name];
+    if (samples.size() >= most_ || !is_small(inputs) ||
+        !keys_.insert(key_of(op, inputs, attributes)).second) {
+      return;
+    }
+    const std::string name = op.name + "/" + source + std::to_string(samples.size());
+    if (output_gradients.empty() && op.backward != nullptr) {
+      ResultShapes results;
+      op.infer({op, inputs, attributes}, results);
+      for (std::size_t i = 0; i < results.size(); ++i) {
+        output_gradients.push_back(is_floating(results[i].dtype)
+                                       ? ops::cast(numbers(results[i].shape, 1), results[i].dtype)
+                                       : Tensor());
+      }
+    }
+    samples.push_back({&op, name, std::move(inputs), attributes, std::move(output_gradients)});
+  }
+
+  std::string source;
+  std::map<std::string, std::vector<CallSample>> by_op;
+
+ private:
+  std::size_t most_;
+  std::set<std::string> keys_;
+  bool recording_ = true;
+};
+
+void listen(Recorder& recorder, const char* source, const std::function<void()>& f) {
+  recorder.source = source;
+  set_listener(ListenAt::above_distribution, &recorder);
+  f();
+  set_listener(ListenAt::above_distribution, nullptr);
+}
+
+/// What the gradients of the samples call.
+void hear_backward(const std::vector<OperatorSample>& samples, Recorder& recorder) {
+  for (const OperatorSample& sample : samples) {
+    if (!is_small(sample.inputs)) {
+      continue;
+    }
+    const std::vector<Tensor> inputs = fresh_inputs(sample, true);
+    const Tensors out = call(*sample.op, inputs, sample.attributes);
+    std::vector<Tensor> roots;
+    std::vector<Tensor> gradients;
+    for (std::size_t i = 0; i < sample.output_gradients.size(); ++i) {
+      if (sample.output_gradients[i]) {
+        roots.push_back(out[i]);
+        gradients.push_back(sample.output_gradients[i]);
+      }
+    }
+    if (!roots.empty()) {
+      listen(recorder, "backward", [&] { backward(roots, gradients); });
+    }
+  }
+}
+
+/// "mul_" on the samples of "mul", where the result fits into the first operand.
+void write_operands(Recorder& recorder) {
+  recorder.source = "written";
+  for (const Op* op : all_ops()) {
+    const std::string name = op->name.substr(0, op->name.size() - 1);
+    if (!op->in_place || !recorder.by_op.contains(name)) {
+      continue;
+    }
+    const std::vector<CallSample> samples = recorder.by_op[name];
+    for (const CallSample& sample : samples) {
+      const Tensors out = call(*sample.op, sample.inputs, sample.attributes);
+      if (sample.op->operands.size() == op->operands.size() && out.size() == 1 &&
+          out[0].shape() == sample.inputs[0].shape() &&
+          out[0].dtype() == sample.inputs[0].dtype()) {
+        recorder.add(*op, sample.inputs, sample.attributes, {});
+      }
+    }
+  }
+}
+
+/// Operators of one tensor and nothing else take any.
+void try_any_tensor(Recorder& recorder) {
+  recorder.source = "any";
+  for (const Op* op : all_ops()) {
+    if (op->operands.size() == 1 && op->operands[0].type == "tensor" && op->parameters.empty() &&
+        op->distributed == nullptr) {
+      for (const Dims& shape : {Dims{3, 5}, Dims{2, 3, 4}, Dims{}, Dims{0, 3}}) {
+        recorder.add(*op, {numbers(shape)}, {}, {});
+      }
+    }
+  }
+}
+
+/// Operators that no sample leads to: their attributes come from the functions that users call.
+void call_the_rest(Recorder& recorder) {
+  listen(recorder, "call", [] {
+    for (const Dims& shape : {Dims{3, 5}, Dims{2, 3, 4}, Dims{6}}) {
+      RandomStream stream{.seed = 7, .stream = 3, .offset = 8};
+      const Tensor x = numbers(shape);
+      ops::uniform_(x, -1, 2, stream);
+      ops::normal_(x, 0, 1, stream);
+      ops::dropout(numbers(shape), 0.4, stream);
+      ops::fill_(x, 2.5);
+      ops::copy_(x, numbers(shape, 2));
+      ops::copy_(x, numbers(Dims{shape.back()}, 2));
+      ops::sgd_(x, numbers(shape, 3), numbers(shape, 4),
+                {.lr = 0.1,
+                 .momentum = 0.9,
+                 .weight_decay = 0.1,
+                 .grad_scale = 0.5,
+                 .nesterov = true,
+                 .first = false});
+      ops::sgd_(x, numbers(shape, 3), Tensor(),
+                {.lr = 0.1,
+                 .momentum = 0,
+                 .weight_decay = 0,
+                 .grad_scale = 1,
+                 .nesterov = false,
+                 .first = true});
+      ops::adamw_(x, numbers(shape, 3), numbers(shape, 4), numbers(shape, 5),
+                  {.lr = 0.1,
+                   .beta1 = 0.9,
+                   .beta2 = 0.95,
+                   .eps = 1e-8,
+                   .weight_decay = 0.1,
+                   .grad_scale = 0.5,
+                   .step = 3});
+    }
+  });
+}
+
+}  // namespace
+
+std::vector<CallSample> call_samples(std::size_t most) {
+  const OperatorSamples stored = read_operator_samples(TESSERA_REFERENCE_DATA);
+  Recorder recorder(most);
+  recorder.source = "stored";
+  for (const bool empty_ones : {false, true}) {  // those with elements first
+    for (const OperatorSample& sample : stored.samples) {
+      const bool empty = std::any_of(sample.inputs.begin(), sample.inputs.end(),
+                                     [](const Tensor& x) { return x && x.numel() == 0; });
+      if (empty == empty_ones) {
+        recorder.add(*sample.op, sample.inputs, sample.attributes, sample.output_gradients);
+      }
+    }
+  }
+  write_operands(recorder);
+  hear_backward(stored.samples, recorder);
+  try_any_tensor(recorder);
+  call_the_rest(recorder);
+  std::vector<CallSample> all;
+  for (const auto& [name, samples] : recorder.by_op) {
+    all.insert(all.end(), samples.begin(), samples.end());
+  }
+  return all;
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,136 @@
+// Operators that are wrong on purpose: the check must find each of them.
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+import tessera.dtensor;
+
+#include "conformance.hpp"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+/// A shipped operator with other parts, as an operator of its own.
+template <class F>
+const Op& changed(const std::string& name, F change) {
+  Op op = find_op(name);
+  op.schema = "wrong_" + op.schema;
+  op.operands.clear();
+  op.parameters.clear();
+  change(op);
+  return register_op(std::move(op));
+}
+
+/// The findings for `op` on the samples of the operator that it was made from.
+Account account_of(const Op& op, const std::string& name) {
+  std::vector<CallSample> samples;
+  for (CallSample& sample : call_samples(4)) {
+    if (sample.op->name == name) {
+      sample.op = &op;
+      samples.push_back(std::move(sample));
+    }
+  }
+  REQUIRE(!samples.empty());
+  return check_operator(samples, Extent{});
+}
+
+/// Whether a finding says this.
+bool finds(const Account& account, const std::string& what) {
+  for (const std::string& finding : account.findings) {
+    if (finding.find(what) != std::string::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void shard_every_dim(const RuleContext& context, Strategies& strategies) {
+  for (int d = 0; d < context.call.in[0].dims(); ++d) {
+    rules::same_dim(context, strategies, d);
+  }
+}
+
+/// The part of an operand that a sum of it is, taken for the whole sum.
+void forget_the_others(const RuleContext& context, Strategies& strategies) {
+  for (int d = 0; d < context.call.in[0].dims(); ++d) {
+    strategies.push_back(rules::strategy({Shard(d)}, {Replicate()}));
+  }
+}
+
+void pass_partial(const RuleContext& context, Strategies& strategies) {
+  rules::linear(context, strategies);
+}
+
+}  // namespace
+
+TEST_CASE("a softmax over a sharded dim is found") {
+  const Op& op = changed("softmax", [](Op& o) { o.rule = shard_every_dim; });
+  CHECK(finds(account_of(op, "softmax"), "where the plain one has"));
+}
+
+TEST_CASE("a sum that forgets the other ranks is found") {
+  const Op& op = changed("sum", [](Op& o) { o.rule = forget_the_others; });
+  CHECK(finds(account_of(op, "sum"), "result 0: replicas differ"));
+}
+
+TEST_CASE("a rule that promises another shape is found") {
+  const Op& op = changed("transpose", [](Op& o) { o.rule = shard_every_dim; });
+  CHECK(finds(account_of(op, "transpose"), "its placement rule is wrong"));
+}
+
+TEST_CASE("a function that is not linear and takes terms of a sum is found") {
+  const Op& op = changed("square", [](Op& o) { o.rule = pass_partial; });
+  CHECK(finds(account_of(op, "square"), "where the plain one has"));
+}
+
+TEST_CASE("a gradient that is wrong only when distributed is found") {
+  const Op& op = changed("neg", [](Op& o) {
+    o.backward = [](const BackwardContext&, std::span<const Tensor> grads, std::span<Tensor> out) {
+      const Tensor g = ops::neg(grads[0]);
+      const Layout& layout = g.is_distributed() ? g.layout() : Layout();
+      out[0] = layout && layout.is_replicated()
+                   ? make_distributed(g.local(), Spec::make(layout.with_placement(0, Partial()),
+                                                            g.shape(), g.dtype()))
+                   : g;
+    };
+  });
+  CHECK(finds(account_of(op, "neg"), "gradient 0"));
+}
+
+TEST_CASE("an operator that communicates in secret is found") {
+  const Op& op = changed("exp", [](Op& o) {
+    o.distributed = [](const Call& call, Tensors& out) {
+      Tensor x = call.in[0];
+      if (x.is_distributed()) {
+        x = redistribute(x, Layout::replicated(x.layout().mesh()));
+      }
+      out = tessera::call(find_op("exp"), {x});
+    };
+  });
+  CHECK(finds(account_of(op, "exp"), "communicates"));
+}
+
+TEST_CASE("an error that names neither operator nor layout is found") {
+  const Op& op = changed("relu", [](Op& o) {
+    o.rule = [](const RuleContext&, Strategies&) { fail("something went wrong"); };
+  });
+  CHECK(finds(account_of(op, "relu"), "refuses without naming"));
+}
+
+TEST_CASE("a right operator gives no findings") {
+  const Op& op = changed("tanh", [](Op&) {});
+  const Account account = account_of(op, "tanh");
+  CHECK(account.findings.empty());
+  CHECK(account.accepted > 0);
+  CHECK(account.refused > 0);
+}
