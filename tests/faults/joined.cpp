@@ -1,0 +1,98 @@
+// Ranks that another launcher starts: RANK, WORLD_SIZE and the job's name in the environment.
+#include <signal.h>
+#include <unistd.h>
+
+#include <map>
+#include <string>
+
+#include "catch.hpp"
+#include "program.hpp"
+
+using namespace faults;
+
+namespace {
+
+/// Rank `rank` of two, of a job of this test process and `name`.
+std::map<std::string, std::string> rank_of_two(int rank, const std::string& name) {
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", "2"},
+          {"TESSERA_TIMEOUT", "5"},
+          {"TESSERA_JOB", "faults-" + name + "-" + std::to_string(getpid())}};
+}
+
+std::vector<std::string> two_ranks(const std::string& steps) {
+  return {"train",
+          "run.toml",
+          "train.steps=" + steps,
+          "mesh.axes=[shard]",
+          "mesh.shape=[2]",
+          "parallel=[{style=FSDP,axis=shard,on=[\".\"]}]"};
+}
+
+}  // namespace
+
+TEST_CASE("ranks started by hand train together, with the losses of the program's own launch") {
+  const RunFolder folder;
+  Program second(folder, two_ranks("8"), {.environment = rank_of_two(1, "train")});
+  Program first(folder, two_ranks("8"), {.environment = rank_of_two(0, "train")});
+  const Result zero = first.wait(30);
+  const Result one = second.wait(30);
+  INFO(zero.out << zero.error << one.out << one.error);
+  CHECK(zero.code == 0);
+  CHECK(one.code == 0);
+  CHECK(zero.error.empty());
+  CHECK(one.out.empty());  // one of them speaks
+  CHECK(steps_in(folder / "metrics.jsonl") == steps_to(8));
+  const RunFolder own;
+  CHECK(run(own, two_ranks("8")).code == 0);
+  const auto losses = [](const RunFolder& run_folder) {
+    std::string all;
+    for (const std::string& line : lines_of(read_file(run_folder / "metrics.jsonl"))) {
+      all += line.substr(0, line.find(",\"lr\"")) + "\n";
+    }
+    return all;
+  };
+  CHECK(losses(folder) == losses(own));
+}
+
+TEST_CASE("a joined launch is interrupted as the program's own is") {
+  const RunFolder folder;
+  Program second(folder, two_ranks("100000000"), {.environment = rank_of_two(1, "interrupt")});
+  Program first(folder, two_ranks("100000000"), {.environment = rank_of_two(0, "interrupt")});
+  REQUIRE(within(30, [&] { return steps_in(folder / "metrics.jsonl").size() >= 5; }));
+  first.signal(SIGINT);
+  second.signal(SIGINT);
+  const Result zero = first.wait(10);
+  INFO(zero.out << zero.error);
+  CHECK(zero.code == 130);
+  CHECK(second.wait(10).code == 130);
+  CHECK(steps_in(folder / "metrics.jsonl") ==
+        steps_to(step_after(zero.out, "interrupted after step ")));
+  CHECK(checkpoints(folder / "checkpoints").size() == 1);
+}
+
+TEST_CASE("launches that do not fit are refused") {
+  const RunFolder folder;
+  const auto before = folder.listing();
+  const auto refuses = [&](std::map<std::string, std::string> environment,
+                           const std::vector<std::string>& words) {
+    const Result result = run(folder, two_ranks("3"), {.environment = std::move(environment)});
+    INFO(result.error);
+    CHECK(result.code == 2);
+    CHECK(count(result.error, "error:") == 1);
+    for (const std::string& word : words) {
+      INFO("expected: " << word);
+      CHECK(result.error.find(word) != std::string::npos);
+    }
+    CHECK(folder.listing() == before);
+  };
+  auto other_machine = rank_of_two(0, "local");
+  other_machine["LOCAL_WORLD_SIZE"] = "1";
+  refuses(other_machine, {"WORLD_SIZE is 2", "LOCAL_WORLD_SIZE 1", "one machine"});
+  auto outside = rank_of_two(2, "outside");
+  refuses(outside, {"RANK", "WORLD_SIZE", "got 2 and 2"});
+  auto no_number = rank_of_two(0, "number");
+  no_number["RANK"] = "first";
+  refuses(no_number, {"RANK", "first"});
+  refuses({{"TESSERA_TIMEOUT", "soon"}}, {"TESSERA_TIMEOUT", "soon"});
+}

@@ -1,0 +1,103 @@
+// The program `tessera` as a process of its own: started, watched, hurt, and looked at afterwards.
+#pragma once
+#include <sys/types.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace faults {
+
+/// A fresh folder that goes away with the object; `config` is a small run on four ranks in it.
+class RunFolder {
+ public:
+  RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+  ~RunFolder();
+  const std::filesystem::path& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+  /// Writes a file (with its folders) and returns its path.
+  std::string write(const std::string& name, std::string_view bytes) const;
+  /// Every entry below the folder, with its size.
+  std::map<std::string, std::uintmax_t> listing() const;
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// The config that RunFolder writes as run.toml: FSDP 2 x tensor parallel 2, a very small Llama.
+extern const char* const small_run;
+
+/// 64 KiB of words, the same every time.
+std::string small_text();
+
+std::string read_file(const std::filesystem::path& path);
+std::vector<std::string> lines_of(const std::string& text);
+/// How often `part` occurs.
+int count(const std::string& text, const std::string& part);
+
+/// What stands in /dev/shm.
+std::set<std::string> shared_memory();
+
+struct Result {
+  int code = -1;         ///< exit code; 128 + signal when killed; -1 when it did not end in time
+  double seconds = 0;    ///< from the call of wait() to the end
+  std::string out;       ///< its stdout
+  std::string error;     ///< its stderr
+  int left_running = 0;  ///< processes of its group that are left half a second after its end
+};
+
+struct StartOptions {
+  std::map<std::string, std::string> environment = {};  ///< set besides what this process has
+  long file_size_limit = 0;                             ///< RLIMIT_FSIZE in bytes; 0: none
+};
+
+/// A running `tessera ARGUMENTS...` in a process group of its own, which dies with the object.
+class Program {
+ public:
+  Program(const RunFolder& folder, const std::vector<std::string>& arguments,
+          const StartOptions& options = {});
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program();
+  pid_t process() const { return process_; }
+  /// The ranks' processes in the order of the ranks.
+  std::vector<pid_t> ranks() const;
+  /// Living processes of the group; those that ended and wait for their parent do not count.
+  std::vector<pid_t> living() const;
+  std::string out() const;
+  std::string error() const;
+  void signal(int number) const;
+  void signal_group(int number) const;
+  /// Waits for the program's end, at most `limit` seconds.
+  Result wait(double limit);
+
+ private:
+  pid_t process_ = 0;
+  bool reaped_ = false;
+  std::string out_;
+  std::string error_;
+};
+
+/// Runs it to its end.
+Result run(const RunFolder& folder, const std::vector<std::string>& arguments,
+           const StartOptions& options = {});
+
+/// Looks every few milliseconds; false when `what` has not become true within `limit` seconds.
+bool within(double limit, const std::function<bool()>& what);
+
+/// The steps of a metrics file in its order.
+std::vector<std::int64_t> steps_in(const std::filesystem::path& metrics);
+/// 1, 2, ... n.
+std::vector<std::int64_t> steps_to(std::int64_t n);
+/// The step that `text` names after `words`; -1 if there is none.
+std::int64_t step_after(const std::string& text, const std::string& words);
+/// The complete and incomplete checkpoints: the names in the folder, sorted.
+std::vector<std::string> checkpoints(const std::filesystem::path& folder);
+
+}  // namespace faults
