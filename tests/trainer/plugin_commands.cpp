@@ -93,8 +93,8 @@ TEST_CASE("info tells what a plugin offers, its options, and how it was built") 
   CHECK(result.code == 0);
   for (const char* part :
        {"version", "0.1.0", "style SequenceParallel", "style@1", "digest", "SequenceParallel.so",
-        "interface fingerprint", "compiler", "usable", "Options of style SequenceParallel",
-        "a placement", "default \"Shard(1)\""}) {
+        "interface fingerprint", "compiler", "sanitizers", "usable",
+        "Options of style SequenceParallel", "a placement", "default \"Shard(1)\""}) {
     contains(result.out, part);
   }
   CHECK(result.out.find("differs") == std::string::npos);

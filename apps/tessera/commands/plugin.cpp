@@ -235,33 +235,9 @@ int run_check(const PluginArguments& arguments) {
   return code;
 }
 
-/// Throws Error (input) unless `name` can be a class, a CMake target and a name nobody has yet.
-void check_new_name(const PluginArguments& arguments) {
-  const std::string& name = arguments.name;
-  const auto letter = [](char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); };
-  const bool valid =
-      !name.empty() && name.size() < 64 && name[0] >= 'A' && name[0] <= 'Z' &&
-      std::ranges::all_of(
-          name, [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '_'; });
-  if (!valid || name.find("__") != std::string::npos) {
-    fail_input(fmt::format(
-        "plugin new {}: not a name for a class (expected a capital letter, then "
-        "letters, digits or single '_', at most 63 in all); write, for example, MyStyle",
-        name));
-  }
-  for (const Found& found : plugin::Host(search_of(arguments)).list()) {
-    if (found.stamp && std::ranges::any_of(found.stamp->provides, [&](const plugin::Offer& offer) {
-          return offer.kind == arguments.kind && offer.name == name;
-        })) {
-      fail_input(fmt::format("plugin new {}: there is a {} of this name already ({}); take another",
-                             name, arguments.kind, found.file));
-    }
-  }
-}
-
 int run_new(const PluginArguments& arguments) {
   const std::vector<TemplateFile> files = plugin_template(arguments.kind, arguments.name);
-  check_new_name(arguments);
+  check_plugin_name(arguments.kind, arguments.name);
   const fs::path folder = write_template(files, arguments.folder, arguments.name);
   std::string text = fmt::format("{}\n", folder.string());
   for (const TemplateFile& file : files) {

@@ -50,6 +50,29 @@ std::vector<TemplateFile> plugin_template(const std::string& kind, const std::st
   return files;
 }
 
+void check_plugin_name(const std::string& kind, const std::string& name) {
+  const auto capital = [](char c) { return c >= 'A' && c <= 'Z'; };
+  const auto allowed = [&](char c) {
+    return capital(c) || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  // The stamp holds 63 characters; two underscores are the compiler's.
+  if (name.empty() || name.size() > 63 || !capital(name[0]) ||
+      !std::ranges::all_of(name, allowed) || name.find("__") != std::string::npos) {
+    fail_input(fmt::format(
+        "plugin new {}: not a name for a class (expected a capital letter, then letters, digits or "
+        "single '_', at most 63 in all); write, for example, MyStyle",
+        name));
+  }
+  const plugin::Offer wanted{kind, name};
+  for (const plugin::Found& found : plugin::Host().list()) {
+    if (found.stamp &&
+        std::ranges::find(found.stamp->provides, wanted) != found.stamp->provides.end()) {
+      fail_input(fmt::format("plugin new {}: there is a {} of this name already ({}); take another",
+                             name, kind, found.file));
+    }
+  }
+}
+
 fs::path write_template(const std::vector<TemplateFile>& files, const fs::path& parent,
                         const std::string& name) {
   const fs::path folder = (parent / name).lexically_normal();

@@ -18,6 +18,10 @@ std::vector<std::string> template_kinds();
 /// The files of a new plugin called `name`. Errors (input): a kind without a template.
 std::vector<TemplateFile> plugin_template(const std::string& kind, const std::string& name);
 
+/// Errors (input): `name` cannot be a class and a CMake target, or a plugin that is found provides
+/// it already for this kind.
+void check_plugin_name(const std::string& kind, const std::string& name);
+
 /// Writes the files into the new folder `parent`/`name`, which it returns. Errors (input): the
 /// folder is there already, or cannot be made; then nothing is written.
 std::filesystem::path write_template(const std::vector<TemplateFile>& files,

@@ -78,24 +78,35 @@ static_assert(sizeof(GateStamp) == 1136 + gate_fact_count * 32, "no padding, no 
 #endif
 
 #if defined(__SANITIZE_ADDRESS__) || TESSERA_GATE_FEATURE(address_sanitizer)
-#define TESSERA_GATE_SANITIZE_A " address"
+#define TESSERA_GATE_SANITIZE_A "+address"
 #else
 #define TESSERA_GATE_SANITIZE_A ""
 #endif
 #if defined(__SANITIZE_THREAD__) || TESSERA_GATE_FEATURE(thread_sanitizer)
-#define TESSERA_GATE_SANITIZE_T " thread"
+#define TESSERA_GATE_SANITIZE_T "+thread"
 #else
 #define TESSERA_GATE_SANITIZE_T ""
 #endif
 #if TESSERA_GATE_FEATURE(memory_sanitizer)
-#define TESSERA_GATE_SANITIZE_M " memory"
+#define TESSERA_GATE_SANITIZE_M "+memory"
 #else
 #define TESSERA_GATE_SANITIZE_M ""
 #endif
 #if TESSERA_GATE_FEATURE(undefined_behavior_sanitizer)
-#define TESSERA_GATE_SANITIZE_U " undefined"
+#define TESSERA_GATE_SANITIZE_U "+undefined"
 #else
 #define TESSERA_GATE_SANITIZE_U ""
+#endif
+#if defined(__SANITIZE_ADDRESS__) || TESSERA_GATE_FEATURE(address_sanitizer) || \
+    defined(__SANITIZE_THREAD__) || TESSERA_GATE_FEATURE(thread_sanitizer) ||   \
+    TESSERA_GATE_FEATURE(memory_sanitizer) || TESSERA_GATE_FEATURE(undefined_behavior_sanitizer)
+#define TESSERA_GATE_SANITIZERS \
+  TESSERA_GATE_SANITIZE_A       \
+  TESSERA_GATE_SANITIZE_T       \
+  TESSERA_GATE_SANITIZE_M       \
+  TESSERA_GATE_SANITIZE_U
+#else
+#define TESSERA_GATE_SANITIZERS "none"
 #endif
 
 #if defined(_GLIBCXX_USE_CXX11_ABI)
@@ -127,8 +138,7 @@ enum SmallEnum { small_enum_value };  // one byte under -fshort-enums
    TESSERA_GATE_TEXT(__cplusplus),                                                             \
    TESSERA_GATE_RTTI,                                                                          \
    TESSERA_GATE_EXCEPTIONS,                                                                    \
-   "with" TESSERA_GATE_SANITIZE_A TESSERA_GATE_SANITIZE_T TESSERA_GATE_SANITIZE_M              \
-       TESSERA_GATE_SANITIZE_U,                                                                \
+   TESSERA_GATE_SANITIZERS,                                                                    \
    TESSERA_GATE_TEXT(__SIZEOF_POINTER__) " bytes",                                             \
    TESSERA_GATE_STRINGS,                                                                       \
    TESSERA_GATE_DEBUG,                                                                         \
