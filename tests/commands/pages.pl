@@ -1,0 +1,112 @@
+#!/usr/bin/env perl
+# Runs the commands of README.md and docs/*.md: every block that begins with ```sh.
+#
+#   pages.pl REPOSITORY PROGRAM BUILD [long]
+#
+# The blocks of a page run one after the other in one bash with -e, in a scratch folder of the page's
+# own that looks like the repository's root: it holds the configs, and a stand-in of ./dev that uses
+# what is built already. `tessera` is on the PATH. Comments in front of a block say more:
+#   <!-- not run: REASON -->  only that its commands exist is checked
+#   <!-- long -->             runs only when this script is called with `long`
+# and <!-- check: COMMAND --> after a block is a command that the reader does not see.
+use strict;
+use warnings;
+use Cwd qw(abs_path);
+use File::Temp qw(tempdir);
+
+die "usage: pages.pl REPOSITORY PROGRAM BUILD [long]\n" unless @ARGV >= 3;
+my ($repository, $program, $build) = map { abs_path($_) // die "$_: no such file\n" } @ARGV[0 .. 2];
+my $long = ($ARGV[3] // '') eq 'long';
+
+sub output_of { my $text = qx{$_[0] 2>&1}; return $? == 0 ? $text : ''; }
+my $dev_help = output_of("'$repository/dev' help");
+my $tessera_help = output_of("'$program' --help");
+my (%count, @failures);
+
+# What a line of a block begins with must exist, whether the block is run or not.
+sub check_names {
+  my ($where, $block) = @_;
+  while ($block =~ /^\s*(?:\w+=\S+\s+)*\.\/dev\s+([a-z]+)/mg) {
+    push @failures, "$where: ./dev help does not explain '$1'" unless $dev_help =~ /^  $1 /m;
+  }
+  while ($block =~ /(?:^\s*(?:\w+=\S+\s+)*tessera|\.\/dev run)\s+([a-z]+)/mg) {
+    push @failures, "$where: tessera --help does not list '$1'" unless $tessera_help =~ /^  $1 /m;
+  }
+}
+
+# The blocks of a page that are to be run, as one script.
+sub script_of {
+  my ($page) = @_;
+  open my $file, '<', "$repository/$page" or die "$page: $!\n";
+  my ($script, $block, $begin, $mark, $ran) = ('', undef, 0, '', 0);
+  while (my $line = <$file>) {
+    if (defined $block) {
+      if ($line !~ /^```/) { $block .= $line; next; }
+      check_names("$page:$begin", $block);
+      $ran = $mark eq '' || ($mark eq 'long' && $long);
+      ++$count{$ran ? 'run' : $mark eq 'long' ? 'left to the long test' : 'marked as not run'};
+      $script .= "place='$page:$begin'\n$block" if $ran;
+      ($block, $mark) = (undef, '');
+    } elsif ($line =~ /^```sh\s*$/) {
+      ($block, $begin) = ('', $.);
+    } elsif ($line =~ /^<!-- not run: \S.*-->\s*$/) {
+      $mark = 'not run';
+    } elsif ($line =~ /^<!-- long -->\s*$/) {
+      $mark = 'long';
+    } elsif ($line =~ /^<!-- check: (.*) -->\s*$/) {
+      $script .= "place='$page:$.'\n$1\n" if $ran;
+    } elsif ($mark ne '' && $line =~ /\S/) {
+      push @failures, "$page:$.: a comment about a block must stand right before it";
+      $mark = '';
+    }
+  }
+  return $script;
+}
+
+sub write_file {
+  my ($path, $text) = @_;
+  open my $file, '>', $path or die "$path: $!\n";
+  print {$file} $text;
+  close $file or die "$path: $!\n";
+}
+
+my $scratch = tempdir(CLEANUP => 1);
+my $home = "$scratch/home";
+mkdir $_ for $home, "$scratch/bin";
+symlink $program, "$scratch/bin/tessera" or die "tessera: $!\n";
+my $stand_in = <<"END";
+#!/usr/bin/env bash
+set -euo pipefail
+command=\$1
+shift
+case \$command in
+  run) exec tessera "\$@" ;;
+  install) exec cmake --install '$build' --prefix "\$1" ;;
+  cmake) exec cmake "\$@" ;;
+  *) echo "./dev \$command is not run by the tests" >&2; exit 1 ;;
+esac
+END
+
+my @pages = ('README.md', map { s{^\Q$repository\E/}{}r } sort glob "$repository/docs/*.md");
+for my $page (@pages) {
+  my $script = script_of($page) or next;
+  my $folder = "$scratch/" . $page =~ tr{/}{-}r;
+  mkdir $folder;
+  system('cp', '-r', "$repository/configs", $folder) == 0 or die "the configs cannot be copied\n";
+  write_file("$folder/dev", $stand_in);
+  chmod 0755, "$folder/dev";
+  write_file("$scratch/script", "set -euo pipefail\n"
+    . "trap 'echo \"failed: the block at \$place: \$BASH_COMMAND\" >&2' ERR\n$script");
+  local $ENV{PATH} = "$scratch/bin:$ENV{PATH}";
+  local $ENV{XDG_DATA_HOME} = "$home/share"; # no plugin of the user's own
+  my $log = "$scratch/log";
+  if (system("cd '$folder' && bash ../script >'$log' 2>&1 </dev/null") != 0) {
+    open my $file, '<', $log or die "$log: $!\n";
+    push @failures, "$page: its commands end with an error; they printed\n" . join '', <$file>;
+  }
+}
+
+print "$_\n" for @failures;
+print join(', ', map { "$count{$_} blocks $_" } sort keys %count), "\n";
+push @failures, 'nothing was run' unless $count{run};
+exit(@failures ? 1 : 0);
