@@ -48,7 +48,7 @@ void rule(const RuleContext& context, Strategies& strategies) {
   const Dims& to = context.out[0].shape;
   const int front = to.size() - from.size();
   for (int d = 0; d < from.size(); ++d) {
-    if (from[d] == to[d + front] && from[d] != 1) {
+    if (from[d] == to[d + front]) {
       strategies.push_back(rules::strategy({Shard(d)}, {Shard(d + front)}));
     }
   }
