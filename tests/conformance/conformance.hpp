@@ -2,9 +2,6 @@
 // name. Include it last, behind the imports of tessera.base, mesh, placement and tensor.
 #pragma once
 #include <cstddef>
-#include <cstdint>
-#include <map>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
