@@ -1,5 +1,6 @@
 #!/usr/bin/env perl
-# Runs the commands of README.md and docs/*.md: every block that begins with ```sh.
+# Runs the commands of README.md and docs/*.md: every block that begins with ```sh. Also holds the table of
+# modules in docs/architecture.md to what the modules' CMakeLists.txt state.
 #
 #   pages.pl REPOSITORY PROGRAM BUILD [long]
 #
@@ -63,6 +64,28 @@ sub script_of {
   return $script;
 }
 
+# The table of modules in the architecture's page states what each CMakeLists.txt states.
+sub check_modules {
+  my %stated;
+  for my $path (glob "$repository/modules/*/CMakeLists.txt") {
+    my ($module, $imports) = text_of($path) =~ /tessera_module\((\w+)[^)]*?(?:\bIMPORTS\s+([^)]*))?\)/ or next;
+    $stated{$module} = join ' ', split ' ', $imports // '';
+  }
+  my %listed = text_of("$repository/docs/architecture.md") =~ /^\| (\w+) \| .* \| ?([a-z ]*?) ?\|$/mg;
+  for my $module (sort keys %stated) {
+    push @failures, "docs/architecture.md: '$module' imports '$stated{$module}', the table says '"
+      . ($listed{$module} // 'nothing of it') . "'"
+      unless ($listed{$module} // '-') eq $stated{$module};
+  }
+}
+
+sub text_of {
+  my ($path) = @_;
+  open my $file, '<', $path or die "$path: $!\n";
+  local $/;
+  return scalar <$file>;
+}
+
 sub write_file {
   my ($path, $text) = @_;
   open my $file, '>', $path or die "$path: $!\n";
@@ -101,11 +124,11 @@ for my $page (@pages) {
   local $ENV{XDG_DATA_HOME} = "$home/share"; # no plugin of the user's own
   my $log = "$scratch/log";
   if (system("cd '$folder' && bash ../script >'$log' 2>&1 </dev/null") != 0) {
-    open my $file, '<', $log or die "$log: $!\n";
-    push @failures, "$page: its commands end with an error; they printed\n" . join '', <$file>;
+    push @failures, "$page: its commands end with an error; they printed\n" . text_of($log);
   }
 }
 
+check_modules();
 print "$_\n" for @failures;
 print join(', ', map { "$count{$_} blocks $_" } sort keys %count), "\n";
 push @failures, 'nothing was run' unless $count{run};
