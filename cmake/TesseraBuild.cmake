@@ -12,7 +12,7 @@ set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}") # an installed pro
 set(TESSERA_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
 add_compile_options(-fno-semantic-interposition)
 if(TESSERA_SANITIZE)
-  add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-pass-failed)
   add_link_options(-fsanitize=${TESSERA_SANITIZE})
 endif()
 add_link_options(-fuse-ld=lld)

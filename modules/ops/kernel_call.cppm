@@ -5,7 +5,7 @@ module;
 #include <string>
 #include <string_view>
 
-#include "kernels/half.hpp"
+#include <tessera/half.hpp>
 #include "kernels/types.hpp"
 module tessera.ops:kernel_call;
 

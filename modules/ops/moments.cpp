@@ -6,7 +6,7 @@ module;
 #include <limits>
 #include <span>
 
-#include "kernels/half.hpp"
+#include <tessera/half.hpp>
 module tessera.ops;
 
 import tessera.base;

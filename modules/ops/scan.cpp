@@ -5,7 +5,7 @@ module;
 #include <type_traits>
 #include <vector>
 
-#include "kernels/half.hpp"
+#include <tessera/half.hpp>
 #include "kernels/reduce.hpp"
 module tessera.ops;
 

@@ -10,7 +10,7 @@ module;
 #include <utility>
 #include <vector>
 
-#include "../ops/kernels/half.hpp"
+#include <tessera/half.hpp>
 module tessera.tensor;
 
 import tessera.base;

@@ -10,13 +10,19 @@
 #include <variant>
 
 #include "commands/commands.hpp"
+#include "config/config.hpp"
 #include "llama_config.hpp"
 #include "table.hpp"
-#include "training/setup.hpp"
 
 import tessera.base;
+import tessera.mesh;
 import tessera.tensor;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
 import tessera.checkpoint;
+
+#include "training/setup.hpp"
 
 namespace tessera::app {
 namespace {

@@ -20,14 +20,20 @@
 #include "plan_table.hpp"
 #include "progress.hpp"
 #include "table.hpp"
-#include "training/trainer.hpp"
 
 import tessera.base;
-import tessera.mesh;
 import tessera.plugin;
+import tessera.mesh;
+import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
 import tessera.checkpoint;
+
+#include "training/setup.hpp"
+#include "training/trainer.hpp"
 
 namespace tessera::app {
 namespace {

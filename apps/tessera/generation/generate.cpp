@@ -14,15 +14,20 @@
 #include <string>
 #include <vector>
 
+#include "config/config.hpp"
 #include "data/tokenizer.hpp"
 #include "llama_config.hpp"
-#include "training/setup.hpp"
 
 import tessera.base;
+import tessera.mesh;
 import tessera.tensor;
-import tessera.nn;
 import tessera.ops;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
 import tessera.checkpoint;
+
+#include "training/setup.hpp"
 
 namespace tessera::app {
 namespace {

@@ -1,4 +1,3 @@
-#include "training/setup.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -6,6 +5,17 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "config/config.hpp"
+#include "llama_config.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+
+#include "training/setup.hpp"
 
 namespace tessera::app {
 

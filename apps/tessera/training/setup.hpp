@@ -1,4 +1,5 @@
 // From a config to the library's objects; what every rank and the check before the launch share.
+// Included after the imports of tessera.{base,mesh,nn,optim,parallel}.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -7,12 +8,6 @@
 
 #include "config/config.hpp"
 #include "llama_config.hpp"
-
-import tessera.base;
-import tessera.mesh;
-import tessera.nn;
-import tessera.optim;
-import tessera.parallel;
 
 namespace tessera::app {
 

@@ -1,4 +1,3 @@
-#include "training/trainer.hpp"
 
 #include <fmt/format.h>
 
@@ -13,15 +12,28 @@
 #include <variant>
 #include <vector>
 
+#include "config/config.hpp"
+#include "data/dataset.hpp"
+#include "llama_config.hpp"
 #include "schedule.hpp"
 #include "table.hpp"
 
 import tessera.base;
+import tessera.plugin;
+import tessera.mesh;
 import tessera.placement;
+import tessera.tensor;
 import tessera.autograd;
+import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
 import tessera.checkpoint;
+
+#include "training/setup.hpp"
+#include "training/trainer.hpp"
 
 namespace tessera::app {
 namespace {

@@ -1,4 +1,5 @@
 // One rank's part of a run.
+// Included after the imports of tessera.{base,tensor,mesh,collective,plugin,nn,optim,parallel}.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,10 +11,6 @@
 #include "data/dataset.hpp"
 #include "llama_config.hpp"
 #include "training/setup.hpp"
-
-import tessera.tensor;
-import tessera.collective;
-import tessera.plugin;
 
 namespace tessera::app {
 

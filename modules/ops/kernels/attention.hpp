@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "half.hpp"
+#include <tessera/half.hpp>
 
 namespace tessera::kernels {
 

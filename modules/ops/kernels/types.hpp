@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "half.hpp"
+#include <tessera/half.hpp>
 
 namespace tessera::kernels {
 

@@ -1,11 +1,11 @@
-#include "../adamw.hpp"
-#include "../indexing.hpp"
-#include "../parallel.hpp"
-#include "../philox.hpp"
-#include "../reduce.hpp"
-#include "../rotary.hpp"
-#include "../swiglu.hpp"
 #include "check.hpp"
+#include "kernels/adamw.hpp"
+#include "kernels/indexing.hpp"
+#include "kernels/parallel.hpp"
+#include "kernels/philox.hpp"
+#include "kernels/reduce.hpp"
+#include "kernels/rotary.hpp"
+#include "kernels/swiglu.hpp"
 
 using namespace tessera::kernels;
 using namespace tessera::kernels::test;

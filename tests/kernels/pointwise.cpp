@@ -1,9 +1,9 @@
-#include "../pointwise.hpp"
+#include "kernels/pointwise.hpp"
 
 #include <functional>
 
-#include "../parallel.hpp"
 #include "check.hpp"
+#include "kernels/parallel.hpp"
 
 using namespace tessera::kernels;
 using namespace tessera::kernels::test;

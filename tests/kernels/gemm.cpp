@@ -1,7 +1,7 @@
-#include "../gemm.hpp"
+#include "kernels/gemm.hpp"
 
-#include "../parallel.hpp"
 #include "check.hpp"
+#include "kernels/parallel.hpp"
 
 using namespace tessera::kernels;
 using namespace tessera::kernels::test;

@@ -1,7 +1,7 @@
-#include "../attention.hpp"
+#include "kernels/attention.hpp"
 
-#include "../parallel.hpp"
 #include "check.hpp"
+#include "kernels/parallel.hpp"
 
 using namespace tessera::kernels;
 using namespace tessera::kernels::test;

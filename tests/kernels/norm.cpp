@@ -1,8 +1,8 @@
-#include "../norm.hpp"
+#include "kernels/norm.hpp"
 
-#include "../cross_entropy.hpp"
-#include "../parallel.hpp"
 #include "check.hpp"
+#include "kernels/cross_entropy.hpp"
+#include "kernels/parallel.hpp"
 
 using namespace tessera::kernels;
 using namespace tessera::kernels::test;

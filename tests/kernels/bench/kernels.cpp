@@ -11,17 +11,17 @@
 #include <ctime>
 #include <vector>
 
-#include "../adamw.hpp"
-#include "../attention.hpp"
-#include "../cross_entropy.hpp"
-#include "../gemm.hpp"
-#include "../norm.hpp"
-#include "../parallel.hpp"
-#include "../philox.hpp"
-#include "../pointwise.hpp"
-#include "../reduce.hpp"
-#include "../rotary.hpp"
-#include "../swiglu.hpp"
+#include "kernels/adamw.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/cross_entropy.hpp"
+#include "kernels/gemm.hpp"
+#include "kernels/norm.hpp"
+#include "kernels/parallel.hpp"
+#include "kernels/philox.hpp"
+#include "kernels/pointwise.hpp"
+#include "kernels/reduce.hpp"
+#include "kernels/rotary.hpp"
+#include "kernels/swiglu.hpp"
 
 using namespace tessera::kernels;
 

@@ -15,7 +15,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "../types.hpp"
+#include "kernels/types.hpp"
 
 namespace tessera::kernels::test {
 
