@@ -75,8 +75,11 @@ bool is_free(const Plan& plan, const DeviceMesh& mesh) {
 /// What it costs to bring one operand from a placement to another on one axis; unreachable
 /// placements cost most.
 double conversion_cost(Placement from, Placement to, std::int64_t axis_size, double bytes) {
-  if (from == to || axis_size == 1) {
+  if (from == to) {
     return 0;
+  }
+  if (axis_size == 1) {
+    return 1e-9;  // nothing moves; yet results keep their operands' placement where they can
   }
   constexpr double communication = 1e12;  // above every local pass
   if (from.is_shard() && to.is_partial()) {
