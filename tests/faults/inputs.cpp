@@ -1,0 +1,176 @@
+// Wrong inputs: each is one clear error, exit code 2, nothing written and nothing left running.
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "program.hpp"
+
+using namespace faults;
+
+namespace {
+
+struct Case {
+  std::vector<std::string> arguments;  // after `train run.toml`
+  std::vector<std::string> words;      // all of them stand in the error
+};
+
+void is_refused(const RunFolder& folder, const std::vector<std::string>& arguments,
+                const std::vector<std::string>& words) {
+  const auto before = folder.listing();
+  const Result result = run(folder, arguments);
+  std::string command;
+  for (const std::string& argument : arguments) {
+    command += " " + argument;
+  }
+  INFO("tessera" << command << "\n" << result.error);
+  CHECK(result.code == 2);
+  CHECK(result.error.starts_with("error: "));
+  CHECK(count(result.error, "error: ") == 1);
+  CHECK(result.left_running == 0);
+  for (const std::string& word : words) {
+    INFO("expected: " << word);
+    CHECK(result.error.find(word) != std::string::npos);
+  }
+  CHECK(folder.listing() == before);
+}
+
+void are_refused(const RunFolder& folder, const std::vector<Case>& cases) {
+  for (const Case& one : cases) {
+    std::vector<std::string> arguments = {"train", "run.toml"};
+    arguments.insert(arguments.end(), one.arguments.begin(), one.arguments.end());
+    is_refused(folder, arguments, one.words);
+  }
+}
+
+/// The small run's config with one piece of it exchanged.
+std::string config_with(const std::string& piece, const std::string& other) {
+  std::string config = small_run;
+  return config.replace(config.find(piece), piece.size(), other);
+}
+
+/// A .npy file of version 1.0 (NumPy's format page) whose header says `count` ids of type `dtype`.
+std::string npy(const std::string& dtype, std::size_t count, const std::string& data) {
+  std::string header = "{'descr': '" + dtype + "', 'fortran_order': False, 'shape': (" +
+                       std::to_string(count) + ",), }";
+  header.resize(117, ' ');
+  return std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + "\n" + data;
+}
+
+const std::string one_axis = "mesh.axes=[shard]";
+const std::string two_ranks = "mesh.shape=[2]";
+
+}  // namespace
+
+TEST_CASE("wrong configs are refused with file, line and the nearest name") {
+  const RunFolder folder;
+  is_refused(folder, {"train", "missing.toml"}, {"missing.toml", "cannot be read"});
+  const auto config = [&](const char* piece, const char* other,
+                          const std::vector<std::string>& words) {
+    folder.write("other.toml", config_with(piece, other));
+    is_refused(folder, {"train", "other.toml"}, words);
+  };
+  config("dim = 32", "dim = ", {"other.toml:2:"});
+  config("dim = 32", "dmi = 32", {"other.toml:2: model.dmi: unknown key", "'model.dim'"});
+  config("[model]", "[modle]", {"other.toml:1: modle: unknown section", "'model'"});
+  config("dim = 32", "dim = \"a\"", {"other.toml:2: model.dim: expected an integer", "\"a\""});
+  config("steps = 3", "steps = 0", {"train.steps", "at least 1", "got the integer 0"});
+  config("style = \"FSDP\"", "stlye = \"FSDP\"", {"stlye", "parallel[2].style"});
+}
+
+TEST_CASE("wrong overrides are refused") {
+  const RunFolder folder;
+  are_refused(folder,
+              {{{"model.dmi=3"}, {"command line", "unknown key", "'model.dim'"}},
+               {{"model.dim=abc"}, {"model.dim: expected an integer", "abc"}},
+               {{"nokey"}, {"nokey", "key=value"}},
+               {{"=3"}, {"key=value"}},
+               {{"mesh.shape=[2,"}, {"mesh.shape", "expected a list"}},
+               {{"mesh.shape[x]=2"}, {"mesh.shape[x]=2", "key=value"}},
+               {{"parallel[7].style=FSDP"}, {"parallel[7].style", "index"}},
+               {{"train=5"}, {"train: expected a section"}},
+               {{"optimizer.betas=[2,1]", "optimizer.lr=-1", "data.order=random"},
+                {"problems", "optimizer.betas[0]", "optimizer.lr", "data.order", "\"shuffled\""}}});
+}
+
+TEST_CASE("wrong data is refused") {
+  const RunFolder folder;
+  folder.write("empty.txt", "");
+  folder.write("short.txt", "hello");
+  folder.write("binary.bin", std::string(5000, '\x01') + std::string(5000, '\0'));
+  const std::string zeros(2000, '\0');
+  folder.write("cut.npy", npy("<u2", 1000, zeros.substr(0, 900)));
+  folder.write("float.npy", npy("<f4", 500, zeros));
+  folder.write("range.npy",
+               npy("<u2", 1000, zeros.substr(0, 1000) + "\xff\x7f" + zeros.substr(0, 998)));
+  folder.write("not.npy", "hello");
+  const auto tokens = [](const std::string& file) {
+    return std::vector<std::string>{"data.text=[]", "data.tokens=[" + file + "]", "model.vocab=100",
+                                    "train.batch=2"};
+  };
+  are_refused(folder, {{{"data.text=[nothere.txt]"}, {"nothere.txt", "no such file"}},
+                       {{"data.text=[empty.txt]"}, {"empty.txt", "empty"}},
+                       {{"data.text=[short.txt]"}, {"too short", "train.batch", "data.seq_len"}},
+                       {{"data.text=[binary.bin]"}, {"binary.bin", "not text", "byte 5000"}},
+                       {{"data.text=[]"}, {"data.text", "nothing to train on"}},
+                       {tokens("nothere.npy"), {"nothere.npy"}},
+                       {tokens("cut.npy"), {"cut.npy"}},
+                       {tokens("float.npy"), {"float.npy", "<f4"}},
+                       {tokens("range.npy"), {"range.npy", "32767", "100"}},
+                       {tokens("not.npy"), {"not.npy"}}});
+}
+
+TEST_CASE("meshes that do not fit are refused") {
+  const RunFolder folder;
+  are_refused(
+      folder,
+      {{{"mesh.axes=[shard,shard]"}, {"mesh.axes", "'shard' is named twice"}},
+       {{"mesh.axes=[shard]"}, {"mesh.shape", "1 axes, 2 extents"}},
+       {{"mesh.shape=[2,0]"}, {"mesh.shape[1]", "at least 1"}},
+       {{"mesh.axes=[shard,tensor,pipe]", "mesh.shape=[2,2,2]"}, {"no style uses axis 'pipe'"}},
+       {{"parallel=[]"}, {"no style uses axis 'shard'"}},
+       {{"parallel[0].axis=tensr"}, {"no axis 'tensr'", "'tensor'?"}},
+       {{"model.dim=48", "model.heads=3", "model.kv_heads=3"}, {"3 heads", "2 ranks"}},
+       {{"train.batch=3"}, {"train.batch", "3 sequences", "2 parts"}},
+       {{"train.micro_batch=3"}, {"train.micro_batch", "3 does not divide", "2 sequences"}}});
+}
+
+TEST_CASE("styles that do not fit are refused before the run") {
+  const RunFolder folder;
+  const std::string fsdp = "{style=FSDP,axis=shard,on=[\".\"]}";
+  const std::string up = "on=[\"model.layers.*.mlp.up_proj\"]";
+  const std::string colwise = "{style=ColwiseParallel,axis=tensor," + up + "}";
+  const std::string rowwise = "{style=RowwiseParallel,axis=tensor," + up + "}";
+  const std::string replicate = "{style=Replicate,axis=shard,on=[\".\"]}";
+  are_refused(
+      folder,
+      {{{"parallel[0].style=ColwiseParalel"},
+        {"no plugin provides it", "did you mean 'ColwiseParallel'"}},
+       {{"parallel[0].on=[model.layers.*.self_attn.q_prj]"}, {"matches no module", "q_proj"}},
+       {{"parallel[0].on=[\"model.layers.*.{q,k\"]"}, {"braces do not pair"}},
+       {{"parallel[0].on=[]"}, {"names no module"}},
+       {{"parallel[2].options={reshard_after_forwrd=true}"},
+        {"FSDP", "no option 'reshard_after_forwrd'", "'reshard_after_forward'?"}},
+       {{"parallel[2].options={reshard_after_forward=3}"}, {"FSDP", "true or false", "got 3"}},
+       {{"parallel[0].options={output=\"Shrad(1)\"}"}, {"ColwiseParallel", "'Shrad(1)'", "Shard"}},
+       {{"parallel[0].on=[model.norm]"}, {"ColwiseParallel", "'model.norm' is a RMSNorm"}},
+       {{"parallel[1].on=[model.norm]"}, {"RowwiseParallel", "'model.norm' is a RMSNorm"}},
+       {{"parallel[0].axis=shard"}, {"ColwiseParallel", "FSDP", "'shard'"}},
+       {{"parallel=[" + fsdp + "," + colwise + "]"}, {"FSDP: must come after ColwiseParallel"}},
+       {{one_axis, two_ranks, "parallel=[" + replicate + "," + fsdp + "]"},
+        {"Replicate", "FSDP", "cannot share axis 'shard'"}},
+       {{one_axis, two_ranks, "parallel=[" + fsdp + "," + replicate + "]"},
+        {"Replicate", "FSDP", "cannot share axis 'shard'"}},
+       {{"parallel=[" + colwise + "," + rowwise + "," + fsdp + "]"},
+        {"up_proj.weight", "Shard(0)", "by ColwiseParallel", "RowwiseParallel wants Shard(1)"}}});
+}
+
+TEST_CASE("commands refuse what is no checkpoint") {
+  const RunFolder folder;
+  is_refused(folder, {"train", "run.toml", "checkpoint.resume=nowhere"},
+             {"nowhere", "not a checkpoint"});
+  is_refused(folder, {"generate", "nowhere", "--prompt", "x"}, {"nowhere", "not a checkpoint"});
+  is_refused(folder, {"generate", "nowhere"}, {"--prompt"});
+  is_refused(folder, {"checkpoint", "info", "text.txt"}, {"text.txt", "not a checkpoint"});
+  is_refused(folder, {"checkpoint", "export", "nowhere", "--to", "x"},
+             {"nowhere", "not a checkpoint"});
+}
