@@ -195,6 +195,12 @@ int join_launch(const LaunchOptions& options, const RankFunction& run) {
                     "{} and {})",
                     rank, size));
   }
+  if (options.ranks != size) {
+    fail_input(fmt::format(
+        "launch: the run is one of {} ranks, but WORLD_SIZE is {}; start {} ranks or change the "
+        "mesh",
+        options.ranks, size, options.ranks));
+  }
   if (const auto local = local_size_given(); local && *local != size) {
     fail_input(
         fmt::format("launch: all ranks must be on one machine (WORLD_SIZE is {}, "

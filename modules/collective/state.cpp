@@ -215,7 +215,11 @@ void WorldState::wait_slow(Counter& counter, std::uint64_t target, const WaitRea
     if (waited > 1 && transport == Transport::shm) {
       const std::int32_t process = peer.process.load(std::memory_order_relaxed);
       if (process > 0 && kill(process, 0) != 0 && errno == ESRCH) {
-        control->publish_error(reason.peer, "the process has died", ErrorKind::run);
+        // In this rank's name: the dead one cannot print it.
+        fail_published(
+            fmt::format("rank {}, for which this rank waits, has died at step {}; its "
+                        "last call: {}",
+                        reason.peer, peer.step.load(), control->last_call(*region, reason.peer)));
       }
     }
     counter.sleep(seen, others ? 0.0005 : 0.02);

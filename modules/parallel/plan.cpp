@@ -26,6 +26,13 @@ std::string place_of(const StyleEntry& entry) {
   return entry.where.empty() ? entry.style : entry.where + ": " + entry.style;
 }
 
+/// An error of a style or its options, with the entry's place in front unless it says it already.
+[[noreturn]] void fail_at(const StyleEntry& entry, const Error& error) {
+  const std::string text = error.what();
+  fail_input(entry.where.empty() || text.starts_with(entry.where) ? text
+                                                                  : entry.where + ": " + text);
+}
+
 /// The modules that the patterns match, inner ones first; every alternative of every pattern must
 /// match something.
 std::vector<nn::Module*> matched_modules(nn::Module& model, const StyleEntry& entry) {
@@ -132,8 +139,7 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
     try {
       styles_.push_back(host.find<ParallelStyle>(entry.style)(options));
     } catch (const Error& error) {
-      fail_input(entry.where.empty() ? std::string(error.what())
-                                     : entry.where + ": " + error.what());
+      fail_at(entry, error);
     }
     options.finish();
     facts.push_back(styles_.back()->facts());
@@ -172,8 +178,7 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
       try {
         styles_[i]->apply({*module, mesh, axes[i], entries[i].style});
       } catch (const Error& error) {
-        fail_input(entries[i].where.empty() ? std::string(error.what())
-                                            : entries[i].where + ": " + error.what());
+        fail_at(entries[i], error);
       }
       ++row.modules;
       for (const nn::ParameterPointer& parameter : nn::all_parameters(*module)) {

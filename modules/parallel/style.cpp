@@ -22,13 +22,25 @@ void bring(Tensor& x, int axis, Placement wanted, const nn::Module& module) {
   if (!x || !x.is_distributed()) {
     return;
   }
-  const Placement placement = resolved(wanted, x.dims());
-  if (placement.is_partial()) {
-    fail_input(fmt::format("module '{}': a value cannot be brought to {} by a style", module.name(),
-                           to_string(placement)));
+  if (wanted.is_shard() && (wanted.dim() >= x.dims() || wanted.dim() < -x.dims())) {
+    fail_input(
+        fmt::format("module '{}': its values have {} dims and cannot be brought to {}; "
+                    "choose another placement in the style's options",
+                    module.name(), x.dims(), to_string(wanted)));
   }
+  const Placement placement = resolved(wanted, x.dims());
   // Also when nothing moves: the gradient is brought back to the layout in which the value came.
   x = redistribute(x, x.layout().with_placement(axis, placement));
+}
+
+/// Before the run: no operator makes terms of a sum from a whole value.
+void refuse_partial(const nn::Module& module, Placement placement) {
+  if (placement.is_partial()) {
+    fail_input(
+        fmt::format("module '{}': a style cannot bring a value to {} (expected Shard(dim) "
+                    "or Replicate); change the style's options",
+                    module.name(), to_string(placement)));
+  }
 }
 
 }  // namespace
@@ -56,6 +68,7 @@ void StyleTarget::place(nn::Parameter& parameter, Placement placement) const {
 }
 
 void redistribute_input(nn::Module& module, std::size_t position, int axis, Placement placement) {
+  refuse_partial(module, placement);
   module.add_pre_hook([=](nn::Module& self, Tensors& inputs) {
     if (position < inputs.size()) {
       bring(inputs[position], axis, placement, self);
@@ -64,6 +77,7 @@ void redistribute_input(nn::Module& module, std::size_t position, int axis, Plac
 }
 
 void redistribute_output(nn::Module& module, std::size_t position, int axis, Placement placement) {
+  refuse_partial(module, placement);
   module.add_hook([=](nn::Module& self, const Tensors&, Tensors& outputs) {
     if (position < outputs.size()) {
       bring(outputs[position], axis, placement, self);

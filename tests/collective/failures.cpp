@@ -342,7 +342,7 @@ TEST_CASE("ranks that another launcher started meet by name and leave nothing be
       if (!launched_by_other()) {
         return 98;
       }
-      return join_launch({.timeout_seconds = 10}, [&](World& world) {
+      return join_launch({.ranks = size, .timeout_seconds = 10}, [&](World& world) {
         std::vector<float> x(300'000, static_cast<float>(world.rank()));
         world.everyone().all_reduce(x.data(), x.data(), 300'000, DType::f32);
         if (x[299'999] != 3) {

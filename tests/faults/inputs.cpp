@@ -164,6 +164,17 @@ TEST_CASE("styles that do not fit are refused before the run") {
         {"up_proj.weight", "Shard(0)", "by ColwiseParallel", "RowwiseParallel wants Shard(1)"}}});
 }
 
+TEST_CASE("outputs that cannot be written are refused before the run") {
+  const RunFolder folder;
+  are_refused(folder,
+              {{{"checkpoint.folder=text.txt"}, {"checkpoint.folder", "not a folder"}},
+               {{"checkpoint.folder=text.txt/inner"}, {"checkpoint.folder", "not a folder"}},
+               {{"log.metrics=."}, {"log.metrics", "is a folder"}},
+               {{"log.metrics=text.txt/m.jsonl"}, {"log.metrics", "not a folder"}},
+               {{"parallel[0].options={output=\"Partial(sum)\"}"},
+                {"q_proj", "cannot bring a value to Partial(sum)"}}});
+}
+
 TEST_CASE("commands refuse what is no checkpoint") {
   const RunFolder folder;
   is_refused(folder, {"train", "run.toml", "checkpoint.resume=nowhere"},

@@ -71,6 +71,30 @@ TEST_CASE("a joined launch is interrupted as the program's own is") {
   CHECK(checkpoints(folder / "checkpoints").size() == 1);
 }
 
+TEST_CASE("a joined rank that is killed ends the other") {
+  for (const int killed : {0, 1}) {
+    const RunFolder folder;
+    const std::string job = "killed" + std::to_string(killed);
+    Program second(folder, two_ranks("100000000"), {.environment = rank_of_two(1, job)});
+    Program first(folder, two_ranks("100000000"), {.environment = rank_of_two(0, job)});
+    REQUIRE(within(30, [&] { return steps_in(folder / "metrics.jsonl").size() >= 5; }));
+    const auto shared_then = shared_memory();
+    Program& victim = killed == 0 ? first : second;
+    victim.signal(SIGKILL);
+    CHECK(victim.wait(5).code == 128 + SIGKILL);
+    const Result other = (killed == 0 ? second : first).wait(10);
+    INFO(killed << ": " << other.error);
+    CHECK(other.code == 1);
+    CHECK(other.seconds < 6);
+    CHECK(count(other.error, "error:") == 1);
+    CHECK(other.error.find("rank " + std::to_string(killed) +
+                           ", for which this rank waits, has died at step ") != std::string::npos);
+    for (const std::string& name : shared_then) {
+      CHECK(name.find(job + "-" + std::to_string(getpid())) == std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("launches that do not fit are refused") {
   const RunFolder folder;
   const auto before = folder.listing();
@@ -94,5 +118,8 @@ TEST_CASE("launches that do not fit are refused") {
   auto no_number = rank_of_two(0, "number");
   no_number["RANK"] = "first";
   refuses(no_number, {"RANK", "first"});
+  auto too_many = rank_of_two(0, "many");
+  too_many["WORLD_SIZE"] = "3";
+  refuses(too_many, {"WORLD_SIZE is 3", "2 ranks", "mesh"});
   refuses({{"TESSERA_TIMEOUT", "soon"}}, {"TESSERA_TIMEOUT", "soon"});
 }

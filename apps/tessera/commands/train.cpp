@@ -1,13 +1,17 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "commands/commands.hpp"
@@ -54,6 +58,35 @@ void configure_plugins(const Config& config, const TrainArguments& arguments) {
     path = std::filesystem::absolute(path).string();
   }
   plugin::configure_host({.paths = paths});
+}
+
+/// A run must not find out at its first save that it cannot write: the nearest folder that exists
+/// must be one, and writable. Nothing is made here.
+void check_can_write(const char* key, const std::filesystem::path& folder) {
+  std::filesystem::path at = std::filesystem::absolute(folder).lexically_normal();
+  std::error_code ignored;
+  while (!std::filesystem::exists(at, ignored) && at.has_relative_path()) {
+    at = at.parent_path();
+  }
+  if (!std::filesystem::is_directory(at, ignored)) {
+    fail_input(fmt::format("{}: {} is not a folder; choose another path", key, at.string()));
+  }
+  if (::access(at.c_str(), W_OK | X_OK) != 0) {
+    fail_input(fmt::format("{}: {} cannot be written in ({}); choose another path", key,
+                           at.string(), std::strerror(errno)));
+  }
+}
+
+void check_outputs(const Config& config) {
+  if (!config.checkpoint.folder.empty()) {
+    check_can_write("checkpoint.folder", config.checkpoint.folder);
+  }
+  if (!config.log.metrics.empty()) {
+    if (std::filesystem::is_directory(config.log.metrics)) {
+      fail_input(fmt::format("log.metrics: {} is a folder; name a file", config.log.metrics));
+    }
+    check_can_write("log.metrics", std::filesystem::absolute(config.log.metrics).parent_path());
+  }
 }
 
 /// The checkpoint to go on from; nothing for a fresh run.
@@ -245,6 +278,7 @@ int run_train(const TrainArguments& arguments) {
   for (auto& row : check_plan(run)) {
     rows.push_back(std::move(row));
   }
+  check_outputs(run.config);
   const std::optional<std::string> resume = checkpoint_to_resume(run.config);
   const bool first =
       !collective::launched_by_other() || environment_variable("RANK").value_or("0") == "0";
