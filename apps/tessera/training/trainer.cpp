@@ -1,8 +1,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -171,9 +173,15 @@ void Trainer::resume(const std::string& checkpoint) {
   optimizer_->prepare_state();
   const CheckpointReader reader(checkpoint);
   StateDict all = state();
-  // Which random streams exist is the checkpoint's to say.
-  LoadOptions options;
-  load_state(reader, all, options);
+  // Which random streams exist is the checkpoint's to say: one that only a step draws from, such as
+  // dropout's, is not among this process's yet.
+  const auto is_random = [](const auto& scalar) {
+    return scalar.first.starts_with("progress.random.");
+  };
+  std::erase_if(all.scalars, is_random);
+  std::copy_if(reader.scalars().begin(), reader.scalars().end(),
+               std::inserter(all.scalars, all.scalars.end()), is_random);
+  load_state(reader, all, {});
   optimizer_->load_scalars(all.part("optimizer"));
   const StateDict progress = all.part("progress");
   done_ = std::get<std::int64_t>(progress.scalars.at("step"));
