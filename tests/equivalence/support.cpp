@@ -140,7 +140,11 @@ std::vector<Step> train(const Folder& folder, const std::string& name, const std
   const std::string config = folder.write(name + ".toml", text + where.config);
   INFO(name << ", " << where.name << ", " << overrides);
   succeed("train " + config + " train.threads=1 log.metrics=" + quoted(folder / (name + ".jsonl")) +
-          " checkpoint.folder=" + quoted(folder / name) + " " + overrides);
+          " checkpoint.folder=" + quoted(folder / name) +
+          (overrides.find("checkpoint.resume=") == std::string::npos
+               ? " checkpoint.resume=never "  // else a name used twice goes on where it ended
+               : " ") +
+          overrides);
   return read_metrics(folder / (name + ".jsonl"));
 }
 

@@ -1,0 +1,82 @@
+// Text from a checkpoint: what a token is must not depend on how far the cache is filled.
+#include <cstddef>
+#include <string>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+using equivalence::Folder;
+using equivalence::layout;
+using equivalence::succeed;
+
+namespace {
+
+/// A small model that has learned a rhyme's letters, but not yet the rhyme.
+std::string trained(const Folder& folder, const char* where) {
+  std::string rhyme;
+  for (int i = 0; i < 60; ++i) {
+    rhyme += "one two buckle my shoe, three four knock at the door, " + std::to_string(i) + ". ";
+  }
+  folder.write("rhyme.txt", rhyme);
+  const std::string config =
+      "[model]\ndim = 32\nlayers = 2\nheads = 4\nkv_heads = 2\n[data]\ntext = [\"rhyme.txt\"]\n"
+      "seq_len = 32\nvalidation = 0.0\n[train]\nsteps = 40\nbatch = 12\n"
+      "[optimizer]\nlr = 1e-2\n";
+  equivalence::train(folder, "run", config, layout(where));
+  return equivalence::checkpoint(folder, "run", 40);
+}
+
+std::string generate(const std::string& checkpoint, const std::string& prompt, std::size_t tokens,
+                     const std::string& more) {
+  return succeed("generate '" + checkpoint + "' --prompt '" + prompt + "' --tokens " +
+                 std::to_string(tokens) + " " + more);
+}
+
+}  // namespace
+
+TEST_CASE("greedy text is the same again, and goes on from any of its beginnings", "[generation]") {
+  for (const char* where : {"one rank", "FSDP 2 x TP 2"}) {
+    INFO(where);
+    const Folder folder;
+    const std::string from = trained(folder, where);
+    const std::string prompt = "one two";
+    const std::string text = generate(from, prompt, 24, "--temperature 0");
+    // A byte is a token; the prompt comes first and a line's end last.
+    REQUIRE(text.size() == prompt.size() + 24 + 1);
+    CHECK(text.substr(0, prompt.size()) == prompt);
+    CHECK(text.back() == '\n');
+    CHECK(generate(from, prompt, 24, "--temperature 0") == text);
+    REQUIRE(text.find_first_of("'\0") == std::string::npos);
+    // What the cache gives token by token, one pass over the longer prompt gives too.
+    for (const std::size_t done : {1, 7, 23}) {
+      INFO(done);
+      CHECK(generate(from, text.substr(0, prompt.size() + done), 24 - done, "--temperature 0") ==
+            text);
+    }
+    CHECK(generate(from, prompt, 24, "--temperature 1 --top-k 1") == text);
+  }
+}
+
+TEST_CASE("drawn text is the seed's", "[generation]") {
+  const Folder folder;
+  const std::string from = trained(folder, "one rank");
+  const std::string text = generate(from, "three", 30, "--temperature 1.5 --seed 3");
+  CHECK(generate(from, "three", 30, "--temperature 1.5 --seed 3") == text);
+  CHECK(generate(from, "three", 30, "--temperature 1.5 --seed 4") != text);
+}
+
+TEST_CASE("text cannot be made without a prompt, a tokenizer or a checkpoint", "[generation]") {
+  const Folder folder;
+  const std::string from = trained(folder, "one rank");
+  CHECK(equivalence::run("generate '" + from + "' --prompt ''").code == 2);
+  CHECK(equivalence::run("generate /nowhere --prompt a").code == 2);
+  const std::string tokens =
+      "[model]\ndim = 16\nlayers = 1\nheads = 2\nvocab = 101\n[data]\ntokens = [\"" +
+      equivalence::reference("curves/tokens.npy") +
+      "\"]\nseq_len = 8\nvalidation = 0.0\n[train]\nsteps = 1\nbatch = 2\n";
+  equivalence::train(folder, "tokens", tokens, layout("one rank"));
+  const auto result = equivalence::run("generate '" + equivalence::checkpoint(folder, "tokens", 1) +
+                                       "' --prompt a");
+  CHECK(result.code == 2);
+  CHECK(result.error.find("tokenizer") != std::string::npos);
+}
