@@ -67,6 +67,7 @@ class CommandLine {
         return;
       }
       std::vector<std::string> names;
+      names.reserve(commands.size());
       for (const CLI::App* command : commands) {
         names.push_back(command->get_name());
       }

@@ -4,8 +4,8 @@ module;
 #include <cstdint>
 #include <string>
 #include <string_view>
-
 #include <tessera/half.hpp>
+
 #include "kernels/types.hpp"
 module tessera.ops:kernel_call;
 

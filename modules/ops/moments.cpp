@@ -5,7 +5,6 @@ module;
 #include <cstdint>
 #include <limits>
 #include <span>
-
 #include <tessera/half.hpp>
 module tessera.ops;
 

@@ -2,10 +2,10 @@
 module;
 #include <cstdint>
 #include <span>
+#include <tessera/half.hpp>
 #include <type_traits>
 #include <vector>
 
-#include <tessera/half.hpp>
 #include "kernels/reduce.hpp"
 module tessera.ops;
 

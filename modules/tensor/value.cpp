@@ -7,10 +7,9 @@ module;
 #include <memory>
 #include <span>
 #include <string>
+#include <tessera/half.hpp>
 #include <utility>
 #include <vector>
-
-#include <tessera/half.hpp>
 module tessera.tensor;
 
 import tessera.base;

@@ -2,7 +2,6 @@
 // Causal grouped-query attention in tiles: scores are never stored for more than one tile of keys.
 
 #include <cstdint>
-
 #include <tessera/half.hpp>
 
 namespace tessera::kernels {

@@ -2,7 +2,6 @@
 // Matrix products.
 
 #include <cstdint>
-
 #include <tessera/half.hpp>
 
 namespace tessera::kernels {

@@ -3,9 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
-
 #include <tessera/half.hpp>
+#include <type_traits>
 
 namespace tessera::kernels {
 
