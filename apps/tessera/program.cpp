@@ -51,6 +51,7 @@ class CommandLine {
     add_train();
     add_generate();
     add_checkpoint();
+    add_bench();
     add("doctor", "Show what this machine has and what limits what", [] { return run_doctor(); });
     add("keys", "Print every key of the config with type, default and meaning (Markdown)",
         [] { return run_keys(); });
@@ -125,6 +126,17 @@ class CommandLine {
     command->add_option("--seed", o.seed, "Of the random choice")->capture_default_str();
   }
 
+  void add_bench() {
+    CLI::App* command = add(
+        "bench", "Measure this machine and this program, as ratios to a ceiling of the same run",
+        [this] { return run_bench(bench_); });
+    command
+        ->add_option("WHAT", bench_.what,
+                     "One of gemm, dispatch, collectives, step; all when absent")
+        ->check(CLI::IsMember({"gemm", "dispatch", "collectives", "step"}));
+    command->add_flag("--json", bench_.json, "Print an array of objects");
+  }
+
   void add_checkpoint() {
     CLI::App* command = app_.add_subcommand("checkpoint", "Look at a checkpoint, or export it");
     command->require_subcommand(1);
@@ -142,6 +154,7 @@ class CommandLine {
   CLI::App app_{"Tessera trains models that are spread over a mesh of ranks.", "tessera"};
   TrainArguments train_;
   GenerateArguments generate_;
+  BenchArguments bench_;
   std::string checkpoint_;
   std::string folder_;
 };

@@ -26,6 +26,12 @@ int run_checkpoint_info(const std::string& path);
 /// Writes config.json and model.safetensors as transformers reads them.
 int run_checkpoint_export(const std::string& path, const std::string& folder);
 
+struct BenchArguments {
+  std::string what;  // gemm, dispatch, collectives or step; empty for all
+  bool json = false;
+};
+int run_bench(const BenchArguments& arguments);
+
 int run_doctor();
 
 /// `tessera keys`: the reference of the config, as docs/config.md has it.

@@ -44,6 +44,7 @@ DeviceMesh make_mesh(const Config& config) {
 
 std::vector<parallel::StyleEntry> style_entries(const Config& config) {
   std::vector<parallel::StyleEntry> entries;
+  entries.reserve(config.parallel.size());
   for (const StyleConfig& style : config.parallel) {
     entries.push_back({style.style, style.axis, style.on, style.options.text, style.where});
   }
