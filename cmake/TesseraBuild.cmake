@@ -17,6 +17,9 @@ if(TESSERA_SANITIZE)
 endif()
 add_link_options(-fuse-ld=lld)
 
+# What computes is the library. The programs around it only call it: -O1 halves the compiler's work on the
+# parsers, tables and assertions that they consist of.
+set(TESSERA_PROGRAM_OPTIONS $<$<CONFIG:Release>:-O1>)
 set(TESSERA_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Werror)
 
 # tessera_module(NAME INTERFACE a.cppm... [INTERNAL b.cppm...] SOURCES a.cpp... IMPORTS module...)
@@ -53,7 +56,7 @@ function(tessera_test name)
   endif()
   add_executable(test_${name} ${ARG_SOURCES})
   target_link_libraries(test_${name} PRIVATE tessera tessera_test_main ${ARG_LIBRARIES})
-  target_compile_options(test_${name} PRIVATE ${TESSERA_WARNINGS})
+  target_compile_options(test_${name} PRIVATE ${TESSERA_WARNINGS} ${TESSERA_PROGRAM_OPTIONS})
   add_test(NAME ${name} COMMAND test_${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
 endfunction()

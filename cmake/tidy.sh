@@ -15,6 +15,7 @@ headers=$(
 
 # tidy OBJECT SOURCE: the object's .modmap names the modules that the source sees.
 tidy() {
+  [[ -e $1 ]] || return 0 # of a target that is built on request only
   local modules key findings
   modules=$(grep -o '"tessera\.[a-z_]*' "$1.modmap" 2>/dev/null | sort -u | sed 's|.*\.|modules/|' || true)
   # shellcheck disable=SC2086 # one word for each module

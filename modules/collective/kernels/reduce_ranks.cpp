@@ -1,6 +1,8 @@
 #include "reduce_ranks.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -103,12 +105,41 @@ TESSERA_INLINE D finish(typename Compute<T>::Type sum, D old, int ranks) {
   return store<D>(sum);
 }
 
+/// Two sources into a destination larger than the caches: stores that go past them need not read
+/// the destination's lines first, which is a quarter of the traffic.
+template <class T, RankReduce R>
+TESSERA_INLINE void stream(const T* a, const T* b, T* out, std::int64_t count) {
+  using Vector __attribute__((vector_size(32))) = T;
+  constexpr std::int64_t lanes = 32 / sizeof(T);
+  std::int64_t i = 0;
+  for (; i < count && reinterpret_cast<std::uintptr_t>(out + i) % sizeof(Vector) != 0; ++i) {
+    out[i] = finish<T, T, R, false>(combine<T, R>(a[i], b[i]), out[i], 2);
+  }
+  for (; i + lanes <= count; i += lanes) {
+    Vector sum;
+    for (std::int64_t lane = 0; lane < lanes; ++lane) {
+      sum[lane] = finish<T, T, R, false>(combine<T, R>(a[i + lane], b[i + lane]), T{}, 2);
+    }
+    __builtin_nontemporal_store(sum, reinterpret_cast<Vector*>(out + i));
+  }
+  for (; i < count; ++i) {
+    out[i] = finish<T, T, R, false>(combine<T, R>(a[i], b[i]), out[i], 2);
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // such stores are not ordered with others
+}
+
 template <class T, class D, RankReduce R, bool Accumulate>
 TESSERA_INLINE void run(const ReduceRanks& args) {
   using C = typename Compute<T>::Type;
   auto* out = static_cast<D*>(args.destination);
   const auto source = [&](int r) { return static_cast<const T*>(args.sources[r]); };
   if (args.ranks == 2) {
+    if constexpr (std::is_same_v<T, float> && std::is_same_v<D, float> && !Accumulate) {
+      constexpr std::int64_t beyond_caches = std::int64_t{2} << 20;
+      if (args.count * 4 >= beyond_caches) {
+        return stream<T, R>(source(0), source(1), out, args.count);
+      }
+    }
     const T* a = source(0);
     const T* b = source(1);
 #pragma clang loop vectorize(assume_safety)
