@@ -3,7 +3,7 @@
 # A source that was clean is not checked again until it, an interface that it can see, a header or
 # .clang-tidy changes.
 #
-#   cmake/tidy.sh BUILD
+#   cmake/tidy.sh BUILD [REVISION]     with a revision: only sources that changed since it
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export build=$1 clean=$1/tidy headers
@@ -31,9 +31,12 @@ tidy() {
 }
 export -f tidy
 
-awk -F'"' -v ours="$PWD/" -v build="$build/" '
+checked=all
+[[ -z ${2:-} ]] || checked=" $(git diff --name-only "$2" -- | tr '\n' ' ')"
+awk -F'"' -v checked="$checked" -v ours="$PWD/" -v build="$build/" '
   $2 == "file" { source = $4 }
-  $2 == "output" && index(source, ours) == 1 && index(source, ours "build/") != 1 {
+  $2 == "output" && index(source, ours) == 1 && index(source, ours "build/") != 1 &&
+    (checked == "all" || index(checked, " " substr(source, length(ours) + 1) " ")) {
     print ($4 ~ /^\// ? "" : build) $4, source
   }
 ' "$build/compile_commands.json" | sort -u -k2,2 |
