@@ -52,6 +52,7 @@ class CommandLine {
     add_generate();
     add_checkpoint();
     add_bench();
+    add_layout();
     add("doctor", "Show what this machine has and what limits what", [] { return run_doctor(); });
     add("keys", "Print every key of the config with type, default and meaning (Markdown)",
         [] { return run_keys(); });
@@ -137,6 +138,24 @@ class CommandLine {
     command->add_flag("--json", bench_.json, "Print an array of objects");
   }
 
+  void add_layout() {
+    CLI::App* command =
+        add("layout", "Draw which rank holds which part of a tensor, and plan a change of it",
+            [this] { return run_layout(layout_); });
+    command
+        ->add_option("PLACEMENTS", layout_.placements,
+                     "One for each mesh axis: \"[Shard(0), Replicate]\"")
+        ->required();
+    command->add_option("--mesh", layout_.mesh, "The mesh's axes: 2x2, or shard=2,tensor=2 by name")
+        ->required();
+    command->add_option("--shape", layout_.shape, "The tensor's extents: 8x6")->required();
+    command->add_option("--to", layout_.to, "Draw this layout too, and the plan that leads to it");
+    command->add_option("--element-size", layout_.element_size, "Bytes of an element, for the plan")
+        ->check(CLI::Range(1, 16))
+        ->capture_default_str();
+    command->add_option("--svg", layout_.svg, "Write the picture to this file too");
+  }
+
   void add_checkpoint() {
     CLI::App* command = app_.add_subcommand("checkpoint", "Look at a checkpoint, or export it");
     command->require_subcommand(1);
@@ -155,6 +174,7 @@ class CommandLine {
   TrainArguments train_;
   GenerateArguments generate_;
   BenchArguments bench_;
+  LayoutArguments layout_;
   std::string checkpoint_;
   std::string folder_;
 };

@@ -153,6 +153,7 @@ class Pass {
 
   void execute(Task& task, std::vector<Tensor>* found) {
     Node& node = *task.node;
+    const RunningModule running(node.module);
     for (const auto& [result, hook] : node.hooks) {
       Tensor& gradient = task.grads[static_cast<std::size_t>(result)];
       if (gradient) {

@@ -40,6 +40,8 @@ class Node {
 
   InlineVector<Edge, 3> next;
   std::size_t results;
+  /// The module that ran when the step was recorded; null outside of all modules.
+  const std::string* module;
   /// Later steps have higher numbers; the engine runs the highest first.
   std::uint64_t sequence;
   /// Hooks on the gradient of result i, in the order in which they were added.

@@ -1,21 +1,50 @@
+// The conversions as operators, so that each is recorded, listened to and differentiated as any
+// other.
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 module tessera.dtensor;
 
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
+import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
+import :steps;
+import :agree;
 
 namespace tessera {
+
+/// What a PendingRedistribution holds.
+struct RedistributionState {
+  Tensor x;
+  const Spec* to;
+  const Spec* gradient;
+  Walk walk;
+  ops::PendingTensor pending;  // of the walk's next step
+  bool issued = false;
+  Tensor result;
+
+  Tensor finish() {
+    if (issued) {
+      issued = false;
+      walk.settle(pending);
+    }
+    walk.take_all();
+    return make_distributed(std::move(walk.local), to);
+  }
+};
+
 namespace {
 
 const Spec* spec_argument(AttributeReader& reader) { return reader.pointer<Spec>(); }
@@ -24,19 +53,22 @@ const Spec* with_layout(const Spec& spec, const Layout& layout) {
   return Spec::make(layout, spec.shape, spec.dtype);
 }
 
-void check_shape(const Call& call, ResultShapes& out) {
+void same_shape(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
+}
+
+/// Of redistribute and its asynchronous form: the second attribute is the gradient's layout.
+void redistribute_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                           std::span<Tensor> out) {
+  AttributeReader reader = context.read();
+  spec_argument(reader);
+  out[0] = redistribute(grads[0], spec_argument(reader)->layout);
 }
 
 const Op& redistribute_op = register_op({
     .schema = "redistribute(x; to: spec, gradient: spec)",
-    .infer = check_shape,
-    .backward =
-        [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
-          AttributeReader reader = context.read();
-          spec_argument(reader);
-          out[0] = redistribute(grads[0], spec_argument(reader)->layout);
-        },
+    .infer = same_shape,
+    .backward = redistribute_backward,
     .distributed =
         [](const Call& call, Tensors& out) {
           AttributeReader reader = call.read();
@@ -45,6 +77,76 @@ const Op& redistribute_op = register_op({
         },
     .about = "The same value in another layout: slices, all-gathers, reduce-scatters, all-to-alls "
              "as the planner finds.",
+});
+
+const Op& redistribute_async_op = register_op({
+    .schema = "redistribute_async(x; to: spec, gradient: spec, state: free)",
+    .infer = same_shape,
+    .backward = redistribute_backward,
+    .distributed =
+        [](const Call& call, Tensors& out) {
+          AttributeReader reader = call.read();
+          out.push_back(reinterpret_cast<RedistributionState*>(reader.free_integer())->finish());
+        },
+    .about = "The end of a redistribution that was issued before.",
+});
+
+const Op& redistribute_between_op = register_op({
+    .schema = "redistribute_between(x?; from: spec, to: spec)",
+    .infer =
+        [](const Call& call, ResultShapes& out) {
+          AttributeReader reader = call.read();
+          const Spec& from = *spec_argument(reader);
+          out.push_back({from.shape, from.dtype});
+        },
+    .backward =
+        [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
+          AttributeReader reader = context.read();
+          const Spec& from = *spec_argument(reader);
+          out[0] = redistribute_between(grads[0], *grads[0].spec(), gradient_layout(from.layout));
+        },
+    .distributed =
+        [](const Call& call, Tensors& out) {
+          AttributeReader reader = call.read();
+          const Spec& from = *spec_argument(reader);
+          const Spec& to = *spec_argument(reader);
+          // Terms are reduced on the mesh that has them, and made on the one that wants them.
+          const Spec* const sent = with_layout(from, gradient_layout(from.layout));
+          const Spec* const received = with_layout(to, gradient_layout(to.layout));
+          Tensor local;
+          if (call.in[0]) {
+            local = carry_out_redistribution(call.in[0], sent, false, "redistribute").local();
+          }
+          Tensor moved = move_between(local, *sent, *received, "redistribute");
+          out.push_back(moved ? carry_out_redistribution(make_distributed(moved, received), &to,
+                                                         false, "redistribute")
+                              : moved);
+        },
+    .about = "The same value on another mesh, sent box by box.",
+});
+
+const Op& distribute_op = register_op({
+    .schema = "distribute(x; to: spec)",
+    .infer = same_shape,
+    .backward = [](const BackwardContext&, std::span<const Tensor> grads,
+                   std::span<Tensor> out) { out[0] = full_tensor(grads[0]); },
+    .distributed =
+        [](const Call& call, Tensors& out) {
+          AttributeReader reader = call.read();
+          const Spec& to = *spec_argument(reader);
+          const Spec* const cut = with_layout(to, gradient_layout(to.layout));
+          const LocalPart part =
+              local_part(to.shape, cut->layout, my_coordinates(to.layout.mesh()));
+          const Tensor& x = call.in[0];
+          const LocalPart whole{Dims::filled(x.dims(), 0), x.shape()};
+          Tensor local = empty(part.shape, x.dtype(), x.device());
+          if (!x.is_meta()) {
+            operands::copy_elements(box_of(x, whole, part), local);
+          }
+          out.push_back(carry_out_redistribution(make_distributed(std::move(local), cut), &to,
+                                                 false, "distribute"));
+        },
+    .about = "This rank's part of a value that every rank holds.",
 });
 
 const Op& to_local_op = register_op({
@@ -65,26 +167,108 @@ const Op& to_local_op = register_op({
              "caller states.",
 });
 
+/// The part of a gradient that belongs to this rank's local tensor, before the reduction's own
+/// share.
+Tensor local_gradient(const Tensor& gradient, const Layout& layout) {
+  const Layout natural = gradient_layout(layout);
+  return to_local(redistribute(gradient, natural), natural);
+}
+
+void make_from_local(const Call& call, Tensors& out) {
+  AttributeReader reader = call.read();
+  out.push_back(make_distributed(detached(call.in[0]), spec_argument(reader)));
+}
+
+void from_local_infer(const Call& call, ResultShapes& out) {
+  AttributeReader reader = call.read();
+  out.push_back({spec_argument(reader)->shape, call.in[0].dtype()});
+}
+
 const Op& from_local_op = register_op({
     .schema = "from_local(x; to: spec)",
-    .infer =
-        [](const Call& call, ResultShapes& out) {
-          AttributeReader reader = call.read();
-          out.push_back({spec_argument(reader)->shape, call.in[0].dtype()});
-        },
+    .infer = from_local_infer,
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
           AttributeReader reader = context.read();
-          const Layout layout = gradient_layout(spec_argument(reader)->layout);
-          out[0] = to_local(redistribute(grads[0], layout), layout);
+          const Layout& layout = spec_argument(reader)->layout;
+          double share = 1;
+          for (int axis = 0; axis < layout.ndim(); ++axis) {
+            share *= layout.placement(axis) == Partial(ReduceOp::avg)
+                         ? layout.mesh().axis_size(axis)
+                         : 1;
+          }
+          out[0] = local_gradient(grads[0], layout);
+          if (share != 1) {
+            out[0] = ops::mul_scalar(out[0], 1 / share);
+          }
         },
-    .distributed =
-        [](const Call& call, Tensors& out) {
-          AttributeReader reader = call.read();
-          out.push_back(make_distributed(detached(call.in[0]), spec_argument(reader)));
-        },
+    .distributed = make_from_local,
     .about = "The distributed tensor of which the operand is this rank's part.",
 });
+
+/// Terms of a maximum, minimum or product: the gradient depends on their values, so they are kept.
+const Op& from_local_terms_op = register_op({
+    .schema = "from_local_terms(x; to: spec)",
+    .infer = from_local_infer,
+    .backward =
+        [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
+          AttributeReader reader = context.read();
+          const Spec& spec = *spec_argument(reader);
+          const Tensor& x = context.in[0];
+          const Layout natural = gradient_layout(spec.layout);
+          const Tensor gradient = local_gradient(grads[0], spec.layout);
+          const auto reduced = [&](const Tensor& terms, const Layout& layout) {
+            return local_gradient(from_local(terms, layout, spec.shape), natural);
+          };
+          const Tensor whole = reduced(x, spec.layout);
+          Layout sums = spec.layout;
+          bool product = false;
+          for (int axis = 0; axis < sums.ndim(); ++axis) {
+            if (sums.placement(axis).is_partial()) {
+              product |= sums.placement(axis).reduce_op() == ReduceOp::product;
+              sums = sums.with_placement(axis, Partial());
+            }
+          }
+          if (product) {
+            out[0] = ops::mul(gradient, ops::div(whole, x));
+            return;
+          }
+          // Ranks that share the extremum share its gradient, as amax does.
+          const Tensor mine = ops::cast(ops::eq(x, whole), x.dtype());
+          out[0] = ops::mul(gradient, ops::div(mine, reduced(mine, sums)));
+        },
+    .saves_inputs = saves_all,
+    .distributed = make_from_local,
+    .about = "The distributed tensor of whose maximum, minimum or product the operand is this "
+             "rank's term.",
+});
+
+/// Whether a term's gradient depends on the terms. Error: reductions that have no gradient
+/// together.
+bool needs_terms(const Layout& layout) {
+  bool linear = false;
+  Placement other;
+  for (int axis = 0; axis < layout.ndim(); ++axis) {
+    const Placement placement = layout.placement(axis);
+    if (!placement.is_partial() || layout.mesh().axis_size(axis) == 1) {
+      continue;
+    }
+    if (placement == Partial() || placement == Partial(ReduceOp::avg)) {
+      linear = true;
+    } else if (other.is_partial() && !(other == placement)) {
+      linear = true;  // two that differ are refused below
+    } else {
+      other = placement;
+    }
+  }
+  if (other.is_partial() && linear) {
+    fail(
+        fmt::format("from_local: terms of {} need a gradient, which is known for one kind of "
+                    "reduction at a time only; reduce one of the axes first",
+                    to_string(layout)));
+  }
+  return other.is_partial();
+}
 
 void require_distributed(const Tensor& x, const char* what) {
   if (!x || !x.is_distributed()) {
@@ -101,26 +285,41 @@ void require_plain(const Tensor& x, const char* what) {
   }
 }
 
-Tensor cut(const Tensor& x, const Layout& layout) {
-  check_layout_fits(layout, x.dims(), "distribute");
-  if (layout.has_partial()) {
-    fail(
-        fmt::format("distribute: a whole value cannot become {}; use from_local for terms of a sum",
-                    to_string(layout)));
+Layout layout_on(const Tensor& x, std::initializer_list<Placement> placements, const char* what) {
+  const DeviceMesh mesh = x && x.is_distributed() ? x.layout().mesh() : require_mesh(what);
+  return Layout::make(mesh, placements);
+}
+
+/// In which layout the gradients of x's local parts make up x's gradient, where that follows.
+Layout default_gradient(const Tensor& x) {
+  const Layout& layout = x.layout();
+  Layout gradient = layout;
+  for (int axis = 0; axis < layout.ndim(); ++axis) {
+    const Placement placement = layout.placement(axis);
+    const bool matters = x.requires_grad() && grad_enabled() && layout.mesh().axis_size(axis) > 1;
+    if (placement.is_replicate() && matters) {
+      fail(
+          fmt::format("to_local: x is Replicate on axis '{}' and needs a gradient, whose layout "
+                      "depends on how the ranks use the value; pass it: Replicate if all use it "
+                      "alike, Partial if each uses it for its own part",
+                      layout.mesh().axis_name(axis)));
+    }
+    if (placement == Partial(ReduceOp::product) && matters) {
+      fail(
+          fmt::format("to_local: x is Partial(product) on axis '{}' and needs a gradient, which "
+                      "does not follow from those of its factors; redistribute x first",
+                      layout.mesh().axis_name(axis)));
+    }
+    if (placement.is_partial()) {
+      gradient = gradient.with_placement(axis, placement == Partial() ? Replicate() : Partial());
+    }
   }
-  const Spec* const spec = Spec::make(layout, x.shape(), x.dtype());
-  const LocalPart part = local_part(x.shape(), layout, my_coordinates(layout.mesh()));
-  const NoGrad no_grad;
-  Tensor local = detached(x);
-  for (int dim = 0; dim < x.dims(); ++dim) {
-    local = ops::narrow(local, dim, part.offset[dim], part.shape[dim]);
-  }
-  local = layout.is_replicated() ? ops::clone(local) : ops::clone(ops::contiguous(local));
-  Tensor result = make_distributed(std::move(local), spec);
-  if (x.requires_grad()) {
-    result.set_requires_grad();
-  }
-  return result;
+  return gradient;
+}
+
+bool same_ranks(const DeviceMesh& a, const DeviceMesh& b) {
+  return a.size() == b.size() &&
+         std::ranges::all_of(a.ranks(), [&](int rank) { return b.contains(rank); });
 }
 
 }  // namespace
@@ -139,30 +338,53 @@ collective::Communicator& communicator(const DeviceMesh& mesh, int axis) {
   return collective::World::current().communicator(mesh.group(axis, current_rank()));
 }
 
+collective::Communicator& communicator(const DeviceMesh& mesh, std::span<const int> axes) {
+  return collective::World::current().communicator(mesh.group(axes, current_rank()));
+}
+
 Tensor distribute(const Tensor& x, const Layout& layout) {
+  if (x && x.is_distributed()) {
+    return redistribute(x, layout);
+  }
   require_plain(x, "distribute");
-  return cut(x, layout);
+  check_layout_fits(layout, x.dims(), "distribute");
+  const Attributes attributes = Attributes().add_pointer(Spec::make(layout, x.shape(), x.dtype()));
+  if (x.requires_grad() && is_leaf(x)) {
+    const NoGrad no_grad;
+    return call_one(distribute_op, {detached(x)}, attributes).set_requires_grad();
+  }
+  return call_one(distribute_op, {x}, attributes);
+}
+
+Tensor distribute(const Tensor& x, std::initializer_list<Placement> placements) {
+  return distribute(x, layout_on(x, placements, "distribute"));
 }
 
 Tensor distribute_from(const Tensor& x, const Layout& layout, int source) {
   require_plain(x, "distribute_from");
-  const DeviceMesh& mesh = layout.mesh();
-  const int root = mesh.position_of(source);
-  if (root < 0) {
-    fail(fmt::format("distribute_from: rank {} is not in the mesh {}", source, to_string(mesh)));
+  check_layout_fits(layout, x.dims(), "distribute_from");
+  if (!layout.mesh().contains(source)) {
+    fail(fmt::format("distribute_from: rank {} is not in the mesh {}; name one of its ranks",
+                     source, to_string(layout.mesh())));
   }
-  Tensor whole = ops::clone(detached(x));
-  const auto ranks = mesh.ranks();
-  whole = ops::broadcast(whole, root, collective::World::current().communicator(ranks));
+  const Spec& one = *Spec::make(Layout::replicated(DeviceMesh::make({"source"}, {1}, {source})),
+                                x.shape(), x.dtype());
+  const Tensor held = current_rank() == source ? make_distributed(detached(x), &one) : Tensor();
+  const NoGrad no_grad;
+  Tensor result = redistribute_between(held, one, layout);
   if (x.requires_grad()) {
-    whole.set_requires_grad();
+    result.set_requires_grad();
   }
-  return cut(whole, layout);
+  return result;
 }
 
-Tensor from_local(const Tensor& local, const Layout& layout, std::optional<Dims> shape) {
+Tensor from_local(const Tensor& local, const Layout& layout, std::optional<Dims> shape,
+                  bool run_check) {
   require_plain(local, "from_local");
   check_layout_fits(layout, local.dims(), "from_local");
+  if (run_check) {
+    shape = agree_on_parts(local, layout, shape);
+  }
   if (!shape) {
     shape = local.shape();
     for (int dim = 0; dim < local.dims(); ++dim) {
@@ -177,34 +399,31 @@ Tensor from_local(const Tensor& local, const Layout& layout, std::optional<Dims>
                     "global shape",
                     to_string(*spec), to_string(expected), to_string(local.shape())));
   }
-  return call_one(from_local_op, {local}, Attributes().add_pointer(spec));
+  const bool terms = local.requires_grad() && grad_enabled() && needs_terms(layout);
+  return call_one(terms ? from_local_terms_op : from_local_op, {local},
+                  Attributes().add_pointer(spec));
 }
 
 Tensor to_local(const Tensor& x, std::optional<Layout> gradient) {
   require_distributed(x, "to_local");
-  if (!gradient) {
-    gradient = gradient_layout(x.layout());
-    for (int axis = 0; axis < x.layout().ndim() && x.requires_grad() && grad_enabled(); ++axis) {
-      if (x.layout().placement(axis).is_replicate() && x.layout().mesh().axis_size(axis) > 1) {
-        fail(
-            fmt::format("to_local: x is Replicate on axis '{}' and needs a gradient, whose layout "
-                        "depends on how the "
-                        "ranks use the value; pass it: Replicate if all use it alike, Partial if "
-                        "each uses it for its "
-                        "own part",
-                        x.layout().mesh().axis_name(axis)));
-      }
-    }
-  }
-  return call_one(to_local_op, {x}, Attributes().add_pointer(with_layout(*x.spec(), *gradient)));
+  return call_one(
+      to_local_op, {x},
+      Attributes().add_pointer(with_layout(*x.spec(), gradient ? *gradient : default_gradient(x))));
 }
 
 Tensor redistribute(const Tensor& x, const Layout& to, std::optional<Layout> gradient) {
   require_distributed(x, "redistribute");
   check_layout_fits(to, x.dims(), "redistribute");
   if (!(to.mesh() == x.layout().mesh())) {
-    fail(fmt::format("redistribute: both layouts must be of one mesh (got {} and {})",
-                     to_string(x.layout().mesh()), to_string(to.mesh())));
+    for (const int rank : to.mesh().ranks()) {
+      if (!x.layout().mesh().contains(rank)) {
+        fail(
+            fmt::format("redistribute: rank {} of {} is not in the tensor's {}; call "
+                        "redistribute_between on the ranks of both meshes",
+                        rank, to_string(to.mesh()), to_string(x.layout().mesh())));
+      }
+    }
+    return redistribute_between(x, *x.spec(), to);
   }
   const Layout back = gradient ? *gradient : gradient_layout(x.layout());
   return call_one(redistribute_op, {x},
@@ -213,36 +432,116 @@ Tensor redistribute(const Tensor& x, const Layout& to, std::optional<Layout> gra
                       .add_pointer(with_layout(*x.spec(), back)));
 }
 
+Tensor redistribute(const Tensor& x, std::initializer_list<Placement> to) {
+  require_distributed(x, "redistribute");
+  return redistribute(x, layout_on(x, to, "redistribute"));
+}
+
 Tensor redistribute_axis(const Tensor& x, int axis, Placement to) {
   require_distributed(x, "redistribute_axis");
   return redistribute(x, x.layout().with_placement(axis, to));
 }
 
-Tensor full_tensor(const Tensor& x) {
+Tensor redistribute_between(const Tensor& x, const Spec& from, const Layout& to) {
+  check_layout_fits(to, from.shape.size(), "redistribute_between");
+  const bool sends = from.layout.mesh().contains(current_rank());
+  if (!sends && !to.mesh().contains(current_rank())) {
+    fail(
+        fmt::format("redistribute_between: rank {} is in neither mesh ({} and {}); only their "
+                    "ranks call it",
+                    current_rank(), to_string(from.layout.mesh()), to_string(to.mesh())));
+  }
+  if (sends != static_cast<bool>(x) || (x && x.spec() != &from)) {
+    fail(fmt::format(
+        "redistribute_between: rank {} gave {} (expected {})", current_rank(),
+        x ? to_string(x.shape()) +
+                (x.spec() == nullptr ? std::string(", plain") : " as " + to_string(*x.spec()))
+          : "an undefined tensor",
+        sends ? to_string(from) : "an undefined tensor: it is not in the first mesh"));
+  }
+  if (x && x.requires_grad() && grad_enabled() && !same_ranks(from.layout.mesh(), to.mesh())) {
+    fail(
+        fmt::format("redistribute_between: x needs a gradient, but {} and {} have not the same "
+                    "ranks: backward would not run on all of them; use a NoGrad scope and send "
+                    "the gradient back by the same call",
+                    to_string(from.layout.mesh()), to_string(to.mesh())));
+  }
+  return call_one(redistribute_between_op, {x},
+                  Attributes().add_pointer(&from).add_pointer(with_layout(from, to)));
+}
+
+PendingRedistribution redistribute_async(const Tensor& x, const Layout& to,
+                                         std::optional<Layout> gradient) {
+  require_distributed(x, "redistribute_async");
+  check_layout_fits(to, x.dims(), "redistribute_async");
+  const Layout back = gradient ? *gradient : gradient_layout(x.layout());
+  const Spec* const target = with_layout(*x.spec(), to);
+  auto state = std::make_unique<RedistributionState>(
+      RedistributionState{x,
+                          target,
+                          with_layout(*x.spec(), back),
+                          begin_walk(x, target, false, "redistribute_async"),
+                          {},
+                          false,
+                          {}});
+  Walk& walk = state->walk;
+  while (walk.next < walk.plan.steps.size() && !walk.communicates_next()) {
+    walk.take();
+  }
+  if (walk.next < walk.plan.steps.size()) {
+    state->pending = walk.issue();
+    state->issued = true;
+  }
+  return PendingRedistribution(std::move(state));
+}
+
+PendingRedistribution::PendingRedistribution(std::unique_ptr<RedistributionState> state)
+    : state_(std::move(state)) {}
+PendingRedistribution::PendingRedistribution(PendingRedistribution&&) noexcept = default;
+PendingRedistribution& PendingRedistribution::operator=(PendingRedistribution&&) noexcept = default;
+PendingRedistribution::~PendingRedistribution() = default;
+
+const Tensor& PendingRedistribution::wait() {
+  RedistributionState& s = *state_;
+  if (!s.result) {
+    s.result = call_one(redistribute_async_op, {s.x},
+                        Attributes()
+                            .add_pointer(s.to)
+                            .add_pointer(s.gradient)
+                            .free_integer(reinterpret_cast<std::int64_t>(&s)));
+  }
+  return s.result;
+}
+
+bool PendingRedistribution::done() {
+  return state_->result || !state_->issued || state_->pending.done();
+}
+
+Tensor full_tensor(const Tensor& x, std::optional<Layout> gradient) {
   require_distributed(x, "full_tensor");
   const Layout whole = Layout::replicated(x.layout().mesh());
-  return to_local(redistribute(x, whole), whole);
+  return to_local(redistribute(x, whole), gradient ? *gradient : whole);
 }
 
-Tensor distributed_empty(const Dims& shape, const Layout& layout, DType dtype, Device device) {
-  const Spec* const spec = Spec::make(layout, shape, dtype);
-  return make_distributed(empty(local_shape(*spec), dtype, device), spec);
-}
-
-Tensor distributed_zeros(const Dims& shape, const Layout& layout, DType dtype, Device device) {
-  const Spec* const spec = Spec::make(layout, shape, dtype);
-  return make_distributed(zeros(local_shape(*spec), dtype, device), spec);
-}
-
-Tensor distributed_full(const Dims& shape, double value, const Layout& layout, DType dtype,
-                        Device device) {
-  if (layout.has_partial()) {
-    fail(fmt::format(
-        "distributed_full: a value cannot be made {}; make it Replicate and redistribute",
-        to_string(layout)));
+Tensor deep_copy(const Tensor& x) {
+  const NoGrad no_grad;
+  const auto copied = [](const Tensor& t) {
+    if (!t.is_distributed()) {
+      return t.is_meta() ? detached(t) : ops::clone(detached(t));
+    }
+    const Tensor& local = t.local();
+    return make_distributed(local.is_meta() ? detached(local) : ops::clone(detached(local)),
+                            t.spec());
+  };
+  require(static_cast<bool>(x), "deep_copy: the tensor is undefined; there is nothing to copy");
+  Tensor copy = copied(x);
+  if (x.requires_grad()) {
+    copy.set_requires_grad();
   }
-  const Spec* const spec = Spec::make(layout, shape, dtype);
-  return make_distributed(full(local_shape(*spec), value, dtype, device), spec);
+  if (x.grad()) {
+    copy.grad() = copied(x.grad());
+  }
+  return copy;
 }
 
 }  // namespace tessera

@@ -2,6 +2,8 @@
 // of communication.
 export module tessera.dtensor;
 
-export import :convert;    // distribute, from_local, to_local, redistribute, full_tensor, factories
+export import :convert;  // distribute, from_local, to_local, redistribute (async too), full_tensor
+export import :factories;  // tensors whose ranks make their local part only
+export import :local_map;  // functions of local parts as functions of distributed tensors
 export import :report;     // what was communicated; scopes that allow implicit redistribution
 export import :propagate;  // how an operator's layouts follow from its operands'

@@ -63,9 +63,9 @@ std::optional<Order> common_order(int axes, std::span<const Spec* const> specs) 
 
 /// Padding a shard to a term of a sum moves nothing now, but makes a tensor of the whole size on
 /// every rank, to be reduced later: nobody's operand becomes that unasked.
-bool is_free(const Plan& plan, const DeviceMesh& mesh) {
+bool is_free(const Plan& plan) {
   for (const Step& step : plan.steps) {
-    if ((communicates(step.kind) || step.kind == StepKind::pad) && mesh.axis_size(step.axis) > 1) {
+    if ((communicates(step.kind) || step.kind == StepKind::pad) && ways(step) > 1) {
       return false;
     }
   }
@@ -210,13 +210,13 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
   } else if (op.in_place) {
     search.results.push_back({in[0].shape(), in[0].dtype()});
   }
-  if (op.rule == nullptr) {
+  if (op.rule == nullptr && !allow_communication) {
     for (const Spec* spec : search.specs) {
       if (spec != nullptr && !spec->layout.is_replicated()) {
         fail(
-            fmt::format("{}: has no placement rule for distributed operands ({}); register one "
-                        "with the operator, or "
-                        "redistribute to Replicate first",
+            fmt::format("{}: has no placement rule for distributed operands ({}); wrap the call in "
+                        "local_map, register the operator with a rule, or open an "
+                        "AllowRedistribution scope, in which its operands are gathered",
                         op.name, to_string(*spec)));
       }
     }
@@ -260,8 +260,8 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
       continue;
     }
     p.converts = true;
-    if (!is_free(plan_redistribute(spec->layout, target->layout, spec->shape, size_of(spec->dtype)),
-                 search.mesh)) {
+    if (!is_free(
+            plan_redistribute(spec->layout, target->layout, spec->shape, size_of(spec->dtype)))) {
       p.communicates = true;
       if (!allow_communication) {
         search.refuse(i, target);

@@ -1,28 +1,35 @@
 module;
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdint>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 module tessera.dtensor;
 
 import tessera.base;
+import tessera.tensor;
+import tessera.autograd;
 
 namespace tessera {
 namespace {
 
 struct ReportState {
   CommunicationReport* open = nullptr;
-  bool allowed = false;
+  AllowRedistribution* allowed = nullptr;
 };
 
 ReportState& state() {
   thread_local ReportState instance;
   return instance;
 }
+
+std::string_view phase_of(const Communication& c) { return c.backward ? "backward" : "forward"; }
 
 }  // namespace
 
@@ -45,34 +52,85 @@ std::int64_t CommunicationReport::bytes() const {
   return n;
 }
 
-std::string CommunicationReport::to_string() const {
-  std::map<std::tuple<std::string, std::string, std::string, bool>, std::pair<int, std::int64_t>>
-      groups;
+double CommunicationReport::seconds() const {
+  double sum = 0;
   for (const Communication& c : entries_) {
-    auto& [times, total] = groups[{c.operation, c.axis, c.where, c.implicit}];
-    ++times;
-    total += c.bytes;
+    sum += c.seconds;
+  }
+  return sum;
+}
+
+std::string CommunicationReport::to_string() const {
+  struct Sum {
+    int times = 0;
+    std::int64_t bytes = 0;
+    double seconds = 0;
+  };
+  using Key = std::tuple<std::string, std::string, std::string, bool, std::string, bool>;
+  std::map<Key, Sum> groups;
+  for (const Communication& c : entries_) {
+    Sum& sum = groups[{c.module, c.operation, c.axis, c.backward, c.where, c.implicit}];
+    ++sum.times;
+    sum.bytes += c.bytes;
+    sum.seconds += c.seconds;
   }
   std::string text;
   for (const auto& [key, sum] : groups) {
-    const auto& [operation, axis, where, implicit] = key;
-    text += fmt::format("{} x {} on {}, {} ({}{})\n", sum.first, operation, axis,
-                        format_bytes(static_cast<std::uint64_t>(sum.second)), where,
-                        implicit ? ", implicit" : "");
+    const auto& [module, operation, axis, backward, where, implicit] = key;
+    text += fmt::format("{} x {} on {}, {}, {:.3f} ms, {} ({}{}{}{})\n", sum.times, operation, axis,
+                        format_bytes(static_cast<std::uint64_t>(sum.bytes)), sum.seconds * 1e3,
+                        backward ? "backward" : "forward", where, module.empty() ? "" : ", in ",
+                        module, implicit ? ", implicit" : "");
   }
   return text;
 }
 
+std::string CommunicationReport::to_json() const {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Communication& c : entries_) {
+    list.push_back({{"operation", c.operation},
+                    {"axis", c.axis},
+                    {"bytes", c.bytes},
+                    {"where", c.where},
+                    {"implicit", c.implicit},
+                    {"module", c.module},
+                    {"phase", phase_of(c)},
+                    {"seconds", c.seconds}});
+  }
+  return list.dump();
+}
+
 void record_communication(Communication entry) {
+  if (!communication_reported()) {
+    return;
+  }
+  if (const std::string* const module = running_module()) {
+    entry.module = *module;
+  }
+  entry.backward = in_backward();
+  if (entry.implicit && state().allowed != nullptr) {
+    state().allowed->entries_.push_back(entry);
+  }
   if (state().open != nullptr) {
     state().open->entries_.push_back(std::move(entry));
   }
 }
 
-bool communication_reported() { return state().open != nullptr; }
+bool communication_reported() { return state().open != nullptr || state().allowed != nullptr; }
 
-AllowRedistribution::AllowRedistribution() : before_(std::exchange(state().allowed, true)) {}
-AllowRedistribution::~AllowRedistribution() { state().allowed = before_; }
-bool redistribution_allowed() { return state().allowed; }
+CommunicationTimer::CommunicationTimer()
+    : begin_(communication_reported() ? std::chrono::steady_clock::now()
+                                      : std::chrono::steady_clock::time_point{}) {}
+
+double CommunicationTimer::seconds() const {
+  if (begin_ == std::chrono::steady_clock::time_point{}) {
+    return 0;
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+}
+
+AllowRedistribution::AllowRedistribution() : outer_(std::exchange(state().allowed, this)) {}
+AllowRedistribution::~AllowRedistribution() { state().allowed = outer_; }
+bool redistribution_allowed() { return state().allowed != nullptr; }
 
 }  // namespace tessera

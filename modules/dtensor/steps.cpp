@@ -1,7 +1,7 @@
 // A redistribution, step by step, on the local tensor.
 module;
+#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <utility>
 module tessera.dtensor;
@@ -12,81 +12,149 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
+import :steps;
 
 namespace tessera {
 namespace {
 
-/// The extent of a dim before the innermost cut by `axis`, on this rank.
-std::int64_t extent_without(const Spec& spec, const Layout& without_axis, int dim,
-                            const Dims& coordinates) {
-  return local_shape(spec.shape, without_axis, coordinates)[dim];
+/// The extent of a dim before the innermost cuts by the step's axes, on this rank.
+std::int64_t extent_without(const Walk& walk, const Step& step, int dim) {
+  Layout without = step.before;
+  for (const int axis : step.axes) {
+    without = without.with_placement(axis, Replicate());
+  }
+  return local_shape(walk.spec.shape, without, walk.coordinates)[dim];
 }
 
-Tensor take_step(const Tensor& local, const Step& step, const Spec& spec, const Dims& coordinates) {
-  const DeviceMesh& mesh = step.before.mesh();
-  const int ways = mesh.axis_size(step.axis);
-  const int index = static_cast<int>(coordinates[step.axis]);
-  if (ways == 1) {
-    return local;
+const Spec& spec_of(const Walk& walk, const Layout& layout) {
+  return *Spec::make(layout, walk.spec.shape, walk.spec.dtype);
+}
+
+Tensor communicate(const Walk& walk, const Step& step) {
+  collective::Communicator& group = communicator(step.before.mesh(), step.axes);
+  switch (step.kind) {
+    case StepKind::all_gather:
+      return ops::all_gather(walk.local, step.from_dim, extent_without(walk, step, step.from_dim),
+                             group);
+    case StepKind::all_reduce:
+      return ops::all_reduce(walk.local, step.op, group);
+    case StepKind::reduce_scatter:
+      return ops::reduce_scatter(walk.local, step.to_dim, step.op, group);
+    case StepKind::all_to_all:
+      return ops::all_to_all(walk.local, step.from_dim, extent_without(walk, step, step.from_dim),
+                             step.to_dim, group);
+    default:
+      return exchange(walk.local, spec_of(walk, step.before), spec_of(walk, step.after), group);
   }
+}
+
+/// The steps of one axis that need nobody else.
+Tensor rearrange(const Walk& walk, const Step& step) {
+  const Tensor& local = walk.local;
+  const int ranks = ways(step);
+  const auto index = static_cast<int>(walk.coordinates[step.axes[0]]);
   switch (step.kind) {
     case StepKind::slice: {
-      const ShardRange mine = chunk_of({0, local.size(step.to_dim)}, ways, index);
+      const ShardRange mine = chunk_of({0, local.size(step.to_dim)}, ranks, index);
       return ops::contiguous(ops::narrow(local, step.to_dim, mine.begin, mine.length));
     }
-    case StepKind::keep_first:
-      return index == 0 ? local
-                        : full(local.shape(), step.op == ReduceOp::product ? 1 : 0, local.dtype(),
-                               local.device());
-    case StepKind::relabel:
-      return local;
+    case StepKind::keep_first: {
+      if (index == 0) {
+        return local;
+      }
+      // The identity must come out of the sums that are formed before: 1 is one rank's term.
+      bool one = step.op == ReduceOp::product;
+      for (int axis = 0; axis < step.axes[0]; ++axis) {
+        one &= !(step.before.placement(axis) == Partial()) || walk.coordinates[axis] == 0;
+      }
+      return full(local.shape(), one ? 1 : 0, local.dtype(), local.device());
+    }
     case StepKind::pad: {
-      const std::int64_t extent = extent_without(spec, step.after, step.from_dim, coordinates);
+      const std::int64_t extent = extent_without(walk, step, step.from_dim);
       Dims shape = local.shape();
       shape[step.from_dim] = extent;
       Tensor whole = zeros(shape, local.dtype(), local.device());
-      const ShardRange mine = chunk_of({0, extent}, ways, index);
+      const ShardRange mine = chunk_of({0, extent}, ranks, index);
       ops::copy_(ops::narrow(whole, step.from_dim, mine.begin, mine.length), local);
       return whole;
     }
-    case StepKind::all_gather: {
-      const std::int64_t extent = extent_without(spec, step.after, step.from_dim, coordinates);
-      return ops::all_gather(local, step.from_dim, extent, communicator(mesh, step.axis));
-    }
-    case StepKind::all_reduce:
-      return ops::all_reduce(local, step.op, communicator(mesh, step.axis));
-    case StepKind::reduce_scatter:
-      return ops::reduce_scatter(local, step.to_dim, step.op, communicator(mesh, step.axis));
-    case StepKind::all_to_all: {
-      const Layout gathered = step.before.with_placement(step.axis, Replicate());
-      const std::int64_t extent = extent_without(spec, gathered, step.from_dim, coordinates);
-      return ops::all_to_all(local, step.from_dim, extent, step.to_dim,
-                             communicator(mesh, step.axis));
-    }
+    default:
+      return local;
   }
-  return local;
+}
+
+void record_step(const Walk& walk, const Step& step, double seconds) {
+  if (communication_reported()) {
+    record_communication({std::string(name_of(step.kind)), axis_names(step), step.bytes, walk.where,
+                          walk.implicit, seconds});
+  }
 }
 
 }  // namespace
 
-Tensor carry_out_redistribution(const Tensor& x, const Spec* to, bool implicit, const char* where) {
+Walk begin_walk(const Tensor& x, const Spec* to, bool implicit, const char* where) {
   const Spec& from = *x.spec();
-  if (&from == to) {
+  const Plan& plan = plan_redistribute(from.layout, to->layout, from.shape, size_of(from.dtype));
+  return {from, plan, my_coordinates(from.layout.mesh()), where, implicit, 0, x.local()};
+}
+
+bool Walk::communicates_next() const {
+  const Step& step = plan.steps[next];
+  return communicates(step.kind) && ways(step) > 1;
+}
+
+void Walk::take() {
+  const Step& step = plan.steps[next];
+  const NoGrad no_grad;
+  if (communicates_next()) {
+    const CommunicationTimer timer;
+    local = communicate(*this, step);
+    record_step(*this, step, timer.seconds());
+  } else if (ways(step) > 1) {
+    local = rearrange(*this, step);
+  }
+  ++next;
+}
+
+void Walk::take_all() {
+  while (next < plan.steps.size()) {
+    take();
+  }
+}
+
+ops::PendingTensor Walk::issue() const {
+  const Step& step = plan.steps[next];
+  collective::Communicator& group = communicator(step.before.mesh(), step.axes);
+  switch (step.kind) {
+    case StepKind::all_gather:
+      return ops::all_gather_async(local, step.from_dim, extent_without(*this, step, step.from_dim),
+                                   group);
+    case StepKind::all_reduce:
+      return ops::all_reduce_async(local, step.op, group);
+    case StepKind::reduce_scatter:
+      return ops::reduce_scatter_async(local, step.to_dim, step.op, group);
+    case StepKind::all_to_all:
+      return ops::all_to_all_async(local, step.from_dim, extent_without(*this, step, step.from_dim),
+                                   step.to_dim, group);
+    default:
+      return start_exchange(local, spec_of(*this, step.before), spec_of(*this, step.after), group);
+  }
+}
+
+void Walk::settle(ops::PendingTensor& pending) {
+  const CommunicationTimer timer;
+  local = pending.wait();
+  record_step(*this, plan.steps[next], timer.seconds());
+  ++next;
+}
+
+Tensor carry_out_redistribution(const Tensor& x, const Spec* to, bool implicit, const char* where) {
+  if (x.spec() == to) {
     return detached(x);
   }
-  const Plan& plan = plan_redistribute(from.layout, to->layout, from.shape, size_of(from.dtype));
-  const Dims coordinates = my_coordinates(from.layout.mesh());
-  const NoGrad no_grad;
-  Tensor local = x.local();
-  for (const Step& step : plan.steps) {
-    local = take_step(local, step, from, coordinates);
-    if (communication_reported() && communicates(step.kind) &&
-        step.before.mesh().axis_size(step.axis) > 1) {
-      record_communication({std::string(name_of(step.kind)),
-                            step.before.mesh().axis_name(step.axis), step.bytes, where, implicit});
-    }
-  }
-  return make_distributed(std::move(local), to);
+  Walk walk = begin_walk(x, to, implicit, where);
+  walk.take_all();
+  return make_distributed(std::move(walk.local), to);
 }
 
 }  // namespace tessera

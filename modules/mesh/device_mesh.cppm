@@ -1,5 +1,7 @@
 module;
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -137,3 +139,10 @@ class DeviceMesh {
 std::string to_string(const DeviceMesh& mesh);
 
 }  // namespace tessera
+
+export template <>
+struct std::hash<tessera::DeviceMesh> {
+  inline std::size_t operator()(const tessera::DeviceMesh& mesh) const {
+    return mesh ? static_cast<std::size_t>(mesh.hash()) : 0;
+  }
+};

@@ -28,6 +28,7 @@ Module::Module() = default;
 Module::~Module() = default;
 
 Tensors Module::operator()(const Tensors& inputs) {
+  const RunningModule running(running_name_);
   if (pre_hooks_.empty() && hooks_.empty()) {
     return forward(inputs);
   }
@@ -49,6 +50,7 @@ Tensor Module::operator()(const Tensor& input) {
 
 void Module::set_names(const std::string& name) {
   name_ = name;
+  running_name_ = interned_name(name);
   for (const auto& [key, parameter] : parameters_) {
     if (parameter->name.empty()) {
       parameter->name = name.empty() ? key : name + "." + key;

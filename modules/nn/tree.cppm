@@ -105,6 +105,7 @@ class Module {
 
  private:
   std::string name_;
+  const std::string* running_name_ = nullptr;  // interned, for reports; null before set_names
   bool training_ = true;
   std::vector<std::pair<std::string, ParameterPointer>> parameters_;
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;

@@ -1,5 +1,7 @@
 module;
 #include <cstdint>
+#include <functional>
+#include <vector>
 export module tessera.ops:collective;
 
 import tessera.base;
@@ -22,5 +24,41 @@ Tensor all_reduce(const Tensor& x, ReduceOp op, collective::Communicator& group)
 Tensor all_to_all(const Tensor& shard, std::int64_t from_dim, std::int64_t from_extent,
                   std::int64_t to_dim, collective::Communicator& group);
 Tensor broadcast(const Tensor& x, int root, collective::Communicator& group);
+
+/// A collective of local tensors that was issued and whose result is waited for on demand. The
+/// destructor waits. What was passed in must not be written before wait() has returned.
+class PendingTensor {
+ public:
+  PendingTensor() = default;
+  /// `finish` makes the result when the data is there; `kept` lives until then.
+  PendingTensor(Tensor result, collective::Work work, std::vector<Tensor> kept,
+                std::function<void()> finish);
+  PendingTensor(PendingTensor&&) noexcept = default;
+  PendingTensor& operator=(PendingTensor&&) noexcept;
+  PendingTensor(const PendingTensor&) = delete;
+  PendingTensor& operator=(const PendingTensor&) = delete;
+  ~PendingTensor() = default;
+
+  /// The result, complete. Errors: those of the collective.
+  const Tensor& wait();
+  /// Whether wait() would return without waiting for others.
+  bool done();
+
+ private:
+  Tensor result_;
+  std::vector<Tensor> kept_;
+  std::function<void()> finish_;
+  collective::Work work_;  // the last member: it waits before what it uses goes
+};
+
+// The same collectives, issued now and completed in wait(). No gradient, no listener: whoever
+// offers them as a part of a program records them as a step of its own.
+PendingTensor all_gather_async(const Tensor& shard, std::int64_t dim, std::int64_t extent,
+                               collective::Communicator& group);
+PendingTensor reduce_scatter_async(const Tensor& x, std::int64_t dim, ReduceOp op,
+                                   collective::Communicator& group);
+PendingTensor all_reduce_async(const Tensor& x, ReduceOp op, collective::Communicator& group);
+PendingTensor all_to_all_async(const Tensor& shard, std::int64_t from_dim, std::int64_t from_extent,
+                               std::int64_t to_dim, collective::Communicator& group);
 
 }  // namespace tessera::ops

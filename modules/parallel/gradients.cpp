@@ -60,9 +60,14 @@ void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& 
       ops::copy_(slots.back(), local);
       at += local.numel();
     }
+    const CommunicationTimer timer;
     group.all_reduce(base, base, count, dtype);
-    record_communication({"all_reduce", mesh.axis_name(axis), static_cast<std::int64_t>(bytes),
-                          "finish_gradients", false});
+    if (communication_reported()) {
+      const std::int64_t received =
+          2 * (group.size() - 1) * static_cast<std::int64_t>(bytes) / group.size();
+      record_communication({"all_reduce", mesh.axis_name(axis), received, "finish_gradients", false,
+                            timer.seconds()});
+    }
     for (std::size_t i = 0; i < members.size(); ++i) {
       Tensor& gradient = members[i]->value.grad();
       const Layout layout = gradient.layout().with_placement(axis, Replicate());

@@ -156,6 +156,10 @@ Layout Layout::make(const DeviceMesh& mesh, std::initializer_list<Placement> pla
               std::span(order.begin(), order.size()));
 }
 
+Layout Layout::make(std::initializer_list<Placement> placements) {
+  return make(require_mesh("layout"), std::span(placements.begin(), placements.size()));
+}
+
 Layout Layout::replicated(const DeviceMesh& mesh) {
   require(static_cast<bool>(mesh), "layout: there is no mesh; make one first");
   return make(mesh, std::vector<Placement>(static_cast<std::size_t>(mesh.ndim())));

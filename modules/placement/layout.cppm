@@ -59,6 +59,8 @@ class Layout {
                      std::span<const int> order = {});
   static Layout make(const DeviceMesh& mesh, std::initializer_list<Placement> placements,
                      std::initializer_list<int> order = {});
+  /// The same on the mesh of the innermost MeshScope of this thread. Error: there is none.
+  static Layout make(std::initializer_list<Placement> placements);
   /// Replicate on every axis.
   static Layout replicated(const DeviceMesh& mesh);
   /// Reads to_string's form, "[StridedShard(0, 2), Shard(0)]".

@@ -71,8 +71,9 @@ std::string format_seconds(double seconds) {
 }  // namespace
 
 std::string_view name_of(StepKind kind) {
-  constexpr std::string_view names[] = {"slice",      "all_gather", "all_reduce", "reduce_scatter",
-                                        "all_to_all", "keep_first", "relabel",    "pad"};
+  constexpr std::string_view names[] = {"slice",          "all_gather", "all_reduce",
+                                        "reduce_scatter", "all_to_all", "keep_first",
+                                        "relabel",        "pad",        "exchange"};
   return names[static_cast<int>(kind)];
 }
 
@@ -105,6 +106,22 @@ const Plan& plan_redistribute(const Layout& from, const Layout& to, const Dims& 
   return *c.plans.emplace(key, std::move(plan)).first->second;
 }
 
+int ways(const Step& step) {
+  int product = 1;
+  for (const int axis : step.axes) {
+    product *= step.before.mesh().axis_size(axis);
+  }
+  return product;
+}
+
+std::string axis_names(const Step& step) {
+  std::string names;
+  for (const int axis : step.axes) {
+    names += (names.empty() ? "" : "+") + step.before.mesh().axis_name(axis);
+  }
+  return names;
+}
+
 std::string explain(const Plan& plan) {
   std::string text = fmt::format("redistribute {} -> {}, shape {}, {} bytes an element, {}\n",
                                  to_string(plan.from), to_string(plan.to), to_string(plan.shape),
@@ -114,14 +131,23 @@ std::string explain(const Plan& plan) {
     const std::string traffic =
         communicates(step.kind) ? format_bytes(static_cast<std::uint64_t>(step.bytes)) + " received"
                                 : "local";
-    text += fmt::format("  {}. {} on axis '{}': {} -> {}, {}, {}; now {}\n", ++number,
-                        name_of(step.kind), plan.from.mesh().axis_name(step.axis),
-                        to_string(step.before.placement(step.axis)),
-                        to_string(step.after.placement(step.axis)), traffic,
+    // An exchange changes several axes in different ways; "now" tells what they become.
+    const std::string change =
+        step.kind == StepKind::exchange
+            ? ""
+            : fmt::format(" {} -> {},", to_string(step.before.placement(step.axes[0])),
+                          to_string(step.after.placement(step.axes[0])));
+    text += fmt::format("  {}. {} on {} '{}':{} {}, {}; now {}\n", ++number, name_of(step.kind),
+                        step.axes.size() == 1 ? "axis" : "axes", axis_names(step), change, traffic,
                         format_seconds(step.cost), to_string(step.after));
   }
   return text + (plan.steps.empty() ? "  nothing to do\n"
                                     : fmt::format("  cost {}\n", format_seconds(plan.cost)));
+}
+
+std::string explain(const Layout& from, const Layout& to, const Dims& shape,
+                    std::size_t element_size) {
+  return explain(plan_redistribute(from, to, shape, element_size));
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 module;
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@ import tessera.base;
 import tessera.mesh;
 import :kind;
 import :layout;
+import :local;
 
 export namespace tessera {
 
@@ -23,31 +25,42 @@ enum class StepKind : std::uint8_t {
   all_to_all,      // Shard(from_dim) -> Shard(to_dim): send chunk c of to_dim to rank c, join along
                    // from_dim
   keep_first,      // Replicate -> Partial(sum or product): coordinate 0 keeps its values, the
-                   // others hold the operation's identity, 0 or 1; local
+                   // others hold terms of the operation's identity, 0 or 1; local
   relabel,         // the rank's data stays as it is: Replicate -> Partial(avg, max or min), and
                    // every change along an axis of one rank
   pad,             // Shard(from_dim) -> Partial(sum): the own chunk, zeros around it; local
+  exchange,        // shards and replicas of several axes -> others: every rank gets exactly the
+                   // boxes that it lacks, each from one rank that holds it
 };
 
 /// "slice", "all_gather", ...
 std::string_view name_of(StepKind kind);
 inline constexpr bool communicates(StepKind kind) {
-  return kind >= StepKind::all_gather && kind <= StepKind::all_to_all;
+  return (kind >= StepKind::all_gather && kind <= StepKind::all_to_all) ||
+         kind == StepKind::exchange;
 }
 
-/// One change of one mesh axis' placement. A gathered or exchanged shard is the innermost cut of
-/// its dim (axes of one rank aside), a new shard is applied last, so both cut the local tensor.
+/// One change of the placements of one mesh axis, or of several axes at once. A gathered or
+/// exchanged shard is the innermost cut of its dim (axes of one rank aside), a new shard is applied
+/// last, so both cut the local tensor. Over several axes a step is one collective of their
+/// flattened group, row-major in the order of `axes`: outermost cut first; it is planned only where
+/// the cuts are even, so that cutting by all axes in turn is cutting by the flattened one.
 struct Step {
   StepKind kind;
-  int axis = 0;
+  InlineVector<int, 4> axes;    // one, or those that the step merges
   int from_dim = -1;            // the dim sharded before, or -1
   int to_dim = -1;              // the dim sharded after, or -1
   ReduceOp op = ReduceOp::sum;  // of the Partial before or after
   Layout before;
   Layout after;
   std::int64_t bytes = 0;  // that a rank receives, chunks padded; 0 for local steps
-  double cost = 0;         // seconds, by the axis' link
+  double cost = 0;         // seconds, by the axes' links
 };
+
+/// How many ranks take part in a step: the product of its axes' sizes.
+int ways(const Step& step);
+/// The names of a step's axes, "shard" or "replicate+shard".
+std::string axis_names(const Step& step);
 
 /// The steps that bring a tensor from one layout to another, in order; none when they are equal.
 struct Plan {
@@ -61,21 +74,46 @@ struct Plan {
   bool is_local() const;
 };
 
-/// The cheapest plan over one-axis steps; an axis whose placement stays and that is in nobody's
-/// way is not touched. The same on every rank. Cached for its arguments; the
-/// reference stays valid until the process ends. Partials are reduced by increasing axis unless
-/// their operations commute (equal ones, and sum with avg); Partial to Partial of another
-/// operation goes through Replicate.
-/// Error (input): the layouts are of different meshes, or shard a dim that the tensor lacks.
+/// The cheapest plan by the links of the axes; an axis whose placement stays and that is in
+/// nobody's way is not touched. Steps of one kind over several axes become one where that is
+/// cheaper. The same on every rank. Cached for its arguments; the reference stays valid until the
+/// process ends. Partials are reduced by increasing axis unless their operations commute (equal
+/// ones, and sum with avg); Partial to Partial of another operation goes through Replicate. Error
+/// (input): the layouts are of different meshes, or shard a dim that the tensor lacks.
 const Plan& plan_redistribute(const Layout& from, const Layout& to, const Dims& shape,
                               std::size_t element_size);
 
 /// The plan as text: a line for each step with its axis, placements, bytes and cost, then the sum.
 std::string explain(const Plan& plan);
+/// The same for a plan that is looked up, or made, as plan_redistribute does.
+std::string explain(const Layout& from, const Layout& to, const Dims& shape,
+                    std::size_t element_size);
+
+/// A box of a tensor, in global indices, that one rank sends to another (or to itself: it stays).
+struct Transfer {
+  int source = 0;       // global rank
+  int destination = 0;  // global rank
+  LocalPart box;
+};
+
+/// What must go where so that `destinations` hold their parts in layout `to` of what `sources` hold
+/// in layout `from`: each destination gets each element once, from itself where it has it, else
+/// from one of the ranks that have it, in turn. Empty boxes are left out. By destination, then in
+/// the order of the source boxes; the same on every rank. The layouts may be of different meshes;
+/// both must be without Partial among the ranks named.
+std::vector<Transfer> transfers(const Layout& from, std::span<const int> sources, const Layout& to,
+                                std::span<const int> destinations, const Dims& shape);
+/// The same between all ranks of two layouts' meshes. Error: either layout has a Partial.
+std::vector<Transfer> transfers(const Layout& from, const Layout& to, const Dims& shape);
 
 }  // namespace tessera
 
 namespace tessera::plan_detail {
+
+/// Fills a step's cost, and its bytes unless it is an exchange: those that a rank receives in a
+/// ring (all-gather, reduce-scatter, all-reduce) or directly (all-to-all), chunks padded. Sizes are
+/// the largest of any rank, so that all ranks agree.
+void price(Step& step, const Dims& shape, std::int64_t element_size);
 
 /// The search behind plan_redistribute; the layouts fit each other and the shape.
 std::vector<Step> cheapest_steps(const Layout& from, const Layout& to, const Dims& shape,

@@ -4,6 +4,7 @@ module;
 #include <cstdint>
 #include <optional>
 #include <queue>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -12,7 +13,8 @@ module tessera.placement;
 import tessera.base;
 import tessera.mesh;
 
-// Dijkstra's search over layouts; an edge changes the placement of one mesh axis.
+// Dijkstra's search over layouts. An edge changes the placement of one mesh axis, or of several by
+// one collective of their flattened group.
 namespace tessera {
 
 namespace {
@@ -31,7 +33,6 @@ class Search {
         shape_(shape),
         element_size_(static_cast<std::int64_t>(element_size)) {
     for (int axis = 0; axis < from.ndim(); ++axis) {
-      links_.push_back(link_of(from.mesh(), axis));
       may_change_.push_back(!stays(axis));
     }
     collect_dims();
@@ -54,6 +55,10 @@ class Search {
           expand(entry, axis);
         }
       }
+      gather_several(entry);
+      reduce_several(entry);
+      scatter_several(entry);
+      exchange(entry);
     }
     std::vector<Step> steps;
     for (Layout at = to_; !(at == from_);) {
@@ -67,8 +72,9 @@ class Search {
   }
 
  private:
+  using Axes = InlineVector<int, 4>;
   struct Reached {
-    double cost;
+    double cost = 0;
     std::optional<Step> last;  // none for the beginning
   };
   struct Entry {
@@ -90,7 +96,7 @@ class Search {
       return true;
     }
     if (placement.is_partial()) {
-      return std::all_of(from_.placements().begin(), from_.placements().end(), [&](Placement p) {
+      return std::ranges::all_of(from_.placements(), [&](Placement p) {
         return !p.is_partial() || commute(p.reduce_op(), placement.reduce_op());
       });
     }
@@ -130,35 +136,35 @@ class Search {
     const Placement now = at.placement(axis);
     const Placement target = to_.placement(axis);
     if (at.mesh().axis_size(axis) == 1) {
-      offer(entry, StepKind::relabel, axis, target);
+      offer(entry, StepKind::relabel, {axis}, target);
       return;
     }
     if (now.is_replicate()) {
       for (const int dim : dims_) {
-        offer(entry, StepKind::slice, axis, Shard(dim));
+        offer(entry, StepKind::slice, {axis}, Shard(dim));
       }
       if (target.is_partial()) {
         const bool zeros = target.reduce_op() == ReduceOp::sum;
         const bool ones = target.reduce_op() == ReduceOp::product;
-        offer(entry, zeros || ones ? StepKind::keep_first : StepKind::relabel, axis, target);
+        offer(entry, zeros || ones ? StepKind::keep_first : StepKind::relabel, {axis}, target);
       }
     } else if (now.is_shard()) {
       if (!at.is_innermost(axis)) {
         return;
       }
-      offer(entry, StepKind::all_gather, axis, Replicate());
+      offer(entry, StepKind::all_gather, {axis}, Replicate());
       for (const int dim : dims_) {
         if (dim != now.dim()) {
-          offer(entry, StepKind::all_to_all, axis, Shard(dim));
+          offer(entry, StepKind::all_to_all, {axis}, Shard(dim));
         }
       }
       if (target == Partial(ReduceOp::sum)) {
-        offer(entry, StepKind::pad, axis, target);
+        offer(entry, StepKind::pad, {axis}, target);
       }
     } else if (is_next_reduced(at, axis)) {
-      offer(entry, StepKind::all_reduce, axis, Replicate());
+      offer(entry, StepKind::all_reduce, {axis}, Replicate());
       for (const int dim : dims_) {
-        offer(entry, StepKind::reduce_scatter, axis, Shard(dim));
+        offer(entry, StepKind::reduce_scatter, {axis}, Shard(dim));
       }
     }
   }
@@ -175,74 +181,166 @@ class Search {
     return true;
   }
 
-  void offer(const Entry& entry, StepKind kind, int axis, Placement placement) {
-    const Layout after = entry.layout.with_placement(axis, placement);
+  bool changes(int axis) const {
+    return may_change_[static_cast<std::size_t>(axis)] && from_.mesh().axis_size(axis) > 1;
+  }
+
+  /// Whether cutting the dim by all its axes in turn is cutting it once into so many chunks.
+  bool is_even(const Layout& layout, int dim) const { return shape_[dim] % layout.ways(dim) == 0; }
+
+  /// The innermost cuts of a dim are gathered at once.
+  void gather_several(const Entry& entry) {
+    for (int dim = 0; dim < shape_.size(); ++dim) {
+      if (!is_even(entry.layout, dim)) {
+        continue;
+      }
+      Axes suffix;
+      const auto cuts = entry.layout.axes_sharding(dim);
+      for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut) {
+        if (from_.mesh().axis_size(*cut) == 1) {
+          continue;
+        }
+        if (!changes(*cut)) {
+          break;
+        }
+        suffix.emplace_back(*cut);
+        if (suffix.size() > 1) {
+          Axes outermost_first(suffix.size());
+          std::reverse_copy(suffix.begin(), suffix.end(), outermost_first.begin());
+          offer(entry, StepKind::all_gather, outermost_first, Replicate());
+        }
+      }
+    }
+  }
+
+  /// Partials of one operation are reduced at once: all of them, or any that there are few of.
+  void reduce_several(const Entry& entry) {
+    const Layout& at = entry.layout;
+    for (int which = 0; which < reduce_op_count; ++which) {
+      Axes axes;
+      for (int axis = 0; axis < at.ndim(); ++axis) {
+        if (changes(axis) && at.placement(axis) == Partial(static_cast<ReduceOp>(which)) &&
+            is_next_reduced(at, axis)) {
+          axes.emplace_back(axis);
+        }
+      }
+      constexpr std::size_t few = 4;
+      const unsigned all = (1U << axes.size()) - 1;
+      for (unsigned chosen = axes.size() > few ? all : 0; chosen <= all; ++chosen) {
+        Axes some;
+        for (std::size_t i = 0; i < axes.size(); ++i) {
+          if ((chosen >> i & 1U) != 0) {
+            some.push_back(axes[i]);
+          }
+        }
+        if (some.size() > 1) {
+          offer(entry, StepKind::all_reduce, some, Replicate());
+        }
+      }
+    }
+  }
+
+  /// Partials that the target shards on one dim, as its innermost cuts, are reduced and cut at
+  /// once, in the target's order.
+  void scatter_several(const Entry& entry) {
+    const Layout& at = entry.layout;
+    for (int dim = 0; dim < shape_.size(); ++dim) {
+      Axes axes;
+      for (const int axis : to_.axes_sharding(dim)) {
+        const bool same = axes.empty() || at.placement(axes[0]) == at.placement(axis);
+        if (changes(axis) && at.placement(axis).is_partial() && same && is_next_reduced(at, axis)) {
+          axes.emplace_back(axis);
+        }
+      }
+      if (axes.size() > 1) {
+        Layout after = at;
+        for (const int axis : axes) {
+          after = after.with_placement(axis, Shard(dim));
+        }
+        if (is_even(after, dim)) {
+          offer(entry, StepKind::reduce_scatter, axes, Shard(dim));
+        }
+      }
+    }
+  }
+
+  /// From here to the target at once, where at least two axes' shards are still in other places and
+  /// nothing is left to be reduced among them. Single axes have their own steps.
+  void exchange(const Entry& entry) {
+    const Layout& at = entry.layout;
+    const DeviceMesh& mesh = at.mesh();
+    Step step;
+    step.kind = StepKind::exchange;
+    for (int axis = 0; axis < at.ndim(); ++axis) {
+      const Placement now = at.placement(axis);
+      const Placement target = to_.placement(axis);
+      if (now == target && (!now.is_shard() || cuts_before(at, axis) == cuts_before(to_, axis))) {
+        continue;
+      }
+      if (now.is_partial() || target.is_partial() || mesh.axis_size(axis) == 1) {
+        return;
+      }
+      step.axes.push_back(axis);
+    }
+    if (step.axes.size() < 2) {
+      return;
+    }
+    step.before = at;
+    step.after = to_;
+    // The group through the first rank: the first coordinates hold the largest parts.
+    const std::span<const int> group = mesh.group(step.axes, mesh.ranks().front());
+    constexpr std::size_t most_from_everywhere = 64;  // pairs of ranks are looked at
+    if (group.size() > most_from_everywhere && !(at == from_)) {
+      return;
+    }
+    std::unordered_map<int, std::int64_t> received;
+    for (const Transfer& t : transfers(at, group, to_, group, shape_)) {
+      if (t.source != t.destination) {
+        std::int64_t& bytes = received[t.destination];
+        bytes += t.box.shape.product() * element_size_;
+        step.bytes = std::max(step.bytes, bytes);
+      }
+    }
+    plan_detail::price(step, shape_, element_size_);
+    reach(entry, std::move(step));
+  }
+
+  void offer(const Entry& entry, StepKind kind, const Axes& axes, Placement placement) {
+    Layout after = entry.layout;
+    for (const int axis : axes) {
+      after = after.with_placement(axis, placement);
+    }
     if (after == entry.layout) {
       return;
     }
-    const Placement now = entry.layout.placement(axis);
+    const Placement now = entry.layout.placement(axes[0]);
     Step step;
     step.kind = kind;
-    step.axis = axis;
+    step.axes = axes;
     step.from_dim = now.dim();
     step.to_dim = placement.dim();
     step.op = now.is_partial() ? now.reduce_op() : placement.reduce_op();
     step.before = entry.layout;
     step.after = after;
-    price(step);
+    plan_detail::price(step, shape_, element_size_);
+    reach(entry, std::move(step));
+  }
+
+  void reach(const Entry& entry, Step step) {
+    const Layout after = step.after;
     const double cost = entry.cost + step.cost;
-    const auto [it, fresh] = best_.try_emplace(after, Reached{cost, step});
-    if (!fresh) {
-      if (cost >= it->second.cost) {
-        return;
-      }
-      it->second = {cost, step};
+    const auto [it, fresh] = best_.try_emplace(after);
+    if (!fresh && cost >= it->second.cost) {
+      return;
     }
+    it->second = {cost, std::move(step)};
     queue_.push({cost, ++pushed_, after});
-  }
-
-  std::int64_t padded_bytes(const Layout& layout) const {
-    return padded_local_shape(shape_, layout).product() * element_size_;
-  }
-
-  /// Bytes that a rank receives in a ring (all-gather, reduce-scatter, all-reduce) or directly
-  /// (all-to-all), chunks padded. Sizes are the largest of any rank, so that all ranks agree.
-  void price(Step& step) const {
-    const std::int64_t ways = step.before.mesh().axis_size(step.axis);
-    switch (step.kind) {
-      case StepKind::all_gather:
-        step.bytes = (ways - 1) * padded_bytes(step.before);
-        break;
-      case StepKind::reduce_scatter:
-        step.bytes = (ways - 1) * padded_bytes(step.after);
-        break;
-      case StepKind::all_reduce:
-        step.bytes = 2 * (ways - 1) * padded_bytes(step.before) / ways;
-        break;
-      case StepKind::all_to_all: {
-        Dims block = padded_local_shape(shape_, step.before);
-        block[step.to_dim] = chunk_size(block[step.to_dim], static_cast<int>(ways));
-        step.bytes = (ways - 1) * block.product() * element_size_;
-        break;
-      }
-      case StepKind::slice:
-      case StepKind::keep_first:
-      case StepKind::pad:
-        step.cost = local_step_cost(padded_bytes(step.after));
-        return;
-      case StepKind::relabel:
-        step.cost = local_step_cost(0);
-        return;
-    }
-    const Link& link = links_[static_cast<std::size_t>(step.axis)];
-    step.cost = link.latency + static_cast<double>(step.bytes) / link.bandwidth;
   }
 
   const Layout from_;
   const Layout to_;
   const Dims shape_;
   const std::int64_t element_size_;
-  std::vector<Link> links_;
   std::vector<bool> may_change_;
   std::vector<int> dims_;
   std::unordered_map<Layout, Reached> best_;

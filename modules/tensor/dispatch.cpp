@@ -2,7 +2,12 @@ module;
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <functional>
+#include <mutex>
+#include <set>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 module tessera.tensor;
 
@@ -19,6 +24,7 @@ PathSlot distribution_slot = nullptr;
 struct PathState {
   Listener* above = nullptr;
   Listener* below = nullptr;
+  const std::string* module = nullptr;
   bool grad = true;
 };
 thread_local constinit PathState path;
@@ -43,6 +49,22 @@ void set_distribution_slot(PathSlot slot) { distribution_slot = slot; }
 Listener* set_listener(ListenAt where, Listener* listener) {
   return std::exchange(where == ListenAt::above_distribution ? path.above : path.below, listener);
 }
+
+const std::string* running_module() { return path.module; }
+
+const std::string* interned_name(std::string_view name) {
+  struct Names {
+    std::mutex mutex;
+    std::set<std::string, std::less<>> all;
+  };
+  static auto* const names = new Names;
+  const std::lock_guard lock(names->mutex);
+  return &*names->all.emplace(name).first;
+}
+
+RunningModule::RunningModule(const std::string* name)
+    : before_(std::exchange(path.module, name != nullptr ? name : path.module)) {}
+RunningModule::~RunningModule() { path.module = before_; }
 
 bool grad_enabled() { return path.grad; }
 NoGrad::NoGrad(bool enabled) : before_(std::exchange(path.grad, enabled)) {}

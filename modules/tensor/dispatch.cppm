@@ -2,6 +2,8 @@ module;
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <string>
+#include <string_view>
 export module tessera.tensor:dispatch;
 
 import tessera.base;
@@ -46,6 +48,23 @@ class Listener {
 };
 /// Installs `listener` for the calling thread and returns the one before.
 Listener* set_listener(ListenAt where, Listener* listener);
+
+/// The qualified name of the module whose forward runs on this thread, or whose step of backward
+/// does; null outside of all modules. For reports.
+const std::string* running_module();
+/// The one copy of a name that lives until the process ends.
+const std::string* interned_name(std::string_view name);
+/// Makes `name` (interned) the running module until the end of the scope; null leaves it as it is.
+class RunningModule {
+ public:
+  explicit RunningModule(const std::string* name);
+  ~RunningModule();
+  RunningModule(const RunningModule&) = delete;
+  RunningModule& operator=(const RunningModule&) = delete;
+
+ private:
+  const std::string* before_;
+};
 
 /// Whether operators record for backward (per thread; true at the start).
 bool grad_enabled();

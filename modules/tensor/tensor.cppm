@@ -1,11 +1,12 @@
 // The tensor and the one path that every operator takes.
 export module tessera.tensor;
 
-export import :allocator;  // caching CPU allocator, bytes by category
-export import :storage;    // reference-counted memory with a version
-export import :spec;       // layout + global shape + dtype of a distributed tensor, interned
-export import :value;      // Tensor: strided, distributed or meta
-export import :op;         // Op: one operator's description; Attributes; the registry
-export import :dispatch;   // call(): autograd -> distribution -> kernel
-export import :random;     // named random streams, their seeds and offsets
-export import :state;      // StateDict: names -> tensors and scalars
+export import :allocator;        // caching CPU allocator, bytes by category
+export import :storage;          // reference-counted memory with a version
+export import :spec;             // layout + global shape + dtype of a distributed tensor, interned
+export import :value;            // Tensor: strided, distributed or meta
+export import :op;               // Op: one operator's description; Attributes; the registry
+export import :dispatch;         // call(): autograd -> distribution -> kernel
+export import :operator_plugin;  // the plugin kind "operator"
+export import :random;           // named random streams, their seeds and offsets
+export import :state;            // StateDict: names -> tensors and scalars

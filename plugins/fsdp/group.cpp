@@ -97,17 +97,24 @@ void Group::start_unshard() {
   }
   gathering_ = communicator_->all_gather_async(gather_, members_[0].parameter->value.dtype());
   state_ = State::gathering;
+}
+
+/// Puts a collective into the communication report: a rank receives a padded shard of each other.
+void Group::report(const char* operation, double seconds) const {
   if (communication_reported()) {
-    record_communication({"all_gather", mesh_.axis_name(axis_),
-                          static_cast<std::int64_t>(whole_->bytes()), "FSDP " + name_, false});
+    const auto bytes = static_cast<std::int64_t>(shards_->bytes()) * (mesh_.axis_size(axis_) - 1);
+    record_communication(
+        {operation, mesh_.axis_name(axis_), bytes, "FSDP " + name_, false, seconds});
   }
 }
 
 void Group::unshard() {
   start_unshard();
   if (state_ == State::gathering) {
+    const CommunicationTimer timer;
     gathering_.wait();
     state_ = State::unsharded;
+    report("all_gather", timer.seconds());
   }
   for (Member& m : members_) {
     m.parameter->computed = m.unsharded;
@@ -116,7 +123,9 @@ void Group::unshard() {
 
 void Group::reshard() {
   if (state_ == State::gathering) {
+    const CommunicationTimer timer;
     gathering_.wait();
+    report("all_gather", timer.seconds());
   }
   whole_->release_memory();
   state_ = State::sharded;
@@ -189,11 +198,9 @@ void Group::reduce_gradients(std::vector<Tensor>& reading) {
     }
   }
   communicator_->wait_sources_free();  // of the reduction before: `reading` lets go of them below
+  const CommunicationTimer timer;
   communicator_->reduce_scatter(segments, dtype, {.accumulate = accumulate});
-  if (communication_reported()) {
-    record_communication({"reduce_scatter", mesh_.axis_name(axis_),
-                          static_cast<std::int64_t>(shards_->bytes()), "FSDP " + name_, false});
-  }
+  report("reduce_scatter", timer.seconds());
   reading = std::move(sources);
   for (Member& m : members_) {
     m.unsharded.grad() = Tensor();

@@ -40,6 +40,7 @@ class Group {
   void wait_sources_free();
 
  private:
+  void report(const char* operation, double seconds) const;
   struct Member {
     tessera::nn::ParameterPointer parameter;
     tessera::Tensor unsharded = {};  // Replicate on the axis; a leaf; its memory comes and goes

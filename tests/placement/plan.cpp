@@ -41,7 +41,7 @@ void check_plan(const Layout& from, const Layout& to, const Dims& shape) {
   bool chained = true;
   for (const Step& step : plan.steps) {
     chained &= step.before == at && !(step.after == at);
-    held = simulation::execute(step, mesh, held);
+    held = simulation::execute(step, mesh, held, shape);
     at = step.after;
     cost += step.cost;
     std::size_t position = 0;
@@ -70,6 +70,7 @@ std::vector<StepKind> kinds_of(const Plan& plan) {
 }
 
 using Kinds = std::vector<StepKind>;
+using Axes = InlineVector<int, 4>;
 
 }  // namespace
 
@@ -96,8 +97,13 @@ TEST_CASE("plans between all pairs of layouts keep the tensor: one axis") {
 }
 
 TEST_CASE("plans between all pairs of layouts keep the tensor: two axes") {
-  const std::vector<Placement> kinds = {
-      Replicate(), Shard(0), Shard(1), Partial(), Partial(ReduceOp::avg), Partial(ReduceOp::max)};
+  const std::vector<Placement> kinds = {Replicate(),
+                                        Shard(0),
+                                        Shard(1),
+                                        Partial(),
+                                        Partial(ReduceOp::avg),
+                                        Partial(ReduceOp::max),
+                                        Partial(ReduceOp::product)};
   for (const Dims& sizes : {Dims{2, 2}, Dims{2, 3}, Dims{1, 3}, Dims{4, 2}}) {
     const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, sizes);
     const std::vector<Layout> layouts = all_layouts(mesh, kinds);
@@ -214,18 +220,23 @@ TEST_CASE("nested shards are undone from the innermost") {
   // Unsharding a parameter of FSDP over tensor parallel gathers along the shard axis alone.
   const Plan& unshard = plan_redistribute(outer_tensor, column, {8, 8}, 4);
   REQUIRE(kinds_of(unshard) == Kinds{StepKind::all_gather});
-  CHECK(unshard.steps[0].axis == 0);
+  CHECK(unshard.steps[0].axes[0] == 0);
   // Its gradient goes back by one reduce-scatter.
   const Layout gradient = Layout::make(mesh, {Partial(), Shard(0)});
   CHECK(kinds_of(plan_redistribute(gradient, outer_tensor, {8, 8}, 4)) ==
         Kinds{StepKind::reduce_scatter});
 
+  // Both at once where the cuts are even, the outermost first; one after another where they are
+  // not.
   const Plan& whole = plan_redistribute(outer_tensor, Layout::replicated(mesh), {8, 8}, 4);
-  REQUIRE(kinds_of(whole) == Kinds{StepKind::all_gather, StepKind::all_gather});
-  CHECK(whole.steps[0].axis == 0);
-  CHECK(whole.steps[1].axis == 1);
+  REQUIRE(kinds_of(whole) == Kinds{StepKind::all_gather});
+  CHECK(whole.steps[0].axes == Axes{1, 0});
   const Plan& other = plan_redistribute(outer_shard, Layout::replicated(mesh), {8, 8}, 4);
-  CHECK(other.steps[0].axis == 1);
+  CHECK(other.steps[0].axes == Axes{0, 1});
+  const Plan& uneven = plan_redistribute(outer_tensor, Layout::replicated(mesh), {7, 1 << 20}, 4);
+  REQUIRE(kinds_of(uneven) == Kinds{StepKind::all_gather, StepKind::all_gather});
+  CHECK(uneven.steps[0].axes == Axes{0});
+  CHECK(uneven.steps[1].axes == Axes{1});
 
   // Hybrid: scatter first, so that the all-reduce moves only the shard.
   const DeviceMesh hybrid = DeviceMesh::make({"replicate", "shard"}, {2, 4});
@@ -240,11 +251,11 @@ TEST_CASE("different reductions keep their order") {
   const Layout mixed = Layout::make(mesh, {Partial(), Partial(ReduceOp::max)});
   const Plan& plan = plan_redistribute(mixed, Layout::replicated(mesh), {64}, 4);
   REQUIRE(plan.steps.size() >= 2);
-  CHECK(plan.steps[0].axis == 0);
+  CHECK(plan.steps[0].axes[0] == 0);
   // The sum must be taken before the maximum, and restored after it.
   const Layout kept = Layout::make(mesh, {Partial(), Replicate()});
   check_plan(mixed, kept, {64});
-  CHECK(plan_redistribute(mixed, kept, {64}, 4).steps[0].axis == 0);
+  CHECK(plan_redistribute(mixed, kept, {64}, 4).steps[0].axes[0] == 0);
 }
 
 TEST_CASE("costs follow the bytes and the links") {

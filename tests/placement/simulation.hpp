@@ -142,6 +142,7 @@ inline Array after_step(const Step& step, const std::vector<Array>& held, std::s
       }
       return result;
     case StepKind::relabel:
+    case StepKind::exchange:  // see exchange()
       return result;
     case StepKind::pad: {
       std::vector<Array> zeros = held;
@@ -156,17 +157,51 @@ inline Array after_step(const Step& step, const std::vector<Array>& held, std::s
   return result;
 }
 
-/// All ranks' arrays, by position in the mesh, after a step.
+/// What a rank of a group holds after an exchange: each element from a member that had it.
+inline Array exchange(const Step& step, const Dims& shape, std::span<const int> group,
+                      const std::vector<Array>& held, int rank) {
+  const tessera::LocalPart wanted = tessera::local_part(shape, step.after, rank);
+  Array result{wanted.shape,
+               std::vector<double>(static_cast<std::size_t>(wanted.shape.product()), -1e9)};
+  for (std::size_t member = 0; member < group.size(); ++member) {
+    const tessera::LocalPart part = tessera::local_part(shape, step.before, group[member]);
+    for_each_index(wanted.shape, [&](Dims index, std::size_t n) {
+      bool inside = true;
+      for (int d = 0; d < shape.size(); ++d) {
+        index[d] += wanted.offset[d] - part.offset[d];
+        inside &= index[d] >= 0 && index[d] < part.shape[d];
+      }
+      if (inside) {
+        result.values[n] = held[member].values[number_of(index, part.shape)];
+      }
+    });
+  }
+  return result;
+}
+
+/// All ranks' arrays, by position in the mesh, after a step on a tensor of this shape.
 inline std::vector<Array> execute(const Step& step, const DeviceMesh& mesh,
-                                  const std::vector<Array>& before) {
+                                  const std::vector<Array>& before, const Dims& shape) {
   std::vector<Array> after;
   for (const int rank : mesh.ranks()) {
     std::vector<Array> held;
-    for (const int member : mesh.group(step.axis, rank)) {
+    const std::span<const int> group = mesh.group(step.axes, rank);
+    for (const int member : group) {
       held.push_back(before[static_cast<std::size_t>(mesh.position_of(member))]);
     }
-    after.push_back(
-        after_step(step, held, static_cast<std::size_t>(mesh.coordinate_of(rank, step.axis))));
+    const auto own =
+        static_cast<std::size_t>(std::find(group.begin(), group.end(), rank) - group.begin());
+    after.push_back(step.kind == StepKind::exchange ? exchange(step, shape, group, held, rank)
+                                                    : after_step(step, held, own));
+    if (step.kind == StepKind::keep_first && step.op == ReduceOp::product && own != 0) {
+      // Terms of sums that are formed before: one rank's is 1, the others' are 0.
+      for (int axis = 0; axis < step.axes[0]; ++axis) {
+        if (step.before.placement(axis) == tessera::Partial() &&
+            mesh.coordinate_of(rank, axis) > 0) {
+          std::fill(after.back().values.begin(), after.back().values.end(), 0.0);
+        }
+      }
+    }
   }
   return after;
 }
@@ -189,9 +224,9 @@ inline std::vector<Array> reduce_partials(const Layout& layout, std::vector<Arra
     if (layout.placement(axis).is_partial()) {
       Step step;
       step.kind = StepKind::all_reduce;
-      step.axis = axis;
+      step.axes = {axis};
       step.op = layout.placement(axis).reduce_op();
-      held = execute(step, layout.mesh(), held);
+      held = execute(step, layout.mesh(), held, {});
     }
   }
   return held;

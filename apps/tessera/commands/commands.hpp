@@ -32,6 +32,16 @@ struct BenchArguments {
 };
 int run_bench(const BenchArguments& arguments);
 
+struct LayoutArguments {
+  std::string placements;  // "[Shard(0), Replicate]"
+  std::string to;          // another layout, or empty
+  std::string mesh;        // "2x2" or "shard=2,tensor=2"
+  std::string shape;       // "8x6"
+  int element_size = 4;    // bytes
+  std::string svg;         // a file to write, or empty
+};
+int run_layout(const LayoutArguments& arguments);
+
 int run_doctor();
 
 /// `tessera keys`: the reference of the config, as docs/config.md has it.

@@ -1,0 +1,185 @@
+// Boxes that travel by themselves: within a group of ranks by one all-to-all, between two meshes by
+// a message for each.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.dtensor;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+import :steps;
+
+namespace tessera {
+namespace {
+
+using collective::Communicator;
+using collective::Work;
+
+/// Boxes one after another in one piece of memory, in the order of the group's ranks.
+struct Packed {
+  std::vector<std::int64_t> counts;
+  Tensor memory;
+
+  Packed(std::span<const Tensor> boxes, DType dtype) {
+    counts.reserve(boxes.size());
+    for (const Tensor& box : boxes) {
+      counts.push_back(box ? box.numel() : 0);
+    }
+    memory = empty({std::accumulate(counts.begin(), counts.end(), std::int64_t{0})}, dtype);
+  }
+
+  /// Calls f(box, its place in the memory) for all that are there.
+  template <class F>
+  void for_each(std::span<const Tensor> boxes, F f) const {
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < boxes.size(); ++i) {
+      if (boxes[i]) {
+        f(boxes[i], alias(memory, boxes[i].shape(), contiguous_strides(boxes[i].shape()), at));
+      }
+      at += counts[i];
+    }
+  }
+};
+
+const Spec& spec_at(AttributeReader& reader) { return *reader.pointer<Spec>(); }
+
+const Op& exchange_op = register_op({
+    .schema = "exchange(local; from: spec, to: spec, group: communicator)",
+    .infer =
+        [](const Call& call, ResultShapes& out) {
+          AttributeReader reader = call.read();
+          spec_at(reader);
+          out.push_back({local_shape(spec_at(reader)), call.in[0].dtype()});
+        },
+    .cpu =
+        [](const Call& call, std::span<Tensor> out) {
+          AttributeReader reader = call.read();
+          const Spec& from = spec_at(reader);
+          const Spec& to = spec_at(reader);
+          auto& group = *const_cast<Communicator*>(reader.pointer<Communicator>());
+          operands::copy_elements(start_exchange(call.in[0], from, to, group).wait(), out[0]);
+        },
+    .about = "From shards and replicas of several mesh axes to others: each rank is sent the boxes "
+             "that it lacks; local tensors.",
+});
+
+}  // namespace
+
+Tensor box_of(const Tensor& local, const LocalPart& part, const LocalPart& box) {
+  std::int64_t offset = local.offset();
+  for (int d = 0; d < local.dims(); ++d) {
+    offset += (box.offset[d] - part.offset[d]) * local.strides()[d];
+  }
+  return alias(local, box.shape, local.strides(), offset);
+}
+
+ops::PendingTensor start_exchange(const Tensor& local, const Spec& from, const Spec& to,
+                                  Communicator& group) {
+  const std::vector<int>& ranks = group.global_ranks();
+  const int me = ranks[static_cast<std::size_t>(group.rank())];
+  const LocalPart held = local_part(from.shape, from.layout, me);
+  const LocalPart wanted = local_part(to.shape, to.layout, me);
+  const Tensor out = empty(wanted.shape, from.dtype);
+  if (from.shape.product() == 0) {
+    return {out, {}, {}, {}};  // on every rank
+  }
+  const auto position = [&](int rank) {
+    return static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  };
+  std::vector<Tensor> sent(ranks.size());
+  std::vector<Tensor> received(ranks.size());
+  for (const Transfer& t : transfers(from.layout, ranks, to.layout, ranks, from.shape)) {
+    if (t.source == me && t.destination == me) {
+      operands::copy_elements(box_of(local, held, t.box), box_of(out, wanted, t.box));
+    } else if (t.source == me) {
+      sent[position(t.destination)] = box_of(local, held, t.box);
+    } else if (t.destination == me) {
+      received[position(t.source)] = box_of(out, wanted, t.box);
+    }
+  }
+  const Packed away(sent, from.dtype);
+  away.for_each(
+      sent, [](const Tensor& box, const Tensor& place) { operands::copy_elements(box, place); });
+  Packed here(received, from.dtype);
+  Work work = group.all_to_all_async(away.memory.raw_data(), away.counts, here.memory.raw_data(),
+                                     here.counts, from.dtype);
+  return {out,
+          std::move(work),
+          {away.memory},
+          [received = std::move(received), here = std::move(here)] {
+            here.for_each(received, [](const Tensor& box, const Tensor& place) {
+              operands::copy_elements(place, box);
+            });
+          }};
+}
+
+Tensor exchange(const Tensor& local, const Spec& from, const Spec& to, Communicator& group) {
+  return call_one(exchange_op, {local},
+                  Attributes().add_pointer(&from).add_pointer(&to).add_pointer(&group));
+}
+
+Tensor move_between(const Tensor& local, const Spec& from, const Spec& to, const char* where) {
+  std::vector<int> ranks(from.layout.mesh().ranks().begin(), from.layout.mesh().ranks().end());
+  ranks.insert(ranks.end(), to.layout.mesh().ranks().begin(), to.layout.mesh().ranks().end());
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  const int me = current_rank();
+  const auto position = [&](int rank) {
+    return static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  };
+  Communicator& all = collective::World::current().communicator(ranks, "between meshes");
+  const bool receives = to.layout.mesh().contains(me);
+  const LocalPart held = local ? local_part(from.shape, from.layout, me) : LocalPart{};
+  const LocalPart wanted = receives ? local_part(to.shape, to.layout, me) : LocalPart{};
+  const Tensor out = receives ? empty(wanted.shape, from.dtype) : Tensor();
+
+  const CommunicationTimer timer;
+  std::vector<Tensor> buffers;
+  std::vector<Work> works;
+  std::vector<std::pair<Tensor, Tensor>> arriving;  // buffer, box
+  std::int64_t bytes = 0;
+  for (const Transfer& t : transfers(from.layout, to.layout, from.shape)) {
+    if (t.source == me && t.destination == me) {
+      operands::copy_elements(box_of(local, held, t.box), box_of(out, wanted, t.box));
+    } else if (t.source == me) {
+      buffers.push_back(operands::contiguous(box_of(local, held, t.box)));
+      const Tensor& box = buffers.back();
+      works.push_back(
+          all.send_async(box.raw_data(), box.numel(), box.dtype(), position(t.destination)));
+    } else if (t.destination == me) {
+      const Tensor buffer = empty(t.box.shape, from.dtype);
+      works.push_back(
+          all.receive_async(buffer.raw_data(), buffer.numel(), buffer.dtype(), position(t.source)));
+      arriving.emplace_back(buffer, box_of(out, wanted, t.box));
+      bytes += buffer.numel() * static_cast<std::int64_t>(size_of(from.dtype));
+    }
+  }
+  for (Work& work : works) {
+    work.wait();
+  }
+  for (const auto& [buffer, box] : arriving) {
+    operands::copy_elements(buffer, box);
+  }
+  if (communication_reported()) {
+    record_communication({"send",
+                          to_string(from.layout.mesh()) + " to " + to_string(to.layout.mesh()),
+                          bytes, where, false, timer.seconds()});
+  }
+  return out;
+}
+
+}  // namespace tessera

@@ -1,0 +1,50 @@
+module;
+#include <cstddef>
+module tessera.dtensor:steps;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+
+namespace tessera {
+
+/// Where a redistribution of this rank's part stands between two steps of its plan.
+struct Walk {
+  const Spec& spec;  // shape and type of the whole; its layout is that of the beginning
+  const Plan& plan;
+  Dims coordinates;
+  const char* where;  // who asked, for reports
+  bool implicit = false;
+  std::size_t next = 0;  // the step to take
+  Tensor local;
+
+  /// Takes the next step to its end.
+  void take();
+  /// Takes all that are left.
+  void take_all();
+  /// Whether the next step communicates with anybody.
+  bool communicates_next() const;
+  /// Issues the next step, which communicates; settle() is told its result.
+  ops::PendingTensor issue() const;
+  void settle(ops::PendingTensor& pending);
+};
+
+Walk begin_walk(const Tensor& x, const Spec* to, bool implicit, const char* where);
+
+/// Sends this rank's boxes to those of the group that want them in layout `to`, and fetches its
+/// own.
+ops::PendingTensor start_exchange(const Tensor& local, const Spec& from, const Spec& to,
+                                  collective::Communicator& group);
+Tensor exchange(const Tensor& local, const Spec& from, const Spec& to,
+                collective::Communicator& group);
+
+/// The box (in global indices) of a local part that holds it.
+Tensor box_of(const Tensor& local, const LocalPart& part, const LocalPart& box);
+
+/// Between two meshes, neither layout with a Partial. `local` is undefined on ranks outside of
+/// from's mesh, the result outside of to's.
+Tensor move_between(const Tensor& local, const Spec& from, const Spec& to, const char* where);
+
+}  // namespace tessera

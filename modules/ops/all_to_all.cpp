@@ -1,0 +1,126 @@
+// Shards of one dim become shards of another: boxes are packed for each rank, exchanged, unpacked.
+module;
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import :kernel_call;
+import :group_call;
+
+namespace tessera::ops {
+namespace {
+
+using collective::Communicator;
+using collective::Work;
+
+void all_to_all_infer(const Call& call, ResultShapes& out) {
+  AttributeReader attributes = call.read();
+  const int from = attributes.dim();
+  const std::int64_t extent = attributes.integer();
+  const int to = attributes.dim();
+  const Communicator& group = group_at(attributes);
+  check_part(call, from, extent, group);
+  check_dim(call, to);
+  if (from == to) {
+    refuse(call, fmt::format("from_dim and to_dim are both {}", from));
+  }
+  Dims shape = with_extent(call.in[0].shape(), from, extent);
+  shape[to] = part_of(shape[to], group, group.rank()).length;
+  out.push_back({shape, call.in[0].dtype()});
+}
+
+/// Packed boxes, one after another, one for each rank.
+struct Boxes {
+  std::vector<Tensor> tensors;  // views of the whole tensor
+  std::vector<std::int64_t> counts;
+  Tensor packed;
+
+  Boxes(const Tensor& whole, int dim, const Communicator& group) {
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const ShardRange range = part_of(whole.shape()[dim], group, rank);
+      tensors.push_back(narrowed_operand(whole, dim, range.begin, range.length));
+      counts.push_back(tensors.back().numel());
+    }
+    packed = empty({std::accumulate(counts.begin(), counts.end(), std::int64_t{0})}, whole.dtype());
+  }
+  /// Box `rank` within `packed`.
+  Tensor at(std::size_t rank) const {
+    const std::int64_t first = std::accumulate(
+        counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(rank), std::int64_t{0});
+    const Dims& shape = tensors[rank].shape();
+    return alias(packed, shape, contiguous_strides(shape), first);
+  }
+};
+
+PendingTensor start_all_to_all(const Call& call, const Tensor& out) {
+  AttributeReader attributes = call.read();
+  const int from = attributes.dim();
+  const std::int64_t extent = attributes.integer();
+  const int to = attributes.dim();
+  Communicator& group = group_at(attributes);
+  if (with_extent(call.in[0].shape(), from, extent).product() == 0) {
+    return {out, {}, {}, {}};
+  }
+  const Boxes sent(call.in[0], to, group);
+  Boxes received(out, from, group);
+  for (std::size_t rank = 0; rank < sent.tensors.size(); ++rank) {
+    copy_into(sent.at(rank), sent.tensors[rank]);
+  }
+  Work work = group.all_to_all_async(sent.packed.raw_data(), sent.counts,
+                                     received.packed.raw_data(), received.counts, out.dtype());
+  return {out, std::move(work), {sent.packed}, [received = std::move(received)] {
+            for (std::size_t rank = 0; rank < received.tensors.size(); ++rank) {
+              copy_into(received.tensors[rank], received.at(rank));
+            }
+          }};
+}
+
+void all_to_all_cpu(const Call& call, std::span<Tensor> out) {
+  start_all_to_all(call, out[0]).wait();
+}
+
+const Op& all_to_all_op = register_op({
+    .schema = "all_to_all(shard; from_dim: int, from_extent: int, to_dim: int, "
+              "group: communicator)",
+    .infer = all_to_all_infer,
+    .cpu = all_to_all_cpu,
+    .about = "Shards of one dim become shards of another; local tensors.",
+});
+
+Attributes all_to_all_attributes(const Tensor& shard, std::int64_t from_dim,
+                                 std::int64_t from_extent, std::int64_t to_dim,
+                                 Communicator& group) {
+  return Attributes()
+      .add(wrap_dim(from_dim, shard.dims(), "all_to_all"))
+      .add(from_extent)
+      .add(wrap_dim(to_dim, shard.dims(), "all_to_all"))
+      .add_pointer(&group);
+}
+
+}  // namespace
+
+Tensor all_to_all(const Tensor& shard, std::int64_t from_dim, std::int64_t from_extent,
+                  std::int64_t to_dim, Communicator& group) {
+  return call_one(all_to_all_op, {shard},
+                  all_to_all_attributes(shard, from_dim, from_extent, to_dim, group));
+}
+
+PendingTensor all_to_all_async(const Tensor& shard, std::int64_t from_dim, std::int64_t from_extent,
+                               std::int64_t to_dim, Communicator& group) {
+  return start(all_to_all_op, shard,
+               all_to_all_attributes(shard, from_dim, from_extent, to_dim, group),
+               start_all_to_all);
+}
+
+}  // namespace tessera::ops

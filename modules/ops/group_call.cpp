@@ -1,0 +1,86 @@
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import :kernel_call;
+import :group_call;
+
+namespace tessera::ops {
+
+using collective::Communicator;
+
+Communicator& group_at(AttributeReader& attributes) {
+  return *const_cast<Communicator*>(attributes.pointer<Communicator>());
+}
+
+ShardRange part_of(std::int64_t extent, const Communicator& group, int rank) {
+  return chunk_of({0, extent}, group.size(), rank);
+}
+
+Dims with_extent(const Dims& shape, int dim, std::int64_t extent) {
+  Dims changed = shape;
+  changed[dim] = extent;
+  return changed;
+}
+
+void check_dim(const Call& call, int dim) {
+  if (dim < 0 || dim >= call.in[0].dims()) {
+    refuse(call, fmt::format("dim {} is out of range for {}", dim, to_string(call.in[0].shape())));
+  }
+}
+
+void check_part(const Call& call, int dim, std::int64_t extent, const Communicator& group) {
+  check_dim(call, dim);
+  const std::int64_t expected = part_of(extent, group, group.rank()).length;
+  if (call.in[0].shape()[dim] != expected) {
+    refuse(call, fmt::format("rank {} of {} has a shard of {} in dim {} (expected {} of {})",
+                             group.rank(), group.size(), to_string(call.in[0].shape()), dim,
+                             expected, extent));
+  }
+}
+
+PendingTensor start(const Op& op, const Tensor& x, const Attributes& attributes,
+                    PendingTensor (*issue)(const Call&, const Tensor&)) {
+  const Tensor local = detached(x);
+  const Call call{op, {&local, 1}, attributes};
+  ResultShapes shapes;
+  op.infer(call, shapes);
+  return issue(call, empty(shapes[0].shape, shapes[0].dtype));
+}
+
+PendingTensor::PendingTensor(Tensor result, collective::Work work, std::vector<Tensor> kept,
+                             std::function<void()> finish)
+    : result_(std::move(result)),
+      kept_(std::move(kept)),
+      finish_(std::move(finish)),
+      work_(std::move(work)) {}
+
+PendingTensor& PendingTensor::operator=(PendingTensor&& other) noexcept {
+  work_ = std::move(other.work_);  // the first: completes what is in flight here
+  result_ = std::move(other.result_);
+  kept_ = std::move(other.kept_);
+  finish_ = std::move(other.finish_);
+  return *this;
+}
+
+const Tensor& PendingTensor::wait() {
+  work_.wait();
+  kept_.clear();
+  if (finish_) {
+    std::exchange(finish_, nullptr)();
+  }
+  return result_;
+}
+
+bool PendingTensor::done() { return work_.done(); }
+
+}  // namespace tessera::ops

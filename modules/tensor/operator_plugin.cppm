@@ -1,0 +1,28 @@
+module;
+#include <functional>
+#include <string_view>
+export module tessera.tensor:operator_plugin;
+
+import tessera.plugin;
+import :op;
+
+export namespace tessera {
+
+/// The plugin kind "operator". A plugin offers operators with all that they are: shape rule,
+/// placement rule, kernel, backward. In its register_plugin:
+///     registrar.add<OperatorPlugin>("softcap", [] { return Op{.schema = "softcap(x; cap: float)",
+///     ...}; });
+/// The name is the operator's, as its schema says.
+class OperatorPlugin {
+ public:
+  static constexpr plugin::Kind plugin_kind{"operator", 1, 1};
+  using Factory = std::function<Op()>;
+};
+
+/// The operator of this name: a registered one, else the one of the plugin that offers it, which is
+/// found, loaded and registered for the life of the process. Safe to call from several threads; all
+/// ranks must load the same. Errors (input): nobody offers it, its plugin is refused; (run): the
+/// plugin's operator has another name, or its schema cannot be read.
+const Op& load_operator(std::string_view name);
+
+}  // namespace tessera
