@@ -10,6 +10,15 @@ import tessera.ops;
 
 namespace tessera {
 
+// What the conversions share: a Spec among the attributes, and checks of their operand.
+inline const Spec* spec_argument(AttributeReader& reader) { return reader.pointer<Spec>(); }
+inline const Spec* with_layout(const Spec& spec, const Layout& layout) {
+  return Spec::make(layout, spec.shape, spec.dtype);
+}
+/// Errors: not a distributed (a plain) tensor.
+void require_distributed(const Tensor& x, const char* what);
+void require_plain(const Tensor& x, const char* what);
+
 /// Where a redistribution of this rank's part stands between two steps of its plan.
 struct Walk {
   const Spec& spec;  // shape and type of the whole; its layout is that of the beginning

@@ -9,7 +9,12 @@
 # what is built already. `tessera` is on the PATH. Comments in front of a block say more:
 #   <!-- not run: REASON -->  only that its commands exist is checked
 #   <!-- long -->             runs only when this script is called with `long`
-# and <!-- check: COMMAND --> after a block is a command that the reader does not see.
+# and <!-- check: COMMAND --> after a block is a command that the reader does not see; $REPOSITORY is the
+# repository. Two more comments hold what is shown to what is so:
+#   <!-- prints -->      in front of a ```text block: the block of commands before it prints just that
+#   <!-- code: FILE -->  in front of a ```cpp block: FILE, a source that the tests build and run, holds
+#                        these lines one after another, spaced as it likes. Where one block of a page is
+#                        held so, all of its ```cpp blocks must be.
 use strict;
 use warnings;
 use Cwd qw(abs_path);
@@ -19,6 +24,7 @@ die "usage: pages.pl REPOSITORY PROGRAM BUILD [long]\n" unless @ARGV >= 3;
 my ($repository, $program, $build) = map { abs_path($_) // die "$_: no such file\n" } @ARGV[0 .. 2];
 my $long = ($ARGV[3] // '') eq 'long';
 
+my $scratch = tempdir(CLEANUP => 1);
 sub output_of { my $text = qx{$_[0] 2>&1}; return $? == 0 ? $text : ''; }
 my $dev_help = output_of("'$repository/dev' help");
 my $tessera_help = output_of("'$program' --help");
@@ -39,21 +45,37 @@ sub check_names {
 sub script_of {
   my ($page) = @_;
   open my $file, '<', "$repository/$page" or die "$page: $!\n";
-  my ($script, $block, $begin, $mark, $ran) = ('', undef, 0, '', 0);
+  my ($script, $block, $begin, $mark, $ran, $language) = ('', undef, 0, '', 0, '');
+  my (@loose, $held);
   while (my $line = <$file>) {
     if (defined $block) {
       if ($line !~ /^```/) { $block .= $line; next; }
+      if ($language ne 'sh') {
+        if ($mark =~ /^code: (\S+)$/) { $held = check_code("$page:$begin", $block, $1); }
+        elsif ($language eq 'cpp') { push @loose, "$page:$begin"; }
+        elsif ($mark eq 'prints' && $ran) {
+          $script .= "place='$page:$begin'\ndiff -u --label printed --label page '$scratch/printed' - "
+            . "<<'END_OF_PRINTED'\n${block}END_OF_PRINTED\n";
+          ++$count{'held to what was printed'};
+        }
+        ($block, $mark) = (undef, '');
+        next;
+      }
       check_names("$page:$begin", $block);
       $ran = $mark eq '' || ($mark eq 'long' && $long);
       ++$count{$ran ? 'run' : $mark eq 'long' ? 'left to the long test' : 'marked as not run'};
-      $script .= "place='$page:$begin'\n$block" if $ran;
+      $script .= "place='$page:$begin'\n{\n$block} >'$scratch/printed'\ncat '$scratch/printed'\n" if $ran;
       ($block, $mark) = (undef, '');
-    } elsif ($line =~ /^```sh\s*$/) {
-      ($block, $begin) = ('', $.);
+    } elsif ($line =~ /^```(sh|cpp|text)\s*$/) {
+      ($block, $begin, $language) = ('', $., $1);
+      if ($1 eq 'sh' ? $mark =~ /^prints|^code/ : $mark =~ /^not run|^long/) {
+        push @failures, "$page:$.: '$mark' does not go with a block of $1";
+        $mark = '';
+      }
     } elsif ($line =~ /^<!-- not run: \S.*-->\s*$/) {
       $mark = 'not run';
-    } elsif ($line =~ /^<!-- long -->\s*$/) {
-      $mark = 'long';
+    } elsif ($line =~ /^<!-- (long|prints|code: \S+) -->\s*$/) {
+      $mark = $1;
     } elsif ($line =~ /^<!-- check: (.*) -->\s*$/) {
       $script .= "place='$page:$.'\n$1\n" if $ran;
     } elsif ($mark ne '' && $line =~ /\S/) {
@@ -61,7 +83,19 @@ sub script_of {
       $mark = '';
     }
   }
+  push @failures, map { "$_: no <!-- code: FILE --> says where this block is compiled and run" } @loose if $held;
   return $script;
+}
+
+# The lines of a block must stand in a source, one after another; blank ones and indentation do not count.
+sub check_code {
+  my ($where, $block, $source) = @_;
+  my $plain = sub { join "\n", grep { $_ ne '' } map { s{\s+}{ }gr =~ s{^ | $}{}gr } split /\n/, $_[0] };
+  if (!-f "$repository/$source") { push @failures, "$where: there is no $source"; return 1; }
+  push @failures, "$where: these lines are not in $source"
+    unless index("\n" . $plain->(text_of("$repository/$source")) . "\n", "\n" . $plain->($block) . "\n") >= 0;
+  ++$count{'held to their source'};
+  return 1;
 }
 
 # The table of modules in the architecture's page states what each CMakeLists.txt states.
@@ -93,7 +127,6 @@ sub write_file {
   close $file or die "$path: $!\n";
 }
 
-my $scratch = tempdir(CLEANUP => 1);
 my $home = "$scratch/home";
 mkdir $_ for $home, "$scratch/bin";
 symlink $program, "$scratch/bin/tessera" or die "tessera: $!\n";
@@ -119,8 +152,10 @@ for my $page (@pages) {
   write_file("$folder/dev", $stand_in);
   chmod 0755, "$folder/dev";
   write_file("$scratch/script", "set -euo pipefail\n"
-    . "trap 'echo \"failed: the block at \$place: \$BASH_COMMAND\" >&2' ERR\n$script");
+    . "trap 'cat \"$scratch/printed\"; echo \"failed: the block at \$place: \$BASH_COMMAND\" >&2' ERR\n$script");
+  write_file("$scratch/printed", '');
   local $ENV{PATH} = "$scratch/bin:$ENV{PATH}";
+  local $ENV{REPOSITORY} = $repository;
   local $ENV{XDG_DATA_HOME} = "$home/share"; # no plugin of the user's own
   my $log = "$scratch/log";
   if (system("cd '$folder' && bash ../script >'$log' 2>&1 </dev/null") != 0) {

@@ -23,6 +23,10 @@ printf '```sh\ntrue\n```\n<!-- check: test wrong = right -->\n' >docs/check.md
 printf '<!-- not run: reason -->\n```sh\n./dev tran\ntessera trai\nls nowhere_else\n```\n' >docs/names.md
 printf '<!-- long -->\n```sh\nls only_long\n```\n<!-- long -->\nwords\n' >docs/marks.md
 echo '| a | what it owns | base mesh |' >docs/architecture.md
+printf 'int x = 1;\n  int y = x;\n' >source.cpp
+printf '<!-- code: source.cpp -->\n```cpp\n  int x = 1;\n\nint y = x;\n```\n```cpp\nint z;\n```\n' >docs/code.md
+printf '<!-- code: source.cpp -->\n```cpp\nint x = 2;\n```\n' >docs/other.md
+printf '```sh\necho one\n```\n<!-- prints -->\n```text\ntwo\n```\n' >docs/prints.md
 
 failures=0
 expect() {  # found|absent TEXT
@@ -37,6 +41,10 @@ expect found "docs/names.md:2: tessera --help does not list 'trai'"
 expect absent 'nowhere_else'
 expect absent 'only_long'
 expect found 'docs/marks.md:6: a comment about a block must stand right before it'
+expect found 'docs/code.md:7: no <!-- code: FILE --> says where'
+expect absent 'docs/code.md:2'
+expect found 'docs/other.md:2: these lines are not in source.cpp'
+expect found 'failed: the block at docs/prints.md:5: diff'
 expect found "'a' imports 'base', the table says 'base mesh'"
 if output=$("$repository/tests/commands/pages.pl" . program . long); then echo 'nothing failed'; exit 1; fi
 expect found 'failed: the block at docs/marks.md:2: ls only_long'

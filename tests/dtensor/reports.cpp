@@ -210,3 +210,32 @@ TEST_CASE("an operator without a rule offers the ways out, and each of them work
     check(values(gathered) == to_doubles(ops::neg(whole)), "its value");
   });
 }
+
+TEST_CASE("an operator is found by its name, registered or in a plugin") {
+  CHECK(&load_operator("mm") == &find_op("mm"));
+  CHECK(contains(error_of([] { load_operator("nobody_offers_this"); }), "nobody_offers_this"));
+  const auto doubled = [](const char* schema) {
+    return [schema] {
+      return Op{.schema = schema,
+                .infer =
+                    [](const Call& call, ResultShapes& out) {
+                      out.push_back({call.in[0].shape(), call.in[0].dtype()});
+                    },
+                .cpu =
+                    [](const Call& call, std::span<Tensor> out) {
+                      operands::copy_elements(ops::mul_scalar(call.in[0], 2), out[0]);
+                    },
+                .rule = rules::pointwise_linear};
+    };
+  };
+  plugin::host().add<OperatorPlugin>("doubled_for_test", doubled("doubled_for_test(x)"));
+  plugin::host().add<OperatorPlugin>("named_otherwise", doubled("another_name(x)"));
+  const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
+  on_ranks::run(2, [&] {  // both load it at once, and it is registered once
+    const Tensor x = distribute(numbered({3}), Layout::make(mesh, {Shard(0)}));
+    const Tensor y = call_one(load_operator("doubled_for_test"), {x});
+    check(values(y) == values(ops::mul_scalar(x, 2)) && y.layout() == x.layout(), "its result");
+  });
+  CHECK(contains(error_of([] { load_operator("named_otherwise"); }),
+                 "gives the schema 'another_name(x)' (expected 'named_otherwise(...)')"));
+}

@@ -3,6 +3,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "catch.hpp"
@@ -46,6 +47,10 @@ TEST_CASE("a mesh of the same content is the same mesh") {
   CHECK_FALSE(a == DeviceMesh::make({"shard", "tensor"}, {1, 4}));
   CHECK_FALSE(a.hash() == DeviceMesh::make({"shardtensor", "x"}, {2, 2}).hash());
   CHECK_FALSE(DeviceMesh());
+  const std::unordered_set<DeviceMesh> set = {a, DeviceMesh::make({"shard", "tensor"}, {2, 2}),
+                                              DeviceMesh::make({"tensor", "shard"}, {2, 2}),
+                                              DeviceMesh()};
+  CHECK(set.size() == 3);
 }
 
 TEST_CASE("ranks and coordinates are inverse and row-major") {

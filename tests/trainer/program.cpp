@@ -1,4 +1,5 @@
 // The program as a user meets it: exit codes, and where its words go.
+#include <filesystem>
 #include <string>
 
 #include "catch.hpp"
@@ -78,6 +79,37 @@ on = ["."]
   is_input_error("train " + config + " --dry-run data.seq_len=5000", "data: too short");
   is_input_error("train " + config + " --dry-run --plugin /nowhere.so", "/nowhere.so");
   is_input_error("train " + config + " --dry-run model.from=hf", "there is no such folder");
+}
+
+TEST_CASE("layout draws what the ranks hold and plans changes") {
+  const Folder folder;
+  const std::string svg = (folder.path() / "grid.svg").string();
+  const Result result =
+      run("layout '[Shard(0), Shard(-1)]' --mesh shard=2,tensor=3 --shape 4x6 "
+          "--to '[Replicate, Shard(1)]' --svg " +
+          svg);
+  INFO(result.error);
+  CHECK(result.code == 0);
+  CHECK(result.out.find("rank 5 (shard 1, tensor 2): [2:4, 4:6]\n") != std::string::npos);
+  CHECK(result.out.find("1. all_gather on axis 'shard': Shard(0) -> Replicate") !=
+        std::string::npos);
+  CHECK(std::filesystem::file_size(svg) > 500);
+}
+
+TEST_CASE("a layout that cannot be is one error") {
+  is_input_error("layout '[Shard(0)]' --shape 4", "--mesh is required");
+  is_input_error("layout '[Shard(0)]' --mesh 2x2 --shape 4",
+                 "layout: 1 placements for 2 axes (got [Shard(0)], mesh(a=2, b=2))");
+  is_input_error("layout '[Shard(1)]' --mesh 2 --shape 4", "dim 1");
+  is_input_error("layout '[Shrad(0)]' --mesh 2 --shape 4", "Shrad");
+  is_input_error("layout '[Shard(0)]' --mesh 2y --shape 4",
+                 "layout: --mesh has '2y' (expected a number, as in 8x6)");
+  is_input_error("layout '[Shard(0)]' --mesh a=2,b --shape 4", "cannot be read");
+  is_input_error("layout '[Shard(0)]' --mesh 0 --shape 4", "has size 0");
+  is_input_error("layout '[Shard(0)]' --mesh 4096 --shape 4", "expected at most 1024");
+  is_input_error("layout '[Shard(0)]' --mesh 2 --shape 4x-1", "'-1'");
+  is_input_error("layout '[Shard(0)]' --mesh 2 --shape 4 --svg /nowhere/x.svg",
+                 "/nowhere/x.svg cannot be written");
 }
 
 TEST_CASE("doctor tells what the machine has") {

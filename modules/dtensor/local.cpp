@@ -1,0 +1,260 @@
+// Local tensors into distributed ones and back. What a rank's part contributes to the gradient
+// depends on how the parts make up the whole.
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+module tessera.dtensor;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+import :steps;
+import :agree;
+
+namespace tessera {
+
+void require_distributed(const Tensor& x, const char* what) {
+  if (!x || !x.is_distributed()) {
+    fail(fmt::format("{}: a distributed tensor is expected; distribute() or from_local() makes one",
+                     what));
+  }
+}
+
+void require_plain(const Tensor& x, const char* what) {
+  if (!x || x.is_distributed()) {
+    fail(fmt::format(
+        "{}: a plain tensor is expected; redistribute() changes the layout of a distributed one",
+        what));
+  }
+}
+
+namespace {
+
+const Op& to_local_op = register_op({
+    .schema = "to_local(x; gradient: spec)",
+    .infer =
+        [](const Call& call, ResultShapes& out) {
+          out.push_back({local_shape(*call.in[0].spec()), call.in[0].dtype()});
+        },
+    .backward =
+        [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
+          AttributeReader reader = context.read();
+          const Spec& gradient = *spec_argument(reader);
+          out[0] = from_local(grads[0], gradient.layout, gradient.shape);
+        },
+    .distributed = [](const Call& call,
+                      Tensors& out) { out.push_back(detached(call.in[0].local())); },
+    .about = "This rank's part as a plain tensor; the gradient comes back in the layout that the "
+             "caller states.",
+});
+
+/// The part of a gradient that belongs to this rank's local tensor, before the reduction's own
+/// share.
+Tensor local_gradient(const Tensor& gradient, const Layout& layout) {
+  const Layout natural = gradient_layout(layout);
+  return to_local(redistribute(gradient, natural), natural);
+}
+
+void make_from_local(const Call& call, Tensors& out) {
+  AttributeReader reader = call.read();
+  out.push_back(make_distributed(detached(call.in[0]), spec_argument(reader)));
+}
+
+void from_local_infer(const Call& call, ResultShapes& out) {
+  AttributeReader reader = call.read();
+  out.push_back({spec_argument(reader)->shape, call.in[0].dtype()});
+}
+
+const Op& from_local_op = register_op({
+    .schema = "from_local(x; to: spec)",
+    .infer = from_local_infer,
+    .backward =
+        [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
+          AttributeReader reader = context.read();
+          const Layout& layout = spec_argument(reader)->layout;
+          double share = 1;
+          for (int axis = 0; axis < layout.ndim(); ++axis) {
+            share *= layout.placement(axis) == Partial(ReduceOp::avg)
+                         ? layout.mesh().axis_size(axis)
+                         : 1;
+          }
+          out[0] = local_gradient(grads[0], layout);
+          if (share != 1) {
+            out[0] = ops::mul_scalar(out[0], 1 / share);
+          }
+        },
+    .distributed = make_from_local,
+    .about = "The distributed tensor of which the operand is this rank's part.",
+});
+
+/// Terms of a maximum, minimum or product: the gradient depends on their values, so they are kept.
+const Op& from_local_terms_op = register_op({
+    .schema = "from_local_terms(x; to: spec)",
+    .infer = from_local_infer,
+    .backward =
+        [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
+          AttributeReader reader = context.read();
+          const Spec& spec = *spec_argument(reader);
+          const Tensor& x = context.in[0];
+          const Layout natural = gradient_layout(spec.layout);
+          const Tensor gradient = local_gradient(grads[0], spec.layout);
+          const auto reduced = [&](const Tensor& terms, const Layout& layout) {
+            return local_gradient(from_local(terms, layout, spec.shape), natural);
+          };
+          const Tensor whole = reduced(x, spec.layout);
+          Layout sums = spec.layout;
+          bool product = false;
+          for (int axis = 0; axis < sums.ndim(); ++axis) {
+            if (sums.placement(axis).is_partial()) {
+              product |= sums.placement(axis).reduce_op() == ReduceOp::product;
+              sums = sums.with_placement(axis, Partial());
+            }
+          }
+          if (product) {
+            out[0] = ops::mul(gradient, ops::div(whole, x));
+            return;
+          }
+          // Ranks that share the extremum share its gradient, as amax does.
+          const Tensor mine = ops::cast(ops::eq(x, whole), x.dtype());
+          out[0] = ops::mul(gradient, ops::div(mine, reduced(mine, sums)));
+        },
+    .saves_inputs = saves_all,
+    .distributed = make_from_local,
+    .about = "The distributed tensor of whose maximum, minimum or product the operand is this "
+             "rank's term.",
+});
+
+/// Whether a term's gradient depends on the terms. Error: reductions that have no gradient
+/// together.
+bool needs_terms(const Layout& layout) {
+  bool linear = false;
+  Placement other;
+  for (int axis = 0; axis < layout.ndim(); ++axis) {
+    const Placement placement = layout.placement(axis);
+    if (!placement.is_partial() || layout.mesh().axis_size(axis) == 1) {
+      continue;
+    }
+    if (placement == Partial() || placement == Partial(ReduceOp::avg)) {
+      linear = true;
+    } else if (other.is_partial() && !(other == placement)) {
+      linear = true;  // two that differ are refused below
+    } else {
+      other = placement;
+    }
+  }
+  if (other.is_partial() && linear) {
+    fail(
+        fmt::format("from_local: terms of {} need a gradient, which is known for one kind of "
+                    "reduction at a time only; reduce one of the axes first",
+                    to_string(layout)));
+  }
+  return other.is_partial();
+}
+
+/// In which layout the gradients of x's local parts make up x's gradient, where that follows.
+Layout default_gradient(const Tensor& x) {
+  const Layout& layout = x.layout();
+  Layout gradient = layout;
+  for (int axis = 0; axis < layout.ndim(); ++axis) {
+    const Placement placement = layout.placement(axis);
+    const bool matters = x.requires_grad() && grad_enabled() && layout.mesh().axis_size(axis) > 1;
+    if (placement.is_replicate() && matters) {
+      fail(
+          fmt::format("to_local: x is Replicate on axis '{}' and needs a gradient, whose layout "
+                      "depends on how the ranks use the value; pass it: Replicate if all use it "
+                      "alike, Partial if each uses it for its own part",
+                      layout.mesh().axis_name(axis)));
+    }
+    if (placement == Partial(ReduceOp::product) && matters) {
+      fail(
+          fmt::format("to_local: x is Partial(product) on axis '{}' and needs a gradient, which "
+                      "does not follow from those of its factors; redistribute x first",
+                      layout.mesh().axis_name(axis)));
+    }
+    if (placement.is_partial()) {
+      gradient = gradient.with_placement(axis, placement == Partial() ? Replicate() : Partial());
+    }
+  }
+  return gradient;
+}
+
+}  // namespace
+
+Layout gradient_layout(const Layout& layout) {
+  Layout result = layout;
+  for (int axis = 0; axis < layout.ndim(); ++axis) {
+    if (layout.placement(axis).is_partial()) {
+      result = result.with_placement(axis, Replicate());
+    }
+  }
+  return result;
+}
+
+Tensor from_local(const Tensor& local, const Layout& layout, std::optional<Dims> shape,
+                  bool run_check) {
+  require_plain(local, "from_local");
+  check_layout_fits(layout, local.dims(), "from_local");
+  if (run_check) {
+    shape = agree_on_parts(local, layout, shape);
+  }
+  if (!shape) {
+    shape = local.shape();
+    for (int dim = 0; dim < local.dims(); ++dim) {
+      (*shape)[dim] *= layout.ways(dim);
+    }
+  }
+  const Spec* const spec = Spec::make(layout, *shape, local.dtype());
+  const Dims expected = local_shape(*spec);
+  if (!(local.shape() == expected)) {
+    fail(
+        fmt::format("from_local: this rank's part of {} is {} (got a local tensor of {}); pass the "
+                    "global shape",
+                    to_string(*spec), to_string(expected), to_string(local.shape())));
+  }
+  const bool terms = local.requires_grad() && grad_enabled() && needs_terms(layout);
+  return call_one(terms ? from_local_terms_op : from_local_op, {local},
+                  Attributes().add_pointer(spec));
+}
+
+Tensor to_local(const Tensor& x, std::optional<Layout> gradient) {
+  require_distributed(x, "to_local");
+  return call_one(
+      to_local_op, {x},
+      Attributes().add_pointer(with_layout(*x.spec(), gradient ? *gradient : default_gradient(x))));
+}
+
+Tensor full_tensor(const Tensor& x, std::optional<Layout> gradient) {
+  require_distributed(x, "full_tensor");
+  const Layout whole = Layout::replicated(x.layout().mesh());
+  return to_local(redistribute(x, whole), gradient ? *gradient : whole);
+}
+
+Tensor deep_copy(const Tensor& x) {
+  const NoGrad no_grad;
+  const auto copied = [](const Tensor& t) {
+    if (!t.is_distributed()) {
+      return t.is_meta() ? detached(t) : ops::clone(detached(t));
+    }
+    const Tensor& local = t.local();
+    return make_distributed(local.is_meta() ? detached(local) : ops::clone(detached(local)),
+                            t.spec());
+  };
+  require(static_cast<bool>(x), "deep_copy: the tensor is undefined; there is nothing to copy");
+  Tensor copy = copied(x);
+  if (x.requires_grad()) {
+    copy.set_requires_grad();
+  }
+  if (x.grad()) {
+    copy.grad() = copied(x.grad());
+  }
+  return copy;
+}
+
+}  // namespace tessera

@@ -1,0 +1,90 @@
+// docs/random-numbers.md says what the numbers are; its table of test vectors was made by a program
+// that knows only that page (tests/reference/random_numbers.py).
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+import tessera.dtensor;
+
+#include "ranks.hpp"
+
+using namespace tessera;
+
+TEST_CASE("the page's test vectors are what the generator gives, bit for bit") {
+  std::ifstream page(TESSERA_RANDOM_PAGE);
+  REQUIRE(page);
+  int rows = 0;
+  for (std::string line; std::getline(page, line);) {
+    std::istringstream cells(line);
+    std::string bar;
+    std::string stream_name;
+    std::string word;
+    std::string uniform;
+    std::string normal;
+    std::uint64_t seed = 0;
+    std::uint64_t element = 0;
+    if (!line.starts_with("| ") || !(cells >> bar >> seed >> bar >> stream_name >> bar >> element >>
+                                     bar >> word >> bar >> uniform >> bar >> normal)) {
+      continue;
+    }
+    INFO(line);
+    ++rows;
+    set_seed(seed);
+    RandomStream& stream = random_stream(stream_name);
+    const std::uint64_t first = element / 4 * 4;
+    const auto at = static_cast<std::int64_t>(element - first);
+    stream.offset = first;
+    const Tensor u = ops::uniform_(empty({4}), 0, 1, stream);
+    CHECK(stream.offset == first + 4);
+    stream.offset = first;
+    const Tensor n = ops::normal_(empty({4}), 0, 1, stream);
+    CHECK(u.data<float>()[at] == std::strtof(uniform.c_str(), nullptr));
+    CHECK(n.data<float>()[at] == std::strtof(normal.c_str(), nullptr));
+    const auto upper = static_cast<double>(std::strtoul(word.c_str(), nullptr, 16) >> 8);
+    CHECK(to_doubles(u)[static_cast<std::size_t>(at)] == upper / (1 << 24));
+  }
+  CHECK(rows == 24);
+  set_seed(0);
+}
+
+TEST_CASE("streams go on where they stood when they were saved") {
+  set_seed(9);
+  ops::uniform_(empty({5}), 0, 1, random_stream("a"));
+  ops::uniform_(empty({2}), 0, 1, random_stream("b"));
+  const auto saved = random_state();
+  CHECK(saved.at("a").offset == 8);
+  CHECK(saved.at("b").offset == 4);
+  const std::vector<double> next = to_doubles(ops::normal_(empty({3}), 0, 1, random_stream("a")));
+  set_seed(1);
+  set_random_state(saved);
+  CHECK(to_doubles(ops::normal_(empty({3}), 0, 1, random_stream("a"))) == next);
+  set_seed(0);
+}
+
+TEST_CASE("dropout gives one device's mask in every layout, and replicas agree") {
+  const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, {2, 2});
+  set_seed(3);
+  const Tensor whole = ops::dropout(full({7, 5}, 1), 0.4, random_stream("dropout"));
+  on_ranks::run(4, [&] {
+    for (const Layout& layout :
+         {Layout::make(mesh, {Shard(0), Shard(0)}), Layout::make(mesh, {Replicate(), Shard(1)}),
+          Layout::make(mesh, {Shard(1), Shard(1)}, {1, 0})}) {
+      set_seed(3);
+      const Tensor x = distributed_ones({7, 5}, layout);
+      const Tensor y = ops::dropout(x, 0.4, random_stream("dropout"));
+      on_ranks::check(on_ranks::values(y) == on_ranks::part_of(whole, layout), to_string(layout));
+    }
+  });
+  set_seed(0);
+}
