@@ -1,4 +1,4 @@
-// a + alpha b and a - alpha b, and the form that writes a.
+// a + alpha b and a - alpha b.
 module;
 #include <cstdint>
 #include <span>
@@ -13,20 +13,6 @@ namespace tessera::ops {
 namespace {
 
 kernels::DType kernel_type(const Tensor& x) { return static_cast<kernels::DType>(x.dtype()); }
-
-void infer(const Call& call, ResultShapes& out) {
-  const Tensor& a = call.in[0];
-  operands::check_same_type(call.op.name, a, call.in[1]);
-  out.push_back(
-      {operands::broadcast_shape(call.op.name, a.shape(), call.in[1].shape()), a.dtype()});
-}
-
-void infer_in_place(const Call& call, ResultShapes& out) {
-  const Tensor& a = call.in[0];
-  operands::check_same_type(call.op.name, a, call.in[1]);
-  operands::check_broadcasts_to(call.op.name, call.in[1].shape(), a.shape());
-  out.push_back({a.shape(), a.dtype()});
-}
 
 /// The operand with y's shape, contiguous.
 Tensor expanded(const Tensor& x, const Tensor& y) {
@@ -79,12 +65,6 @@ void sub_cpu(const Call& call, std::span<Tensor> out) {
   add_into(call.in[0], call.in[1], -call.read().scalar(), out[0]);
 }
 
-void add_in_place_cpu(const Call& call, std::span<Tensor> out) {
-  ResultShapes checked;
-  infer_in_place(call, checked);
-  add_cpu(call, out);
-}
-
 void backward(const BackwardContext& context, const Tensor& g, double alpha,
               std::span<Tensor> out) {
   if (context.needs(0)) {
@@ -106,26 +86,21 @@ void sub_backward(const BackwardContext& context, std::span<const Tensor> grads,
   backward(context, grads[0], -context.read().scalar(), out);
 }
 
-const Op& add_op = register_op({.schema = "add(a, b; alpha: float)",
-                                .infer = infer,
-                                .cpu = add_cpu,
-                                .rule = rules::pointwise_linear,
-                                .backward = add_backward,
-                                .about = "a + alpha b, with broadcasting."});
+const operands::PointwiseForms add_forms =
+    operands::register_pointwise({.schema = "add(a, b; alpha: float)",
+                                  .infer = operands::infer_broadcast,
+                                  .cpu = add_cpu,
+                                  .rule = rules::pointwise_linear,
+                                  .backward = add_backward,
+                                  .about = "a + alpha b, with broadcasting."});
 
-const Op& sub_op = register_op({.schema = "sub(a, b; alpha: float)",
-                                .infer = infer,
-                                .cpu = sub_cpu,
-                                .rule = rules::pointwise_linear,
-                                .backward = sub_backward,
-                                .about = "a - alpha b, with broadcasting."});
-
-const Op& add_in_place = register_op({.schema = "add_(a, b; alpha: float)",
-                                      .infer = infer_in_place,
-                                      .cpu = add_in_place_cpu,
-                                      .rule = rules::pointwise_linear,
-                                      .in_place = true,
-                                      .about = "Adds alpha b to a, which keeps its memory."});
+const operands::PointwiseForms sub_forms =
+    operands::register_pointwise({.schema = "sub(a, b; alpha: float)",
+                                  .infer = operands::infer_broadcast,
+                                  .cpu = sub_cpu,
+                                  .rule = rules::pointwise_linear,
+                                  .backward = sub_backward,
+                                  .about = "a - alpha b, with broadcasting."});
 
 Tensor call_promoted(const Op& op, const Tensor& a, const Tensor& b, double alpha) {
   const Attributes attributes = Attributes().scalar(alpha);
@@ -139,15 +114,21 @@ Tensor call_promoted(const Op& op, const Tensor& a, const Tensor& b, double alph
 }  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b, double alpha) {
-  return call_promoted(add_op, a, b, alpha);
+  return call_promoted(add_forms.op, a, b, alpha);
 }
 
 Tensor sub(const Tensor& a, const Tensor& b, double alpha) {
-  return call_promoted(sub_op, a, b, alpha);
+  return call_promoted(sub_forms.op, a, b, alpha);
 }
 
 Tensor add_(const Tensor& a, const Tensor& b, double alpha) {
-  return call_one(add_in_place, {a, cast(b, a.dtype())}, Attributes().scalar(alpha));
+  return call_one(add_forms.in_place, {a, operands::in_place_operand("add_", a, b)},
+                  Attributes().scalar(alpha));
+}
+
+Tensor sub_(const Tensor& a, const Tensor& b, double alpha) {
+  return call_one(sub_forms.in_place, {a, operands::in_place_operand("sub_", a, b)},
+                  Attributes().scalar(alpha));
 }
 
 }  // namespace tessera::ops

@@ -186,12 +186,4 @@ Tensor cross_entropy_rows(const Tensor& logits, const Tensor& targets, std::int6
   return call_one(rows_op, {logits, targets}, Attributes().add(ignore_index));
 }
 
-Tensor mse_loss(const Tensor& a, const Tensor& b) {
-  if (a.shape() != b.shape()) {
-    fail(fmt::format("mse_loss: the shapes differ ({} and {})", to_string(a.shape()),
-                     to_string(b.shape())));
-  }
-  return sum(square(sub(a, b)));
-}
-
 }  // namespace tessera::ops

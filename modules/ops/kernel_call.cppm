@@ -1,11 +1,13 @@
 // What the calls of kernels need of their operands: contiguous data, matrices within strides, the
 // C++ type of an element type; and the words of the checks that operators share.
 module;
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <tessera/half.hpp>
 
+#include "kernels/philox.hpp"
 #include "kernels/types.hpp"
 module tessera.ops:kernel_call;
 
@@ -44,6 +46,18 @@ struct Matrix {
 Matrix matrix_operand(const Tensor& x);
 /// All dims but the last of x as rows; copied only when they do not lie at one distance.
 Matrix rows_operand(const Tensor& x);
+
+/// out = left right, plus out's own content when `accumulate`: matrices, or batches of them.
+void multiply(const Call& call, const Tensor& left, const Tensor& right, const Tensor& out,
+              bool accumulate);
+
+// Random operators: the last attributes are the stream's "seed: free, stream: free, offset: free".
+/// Adds them, and takes `count` numbers of the stream.
+void add_range(Attributes& attributes, RandomStream& stream, std::int64_t count);
+kernels::RandomRange read_range(AttributeReader& attributes);
+/// The Spec that the operator's localize() has added behind its own `fixed` attributes, so that the
+/// local call knows which elements it has; null in a plain call.
+const Spec* spec_of(const Call& call, std::size_t fixed);
 
 /// "name: what".
 [[noreturn]] void refuse(const Call& call, const std::string& what);

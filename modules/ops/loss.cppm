@@ -14,7 +14,27 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, std::int64_t i
 /// The loss of each row, [rows].
 Tensor cross_entropy_rows(const Tensor& logits, const Tensor& targets,
                           std::int64_t ignore_index = -100);
-/// The SUM of (a - b)^2.
-Tensor mse_loss(const Tensor& a, const Tensor& b);
+
+/// What a loss gives: that of each element or row, their sum, or their mean.
+enum class Reduction { none, sum, mean };
+
+// Of all elements; the mean divides by their global number, so shards give a Partial(sum).
+/// -log_probs[row, target]; log_probs [..., classes], targets [...] (i64). Rows whose target is
+/// ignore_index count nothing, and the mean divides by the number of the others: where rows are
+/// sharded that number must be communicated, which needs an AllowRedistribution scope.
+Tensor nll_loss(const Tensor& log_probs, const Tensor& targets,
+                Reduction reduction = Reduction::mean, std::int64_t ignore_index = -100);
+Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction = Reduction::mean);
+Tensor l1_loss(const Tensor& a, const Tensor& b, Reduction reduction = Reduction::mean);
+/// Quadratic where |a - b| < beta (0.5 d^2 / beta), else |d| - 0.5 beta.
+Tensor smooth_l1_loss(const Tensor& a, const Tensor& b, Reduction reduction = Reduction::mean,
+                      double beta = 1);
+/// The cross entropy of sigmoid(x) with targets between 0 and 1, exact for large |x|.
+Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
+                                        Reduction reduction = Reduction::mean);
+/// target (log target - log_probs), where `target` holds probabilities or, with `log_target`, their
+/// logarithms.
+Tensor kl_div(const Tensor& log_probs, const Tensor& target, Reduction reduction = Reduction::mean,
+              bool log_target = false);
 
 }  // namespace tessera::ops

@@ -1,4 +1,4 @@
-// mm, bmm, addmm, and matmul, which is made of them.
+// mm, bmm, addmm, baddbmm, and matmul, which is made of them.
 module;
 #include <fmt/format.h>
 
@@ -7,6 +7,7 @@ module;
 #include <span>
 
 #include "kernels/gemm.hpp"
+#include "kernels/pointwise.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -15,11 +16,7 @@ import tessera.tensor;
 import :kernel_call;
 
 namespace tessera::ops {
-namespace {
 
-using rules::strategy;
-
-/// out = a b, plus out's own content when `accumulate`: matrices, or batches of them.
 void multiply(const Call& call, const Tensor& left, const Tensor& right, const Tensor& out,
               bool accumulate) {
   const Matrix a = matrix_operand(left);
@@ -45,6 +42,10 @@ void multiply(const Call& call, const Tensor& left, const Tensor& right, const T
     kernels::gemm(shape, pointer<T>(a.tensor), pointer<T>(b.tensor), pointer<T>(out));
   });
 }
+
+namespace {
+
+using rules::strategy;
 
 void check_product(const Call& call, std::size_t a, std::size_t b) {
   check_one_type(call);
@@ -136,79 +137,110 @@ const Op& bmm_op = register_op({
     .about = "Products of two batches of matrices.",
 });
 
-// addmm
+// addmm and baddbmm
 
-/// Whether the bias has its own values along `dim` of the result, and which of its dims that is.
-int bias_dim(const Tensor& bias, int dim) {
-  const int d = dim - (2 - bias.dims());
-  return d >= 0 && bias.shape()[d] != 1 ? d : -1;
+struct Scales {
+  double beta;
+  double alpha;
+};
+
+Scales scales_of(AttributeReader read) {
+  const double beta = read.scalar();
+  return {beta, read.scalar()};
 }
 
-void addmm_infer(const Call& call, ResultShapes& out) {
-  check_dims(call, 1, 2);
-  check_dims(call, 2, 2);
+template <int dims>
+void added_infer(const Call& call, ResultShapes& out) {
+  check_dims(call, 1, dims);
+  check_dims(call, 2, dims);
   check_product(call, 1, 2);
-  const Dims shape{call.in[1].shape()[0], call.in[2].shape()[1]};
-  const Tensor& bias = call.in[0];
-  bool fits = bias.dims() <= 2;
-  for (int d = 0; fits && d < bias.dims(); ++d) {
-    fits = bias.shape()[d] == 1 || bias.shape()[d] == shape[d + 2 - bias.dims()];
-  }
-  if (!fits) {
-    refuse(call, fmt::format("bias cannot be broadcast to the product (expected {}, got {})",
-                             to_string(shape), to_string(bias.shape())));
-  }
+  Dims shape = call.in[1].shape();
+  shape[dims - 1] = call.in[2].shape()[dims - 1];
+  operands::check_broadcasts_to(call.op.name, call.in[0].shape(), shape);
   out.push_back({shape, call.in[1].dtype()});
 }
 
-void addmm_cpu(const Call& call, std::span<Tensor> out) {
-  copy_into(out[0], expanded_operand(call.in[0], out[0].shape()));
-  multiply(call, call.in[1], call.in[2], out[0], true);
+void added_cpu(const Call& call, std::span<Tensor> out) {
+  const Scales scales = scales_of(call.read());
+  const Tensor& y = out[0];
+  const kernels::DType type = kernel_type(y.dtype());
+  const auto scale = [&](const Tensor& x, double by) {
+    if (by != 1) {
+      kernels::binary_scalar(kernels::BinaryOp::mul, type, x.numel(), x.raw_data(), by,
+                             x.raw_data());
+    }
+  };
+  if (scales.beta == 0) {
+    multiply(call, call.in[1], call.in[2], y, false);
+    scale(y, scales.alpha);
+    return;
+  }
+  copy_into(y, expanded_operand(call.in[0], y.shape()));
+  scale(y, scales.beta);
+  if (scales.alpha == 1) {
+    multiply(call, call.in[1], call.in[2], y, true);
+    return;
+  }
+  const Tensor product = empty(y.shape(), y.dtype());
+  multiply(call, call.in[1], call.in[2], product, false);
+  kernels::add(type, y.numel(), y.raw_data(), product.raw_data(), scales.alpha, y.raw_data());
 }
 
-void addmm_rule(const RuleContext& context, Strategies& strategies) {
+/// As the product's, with the bias placed as the result where it does not repeat.
+template <int dims>
+void added_rule(const RuleContext& context, Strategies& strategies) {
+  const Tensor& b = context.call.in[0];
   const auto bias = [&](int dim) {
-    const int d = bias_dim(context.call.in[0], dim);
-    return d < 0 ? Replicate() : Shard(d);
+    const int d = dim - (dims - b.dims());
+    return d >= 0 && b.shape()[d] != 1 ? Shard(d) : Replicate();
   };
-  strategies.push_back(strategy({bias(0), Shard(0), Replicate()}, {Shard(0)}));
-  strategies.push_back(strategy({bias(1), Replicate(), Shard(1)}, {Shard(1)}));
-  strategies.push_back(strategy({Partial(), Shard(1), Shard(0)}, {Partial()}));
+  if constexpr (dims == 3) {
+    strategies.push_back(strategy({bias(0), Shard(0), Shard(0)}, {Shard(0)}));
+  }
+  constexpr int row = dims - 2;
+  constexpr int column = dims - 1;
+  strategies.push_back(strategy({bias(row), Shard(row), Replicate()}, {Shard(row)}));
+  strategies.push_back(strategy({bias(column), Replicate(), Shard(column)}, {Shard(column)}));
+  strategies.push_back(strategy({Partial(), Shard(column), Shard(row)}, {Partial()}));
   pass_partial(context, strategies, 0b011);
   pass_partial(context, strategies, 0b101);
 }
 
-void addmm_backward(const BackwardContext& context, std::span<const Tensor> grads,
+Tensor scaled(const Tensor& x, double by) { return by == 1 ? x : mul_scalar(x, by); }
+
+void added_backward(const BackwardContext& context, std::span<const Tensor> grads,
                     std::span<Tensor> out) {
+  const Scales scales = scales_of(context.read());
   if (context.needs(0)) {
-    const Dims& bias = context.in_shapes[0];
-    Tensor d = grads[0];
-    for (int dim = 0; dim < 2; ++dim) {
-      const int of_bias = dim - (2 - bias.size());
-      if (of_bias < 0) {
-        d = sum(d, Dims{0});
-      } else if (bias[of_bias] == 1 && grads[0].shape()[dim] != 1) {
-        d = sum(d, Dims{of_bias}, true);
-      }
-    }
-    out[0] = d;
+    out[0] = operands::sum_to(scaled(grads[0], scales.beta), context.in_shapes[0]);
   }
+  const Tensor g = scaled(grads[0], scales.alpha);
   if (context.needs(1)) {
-    out[1] = mm(grads[0], transpose(context.in[2], 0, 1));
+    out[1] = matmul(g, transpose(context.in[2], -2, -1));
   }
   if (context.needs(2)) {
-    out[2] = mm(transpose(context.in[1], 0, 1), grads[0]);
+    out[2] = matmul(transpose(context.in[1], -2, -1), g);
   }
 }
 
 const Op& addmm_op = register_op({
-    .schema = "addmm(bias, a, b)",
-    .infer = addmm_infer,
-    .cpu = addmm_cpu,
-    .rule = addmm_rule,
-    .backward = addmm_backward,
+    .schema = "addmm(bias, a, b; beta: float, alpha: float)",
+    .infer = added_infer<2>,
+    .cpu = added_cpu,
+    .rule = added_rule<2>,
+    .backward = added_backward,
     .saves_inputs = 0b110,
-    .about = "The product of two matrices, plus a bias that broadcasts.",
+    .about = "beta bias + alpha a b, for matrices; the bias broadcasts.",
+});
+
+const Op& baddbmm_op = register_op({
+    .schema = "baddbmm(bias, a, b; beta: float, alpha: float)",
+    .infer = added_infer<3>,
+    .cpu = added_cpu,
+    .rule = added_rule<3>,
+    .backward = added_backward,
+    .saves_inputs = 0b110,
+    .about = "beta bias + alpha a b, for batches of matrices; the bias broadcasts.",
 });
 
 /// The leading dims of both, broadcast.
@@ -241,8 +273,11 @@ Tensor as_one_batch(const Tensor& x, const Dims& batch) {
 
 Tensor mm(const Tensor& a, const Tensor& b) { return call_one(mm_op, {a, b}); }
 Tensor bmm(const Tensor& a, const Tensor& b) { return call_one(bmm_op, {a, b}); }
-Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b) {
-  return call_one(addmm_op, {bias, a, b});
+Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  return call_one(addmm_op, {bias, a, b}, Attributes().scalar(beta).scalar(alpha));
+}
+Tensor baddbmm(const Tensor& bias, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  return call_one(baddbmm_op, {bias, a, b}, Attributes().scalar(beta).scalar(alpha));
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
@@ -267,6 +302,9 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   if (a.size(-1) != b.size(-2)) {
     fail(fmt::format("matmul: the shapes do not fit ({} x {})", to_string(a.shape()),
                      to_string(b.shape())));
+  }
+  if (a.dims() == 3 && b.dims() == 3 && a.size(0) == b.size(0)) {
+    return bmm(a, b);
   }
   const Dims batch = broadcast_batch(a, b);
   Dims shape = batch;

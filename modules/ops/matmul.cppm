@@ -1,5 +1,6 @@
 module;
-#include <cstdint>
+#include <initializer_list>
+#include <string_view>
 export module tessera.ops:matmul;
 
 import tessera.tensor;
@@ -14,7 +15,20 @@ Tensor bmm(const Tensor& a, const Tensor& b);
 Tensor matmul(const Tensor& a, const Tensor& b);
 /// x [..., in] times weight [out, in] transposed, plus bias [out] (may be undefined).
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
-/// bias + a x b, bias broadcast to [m, n].
-Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b);
+/// beta bias + alpha a x b, bias broadcast to the product; bias is not read for beta 0.
+Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b, double beta = 1,
+             double alpha = 1);
+Tensor baddbmm(const Tensor& bias, const Tensor& a, const Tensor& b, double beta = 1,
+               double alpha = 1);
+/// [m, k] x [k].
+Tensor mv(const Tensor& a, const Tensor& x);
+/// The sum of the products of two vectors of one length.
+Tensor dot(const Tensor& a, const Tensor& b);
+/// [m] and [n] -> [m, n].
+Tensor outer(const Tensor& a, const Tensor& b);
+/// "bij,bjk->bik": the products of all operands, summed over the letters that the result lacks;
+/// without "->" the result has the letters that occur once, in the alphabet's order. "..." stands
+/// for leading dims that broadcast. One operand or two at a time, from the left, by bmm.
+Tensor einsum(std::string_view equation, std::initializer_list<Tensor> operands);
 
 }  // namespace tessera::ops

@@ -1,5 +1,8 @@
-// Reductions that go over their elements twice: variance, and log of the sum of exponentials.
+// Reductions in double precision, some of them going over their elements twice: variance and
+// deviation, norms, log of the sum of exponentials.
 module;
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -14,15 +17,7 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
-struct Arguments {
-  Dims dims;  // sorted
-  bool keepdim;
-};
-
-Arguments read_arguments(const Op& op, AttributeReader& read, int count) {
-  const Dims dims = operands::sorted_dims(op.name.c_str(), read.dims(), count);
-  return {dims, read.flag()};
-}
+using operands::ReducedDims;
 
 std::int64_t count_of(const Dims& shape, const Dims& dims) {
   std::int64_t count = 1;
@@ -35,8 +30,7 @@ std::int64_t count_of(const Dims& shape, const Dims& dims) {
 void infer(const Call& call, ResultShapes& out) {
   const Tensor& x = call.in[0];
   operands::check_floating(call.op.name, x);
-  AttributeReader read = call.read();
-  const Arguments a = read_arguments(call.op, read, x.dims());
+  const ReducedDims a = operands::reduced_dims(call);
   out.push_back({operands::reduced_shape(x.shape(), a.dims, a.keepdim), x.dtype()});
 }
 
@@ -73,9 +67,8 @@ void reduce_elements(const operands::ReducedOperand& r, Tensor& out, F&& result)
 }
 
 void logsumexp_cpu(const Call& call, std::span<Tensor> out) {
-  AttributeReader read = call.read();
-  const Arguments a = read_arguments(call.op, read, call.in[0].dims());
-  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], a.dims);
+  const operands::ReducedOperand r =
+      operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
   reduce_elements(r, out[0], [&](auto&& at) {
     double largest = -std::numeric_limits<double>::infinity();
     for (std::int64_t i = 0; i < r.reduced; ++i) {
@@ -92,11 +85,18 @@ void logsumexp_cpu(const Call& call, std::span<Tensor> out) {
   });
 }
 
+/// What stands behind dims and keepdim.
+std::int64_t correction_of(AttributeReader read) {
+  read.dims();
+  read.flag();
+  return read.integer();
+}
+
+template <bool root>
 void var_cpu(const Call& call, std::span<Tensor> out) {
-  AttributeReader read = call.read();
-  const Arguments a = read_arguments(call.op, read, call.in[0].dims());
-  const auto correction = static_cast<double>(read.integer());
-  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], a.dims);
+  const auto correction = static_cast<double>(correction_of(call.read()));
+  const operands::ReducedOperand r =
+      operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
   const auto count = static_cast<double>(r.reduced);
   reduce_elements(r, out[0], [&](auto&& at) {
     double sum = 0;
@@ -108,13 +108,32 @@ void var_cpu(const Call& call, std::span<Tensor> out) {
     for (std::int64_t i = 0; i < r.reduced; ++i) {
       squares += (at(i) - mean) * (at(i) - mean);
     }
-    return squares / std::max(count - correction, 0.0);
+    const double variance = squares / std::max(count - correction, 0.0);
+    return root ? std::sqrt(variance) : variance;
+  });
+}
+
+void norm_cpu(const Call& call, std::span<Tensor> out) {
+  const double p = call.read().scalar();
+  const operands::ReducedOperand r =
+      operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
+  reduce_elements(r, out[0], [&](auto&& at) {
+    double sum = 0;
+    if (p == 2) {
+      for (std::int64_t i = 0; i < r.reduced; ++i) {
+        sum += at(i) * at(i);
+      }
+      return std::sqrt(sum);
+    }
+    for (std::int64_t i = 0; i < r.reduced; ++i) {
+      sum += std::pow(std::abs(at(i)), p);
+    }
+    return std::pow(sum, 1 / p);
   });
 }
 
 void kept_rule(const RuleContext& context, Strategies& strategies) {
-  AttributeReader read = context.call.read();
-  const Arguments a = read_arguments(context.call.op, read, context.call.in[0].dims());
+  const ReducedDims a = operands::reduced_dims(context.call);
   rules::kept_dims(context, strategies, a.dims, a.keepdim);
 }
 
@@ -122,28 +141,58 @@ void kept_rule(const RuleContext& context, Strategies& strategies) {
 void logsumexp_backward(const BackwardContext& context, std::span<const Tensor> grads,
                         std::span<Tensor> out) {
   const Tensor& x = context.in[0];
-  AttributeReader read = context.read();
-  const Arguments a = read_arguments(context.op, read, x.dims());
+  const ReducedDims a = operands::reduced_dims(context);
   const Tensor whole = operands::spread(context.out[0], a.dims, a.keepdim, x.shape());
   const Tensor g = operands::spread(grads[0], a.dims, a.keepdim, x.shape());
   out[0] = mul(g, exp(sub(x, whole)));
 }
 
-/// 2 (x - mean) / (count - correction)
+/// `slope` (x - mean) / (count - correction)
+Tensor centred_gradient(const BackwardContext& context, const Tensor& slope) {
+  const Tensor& x = context.in[0];
+  const ReducedDims a = operands::reduced_dims(context);
+  if (a.dims.empty()) {
+    return zeros_like(x);
+  }
+  const std::int64_t free = count_of(x.shape(), a.dims) - correction_of(context.read());
+  const Tensor centred = sub(x, mean(x, a.dims, true));
+  const Tensor g = operands::spread(slope, a.dims, a.keepdim, x.shape());
+  return mul(g, mul_scalar(centred, 1 / static_cast<double>(std::max<std::int64_t>(free, 0))));
+}
+
 void var_backward(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {
+  out[0] = centred_gradient(context, mul_scalar(grads[0], 2));
+}
+
+/// x / y, 0 where y is 0.
+Tensor quotient(const Tensor& x, const Tensor& y) {
+  const Tensor none = eq(y, zeros_like(y));
+  return masked_fill(div(x, masked_fill(y, none, 1)), none, 0);
+}
+
+void std_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                  std::span<Tensor> out) {
+  out[0] = centred_gradient(context, quotient(grads[0], context.out[0]));
+}
+
+/// sign(x) (|x| / norm)^(p-1); 0 for a norm of 0.
+void norm_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                   std::span<Tensor> out) {
   const Tensor& x = context.in[0];
-  AttributeReader read = context.read();
-  const Arguments a = read_arguments(context.op, read, x.dims());
-  const auto free =
-      static_cast<double>(std::max<std::int64_t>(count_of(x.shape(), a.dims) - read.integer(), 0));
-  if (a.dims.empty()) {
-    out[0] = zeros_like(x);
+  const ReducedDims a = operands::reduced_dims(context);
+  const double p = context.read().scalar();
+  const auto spread = [&](const Tensor& t) {
+    return operands::spread(t, a.dims, a.keepdim, x.shape());
+  };
+  if (p == 2) {
+    out[0] = mul(x, spread(quotient(grads[0], context.out[0])));
     return;
   }
-  const Tensor centred = sub(x, mean(x, a.dims, true));
-  const Tensor g = operands::spread(grads[0], a.dims, a.keepdim, x.shape());
-  out[0] = mul(g, mul_scalar(centred, 2 / free));
+  const Tensor share = quotient(abs(x), spread(context.out[0]));
+  const Tensor zero = eq(x, zeros_like(x));
+  const Tensor slope = masked_fill(pow_scalar(masked_fill(share, zero, 1), p - 1), zero, 0);
+  out[0] = mul(mul(sign(x), slope), spread(grads[0]));
 }
 
 const Op& logsumexp_op = register_op({.schema = "logsumexp(x; dims: dims, keepdim: bool)",
@@ -157,23 +206,69 @@ const Op& logsumexp_op = register_op({.schema = "logsumexp(x; dims: dims, keepdi
 
 const Op& var_op = register_op({.schema = "var(x; dims: dims, keepdim: bool, correction: int)",
                                 .infer = infer,
-                                .cpu = var_cpu,
+                                .cpu = var_cpu<false>,
                                 .rule = kept_rule,
                                 .backward = var_backward,
                                 .saves_inputs = saves_all,
                                 .about = "The mean square of the distance to the mean over dims, "
                                          "for count - correction elements."});
 
+const Op& std_op = register_op({.schema = "std(x; dims: dims, keepdim: bool, correction: int)",
+                                .infer = infer,
+                                .cpu = var_cpu<true>,
+                                .rule = kept_rule,
+                                .backward = std_backward,
+                                .saves_inputs = saves_all,
+                                .saves_outputs = saves_all,
+                                .about = "The root of var."});
+
+const Op& norm_op = register_op({.schema = "norm(x; dims: dims, keepdim: bool, p: float)",
+                                 .infer = infer,
+                                 .cpu = norm_cpu,
+                                 .rule = kept_rule,
+                                 .backward = norm_backward,
+                                 .saves_inputs = saves_all,
+                                 .saves_outputs = saves_all,
+                                 .about = "(sum |x|^p)^(1/p) over dims (none: all), for p > 0."});
+
+Attributes moments(const char* op, const Tensor& x, const Dims& dims, bool keepdim,
+                   std::int64_t correction) {
+  return Attributes().add(operands::sorted_dims(op, dims, x.dims())).add(keepdim).add(correction);
+}
+
 }  // namespace
 
 Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim) {
-  const Dims sorted = operands::sorted_dims("logsumexp", dims, x.dims());
-  return call_one(logsumexp_op, {x}, Attributes().add(sorted).add(keepdim));
+  return operands::call_reduction(logsumexp_op, x, dims, keepdim);
 }
 
 Tensor var(const Tensor& x, const Dims& dims, bool keepdim, std::int64_t correction) {
-  const Dims sorted = operands::sorted_dims("var", dims, x.dims());
-  return call_one(var_op, {x}, Attributes().add(sorted).add(keepdim).add(correction));
+  return call_one(var_op, {x}, moments("var", x, dims, keepdim, correction));
+}
+
+Tensor std(const Tensor& x, const Dims& dims, bool keepdim, std::int64_t correction) {
+  return call_one(std_op, {x}, moments("std", x, dims, keepdim, correction));
+}
+
+Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
+  operands::check_floating("norm", x);
+  if (p == std::numeric_limits<double>::infinity()) {
+    return amax(abs(x), dims, keepdim);
+  }
+  if (p == -std::numeric_limits<double>::infinity()) {
+    return amin(abs(x), dims, keepdim);
+  }
+  if (p == 0) {
+    return sum(cast(ne(x, zeros_like(x)), x.dtype()), dims, keepdim);
+  }
+  if (p == 1) {
+    return sum(abs(x), dims, keepdim);
+  }
+  if (!(p > 0)) {
+    fail(fmt::format("norm: p is no power (expected 0 or more, or an infinity, got {})", p));
+  }
+  const Dims sorted = operands::sorted_dims("norm", dims, x.dims());
+  return call_one(norm_op, {x}, Attributes().add(sorted).add(keepdim).scalar(p));
 }
 
 }  // namespace tessera::ops

@@ -81,6 +81,28 @@ DType common_type(const Tensor& a, const Tensor& b) {
   return promote(a.dtype(), b.dtype());
 }
 
+Tensor in_place_operand(std::string_view op, const Tensor& written, const Tensor& x) {
+  const DType result = promote(written.dtype(), x.dtype());
+  const auto kind = [](DType type) {
+    return is_floating(type) ? 2 : (type == DType::boolean ? 0 : 1);
+  };
+  if (kind(result) > kind(written.dtype())) {
+    fail(
+        fmt::format("{}: the result is {}, which the first operand ({}) cannot hold; use the form "
+                    "that makes a new tensor, or cast the other operand",
+                    op, name_of(result), name_of(written.dtype())));
+  }
+  return ops::cast(x, written.dtype());
+}
+
+Tensor call_promoted(const Op& op, const Tensor& a, const Tensor& b) {
+  if (a.dtype() == b.dtype()) [[likely]] {
+    return call_one(op, {a, b});
+  }
+  const DType type = common_type(a, b);
+  return call_one(op, {ops::cast(a, type), ops::cast(b, type)});
+}
+
 int front_dim(const char* op, std::int64_t dim, int count) {
   return wrap_dim(dim, std::max(count, 1), op);
 }
@@ -104,6 +126,28 @@ Dims sorted_dims(const char* op, const Dims& dims, int count) {
     fail(fmt::format("{}: a dim is named twice (got {})", op, to_string(dims)));
   }
   return sorted;
+}
+
+namespace {
+
+ReducedDims read_reduced_dims(const Op& op, AttributeReader read, int count) {
+  const Dims dims = sorted_dims(op.name.c_str(), read.dims(), count);
+  return {dims, read.flag()};
+}
+
+}  // namespace
+
+ReducedDims reduced_dims(const Call& call) {
+  return read_reduced_dims(call.op, call.read(), call.in[0].dims());
+}
+
+ReducedDims reduced_dims(const BackwardContext& context) {
+  return read_reduced_dims(context.op, context.read(), context.in_shapes[0].size());
+}
+
+Tensor call_reduction(const Op& op, const Tensor& x, const Dims& dims, bool keepdim) {
+  const Dims sorted = sorted_dims(op.name.c_str(), dims, x.dims());
+  return call_one(op, {x}, Attributes().add(sorted).add(keepdim));
 }
 
 Dims reduced_shape(const Dims& shape, const Dims& dims, bool keepdim) {

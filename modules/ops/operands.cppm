@@ -22,12 +22,44 @@ void check_floating(std::string_view op, const Tensor& x);
 /// The type in which two operands meet: a tensor without dims does not widen one that has dims.
 DType common_type(const Tensor& a, const Tensor& b);
 
+/// x in the type of `written`, for the form that writes it. Errors: the result would be of a kind
+/// that `written` cannot hold (floating, where it holds integers).
+Tensor in_place_operand(std::string_view op, const Tensor& written, const Tensor& x);
+/// Calls an elementwise operator of two operands on both in the type in which they meet.
+Tensor call_promoted(const Op& op, const Tensor& a, const Tensor& b);
+
+/// Shape rule of an elementwise operator of two operands: one type, the broadcast shape.
+void infer_broadcast(const Call& call, ResultShapes& out);
+
+/// An elementwise operator and its forms that write a tensor which keeps its memory: "name_" the
+/// first operand, "name_out" a tensor given before the operands (as `out=` in PyTorch).
+struct PointwiseForms {
+  const Op& op;
+  const Op& in_place;
+  const Op& into;
+};
+/// Registers `op` and both forms, which share its functions. Its `cpu` must compute rightly where
+/// the result is operand 0 itself; where another operand overlaps the result, or this is not
+/// contiguous, it gets memory of its own. A form keeps the placements of `op` that leave what is
+/// written as it lies.
+PointwiseForms register_pointwise(const Op& op);
+
 /// Dims counted from the front, in ascending order; all dims for none. Errors: out of range, twice.
 Dims sorted_dims(const char* op, const Dims& dims, int count);
 /// The dim counted from the front; a tensor without dims counts as one of one dim.
 int front_dim(const char* op, std::int64_t dim, int count);
 /// What is left of `shape` without `dims` (sorted), or with extents of 1 there.
 Dims reduced_shape(const Dims& shape, const Dims& dims, bool keepdim);
+
+/// What the attributes of a reduction begin with, "dims: dims, keepdim: bool".
+struct ReducedDims {
+  Dims dims;  // sorted
+  bool keepdim;
+};
+ReducedDims reduced_dims(const Call& call);
+ReducedDims reduced_dims(const BackwardContext& context);
+/// Calls a reduction with these attributes and no others.
+Tensor call_reduction(const Op& op, const Tensor& x, const Dims& dims, bool keepdim);
 
 /// An operand of a reduction as its kernels want it: contiguous [outer, reduced, inner].
 struct ReducedOperand {

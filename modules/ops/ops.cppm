@@ -4,16 +4,16 @@ export module tessera.ops;
 
 export import :pointwise;  // unary, binary with broadcasting, comparisons, where, cast, in-place
                            // forms
-export import :reduce;     // sum, mean, amax, amin, argmax, prod, logsumexp, vector_norm, cumsum
-export import :matmul;     // mm, bmm, matmul, linear, addmm
+export import :reduce;     // sum, mean, extrema, norms, products, running sums; sort and topk
+export import :matmul;     // mm, bmm, matmul, linear, addmm, baddbmm, mv, dot, outer, einsum
 export import :view;   // view, transpose, permute, expand, narrow, select, slice... without copies
 export import :join;   // cat, stack, split, contiguous, reshape
 export import :index;  // embedding, gather, scatter_add, index_select, tril, one_hot
 export import :norm;   // rms_norm, layer_norm, softmax, log_softmax
 export import :attention;   // causal grouped-query attention, rotary embedding, SwiGLU
-export import :loss;        // cross_entropy, mse_loss
-export import :random;      // uniform, normal, dropout: by global element index
-export import :optimizer;   // one step of AdamW and SGD in one pass
+export import :loss;        // cross_entropy, nll_loss, mse_loss and others of elements
+export import :random;      // fills, dropout and draws: by global element index
+export import :optimizer;   // one step of AdamW and SGD in one pass; forms over lists
 export import :collective;  // local collectives as operators: all_gather, reduce_scatter,
                             // all_reduce...
 export import :operands;    // what the slices share: broadcasting, dims, types

@@ -1,5 +1,6 @@
 module;
 #include <cstdint>
+#include <span>
 export module tessera.ops:optimizer;
 
 import tessera.tensor;
@@ -24,5 +25,23 @@ struct SgdStep {
 };
 void sgd_(const Tensor& parameter, const Tensor& gradient, const Tensor& momentum_buffer,
           const SgdStep& settings);
+
+// Forms over lists: one call, and one pass of the dispatcher, for all tensors. Lists have one
+// length; x[i] and what goes with it have one shape and one layout, x is written in place.
+void foreach_zero_(std::span<const Tensor> x);
+void foreach_mul_(std::span<const Tensor> x, double value);
+void foreach_add_(std::span<const Tensor> x, std::span<const Tensor> y, double alpha = 1);
+void foreach_lerp_(std::span<const Tensor> x, std::span<const Tensor> end, double weight);
+void foreach_addcmul_(std::span<const Tensor> x, std::span<const Tensor> a,
+                      std::span<const Tensor> b, double value = 1);
+void foreach_addcdiv_(std::span<const Tensor> x, std::span<const Tensor> a,
+                      std::span<const Tensor> b, double value = 1);
+/// The sums of squares of all elements of each tensor, [list's length] in f64: Partial(sum) where
+/// the tensors are sharded.
+Tensor foreach_squared_norm(std::span<const Tensor> x);
+/// Each tensor cut along `dim` into as many chunks (the last padded with zeros), flattened: chunk i
+/// of all of them stands in row i of the result, [dims in front of dim..., chunks, width]: what a
+/// reduce-scatter of a list takes.
+Tensor chunk_cat(std::span<const Tensor> tensors, std::int64_t dim, std::int64_t chunks);
 
 }  // namespace tessera::ops

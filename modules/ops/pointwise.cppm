@@ -1,5 +1,6 @@
 module;
 #include <cstdint>
+#include <initializer_list>
 export module tessera.ops:pointwise;
 
 import tessera.base;
@@ -12,51 +13,135 @@ Tensor add(const Tensor& a, const Tensor& b, double alpha = 1);  // a + alpha * 
 Tensor sub(const Tensor& a, const Tensor& b, double alpha = 1);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);
+Tensor pow(const Tensor& a, const Tensor& exponent);
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
-/// a must hold no smaller type than the result; b broadcasts to a.
-Tensor add_(const Tensor& a, const Tensor& b, double alpha = 1);
-Tensor mul_(const Tensor& a, const Tensor& b);
-Tensor copy_(const Tensor& into, const Tensor& from);  // with a cast and broadcasting
+Tensor atan2(const Tensor& y, const Tensor& x);  // the angle of (x, y), in radians
+/// The remainder of a / b with the quotient rounded to 0 (fmod: a's sign) or down (remainder: b's
+/// sign); floor_divide gives that quotient. Integers by 0 give 0.
+Tensor fmod(const Tensor& a, const Tensor& b);
+Tensor remainder(const Tensor& a, const Tensor& b);
+Tensor floor_divide(const Tensor& a, const Tensor& b);
 
 // With a scalar.
 Tensor add_scalar(const Tensor& x, double value);
 Tensor mul_scalar(const Tensor& x, double value);
 Tensor pow_scalar(const Tensor& x, double exponent);
-Tensor mul_scalar_(const Tensor& x, double value);
 Tensor fill_(const Tensor& x, double value);
 Tensor clamp(const Tensor& x, double low, double high);
 
-// Unary.
+// Ternary.
+Tensor lerp(const Tensor& start, const Tensor& end, const Tensor& weight);  // start + w (end-start)
+Tensor lerp_scalar(const Tensor& start, const Tensor& end, double weight);
+Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1);  // x + v a b
+Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1);  // x + v a / b
+
+// Unary. Integers meet functions of floating results in f32.
 Tensor neg(const Tensor& x);
 Tensor abs(const Tensor& x);
+Tensor sign(const Tensor& x);
+Tensor square(const Tensor& x);
+Tensor floor(const Tensor& x);
+Tensor ceil(const Tensor& x);
+Tensor round(const Tensor& x);  // halves to the even neighbour
+Tensor trunc(const Tensor& x);
+Tensor frac(const Tensor& x);  // x - trunc(x)
 Tensor exp(const Tensor& x);
+Tensor exp2(const Tensor& x);
+Tensor expm1(const Tensor& x);  // exp(x) - 1, exact near 0
 Tensor log(const Tensor& x);
+Tensor log2(const Tensor& x);
+Tensor log10(const Tensor& x);
+Tensor log1p(const Tensor& x);  // log(1 + x), exact near 0
 Tensor sqrt(const Tensor& x);
 Tensor rsqrt(const Tensor& x);
-Tensor square(const Tensor& x);
 Tensor reciprocal(const Tensor& x);
 Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
+Tensor tan(const Tensor& x);
+Tensor asin(const Tensor& x);
+Tensor acos(const Tensor& x);
+Tensor atan(const Tensor& x);
+Tensor sinh(const Tensor& x);
+Tensor cosh(const Tensor& x);
 Tensor tanh(const Tensor& x);
+Tensor erf(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
+Tensor log_sigmoid(const Tensor& x);
 Tensor relu(const Tensor& x);
 Tensor silu(const Tensor& x);
+Tensor mish(const Tensor& x);  // x tanh(log(1 + exp(x)))
 Tensor gelu(const Tensor& x, bool tanh_form = false);
-Tensor sign(const Tensor& x);
+Tensor hardswish(const Tensor& x);    // x clamp(x + 3, 0, 6) / 6
+Tensor hardsigmoid(const Tensor& x);  // clamp(x + 3, 0, 6) / 6
+Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);
+Tensor elu(const Tensor& x, double alpha = 1);
+Tensor hardtanh(const Tensor& x, double low = -1, double high = 1);
+/// log(1 + exp(beta x)) / beta; x itself where beta x is above `threshold`.
+Tensor softplus(const Tensor& x, double beta = 1, double threshold = 20);
+/// NaN becomes `nan`, the infinities the two others (not given: the type's largest and lowest).
+Tensor nan_to_num(const Tensor& x, double nan = 0);
+Tensor nan_to_num(const Tensor& x, double nan, double positive, double negative);
 
-// Comparisons give bool; no gradient.
+// Comparisons and logic give bool; no gradient. Logic takes any type: what is not 0 is true.
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor ne(const Tensor& a, const Tensor& b);
 Tensor lt(const Tensor& a, const Tensor& b);
 Tensor le(const Tensor& a, const Tensor& b);
 Tensor gt(const Tensor& a, const Tensor& b);
 Tensor ge(const Tensor& a, const Tensor& b);
+Tensor logical_and(const Tensor& a, const Tensor& b);
+Tensor logical_or(const Tensor& a, const Tensor& b);
+Tensor logical_xor(const Tensor& a, const Tensor& b);
+Tensor logical_not(const Tensor& x);
+Tensor isnan(const Tensor& x);
+Tensor isinf(const Tensor& x);
+Tensor isfinite(const Tensor& x);
+/// Bit by bit, of bool and integers.
+Tensor bitwise_and(const Tensor& a, const Tensor& b);
+Tensor bitwise_or(const Tensor& a, const Tensor& b);
+Tensor bitwise_xor(const Tensor& a, const Tensor& b);
+Tensor bitwise_not(const Tensor& x);
 
 /// condition ? a : b, elementwise with broadcasting.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 /// mask ? value : x; `mask` (bool) broadcasts to x.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
+
+// In place: the first operand holds the result and keeps its memory. It must have the result's
+// shape (others broadcast to it); operands of another type are cast to its own. Every operator
+// above but the comparisons, logic and where has such a form under its name and "_"
+// (find_op("tanh_")).
+Tensor add_(const Tensor& a, const Tensor& b, double alpha = 1);
+Tensor sub_(const Tensor& a, const Tensor& b, double alpha = 1);
+Tensor mul_(const Tensor& a, const Tensor& b);
+Tensor div_(const Tensor& a, const Tensor& b);
+Tensor add_scalar_(const Tensor& x, double value);
+Tensor mul_scalar_(const Tensor& x, double value);
+Tensor pow_scalar_(const Tensor& x, double exponent);
+Tensor clamp_(const Tensor& x, double low, double high);
+Tensor lerp_(const Tensor& start, const Tensor& end, const Tensor& weight);
+Tensor lerp_scalar_(const Tensor& start, const Tensor& end, double weight);
+Tensor addcmul_(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1);
+Tensor addcdiv_(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1);
+Tensor masked_fill_(const Tensor& x, const Tensor& mask, double value);
+Tensor copy_(const Tensor& into, const Tensor& from);  // with a cast and broadcasting
+Tensor neg_(const Tensor& x);
+Tensor abs_(const Tensor& x);
+Tensor square_(const Tensor& x);
+Tensor exp_(const Tensor& x);
+Tensor log_(const Tensor& x);
+Tensor sqrt_(const Tensor& x);
+Tensor rsqrt_(const Tensor& x);
+Tensor reciprocal_(const Tensor& x);
+Tensor relu_(const Tensor& x);
+Tensor sigmoid_(const Tensor& x);
+Tensor tanh_(const Tensor& x);
+/// Calls `op`, a pointwise operator, so that its result lies in `out`, which has the result's shape
+/// and type and keeps its memory: PyTorch's `out=`. Distributed ones too, where `out` is placed as
+/// the result would be. Errors: no pointwise operator; another shape or type.
+Tensor call_into(const Tensor& out, const Op& op, std::initializer_list<Tensor> in,
+                 const Attributes& attributes = {});
 
 Tensor cast(const Tensor& x, DType dtype);
 /// A fresh contiguous copy.

@@ -4,11 +4,14 @@ module;
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <tuple>
+#include <vector>
 
 #include "kernels/philox.hpp"
+#include "kernels/pointwise.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -17,6 +20,27 @@ import tessera.tensor;
 import :kernel_call;
 
 namespace tessera::ops {
+
+void add_range(Attributes& attributes, RandomStream& stream, std::int64_t count) {
+  const std::uint64_t offset = take_numbers(stream, count);
+  attributes.free_integer(static_cast<std::int64_t>(stream.seed))
+      .free_integer(static_cast<std::int64_t>(stream.stream))
+      .free_integer(static_cast<std::int64_t>(offset));
+}
+
+kernels::RandomRange read_range(AttributeReader& attributes) {
+  kernels::RandomRange range;
+  range.seed = static_cast<std::uint64_t>(attributes.free_integer());
+  range.stream = static_cast<std::uint64_t>(attributes.free_integer());
+  range.offset = static_cast<std::uint64_t>(attributes.free_integer());
+  return range;
+}
+
+const Spec* spec_of(const Call& call, std::size_t fixed) {
+  const std::span<const std::int64_t> all = call.attributes.fixed();
+  return all.size() == fixed ? nullptr : reinterpret_cast<const Spec*>(all.back());
+}
+
 namespace {
 
 using kernels::RandomRange;
@@ -39,32 +63,16 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-RandomRange read_range(AttributeReader& attributes) {
-  RandomRange range;
-  range.seed = static_cast<std::uint64_t>(attributes.free_integer());
-  range.stream = static_cast<std::uint64_t>(attributes.free_integer());
-  range.offset = static_cast<std::uint64_t>(attributes.free_integer());
-  return range;
-}
-
-void add_range(Attributes& attributes, RandomStream& stream, std::int64_t count) {
-  const std::uint64_t offset = take_numbers(stream, count);
-  attributes.free_integer(static_cast<std::int64_t>(stream.seed))
-      .free_integer(static_cast<std::int64_t>(stream.stream))
-      .free_integer(static_cast<std::int64_t>(offset));
-}
-
 /// Calls f(local index of the first, global index of the first, count) for each run of the local
 /// tensor's elements.
 template <class F>
-void for_each_local_run(const Call& call, std::int64_t count, F f) {
-  if (call.attributes.fixed().empty()) {
+void for_each_local_run(const Spec* spec, std::int64_t count, F f) {
+  if (spec == nullptr) {
     f(std::int64_t{0}, std::int64_t{0}, count);
     return;
   }
-  const Spec& spec = *call.read().pointer<Spec>();
   std::int64_t at = 0;
-  for_each_run(spec.shape, LocalPart{local_offset(spec), local_shape(spec)},
+  for_each_run(spec->shape, LocalPart{local_offset(*spec), local_shape(*spec)},
                [&](std::int64_t first, std::int64_t length) {
                  f(at, first, length);
                  at += length;
@@ -77,7 +85,7 @@ void fill_in_place(const Call& call, RandomRange range, F fill) {
   const Tensor& x = call.in[0];
   const Tensor target = x.is_contiguous() ? x : empty(x.shape(), x.dtype());
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
-    for_each_local_run(call, x.numel(),
+    for_each_local_run(spec_of(call, 0), x.numel(),
                        [&](std::int64_t at, std::int64_t first, std::int64_t count) {
                          range.first_index = static_cast<std::uint64_t>(first);
                          fill(range, count, pointer<T>(target) + at);
@@ -130,6 +138,106 @@ const Op& normal_op = register_op({
     .about = "Fills x with normal numbers.",
 });
 
+// bernoulli_, bernoulli and randint_: a number from the 32 bits of each element.
+
+constexpr std::int64_t block = 4096;  // elements at a time
+
+/// Calls f(local index, word) for each element.
+template <class F>
+void for_each_word(const Spec* spec, std::int64_t count, RandomRange range, F f) {
+  std::vector<std::uint32_t> words(static_cast<std::size_t>(block));
+  for_each_local_run(spec, count, [&](std::int64_t at, std::int64_t first, std::int64_t length) {
+    for (std::int64_t done = 0; done < length; done += block) {
+      const std::int64_t size = std::min(block, length - done);
+      range.first_index = static_cast<std::uint64_t>(first + done);
+      kernels::fill_bits(range, size, words.data());
+      for (std::int64_t i = 0; i < size; ++i) {
+        f(at + done + i, words[static_cast<std::size_t>(i)]);
+      }
+    }
+  });
+}
+
+/// Fills operand 0 in place with number(word), a 64-bit integer.
+template <class F>
+void fill_from_words(const Call& call, RandomRange range, F number) {
+  const Tensor& x = call.in[0];
+  const Tensor numbers = empty(x.shape(), DType::i64);
+  auto* const out = numbers.data<std::int64_t>();
+  for_each_word(spec_of(call, 0), x.numel(), range,
+                [&](std::int64_t at, std::uint32_t word) { out[at] = number(word); });
+  const Tensor converted = empty(x.shape(), x.dtype());
+  kernels::cast(kernels::DType::i64, kernel_type(x.dtype()), x.numel(), numbers.raw_data(),
+                converted.raw_data());
+  copy_into(x, converted);
+}
+
+/// How many of the 2^32 words mean 1.
+std::uint64_t words_below(const Call& call, double p) {
+  if (!(p >= 0 && p <= 1)) {
+    refuse(call, fmt::format("p is a probability (expected 0 to 1, got {})", p));
+  }
+  return static_cast<std::uint64_t>(std::ceil(p * 0x1p32));
+}
+
+void fill_bernoulli_cpu(const Call& call, std::span<Tensor>) {
+  AttributeReader attributes = call.read();
+  const std::uint64_t limit = words_below(call, attributes.scalar());
+  fill_from_words(call, read_range(attributes),
+                  [&](std::uint32_t word) { return word < limit ? 1 : 0; });
+}
+
+void bernoulli_cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor p = contiguous_operand(call.in[0]);
+  AttributeReader attributes = call.read();
+  const RandomRange range = read_range(attributes);
+  visit_floating(p.dtype(), call.op.name, [&]<class T>(T) {
+    for_each_word(spec_of(call, 0), p.numel(), range, [&](std::int64_t at, std::uint32_t word) {
+      const auto probability = static_cast<kernels::Compute<T>>(pointer<T>(p)[at]);
+      pointer<T>(out[0])[at] = static_cast<T>(static_cast<kernels::Compute<T>>(
+          word < words_below(call, static_cast<double>(probability)) ? 1 : 0));
+    });
+  });
+}
+
+void randint_cpu(const Call& call, std::span<Tensor>) {
+  AttributeReader attributes = call.read();
+  const std::int64_t low = attributes.free_integer();
+  const auto span = static_cast<std::uint64_t>(attributes.free_integer() - low);
+  fill_from_words(call, read_range(attributes), [&](std::uint32_t word) {
+    return low + static_cast<std::int64_t>((word * span) >> 32);
+  });
+}
+
+const Op& fill_bernoulli_op = register_op({
+    .schema = "bernoulli_(x; p: float, seed: free, stream: free, offset: free)",
+    .infer = infer,
+    .cpu = fill_bernoulli_cpu,
+    .rule = rule,
+    .localize = localize,
+    .in_place = true,
+    .about = "Fills x with 1 of probability p and 0.",
+});
+
+const Op& bernoulli_op = register_op({
+    .schema = "bernoulli(p; seed: free, stream: free, offset: free)",
+    .infer = infer,
+    .cpu = bernoulli_cpu,
+    .rule = rule,
+    .localize = localize,
+    .about = "1 with the probability that p holds, else 0.",
+});
+
+const Op& randint_op = register_op({
+    .schema = "randint_(x; low: free, high: free, seed: free, stream: free, offset: free)",
+    .infer = infer,
+    .cpu = randint_cpu,
+    .rule = rule,
+    .localize = localize,
+    .in_place = true,
+    .about = "Fills x with whole numbers of [low, high).",
+});
+
 // dropout: linear in x, and its own gradient with the same numbers.
 
 void dropout_cpu(const Call& call, std::span<Tensor> out) {
@@ -142,7 +250,7 @@ void dropout_cpu(const Call& call, std::span<Tensor> out) {
     const C factor = p < 1 ? static_cast<C>(1 / (1 - p)) : C{0};
     std::array<std::uint8_t, 4096> dropped;
     for_each_local_run(
-        call, x.numel(), [&](std::int64_t at, std::int64_t first, std::int64_t count) {
+        spec_of(call, 0), x.numel(), [&](std::int64_t at, std::int64_t first, std::int64_t count) {
           constexpr auto block = static_cast<std::int64_t>(std::tuple_size_v<decltype(dropped)>);
           for (std::int64_t done = 0; done < count; done += block) {
             const std::int64_t size = std::min(block, count - done);
@@ -200,6 +308,34 @@ Tensor normal_(const Tensor& x, double mean, double deviation, RandomStream& str
   attributes.scalar(mean).scalar(deviation);
   add_range(attributes, stream, x.numel());
   return call_one(normal_op, {x}, attributes);
+}
+
+Tensor bernoulli_(const Tensor& x, double p, RandomStream& stream) {
+  Attributes attributes;
+  attributes.scalar(p);
+  add_range(attributes, stream, x.numel());
+  return call_one(fill_bernoulli_op, {x}, attributes);
+}
+
+Tensor bernoulli(const Tensor& p, RandomStream& stream) {
+  operands::check_floating("bernoulli", p);
+  Attributes attributes;
+  add_range(attributes, stream, p.numel());
+  return call_one(bernoulli_op, {p}, attributes);
+}
+
+Tensor randint_(const Tensor& x, std::int64_t low, std::int64_t high, RandomStream& stream) {
+  const auto span = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
+  if (low >= high || span > (std::uint64_t{1} << 32) || x.dtype() == DType::boolean) {
+    fail(
+        fmt::format("randint_: expected low < high, at most 2^32 apart, and x not of bool (got "
+                    "{} and {}, {})",
+                    low, high, name_of(x.dtype())));
+  }
+  Attributes attributes;
+  attributes.free_integer(low).free_integer(high);
+  add_range(attributes, stream, x.numel());
+  return call_one(randint_op, {x}, attributes);
 }
 
 Tensor dropout(const Tensor& x, double p, RandomStream& stream) {

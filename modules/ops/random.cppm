@@ -14,5 +14,17 @@ Tensor uniform_(const Tensor& x, double low, double high, RandomStream& stream);
 Tensor normal_(const Tensor& x, double mean, double deviation, RandomStream& stream);
 /// x / (1 - p) where a number is >= p, else 0. The mask is not stored: backward makes it again.
 Tensor dropout(const Tensor& x, double p, RandomStream& stream);
+/// 1 with probability p, else 0: into x, or for each probability that p holds (p's type).
+Tensor bernoulli_(const Tensor& x, double p, RandomStream& stream);
+Tensor bernoulli(const Tensor& p, RandomStream& stream);
+/// Fills x (any type but bool) with whole numbers of [low, high).
+Tensor randint_(const Tensor& x, std::int64_t low, std::int64_t high, RandomStream& stream);
+/// Fills x (i64, one dim) with a permutation of 0 to n - 1.
+Tensor randperm_(const Tensor& x, RandomStream& stream);
+/// Draws `count` positions (i64) of each row of weights [..., n], which are not negative and need
+/// not sum to 1. Without replacement each position at most once. Errors: a row without weight, or
+/// with fewer positive weights than are drawn.
+Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement,
+                   RandomStream& stream);
 
 }  // namespace tessera::ops

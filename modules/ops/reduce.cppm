@@ -7,21 +7,51 @@ import tessera.tensor;
 
 export namespace tessera::ops {
 
+/// What an operator finds along a dim, and where: positions in x's dim (i64).
+struct ValuesAndIndices {
+  Tensor values;
+  Tensor indices;
+};
+
 /// Over `dims` (none: all dims). Integers and bool sum to i64.
 Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor amax(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor amin(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
+Tensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
+Tensor count_nonzero(const Tensor& x, const Dims& dims = {});              // i64
 Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim = false);
+/// Divided by count - correction.
 Tensor var(const Tensor& x, const Dims& dims = {}, bool keepdim = false,
            std::int64_t correction = 1);
+Tensor std(const Tensor& x, const Dims& dims = {}, bool keepdim = false,
+           std::int64_t correction = 1);
+/// (sum |x|^p)^(1/p); p infinity: the largest |x|, -infinity: the smallest, 0: how many are not 0.
+/// Shards of a reduced dim give a Partial for p 0, 1 and the infinities; for others reduce first,
+/// or take sum(pow(abs(x), p)).
+Tensor norm(const Tensor& x, double p, const Dims& dims = {}, bool keepdim = false);
 Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim = false);
-Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);  // i64
+/// The first position of the largest (smallest) along dim, i64; NaN counts as either.
+Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);
+Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim = false);
+/// The largest (smallest) along dim with its first position, which alone gets the gradient.
+ValuesAndIndices max(const Tensor& x, std::int64_t dim, bool keepdim = false);
+ValuesAndIndices min(const Tensor& x, std::int64_t dim, bool keepdim = false);
+// Of all elements up to each one along dim.
 Tensor cumsum(const Tensor& x, std::int64_t dim);
+Tensor cumprod(const Tensor& x, std::int64_t dim);
+Tensor logcumsumexp(const Tensor& x, std::int64_t dim);
 /// The Euclidean norm of all elements, a scalar. Sharded operands give sqrt(sum) only after a
 /// reduction: use squared_norm() and take the root of the whole.
 Tensor vector_norm(const Tensor& x);
 /// The sum of squares of all elements, summed in double: Partial(sum) where x is sharded.
 Tensor squared_norm(const Tensor& x);
+
+/// x in order along dim, NaN last (first when descending); equal elements keep their order.
+ValuesAndIndices sort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
+Tensor argsort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
+/// The k largest (smallest) along dim, in order; of equal ones the first. Errors: fewer than k.
+ValuesAndIndices topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
 
 }  // namespace tessera::ops

@@ -110,7 +110,11 @@ void kept_dims(const RuleContext& context, Strategies& strategies, const Dims& d
     if (dims.contains(d)) {
       ++removed;
     } else {
-      strategies.push_back(strategy({Shard(d)}, {Shard(keepdim ? d : d - removed)}));
+      Strategy s = strategy({Shard(d)}, {});
+      for (std::size_t i = 0; i < context.out.size(); ++i) {
+        s.out.push_back(Shard(keepdim ? d : d - removed));
+      }
+      strategies.push_back(std::move(s));
     }
   }
 }

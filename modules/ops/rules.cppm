@@ -35,7 +35,7 @@ void moves_elements(const RuleContext& context, Strategies& strategies);
 void linear(const RuleContext& context, Strategies& strategies);
 
 /// Adds: the dims that a reduction over `dims` (ascending, counted from the front) keeps may be
-/// sharded.
+/// sharded. Of one operand; all results have the reduced shape.
 void kept_dims(const RuleContext& context, Strategies& strategies, const Dims& dims, bool keepdim);
 
 }  // namespace tessera::rules

@@ -1,4 +1,4 @@
-// An operand and a number: add_scalar, mul_scalar, pow_scalar, clamp, and mul_scalar_ in place.
+// An operand and a number: add_scalar, mul_scalar, pow_scalar, clamp.
 module;
 #include <cmath>
 #include <cstdint>
@@ -27,17 +27,6 @@ void apply(kernels::BinaryOp op, const Tensor& x, double value, Tensor& y) {
 template <kernels::BinaryOp op>
 void cpu(const Call& call, std::span<Tensor> out) {
   apply(op, call.in[0], call.read().scalar(), out[0]);
-}
-
-void mul_in_place_cpu(const Call& call, std::span<Tensor> out) {
-  const double value = call.read().scalar();
-  if (out[0].is_contiguous()) {
-    apply(kernels::BinaryOp::mul, out[0], value, out[0]);
-    return;
-  }
-  Tensor scaled = empty(out[0].shape(), out[0].dtype());
-  apply(kernels::BinaryOp::mul, out[0], value, scaled);
-  operands::copy_elements(scaled, out[0]);
 }
 
 /// Adding a number moves an average, a maximum and a minimum with it; a sum it would reach once a
@@ -104,34 +93,30 @@ void clamp_gradient_backward(const BackwardContext& context, std::span<const Ten
   }
 }
 
-const Op& add_op = register_op({.schema = "add_scalar(x; value: float)",
-                                .infer = infer,
-                                .cpu = cpu<kernels::BinaryOp::add>,
-                                .rule = add_rule,
-                                .backward = add_backward,
-                                .about = "x + value."});
+const operands::PointwiseForms add_forms =
+    operands::register_pointwise({.schema = "add_scalar(x; value: float)",
+                                  .infer = infer,
+                                  .cpu = cpu<kernels::BinaryOp::add>,
+                                  .rule = add_rule,
+                                  .backward = add_backward,
+                                  .about = "x + value."});
 
-const Op& mul_op = register_op({.schema = "mul_scalar(x; value: float)",
-                                .infer = infer,
-                                .cpu = cpu<kernels::BinaryOp::mul>,
-                                .rule = rules::pointwise_linear,
-                                .backward = mul_backward,
-                                .about = "x times value."});
+const operands::PointwiseForms mul_forms =
+    operands::register_pointwise({.schema = "mul_scalar(x; value: float)",
+                                  .infer = infer,
+                                  .cpu = cpu<kernels::BinaryOp::mul>,
+                                  .rule = rules::pointwise_linear,
+                                  .backward = mul_backward,
+                                  .about = "x times value."});
 
-const Op& pow_op = register_op({.schema = "pow_scalar(x; exponent: float)",
-                                .infer = infer,
-                                .cpu = cpu<kernels::BinaryOp::pow>,
-                                .rule = rules::pointwise,
-                                .backward = pow_backward,
-                                .saves_inputs = saves_all,
-                                .about = "x to the power of a number."});
-
-const Op& mul_in_place = register_op({.schema = "mul_scalar_(x; value: float)",
-                                      .infer = infer,
-                                      .cpu = mul_in_place_cpu,
-                                      .rule = rules::pointwise_linear,
-                                      .in_place = true,
-                                      .about = "Multiplies x by value, in its memory."});
+const operands::PointwiseForms pow_forms =
+    operands::register_pointwise({.schema = "pow_scalar(x; exponent: float)",
+                                  .infer = infer,
+                                  .cpu = cpu<kernels::BinaryOp::pow>,
+                                  .rule = rules::pointwise,
+                                  .backward = pow_backward,
+                                  .saves_inputs = saves_all,
+                                  .about = "x to the power of a number."});
 
 const Op& clamp_gradient = register_op({.schema = "clamp_backward(x, grad; min: float, max: float)",
                                         .infer = infer,
@@ -146,7 +131,8 @@ void clamp_backward(const BackwardContext& context, std::span<const Tensor> grad
   out[0] = call_one(clamp_gradient, {context.in[0], grads[0]}, context.attributes);
 }
 
-const Op& clamp_op = register_op({.schema = "clamp(x; min: float, max: float)",
+const operands::PointwiseForms clamp_forms =
+    operands::register_pointwise({.schema = "clamp(x; min: float, max: float)",
                                   .infer = infer,
                                   .cpu = clamp_cpu,
                                   .rule = rules::pointwise,
@@ -162,23 +148,35 @@ Tensor fitting(const Tensor& x, double value) {
 }  // namespace
 
 Tensor add_scalar(const Tensor& x, double value) {
-  return call_one(add_op, {fitting(x, value)}, Attributes().scalar(value));
+  return call_one(add_forms.op, {fitting(x, value)}, Attributes().scalar(value));
 }
 
 Tensor mul_scalar(const Tensor& x, double value) {
-  return call_one(mul_op, {fitting(x, value)}, Attributes().scalar(value));
+  return call_one(mul_forms.op, {fitting(x, value)}, Attributes().scalar(value));
 }
 
 Tensor pow_scalar(const Tensor& x, double exponent) {
-  return call_one(pow_op, {fitting(x, exponent)}, Attributes().scalar(exponent));
-}
-
-Tensor mul_scalar_(const Tensor& x, double value) {
-  return call_one(mul_in_place, {x}, Attributes().scalar(value));
+  return call_one(pow_forms.op, {fitting(x, exponent)}, Attributes().scalar(exponent));
 }
 
 Tensor clamp(const Tensor& x, double low, double high) {
-  return call_one(clamp_op, {x}, Attributes().scalar(low).scalar(high));
+  return call_one(clamp_forms.op, {x}, Attributes().scalar(low).scalar(high));
+}
+
+Tensor add_scalar_(const Tensor& x, double value) {
+  return call_one(add_forms.in_place, {x}, Attributes().scalar(value));
+}
+
+Tensor mul_scalar_(const Tensor& x, double value) {
+  return call_one(mul_forms.in_place, {x}, Attributes().scalar(value));
+}
+
+Tensor pow_scalar_(const Tensor& x, double exponent) {
+  return call_one(pow_forms.in_place, {x}, Attributes().scalar(exponent));
+}
+
+Tensor clamp_(const Tensor& x, double low, double high) {
+  return call_one(clamp_forms.in_place, {x}, Attributes().scalar(low).scalar(high));
 }
 
 }  // namespace tessera::ops

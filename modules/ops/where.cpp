@@ -67,8 +67,8 @@ void where_backward(const BackwardContext& context, std::span<const Tensor> grad
 }
 
 void fill_infer(const Call& call, ResultShapes& out) {
-  check_mask("masked_fill", call.in[1]);
-  operands::check_broadcasts_to("masked_fill", call.in[1].shape(), call.in[0].shape());
+  check_mask(call.op.name, call.in[1]);
+  operands::check_broadcasts_to(call.op.name, call.in[1].shape(), call.in[0].shape());
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
@@ -99,13 +99,14 @@ const Op& where_op = register_op({.schema = "where(condition, a, b)",
                                   .saves_inputs = 0b001,
                                   .about = "a where the condition holds, else b."});
 
-const Op& fill_op = register_op({.schema = "masked_fill(x, mask; value: float)",
-                                 .infer = fill_infer,
-                                 .cpu = fill_cpu,
-                                 .rule = rules::pointwise,
-                                 .backward = fill_backward,
-                                 .saves_inputs = 0b10,
-                                 .about = "value where the mask holds, else x."});
+const operands::PointwiseForms fill_forms =
+    operands::register_pointwise({.schema = "masked_fill(x, mask; value: float)",
+                                  .infer = fill_infer,
+                                  .cpu = fill_cpu,
+                                  .rule = rules::pointwise,
+                                  .backward = fill_backward,
+                                  .saves_inputs = 0b10,
+                                  .about = "value where the mask holds, else x."});
 
 }  // namespace
 
@@ -115,7 +116,11 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
 }
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
-  return call_one(fill_op, {x, mask}, Attributes().scalar(value));
+  return call_one(fill_forms.op, {x, mask}, Attributes().scalar(value));
+}
+
+Tensor masked_fill_(const Tensor& x, const Tensor& mask, double value) {
+  return call_one(fill_forms.in_place, {x, mask}, Attributes().scalar(value));
 }
 
 }  // namespace tessera::ops

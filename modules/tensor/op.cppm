@@ -173,9 +173,12 @@ inline constexpr std::uint64_t saves_all = ~std::uint64_t{0};
 /// One operator: all that the path needs to know of it. A slice in modules/ops declares one and
 /// registers it.
 struct Op {
-  /// "softmax(x; dim: int)": operands (`?` optional, `...` a list) and, after `;`, attributes in
-  /// the order in which they are added: int, bool, dims, dtype, spec (a pointer) are fixed; float,
-  /// free are free.
+  /// "softmax(x; dim: int)": operands and, after `;`, attributes in the order in which they are
+  /// added: int, bool, dims, dtype, spec (a pointer) are fixed; float, free are free. Behind an
+  /// operand's name: `?` it may be absent, `...` a list of tensors (the last operand only), `!` an
+  /// in-place operator writes it besides operand 0 ("adamw_(parameter, gradient, exp_avg!)"): it
+  /// is never converted, as what is written would be lost with the copy, and the operator moves
+  /// its version.
   std::string schema = {};
 
   /// Global or local shapes and types of the results, from the operands' shapes. Checks them: the
@@ -202,6 +205,8 @@ struct Op {
   std::uint64_t saves_outputs = saves_none;
 
   bool in_place = false;  // writes operand 0 and returns it
+  /// Of an operator that is a form of another one (mul_ of mul): what its functions refer to.
+  const Op* form_of = nullptr;
   bool never_replicated = false;
   /// Distributed form for operators that ARE communication (redistribute, functional collectives).
   void (*distributed)(const Call& call, Tensors& out) = nullptr;

@@ -135,24 +135,36 @@ void hear_backward(const std::vector<OperatorSample>& samples, Recorder& recorde
   }
 }
 
-/// "mul_" on the samples of "mul", where the result fits into the first operand.
+/// "mul_" and "mul_out" on the samples of "mul", where the result fits into what is written.
 void write_operands(Recorder& recorder) {
   recorder.source = "written";
   for (const Op* op : all_ops()) {
-    const std::string name = op->name.substr(0, op->name.size() - 1);
-    if (!op->in_place || !recorder.by_op.contains(name)) {
+    if (op->form_of == nullptr || !recorder.by_op.contains(op->form_of->name)) {
       continue;
     }
-    const std::vector<CallSample> samples = recorder.by_op[name];
+    const bool into = op->operands.size() > op->form_of->operands.size();
+    const std::vector<CallSample> samples = recorder.by_op[op->form_of->name];
     for (const CallSample& sample : samples) {
       const Tensors out = call(*sample.op, sample.inputs, sample.attributes);
-      if (sample.op->operands.size() == op->operands.size() && out.size() == 1 &&
-          out[0].shape() == sample.inputs[0].shape() &&
-          out[0].dtype() == sample.inputs[0].dtype()) {
-        recorder.add(*op, sample.inputs, sample.attributes, {});
+      std::vector<Tensor> inputs = sample.inputs;
+      if (into) {
+        inputs.insert(inputs.begin(), ops::cast(numbers(out[0].shape(), 6), out[0].dtype()));
+      }
+      if (out[0].shape() == inputs[0].shape() && out[0].dtype() == inputs[0].dtype()) {
+        recorder.add(*op, std::move(inputs), sample.attributes, {});
       }
     }
   }
+}
+
+bool takes(const Op& op, const Tensor& x) {
+  try {
+    ResultShapes results;
+    op.infer({op, {&x, 1}, {}}, results);
+  } catch (const Error&) {
+    return false;  // bits of floating numbers
+  }
+  return true;
 }
 
 /// Operators of one tensor and nothing else take any.
@@ -162,21 +174,61 @@ void try_any_tensor(Recorder& recorder) {
     if (op->operands.size() == 1 && op->operands[0].type == "tensor" && op->parameters.empty() &&
         op->distributed == nullptr) {
       for (const Dims& shape : {Dims{3, 5}, Dims{2, 3, 4}, Dims{}, Dims{0, 3}}) {
-        recorder.add(*op, {numbers(shape)}, {}, {});
+        if (takes(*op, numbers(shape))) {
+          recorder.add(*op, {numbers(shape)}, {}, {});
+        }
       }
     }
   }
 }
 
+void call_random(RandomStream& stream) {
+  for (const Dims& shape : {Dims{3, 5}, Dims{2, 3, 4}, Dims{6}}) {
+    const Tensor x = numbers(shape);
+    ops::uniform_(x, -1, 2, stream);
+    ops::normal_(x, 0, 1, stream);
+    ops::dropout(numbers(shape), 0.4, stream);
+    ops::bernoulli_(x, 0.4, stream);
+    ops::bernoulli(ops::mul_scalar(numbers(shape), 0.4), stream);
+    ops::randint_(x, -3, 9, stream);
+    ops::randint_(zeros(shape, DType::i64), -3, 9, stream);
+    ops::multinomial(numbers(shape), 5, true, stream);
+    ops::multinomial(numbers(shape), 3, false, stream);
+    ops::randperm_(zeros({shape.product()}, DType::i64), stream);
+  }
+}
+
+/// Lists of tensors of several shapes; one list behind the other are one call's operands.
+void call_lists() {
+  for (const bool two : {false, true}) {
+    const auto list = [&](double shift) {
+      std::vector<Tensor> x{numbers({3, 4}, shift)};
+      if (two) {
+        x.push_back(numbers({5}, shift + 1));
+      }
+      return x;
+    };
+    const std::vector<Tensor> x = list(0);
+    ops::foreach_zero_(list(0));
+    ops::foreach_mul_(x, -0.5);
+    ops::foreach_add_(x, list(1), 0.5);
+    ops::foreach_lerp_(x, list(2), 0.25);
+    ops::foreach_addcmul_(x, list(1), list(2), 0.5);
+    ops::foreach_addcdiv_(x, list(3), list(4), 0.5);
+    ops::foreach_squared_norm(x);
+    ops::chunk_cat(x, 0, 2);
+  }
+  ops::chunk_cat(std::vector{numbers({2, 5, 3}), numbers({2, 2})}, 1, 3);
+}
+
 /// Operators that no sample leads to: their attributes come from the functions that users call.
 void call_the_rest(Recorder& recorder) {
   listen(recorder, "call", [] {
+    RandomStream stream{.seed = 7, .stream = 3, .offset = 8};
+    call_random(stream);
+    call_lists();
     for (const Dims& shape : {Dims{3, 5}, Dims{2, 3, 4}, Dims{6}}) {
-      RandomStream stream{.seed = 7, .stream = 3, .offset = 8};
       const Tensor x = numbers(shape);
-      ops::uniform_(x, -1, 2, stream);
-      ops::normal_(x, 0, 1, stream);
-      ops::dropout(numbers(shape), 0.4, stream);
       ops::fill_(x, 2.5);
       ops::copy_(x, numbers(shape, 2));
       ops::copy_(x, numbers(Dims{shape.back()}, 2));

@@ -284,7 +284,8 @@ def products():
         sample("linear", F.linear, t(*x, dtype=dtype), t(out, x[-1], dtype=dtype), t(out, dtype=dtype) if bias else None)
     for bias, n, k, m, dtype in (((5, 3), 5, 7, 3, F64), ((3,), 5, 7, 3, F64), ((5, 1), 5, 7, 3, F64), ((), 5, 7, 3, F64),
                                  ((3,), 0, 7, 3, F64), ((3,), 5, 7, 3, F32)):
-        sample("addmm", torch.addmm, t(*bias, dtype=dtype), t(n, k, dtype=dtype), t(k, m, dtype=dtype))
+        sample("addmm", torch.addmm, t(*bias, dtype=dtype), t(n, k, dtype=dtype), t(k, m, dtype=dtype), beta=1.0,
+               alpha=1.0)
 
 
 def views():
@@ -472,4 +473,5 @@ def main():
     print(len(entries), "samples of", len(counts), "operators,", len(tensors), "tensors")
 
 
-main()
+if __name__ == "__main__":
+    main()

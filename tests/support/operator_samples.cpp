@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -100,13 +101,31 @@ std::map<std::string, Tensor> read_safetensors(const std::string& path) {
 }
 
 OperatorSamples read_operator_samples(const std::string& folder) {
-  const std::map<std::string, Tensor> tensors = read_safetensors(folder + "/operators.safetensors");
-  const Json entries = Json::parse(read_bytes(folder + "/operators.json"));
+  std::set<std::string> files;  // in the order of their names
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string path = entry.path().string();
+    if (path.ends_with("operators.json")) {
+      files.insert(path.substr(0, path.size() - 5));
+    }
+  }
+  std::map<std::string, Tensor> tensors;
+  Json entries = Json::array();
+  std::map<std::string, int> counts;  // of an operator's samples: files number their own ones
+  for (const std::string& file : files) {
+    for (const auto& [name, tensor] : read_safetensors(file + ".safetensors")) {
+      tensors.emplace(file + name, tensor);
+    }
+    for (Json& entry : Json::parse(read_bytes(file + ".json"))) {
+      entry["file"] = file;
+      const std::string op = entry["op"];
+      entry["sample"] = op + "/" + std::to_string(counts[op]++);
+      entries.push_back(std::move(entry));
+    }
+  }
   std::map<std::string, const Op*> ops;
   for (const Op* op : all_ops()) {
     ops.emplace(op->name, op);
   }
-  const auto tensor = [&](const Json& key) { return key.is_null() ? Tensor() : tensors.at(key); };
   OperatorSamples result;
   std::set<std::string> sampled;
   for (const Json& entry : entries) {
@@ -118,6 +137,10 @@ OperatorSamples read_operator_samples(const std::string& folder) {
       }
       continue;
     }
+    const auto tensor = [&](const Json& key) {
+      return key.is_null() ? Tensor()
+                           : tensors.at(entry["file"].get<std::string>() + key.get<std::string>());
+    };
     OperatorSample sample;
     sample.op = ops[op];
     sample.name = entry["sample"];

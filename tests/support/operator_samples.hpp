@@ -1,4 +1,4 @@
-// Samples of operators with PyTorch's results (tests/reference/data/operators.*), ready to be
+// Samples of operators with PyTorch's results (tests/reference/data/*operators.*), ready to be
 // called: no operator is known here by name, the schema says how operands and attributes are
 // packed. Include it last, behind the imports of tessera.base and
 // tessera.tensor and behind this header's own includes.
@@ -26,8 +26,8 @@ struct OperatorSamples {
   std::vector<std::string> without_sample;    // names of registered operators that have none
 };
 
-/// Reads `folder`/operators.json and operators.safetensors. Errors: an attribute that the sample
-/// lacks, or has but the schema does not know.
+/// Reads all of `folder`/*operators.json and the safetensors files beside them. Errors: an
+/// attribute that the sample lacks, or has but the schema does not know.
 OperatorSamples read_operator_samples(const std::string& folder);
 
 /// The tensors of a safetensors file (float, integer and bool types).

@@ -17,7 +17,7 @@ namespace {
 
 using elementwise::Access;
 
-constexpr int kBinaryOps = static_cast<int>(BinaryOp::pow) + 1;
+constexpr int kBinaryOps = static_cast<int>(BinaryOp::bitwise_xor) + 1;
 constexpr int kCompareOps = static_cast<int>(CompareOp::logical_xor) + 1;
 
 /// Integer power by squaring, modulo the type's range; a negative exponent gives 0 (1 for base 1).
@@ -40,12 +40,49 @@ T integer_power(T base, T exponent) {
 template <class T>
 using Wrapping = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
 
+/// fmod, remainder or floor_divide of integers; of 0 where b is 0.
+template <BinaryOp kOp, class T>
+T integer_quotient(T a, T b) {
+  if (b == 0) return T{0};
+  if constexpr (std::is_signed_v<T>) {
+    if (b == -1) {  // the lowest value has no negative
+      return kOp == BinaryOp::floor_divide
+                 ? static_cast<T>(Wrapping<T>{0} - static_cast<Wrapping<T>>(a))
+                 : T{0};
+    }
+  }
+  const auto rest = static_cast<T>(a % b);
+  const bool down = rest != 0 && (rest < 0) != (b < 0);
+  if constexpr (kOp == BinaryOp::fmod) return rest;
+  if constexpr (kOp == BinaryOp::remainder) return static_cast<T>(down ? rest + b : rest);
+  return static_cast<T>(down ? a / b - 1 : a / b);
+}
+
+/// The same of floats: Python's definition, in which quotient and remainder fit each other.
+template <BinaryOp kOp, class T>
+T floating_quotient(T a, T b) {
+  T rest = std::fmod(a, b);
+  if constexpr (kOp == BinaryOp::fmod) return rest;
+  const bool down = rest != 0 && (rest < 0) != (b < 0);
+  if constexpr (kOp == BinaryOp::remainder) return down ? rest + b : rest;
+  if (b == 0) return a / b;
+  const T quotient = (a - rest) / b - (down ? 1 : 0);
+  if (quotient == 0) return std::copysign(T{0}, a / b);
+  const T floored = std::floor(quotient);
+  return quotient - floored > static_cast<T>(0.5) ? floored + 1 : floored;
+}
+
+template <BinaryOp kOp>
+constexpr bool kIsQuotient =
+    kOp == BinaryOp::fmod || kOp == BinaryOp::remainder || kOp == BinaryOp::floor_divide;
+
 template <BinaryOp kOp, class T>
 [[gnu::always_inline]] inline T apply(T a, T b) {
   using enum BinaryOp;
   if constexpr (std::is_same_v<T, bool>) {
-    if constexpr (kOp == add || kOp == maximum) return a || b;
-    if constexpr (kOp == mul || kOp == minimum) return a && b;
+    if constexpr (kOp == add || kOp == maximum || kOp == bitwise_or) return a || b;
+    if constexpr (kOp == mul || kOp == minimum || kOp == bitwise_and) return a && b;
+    if constexpr (kOp == bitwise_xor) return a != b;
     return false;  // refused before
   } else if constexpr (std::is_floating_point_v<T>) {
     if constexpr (kOp == add) return a + b;
@@ -55,6 +92,9 @@ template <BinaryOp kOp, class T>
     if constexpr (kOp == maximum) return a != a ? a : (a > b ? a : b);  // b where b is NaN
     if constexpr (kOp == minimum) return a != a ? a : (a < b ? a : b);
     if constexpr (kOp == pow) return std::pow(a, b);
+    if constexpr (kOp == atan2) return std::atan2(a, b);
+    if constexpr (kIsQuotient<kOp>) return floating_quotient<kOp>(a, b);
+    return T{};  // bits, refused before
   } else {
     using W = Wrapping<T>;
     if constexpr (kOp == add) return static_cast<T>(static_cast<W>(a) + static_cast<W>(b));
@@ -71,6 +111,11 @@ template <BinaryOp kOp, class T>
     if constexpr (kOp == maximum) return a > b ? a : b;
     if constexpr (kOp == minimum) return a < b ? a : b;
     if constexpr (kOp == pow) return integer_power(a, b);
+    if constexpr (kIsQuotient<kOp>) return integer_quotient<kOp>(a, b);
+    if constexpr (kOp == bitwise_and) return static_cast<T>(a & b);
+    if constexpr (kOp == bitwise_or) return static_cast<T>(a | b);
+    if constexpr (kOp == bitwise_xor) return static_cast<T>(a ^ b);
+    return T{};  // atan2, refused before
   }
 }
 
@@ -97,7 +142,8 @@ void binary_kernel(std::int64_t count, const void* a, const void* b, void* y) {
   const auto* left = static_cast<const T*>(a);
   const auto* right = static_cast<const T*>(b);
   auto* out = static_cast<T*>(y);
-  constexpr bool kScalar = kOp == BinaryOp::pow || (kOp == BinaryOp::div && std::is_integral_v<T>);
+  constexpr bool kScalar = kOp == BinaryOp::pow || kIsQuotient<kOp> || kOp == BinaryOp::atan2 ||
+                           (kOp == BinaryOp::div && std::is_integral_v<T>);
   if constexpr (kScalar) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = apply<kOp, T>(left[i], right[i]);
   } else {
@@ -146,6 +192,10 @@ KernelPointer compare_of(CompareOp op) {
 }
 
 KernelPointer find(BinaryOp op, DType dtype) {
+  if (is_floating(dtype) ? op >= BinaryOp::bitwise_and : op == BinaryOp::atan2) {
+    throw std::invalid_argument(
+        "binary: bitwise operations need bool or integers, atan2 a floating type; cast first");
+  }
   switch (dtype) {
     case DType::f64:
       return binary_of<double>(op);
@@ -156,9 +206,10 @@ KernelPointer find(BinaryOp op, DType dtype) {
     case DType::u8:
       return binary_of<std::uint8_t>(op);
     case DType::boolean:
-      if (op == BinaryOp::sub || op == BinaryOp::div || op == BinaryOp::pow) {
+      if (op == BinaryOp::sub || op == BinaryOp::div ||
+          (op >= BinaryOp::pow && op <= BinaryOp::floor_divide)) {
         throw std::invalid_argument(
-            "binary: bool tensors have no sub, div or pow; cast them first");
+            "binary: bool tensors have no sub, div, pow or remainder; cast them first");
       }
       return binary_of<bool>(op);
     default:

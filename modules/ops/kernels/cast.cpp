@@ -16,34 +16,6 @@ namespace {
 
 constexpr std::int64_t kGrain = 1 << 15;
 
-/// Names an element type.
-template <class T>
-struct Tag {
-  using Type = T;
-};
-
-template <class Body>
-void with_type(DType dtype, Body body) {
-  switch (dtype) {
-    case DType::f32:
-      return body(Tag<float>{});
-    case DType::f64:
-      return body(Tag<double>{});
-    case DType::bf16:
-      return body(Tag<BFloat16>{});
-    case DType::f16:
-      return body(Tag<Half>{});
-    case DType::i64:
-      return body(Tag<std::int64_t>{});
-    case DType::i32:
-      return body(Tag<std::int32_t>{});
-    case DType::u8:
-      return body(Tag<std::uint8_t>{});
-    case DType::boolean:
-      return body(Tag<bool>{});
-  }
-}
-
 /// Towards 0; NaN gives 0, and what is out of range the nearest value of the range.
 template <class To, class From>
 To to_integer(From value) {

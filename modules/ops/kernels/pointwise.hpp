@@ -37,10 +37,40 @@ enum class UnaryOp : std::uint8_t {
   ceil,
   round,
   log1p,
-  expm1
+  expm1,
+  trunc,  // these by the C library, element by element
+  frac,
+  exp2,
+  log2,
+  log10,
+  tan,
+  asin,
+  acos,
+  atan,
+  sinh,
+  cosh,
+  log_sigmoid,
+  mish,
+  hardswish,
+  hardsigmoid
 };
 
-enum class BinaryOp : std::uint8_t { add, sub, mul, div, maximum, minimum, pow };
+enum class BinaryOp : std::uint8_t {
+  add,
+  sub,
+  mul,
+  div,
+  maximum,
+  minimum,
+  pow,
+  fmod,          // all types but bool
+  remainder,     // all types but bool
+  floor_divide,  // all types but bool
+  atan2,         // floating types
+  bitwise_and,   // bool and integers from here
+  bitwise_or,
+  bitwise_xor
+};
 
 /// Their output is bool. The logical ones take bool operands.
 enum class CompareOp : std::uint8_t {
@@ -59,13 +89,14 @@ enum class CompareOp : std::uint8_t {
 /// round is half to even; relu(NaN) is NaN; gelu is the erf form, gelu_tanh the tanh approximation.
 void unary(UnaryOp op, DType dtype, std::int64_t count, const void* x, void* y);
 
-/// dx = op'(x) dy. dx may be x or dy. Floating types. (sign, floor, ceil, round give 0; abs' gives
-/// sign.)
+/// dx = op'(x) dy. dx may be x or dy. Floating types. (sign, floor, ceil, round, trunc give 0; abs'
+/// gives sign.)
 void unary_backward(UnaryOp op, DType dtype, std::int64_t count, const void* x, const void* dy,
                     void* dx);
 
 /// y = a op b, all contiguous and of one type. y may be a or b. Integers: div truncates towards 0
-/// (division by 0 gives 0), pow by squaring. bool: add and maximum are or, mul and minimum and.
+/// (division by 0 gives 0, the remainders too), pow by squaring. fmod has a's sign; remainder has
+/// b's, and a = floor_divide b + remainder. bool: add and maximum are or, mul and minimum and.
 /// maximum and minimum give NaN where an operand is NaN.
 void binary(BinaryOp op, DType dtype, std::int64_t count, const void* a, const void* b, void* y);
 

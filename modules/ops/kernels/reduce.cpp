@@ -19,33 +19,6 @@ constexpr std::int64_t kBlock = 1 << 16;  // elements of a long row that are red
 constexpr std::int64_t kColumns = 256;    // columns that are reduced together
 constexpr int kChains = 16;
 
-template <class T>
-struct Tag {
-  using Type = T;
-};
-
-template <class Body>
-void with_type(DType dtype, Body body) {
-  switch (dtype) {
-    case DType::f32:
-      return body(Tag<float>{});
-    case DType::f64:
-      return body(Tag<double>{});
-    case DType::bf16:
-      return body(Tag<BFloat16>{});
-    case DType::f16:
-      return body(Tag<Half>{});
-    case DType::i64:
-      return body(Tag<std::int64_t>{});
-    case DType::i32:
-      return body(Tag<std::int32_t>{});
-    case DType::u8:
-      return body(Tag<std::uint8_t>{});
-    case DType::boolean:
-      return body(Tag<bool>{});
-  }
-}
-
 template <class Body>
 void with_floating(DType dtype, const char* message, Body body) {
   with_type(dtype, [&](auto tag) {
@@ -56,19 +29,6 @@ void with_floating(DType dtype, const char* message, Body body) {
       body(tag);
     }
   });
-}
-
-template <class T>
-constexpr bool kIsFloating = !std::is_integral_v<T>;
-
-/// An element as something to compare: itself, or a float for 16 bits.
-template <class T>
-[[gnu::always_inline]] inline auto plain(T value) {
-  if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Half>) {
-    return static_cast<float>(value);
-  } else {
-    return value;
-  }
 }
 
 template <class T>

@@ -13,6 +13,7 @@ set(TESSERA_KERNEL_SOURCES
     kernels/elementwise.cpp
     kernels/unary.cpp
     kernels/binary.cpp
+    kernels/functions.cpp
     kernels/cast.cpp
     kernels/copy.cpp
     kernels/reduce.cpp

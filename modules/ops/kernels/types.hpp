@@ -35,4 +35,46 @@ constexpr bool is_floating(DType dtype) { return dtype <= DType::f16; }
 template <class T>
 using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+/// Names an element type.
+template <class T>
+struct Tag {
+  using Type = T;
+};
+
+/// Calls body(Tag<T>{}) for the C++ type of dtype.
+template <class Body>
+void with_type(DType dtype, Body body) {
+  switch (dtype) {
+    case DType::f32:
+      return body(Tag<float>{});
+    case DType::f64:
+      return body(Tag<double>{});
+    case DType::bf16:
+      return body(Tag<BFloat16>{});
+    case DType::f16:
+      return body(Tag<Half>{});
+    case DType::i64:
+      return body(Tag<std::int64_t>{});
+    case DType::i32:
+      return body(Tag<std::int32_t>{});
+    case DType::u8:
+      return body(Tag<std::uint8_t>{});
+    case DType::boolean:
+      return body(Tag<bool>{});
+  }
+}
+
+template <class T>
+inline constexpr bool kIsFloating = !std::is_integral_v<T>;
+
+/// An element as something to compare: itself, or a float for 16 bits.
+template <class T>
+[[gnu::always_inline]] inline auto plain(T value) {
+  if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Half>) {
+    return static_cast<float>(value);
+  } else {
+    return value;
+  }
+}
+
 }  // namespace tessera::kernels

@@ -1,0 +1,368 @@
+// Products with vectors (mv, dot, outer), and einsum, which is made of bmm.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+using rules::strategy;
+
+/// A vector as a matrix of one column, or of one row.
+Tensor column_of(const Tensor& x) {
+  return alias(x, Dims{x.shape()[0], 1}, Dims{x.strides()[0], 1}, x.offset());
+}
+Tensor row_of(const Tensor& x) {
+  return alias(x, Dims{1, x.shape()[0]}, Dims{x.shape()[0], x.strides()[0]}, x.offset());
+}
+
+void check_extents(const Call& call, std::int64_t a, std::int64_t b) {
+  check_one_type(call);
+  if (a != b) {
+    refuse(call, fmt::format("the shapes do not fit ({} x {})", to_string(call.in[0].shape()),
+                             to_string(call.in[1].shape())));
+  }
+}
+
+// mv
+
+void mv_infer(const Call& call, ResultShapes& out) {
+  check_dims(call, 0, 2);
+  check_dims(call, 1, 1);
+  check_extents(call, call.in[0].shape()[1], call.in[1].shape()[0]);
+  out.push_back({Dims{call.in[0].shape()[0]}, call.in[0].dtype()});
+}
+
+void mv_cpu(const Call& call, std::span<Tensor> out) {
+  multiply(call, call.in[0], column_of(call.in[1]), column_of(out[0]), false);
+}
+
+void mv_rule(const RuleContext& context, Strategies& strategies) {
+  strategies.push_back(strategy({Shard(0), Replicate()}, {Shard(0)}));
+  strategies.push_back(strategy({Shard(1), Shard(0)}, {Partial()}));
+  pass_partial(context, strategies, 0b01);
+  pass_partial(context, strategies, 0b10);
+}
+
+void mv_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                 std::span<Tensor> out) {
+  if (context.needs(0)) {
+    out[0] = outer(grads[0], context.in[1]);
+  }
+  if (context.needs(1)) {
+    out[1] = mv(transpose(context.in[0], 0, 1), grads[0]);
+  }
+}
+
+const Op& mv_op = register_op({.schema = "mv(a, x)",
+                               .infer = mv_infer,
+                               .cpu = mv_cpu,
+                               .rule = mv_rule,
+                               .backward = mv_backward,
+                               .saves_inputs = saves_all,
+                               .about = "A matrix times a vector."});
+
+// dot
+
+void dot_infer(const Call& call, ResultShapes& out) {
+  check_dims(call, 0, 1);
+  check_dims(call, 1, 1);
+  check_extents(call, call.in[0].shape()[0], call.in[1].shape()[0]);
+  out.push_back({Dims{}, call.in[0].dtype()});
+}
+
+void dot_cpu(const Call& call, std::span<Tensor> out) {
+  multiply(call, row_of(call.in[0]), column_of(call.in[1]), reshaped_operand(out[0], Dims{1, 1}),
+           false);
+}
+
+void dot_rule(const RuleContext& context, Strategies& strategies) {
+  strategies.push_back(strategy({Shard(0), Shard(0)}, {Partial()}));
+  pass_partial(context, strategies, 0b01);
+  pass_partial(context, strategies, 0b10);
+}
+
+void dot_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                  std::span<Tensor> out) {
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+    if (context.needs(i)) {
+      out[i] = mul(context.in[1 - i], grads[0]);
+    }
+  }
+}
+
+const Op& dot_op = register_op({.schema = "dot(a, b)",
+                                .infer = dot_infer,
+                                .cpu = dot_cpu,
+                                .rule = dot_rule,
+                                .backward = dot_backward,
+                                .saves_inputs = saves_all,
+                                .about = "The sum of the products of two vectors' elements."});
+
+// outer
+
+void outer_infer(const Call& call, ResultShapes& out) {
+  check_dims(call, 0, 1);
+  check_dims(call, 1, 1);
+  check_one_type(call);
+  out.push_back({Dims{call.in[0].shape()[0], call.in[1].shape()[0]}, call.in[0].dtype()});
+}
+
+void outer_cpu(const Call& call, std::span<Tensor> out) {
+  multiply(call, column_of(call.in[0]), row_of(call.in[1]), out[0], false);
+}
+
+void outer_rule(const RuleContext& context, Strategies& strategies) {
+  strategies.push_back(strategy({Shard(0), Replicate()}, {Shard(0)}));
+  strategies.push_back(strategy({Replicate(), Shard(0)}, {Shard(1)}));
+  pass_partial(context, strategies, 0b01);
+  pass_partial(context, strategies, 0b10);
+}
+
+void outer_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                    std::span<Tensor> out) {
+  if (context.needs(0)) {
+    out[0] = mv(grads[0], context.in[1]);
+  }
+  if (context.needs(1)) {
+    out[1] = mv(transpose(grads[0], 0, 1), context.in[0]);
+  }
+}
+
+const Op& outer_op = register_op({.schema = "outer(a, b)",
+                                  .infer = outer_infer,
+                                  .cpu = outer_cpu,
+                                  .rule = outer_rule,
+                                  .backward = outer_backward,
+                                  .saves_inputs = saves_all,
+                                  .about = "Each element of a vector times each of another."});
+
+// einsum
+
+/// A tensor with a letter for each dim. Dims that "..." stands for have the letters 1, 2, ... ,
+/// counted from their last one.
+struct Term {
+  std::string letters;
+  Tensor x;
+
+  int dim_of(char letter) const { return static_cast<int>(letters.find(letter)); }
+  bool has(char letter) const { return letters.find(letter) != std::string::npos; }
+};
+
+[[noreturn]] void refuse_equation(std::string_view equation, const std::string& what) {
+  fail(fmt::format("einsum: \"{}\": {}", equation, what));
+}
+
+/// "b...i" for a tensor of `dims` dims: "..." becomes the letters of as many dims as are left.
+std::string with_dots(std::string_view equation, std::string_view text, int dots) {
+  const std::size_t at = text.find("...");
+  std::string letters(text.substr(0, at));
+  if (at != std::string_view::npos) {
+    for (int i = dots; i > 0; --i) {
+      letters.push_back(static_cast<char>(i));
+    }
+    letters += text.substr(at + 3);
+  }
+  for (std::size_t i = 0; i < letters.size(); ++i) {
+    const char c = letters[i];
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c > 0 && c <= 8);
+    if (!letter) {
+      refuse_equation(equation, "expected letters, commas, \"...\" and \"->\"");
+    }
+    if (letters.find(c, i + 1) != std::string::npos) {
+      refuse_equation(equation, fmt::format("letter {} stands twice in one term; select() the "
+                                            "diagonal's elements first",
+                                            c));
+    }
+  }
+  return letters;
+}
+
+/// The dims of x in the order of `letters`, all of which it has.
+Tensor ordered(const Term& term, std::string_view letters) {
+  Dims order;
+  bool moved = false;
+  for (const char letter : letters) {
+    moved = moved || term.dim_of(letter) != order.size();
+    order.push_back(term.dim_of(letter));
+  }
+  return moved ? permute(term.x, order) : term.x;
+}
+
+/// Sums over the letters that nobody needs any more.
+void sum_unneeded(Term& term, std::string_view needed) {
+  Dims dims;
+  std::string kept;
+  for (const char letter : term.letters) {
+    if (needed.find(letter) == std::string_view::npos) {
+      dims.push_back(term.dim_of(letter));
+    } else {
+      kept.push_back(letter);
+    }
+  }
+  if (!dims.empty()) {
+    term = {std::move(kept), sum(term.x, dims)};
+  }
+}
+
+/// Repeats extents of 1 where the other one has more.
+void match_extents(std::string_view equation, const Term& from, Term& to) {
+  Dims shape = to.x.shape();
+  for (const char letter : to.letters) {
+    if (!from.has(letter)) {
+      continue;
+    }
+    const int dim = to.dim_of(letter);
+    const std::int64_t wanted = from.x.shape()[from.dim_of(letter)];
+    if (shape[dim] == 1) {
+      shape[dim] = wanted;
+    } else if (wanted != 1 && wanted != shape[dim]) {
+      refuse_equation(
+          equation,
+          fmt::format("a letter stands for {} and for {} elements (shapes {} and {})", wanted,
+                      shape[dim], to_string(from.x.shape()), to_string(to.x.shape())));
+    }
+  }
+  if (!(shape == to.x.shape())) {
+    to.x = expand(to.x, shape);
+  }
+}
+
+std::int64_t extent_of(const Term& term, std::string_view letters) {
+  std::int64_t product = 1;
+  for (const char letter : letters) {
+    product *= term.x.shape()[term.dim_of(letter)];
+  }
+  return product;
+}
+
+/// The product of two terms, summed over the letters that both have and nobody needs.
+Term contract(std::string_view equation, Term a, Term b, std::string_view needed) {
+  sum_unneeded(a, std::string(needed) + b.letters);
+  sum_unneeded(b, std::string(needed) + a.letters);
+  match_extents(equation, b, a);
+  match_extents(equation, a, b);
+  std::string batch;
+  std::string left;
+  std::string right;
+  std::string summed;
+  for (const char letter : a.letters) {
+    const bool kept = needed.find(letter) != std::string_view::npos;
+    (!b.has(letter) ? left : (kept ? batch : summed)).push_back(letter);
+  }
+  for (const char letter : b.letters) {
+    if (!a.has(letter)) {
+      right.push_back(letter);
+    }
+  }
+  Term result{batch + left + right, {}};
+  Dims shape;
+  for (const char letter : result.letters) {
+    const Term& owner = a.has(letter) ? a : b;
+    shape.push_back(owner.x.shape()[owner.dim_of(letter)]);
+  }
+  const std::int64_t count = extent_of(a, batch);
+  const std::int64_t rows = extent_of(a, left);
+  const std::int64_t columns = extent_of(b, right);
+  const std::int64_t inner = extent_of(a, summed);
+  const Tensor x = reshape(ordered(a, batch + left + summed), Dims{count, rows, inner});
+  const Tensor y = reshape(ordered(b, batch + summed + right), Dims{count, inner, columns});
+  result.x = reshape(bmm(x, y), shape);
+  return result;
+}
+
+std::vector<std::string_view> terms_of(std::string_view text) {
+  std::vector<std::string_view> terms;
+  for (std::size_t comma = 0; comma != std::string_view::npos;) {
+    comma = text.find(',');
+    terms.push_back(text.substr(0, comma));
+    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+  }
+  return terms;
+}
+
+/// The dots first, then the letters that occur once, in the alphabet's order.
+std::string letters_of_result(const std::vector<Term>& terms, int dots) {
+  std::string all;
+  for (const Term& term : terms) {
+    all += term.letters;
+  }
+  std::sort(all.begin(), all.end());
+  std::string result;
+  for (int i = dots; i > 0; --i) {
+    result.push_back(static_cast<char>(i));
+  }
+  for (const char letter : all) {
+    if (letter > 8 && std::count(all.begin(), all.end(), letter) == 1) {
+      result.push_back(letter);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+Tensor mv(const Tensor& a, const Tensor& x) { return call_one(mv_op, {a, x}); }
+Tensor dot(const Tensor& a, const Tensor& b) { return call_one(dot_op, {a, b}); }
+Tensor outer(const Tensor& a, const Tensor& b) { return call_one(outer_op, {a, b}); }
+
+Tensor einsum(std::string_view written, std::initializer_list<Tensor> operands) {
+  std::string equation(written);
+  std::erase(equation, ' ');
+  const std::size_t arrow = equation.find("->");
+  const std::string_view text = equation;
+  const std::vector<std::string_view> inputs = terms_of(text.substr(0, arrow));
+  if (inputs.size() != operands.size()) {
+    refuse_equation(written,
+                    fmt::format("{} terms for {} operands", inputs.size(), operands.size()));
+  }
+  std::vector<Term> terms;
+  int most_dots = 0;
+  for (const Tensor& x : operands) {
+    const std::string_view input = inputs[terms.size()];
+    const bool dotted = input.find("...") != std::string_view::npos;
+    const int dots = dotted ? x.dims() - static_cast<int>(input.size()) + 3 : 0;
+    const std::string letters = with_dots(written, input, dots);
+    if (static_cast<int>(letters.size()) != x.dims()) {
+      refuse_equation(written, fmt::format("\"{}\" does not fit an operand of shape {}", input,
+                                           to_string(x.shape())));
+    }
+    most_dots = std::max(most_dots, dots);
+    terms.push_back({letters, x});
+  }
+  const std::string result = arrow == std::string::npos
+                                 ? letters_of_result(terms, most_dots)
+                                 : with_dots(written, text.substr(arrow + 2), most_dots);
+  Term product = terms[0];
+  for (std::size_t i = 1; i < terms.size(); ++i) {
+    std::string needed = result;
+    for (std::size_t k = i + 1; k < terms.size(); ++k) {
+      needed += terms[k].letters;
+    }
+    product = contract(written, product, terms[i], needed);
+  }
+  sum_unneeded(product, result);
+  for (const char letter : result) {
+    if (!product.has(letter)) {
+      refuse_equation(written, fmt::format("the result's letter {} stands in no term", letter));
+    }
+  }
+  return ordered(product, result);
+}
+
+}  // namespace tessera::ops
