@@ -42,6 +42,8 @@ class Node {
   std::size_t results;
   /// Later steps have higher numbers; the engine runs the highest first.
   std::uint64_t sequence;
+  /// The module in whose forward the step was recorded; null outside of any.
+  const std::string* module = current_module();
   /// Hooks on the gradient of result i, in the order in which they were added.
   std::vector<std::pair<int, GradientHook>> hooks;
 };

@@ -2,7 +2,13 @@ module;
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <functional>
+#include <mutex>
+#include <set>
 #include <span>
+#include <string>
+#include <string_view>
+#include <typeinfo>
 #include <utility>
 module tessera.tensor;
 
@@ -19,6 +25,7 @@ PathSlot distribution_slot = nullptr;
 struct PathState {
   Listener* above = nullptr;
   Listener* below = nullptr;
+  const std::string* module = nullptr;
   bool grad = true;
 };
 thread_local constinit PathState path;
@@ -42,6 +49,33 @@ void set_distribution_slot(PathSlot slot) { distribution_slot = slot; }
 
 Listener* set_listener(ListenAt where, Listener* listener) {
   return std::exchange(where == ListenAt::above_distribution ? path.above : path.below, listener);
+}
+
+const std::string* interned_name(std::string_view name) {
+  static std::mutex mutex;
+  static std::set<std::string, std::less<>> names;
+  const std::lock_guard lock(mutex);
+  const auto found = names.find(name);
+  return &*(found != names.end() ? found : names.emplace(name).first);
+}
+
+const std::string* current_module() { return path.module; }
+ModuleScope::ModuleScope(const std::string* name) : before_(std::exchange(path.module, name)) {}
+ModuleScope::~ModuleScope() { path.module = before_; }
+
+ModuleError::ModuleError(const Error& error, const std::string& module, bool backward)
+    : Error(fmt::format(
+                "{}{}: {}",
+                module.empty() ? std::string("the model") : fmt::format("module '{}'", module),
+                backward ? ", backward" : "", error.what()),
+            error.kind()),
+      module_(interned_name(module)) {}
+
+void rethrow_in_module(const Error& error, const std::string* module, bool backward) {
+  if (module == nullptr || typeid(error) != typeid(Error)) {
+    throw;
+  }
+  throw ModuleError(error, *module, backward);
 }
 
 bool grad_enabled() { return path.grad; }

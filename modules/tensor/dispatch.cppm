@@ -2,6 +2,8 @@ module;
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <string>
+#include <string_view>
 export module tessera.tensor:dispatch;
 
 import tessera.base;
@@ -46,6 +48,38 @@ class Listener {
 };
 /// Installs `listener` for the calling thread and returns the one before.
 Listener* set_listener(ListenAt where, Listener* listener);
+
+/// The qualified name of the module whose forward runs on this thread, or in whose forward the step
+/// was recorded whose backward runs; null outside of any. For errors and reports.
+const std::string* current_module();
+/// The one string of this content that is kept until the process ends.
+const std::string* interned_name(std::string_view name);
+/// Within the scope a module runs; `name` is interned, or null.
+class ModuleScope {
+ public:
+  explicit ModuleScope(const std::string* name);
+  ~ModuleScope();
+  ModuleScope(const ModuleScope&) = delete;
+  ModuleScope& operator=(const ModuleScope&) = delete;
+
+ private:
+  const std::string* before_;
+};
+
+/// An error and the innermost module in whose forward or backward it was raised:
+/// "module 'model.norm': TEXT", "module 'model.norm', backward: TEXT".
+class ModuleError : public Error {
+ public:
+  ModuleError(const Error& error, const std::string& module, bool backward);
+  /// Its qualified name; empty for the root.
+  const std::string& module() const noexcept { return *module_; }
+
+ private:
+  const std::string* module_;
+};
+/// To be called in a catch block: throws `error` on as a ModuleError. As it is where it names a
+/// module already, is of another class of its own, or `module` is null.
+[[noreturn]] void rethrow_in_module(const Error& error, const std::string* module, bool backward);
 
 /// Whether operators record for backward (per thread; true at the start).
 bool grad_enabled();
