@@ -108,7 +108,13 @@ class Pass {
       }
       Task task = std::move(at->second);
       tasks_.erase(at);
-      execute(task, found);
+      const Node& node = *task.node;
+      const ModuleScope scope(node.module);
+      try {
+        execute(task, found);
+      } catch (const Error& error) {
+        rethrow_in_module(error, node.module, true);
+      }
     }
   }
 
@@ -153,7 +159,6 @@ class Pass {
 
   void execute(Task& task, std::vector<Tensor>* found) {
     Node& node = *task.node;
-    const RunningModule running(node.module);
     for (const auto& [result, hook] : node.hooks) {
       Tensor& gradient = task.grads[static_cast<std::size_t>(result)];
       if (gradient) {
@@ -162,19 +167,14 @@ class Pass {
         }
       }
     }
-    bool leaf_wanted = false;
     if (found != nullptr) {
       for (const Wanted& w : wanted_) {
         if (w.node == &node) {
           (*found)[w.slot] = task.grads[static_cast<std::size_t>(w.result)];
-          leaf_wanted = true;
         }
       }
-      if (node.next.empty() && !leaf_wanted) {
-        return;  // gradients() leaves the other leaves alone
-      }
       if (node.next.empty()) {
-        return;
+        return;  // gradients() touches no leaf's grad()
       }
     }
     InlineVector<Tensor, 4> out(node.next.size());

@@ -86,8 +86,7 @@ GradState& state_of(const Tensor& x) {
 
 }  // namespace
 
-Node::Node(std::size_t results_count)
-    : results(results_count), module(running_module()), sequence(next_sequence()) {}
+Node::Node(std::size_t results_count) : results(results_count), sequence(next_sequence()) {}
 
 Node::~Node() {
   // A long chain of steps would recurse as deep as it is long: take it apart in a loop.

@@ -40,10 +40,10 @@ class Node {
 
   InlineVector<Edge, 3> next;
   std::size_t results;
-  /// The module that ran when the step was recorded; null outside of all modules.
-  const std::string* module;
   /// Later steps have higher numbers; the engine runs the highest first.
   std::uint64_t sequence;
+  /// The module in whose forward the step was recorded; null outside of any.
+  const std::string* module = current_module();
   /// Hooks on the gradient of result i, in the order in which they were added.
   std::vector<std::pair<int, GradientHook>> hooks;
 };

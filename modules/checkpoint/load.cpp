@@ -38,13 +38,17 @@ LocalPart own_part(const Tensor& x) {
 }
 
 /// What keeps a stored tensor from filling this one; "" when nothing does.
-std::string misfit(const TensorInfo& stored, const Tensor& x, const LoadOptions& options) {
+std::string misfit(const TensorInfo& stored, const Tensor& x, const LoadOptions& options,
+                   bool will_fill) {
   if (!(stored.shape == x.shape())) {
     return fmt::format("shape (expected {}, got {})", to_string(x.shape()),
                        to_string(stored.shape));
   }
   if (stored.dtype != x.dtype() && !(options.cast && can_cast(stored.dtype, x.dtype()))) {
     return fmt::format("type (expected {}, got {})", name_of(x.dtype()), name_of(stored.dtype));
+  }
+  if (!will_fill) {
+    return "";
   }
   if (x.is_meta()) {
     return "no memory (it is on the meta device; materialise the model first)";
@@ -68,8 +72,8 @@ bool is_ignored(const std::string& name, const LoadOptions& options) {
 class Comparison {
  public:
   Comparison(const TensorSource& from, const StateDict& into, const LoadOptions& options,
-             bool with_scalars)
-      : from_(from), into_(into), options_(options) {
+             bool with_scalars, bool will_fill)
+      : from_(from), into_(into), options_(options), will_fill_(will_fill) {
     compare_tensors();
     if (with_scalars) {
       compare_scalars();
@@ -117,7 +121,7 @@ class Comparison {
         }
         continue;
       }
-      const std::string problem = misfit(stored->second, tensor, options_);
+      const std::string problem = misfit(stored->second, tensor, options_, will_fill_);
       if (!problem.empty()) {
         misfits_.push_back(fmt::format("'{}': {}", name, problem));
       }
@@ -147,13 +151,14 @@ class Comparison {
   const TensorSource& from_;
   const StateDict& into_;
   const LoadOptions& options_;
+  bool will_fill_;
   LoadReport report_;
   std::vector<std::string> misfits_;
 };
 
 LoadReport load_into(const TensorSource& from, StateDict& into, const LoadOptions& options,
                      bool with_scalars) {
-  LoadReport report = Comparison(from, into, options, with_scalars).finish();
+  LoadReport report = Comparison(from, into, options, with_scalars, true).finish();
   for (const auto& [name, tensor] : into.tensors) {
     if (from.contains(options.prefix + name)) {
       from.read(options.prefix + name, own_part(tensor), detached(local_of(tensor)));
@@ -168,7 +173,20 @@ LoadReport load_into(const TensorSource& from, StateDict& into, const LoadOption
   return report;
 }
 
+void check(const TensorSource& from, const StateDict& state, const LoadOptions& options) {
+  Comparison(from, state, options, false, false).finish();
+}
+
 }  // namespace
+
+void check_weights(const SafetensorsFolder& from, const StateDict& state,
+                   const LoadOptions& options) {
+  check(from, state, options);
+}
+
+void check_state(const TensorSource& from, const StateDict& state, const LoadOptions& options) {
+  check(from, state, options);
+}
 
 LoadReport load_state(const TensorSource& from, StateDict& into, const LoadOptions& options) {
   return load_into(from, into, options, true);

@@ -40,4 +40,14 @@ LoadReport load_weights(const SafetensorsFolder& from, StateDict& into,
                                                       .prefix = "",
                                                       .ignore = {"**.rotary_emb.inv_freq"}});
 
+/// Only the comparison of load_weights, from headers alone: the state's tensors may be on the meta
+/// device. Before a run starts. Error (input): what load_weights would refuse.
+void check_weights(const SafetensorsFolder& from, const StateDict& state,
+                   const LoadOptions& options = {.strict = true,
+                                                 .cast = true,
+                                                 .prefix = "",
+                                                 .ignore = {"**.rotary_emb.inv_freq"}});
+/// The same for the tensors that load_state fills; scalars are not compared.
+void check_state(const TensorSource& from, const StateDict& state, const LoadOptions& options = {});
+
 }  // namespace tessera

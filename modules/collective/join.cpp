@@ -26,6 +26,7 @@ import :control;
 import :launch;
 import :region;
 import :runner;
+import :state;
 import :world;
 
 namespace tessera::collective {
@@ -207,7 +208,7 @@ int join_launch(const LaunchOptions& options, const RankFunction& run) {
                     "LOCAL_WORLD_SIZE {}); start the job on one node",
                     size, *local));
   }
-  const double timeout = options.timeout_seconds > 0 ? options.timeout_seconds : 60;
+  const double timeout = options.timeout_seconds > 0 ? options.timeout_seconds : default_timeout();
   const std::string name = meeting_name();
   const auto region = rank == 0 ? create_meeting(name, size, arena_bytes(options), timeout)
                                 : join_meeting(name, size, timeout);

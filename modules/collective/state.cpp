@@ -47,6 +47,8 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+}  // namespace
+
 double default_timeout() {
   if (const auto text = environment_variable("TESSERA_TIMEOUT")) {
     char* end = nullptr;
@@ -59,8 +61,6 @@ double default_timeout() {
   }
   return 300;
 }
-
-}  // namespace
 
 WorldState::WorldState(std::shared_ptr<Region> shared_region, int own_rank, int world_size,
                        Transport kind)

@@ -32,6 +32,9 @@ struct WaitReason {
   Engine* idle = nullptr;  ///< self, when none of its collectives is in the middle of a step
 };
 
+/// How long a wait may last, in seconds: TESSERA_TIMEOUT, else 300. Error (input): it is no time.
+double default_timeout();
+
 /// What a World is made of. Buffers share it, so it lives as long as the last of them.
 class WorldState : public std::enable_shared_from_this<WorldState> {
  public:

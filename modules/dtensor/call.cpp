@@ -1,6 +1,8 @@
 // The distributed path of every operator: look the propagation up, convert what needs it, call
 // locally, wrap.
 module;
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <span>
 #include <unordered_map>
@@ -9,7 +11,11 @@ module;
 module tessera.dtensor;
 
 import tessera.base;
+import tessera.mesh;
+import tessera.placement;
 import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
 
 namespace tessera {
 namespace {
@@ -119,6 +125,52 @@ std::uint64_t key_of(const Op& op, std::span<const Tensor> in,
   return hash ^ (hash >> 29);
 }
 
+/// How many numbers a declared reduction may have on this rank.
+std::int64_t declared_count(const InnerReduction& reduction, const Propagation& p) {
+  Dims shape = local_shape(*p.out[static_cast<std::size_t>(reduction.like)]);
+  if (reduction.without_dim >= 0) {
+    shape[reduction.without_dim] = 1;
+  }
+  return shape.product() * reduction.times;
+}
+
+/// The local call of a strategy that declares reductions: exactly those are carried out.
+Tensors run_composed(const Op& op, std::span<const Tensor> locals, const Attributes& attributes,
+                     const Propagation& p) {
+  const DeviceMesh& mesh = p.out[0]->layout.mesh();
+  std::size_t next = 0;
+  const InnerReduce reduce = [&](const Tensor& x, ReduceOp how) {
+    if (next == p.reductions.size() || p.reductions[next].op != how ||
+        declared_count(p.reductions[next], p) != x.numel()) {
+      fail(
+          fmt::format("{}: its placement rule is wrong: reduction {} ({} of {} numbers) is not the "
+                      "one that its strategy declares",
+                      op.name, next, name_of(how), x.numel()));
+    }
+    ++next;
+    Tensor whole = x;
+    for (const int axis : p.reduced_axes) {
+      const std::int64_t ranks = mesh.axis_size(axis);
+      if (ranks == 1) {
+        continue;
+      }
+      if (!x.is_meta()) {
+        whole = ops::all_reduce(whole, how, communicator(mesh, axis));
+      }
+      if (communication_reported()) {
+        const auto bytes = x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
+        record_communication(
+            {"all_reduce", mesh.axis_name(axis), 2 * (ranks - 1) * bytes / ranks, op.name, false});
+      }
+    }
+    return whole;
+  };
+  const NoGrad no_grad;
+  Tensors out;
+  op.composed({op, locals, attributes}, reduce, out);
+  return out;
+}
+
 Tensors run(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
             const Propagation& p) {
   InlineVector<Tensor, 4> locals;
@@ -133,12 +185,16 @@ Tensors run(const Op& op, std::span<const Tensor> in, const Attributes& attribut
     }
   }
   Tensors out;
+  const auto call_local = [&](const Attributes& local) {
+    return p.reductions.empty() ? call_kernel(op, locals, local)
+                                : run_composed(op, locals, local, p);
+  };
   if (p.localized) {
     Attributes local = p.local;
     local.take_free(attributes);
-    out = call_kernel(op, locals, local);
+    out = call_local(local);
   } else {
-    out = call_kernel(op, locals, attributes);
+    out = call_local(attributes);
   }
   if (op.in_place) {
     out[0] = in[0];

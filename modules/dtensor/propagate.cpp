@@ -148,6 +148,9 @@ struct Search {
           cost = std::numeric_limits<double>::infinity();
         }
       }
+      if (!s.reductions.empty()) {
+        cost += 1e6;  // above every local pass that would avoid it, below every conversion
+      }
       if (cost < least) {
         least = cost;
         best = &s;
@@ -227,8 +230,13 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
       in.size(), std::vector<Placement>(static_cast<std::size_t>(axes)));
   std::vector<std::vector<Placement>> out(search.results.size(),
                                           std::vector<Placement>(static_cast<std::size_t>(axes)));
+  Propagation p;
   for (int axis = 0; axis < axes; ++axis) {
     const Strategy s = search.best_for(axis);
+    if (!s.reductions.empty()) {
+      p.reductions = s.reductions;  // an operator declares the same for every axis
+      p.reduced_axes.push_back(axis);
+    }
     for (std::size_t i = 0; i < in.size(); ++i) {
       wanted[i][static_cast<std::size_t>(axis)] = s.in[i];
     }
@@ -241,7 +249,6 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
     search.refuse_all();
   }
 
-  Propagation p;
   p.op = &op;
   for (const std::int64_t value : attributes.fixed()) {
     p.fixed.push_back(value);

@@ -17,11 +17,13 @@ struct Propagation {
   InlineVector<std::int64_t, 8> fixed;  // the key's: fixed attributes
   InlineVector<const Spec*, 4>
       wanted;  // what each operand must become; equal to `in` where nothing is to do
-  InlineVector<const Spec*, 2> out;  // of the results
-  Attributes local;                  // fixed attributes of the local call
-  bool localized = false;            // `local` differs from the call's
-  bool converts = false;             // some operand must be converted
-  bool communicates = false;         // and that takes communication
+  InlineVector<const Spec*, 2> out;            // of the results
+  Attributes local;                            // fixed attributes of the local call
+  bool localized = false;                      // `local` differs from the call's
+  bool converts = false;                       // some operand must be converted
+  bool communicates = false;                   // and that takes communication
+  InlineVector<InnerReduction, 2> reductions;  // of the local call, if its strategy declares any
+  InlineVector<int, 2> reduced_axes;           // over these mesh axes
 };
 
 /// Layouts of the results and what must happen to the operands. Conversions without communication

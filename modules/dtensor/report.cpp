@@ -104,7 +104,7 @@ void record_communication(Communication entry) {
   if (!communication_reported()) {
     return;
   }
-  if (const std::string* const module = running_module()) {
+  if (const std::string* const module = current_module()) {
     entry.module = *module;
   }
   entry.backward = in_backward();

@@ -1,7 +1,9 @@
 module;
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 module tessera.nn;
 
 import tessera.base;
@@ -26,6 +28,7 @@ Linear::Linear(std::int64_t in, std::int64_t out, bool bias, double deviation, D
 }
 
 std::string_view Linear::kind() const { return "Linear"; }
+std::vector<std::string> Linear::input_names() const { return {"input"}; }
 
 Tensors Linear::forward(const Tensors& inputs) {
   const bool bias = parameters().size() > 1;
@@ -38,6 +41,7 @@ Embedding::Embedding(std::int64_t count, std::int64_t dim, double deviation, DTy
 }
 
 std::string_view Embedding::kind() const { return "Embedding"; }
+std::vector<std::string> Embedding::input_names() const { return {"input"}; }
 
 Tensors Embedding::forward(const Tensors& inputs) {
   return {ops::embedding(parameters()[0].second->use(), inputs[0])};
@@ -49,6 +53,7 @@ RMSNorm::RMSNorm(std::int64_t dim, double eps, DType dtype) : eps_(eps) {
 }
 
 std::string_view RMSNorm::kind() const { return "RMSNorm"; }
+std::vector<std::string> RMSNorm::input_names() const { return {"hidden_states"}; }
 
 Tensors RMSNorm::forward(const Tensors& inputs) {
   return {ops::rms_norm(inputs[0], parameters()[0].second->use(), eps_)};
@@ -57,12 +62,22 @@ Tensors RMSNorm::forward(const Tensors& inputs) {
 Dropout::Dropout(double p) : p_(p) {}
 
 std::string_view Dropout::kind() const { return "Dropout"; }
+std::vector<std::string> Dropout::input_names() const { return {"input"}; }
 
 Tensors Dropout::forward(const Tensors& inputs) {
   if (!is_training() || p_ == 0) {
     return inputs;
   }
   return {ops::dropout(inputs[0], p_, random_stream("dropout"))};
+}
+
+CrossEntropyLoss::CrossEntropyLoss(std::int64_t ignore_index) : ignore_index_(ignore_index) {}
+
+std::string_view CrossEntropyLoss::kind() const { return "CrossEntropyLoss"; }
+std::vector<std::string> CrossEntropyLoss::input_names() const { return {"input", "target"}; }
+
+Tensors CrossEntropyLoss::forward(const Tensors& inputs) {
+  return {ops::cross_entropy(inputs[0], inputs[1], ignore_index_, loss_parallel_)};
 }
 
 }  // namespace tessera::nn

@@ -1,7 +1,9 @@
 module;
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 export module tessera.nn:layers;
 
 import tessera.base;
@@ -16,6 +18,7 @@ class Linear : public Module {
   Linear(std::int64_t in, std::int64_t out, bool bias, double deviation, DType dtype = DType::f32);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
 };
 
 /// Rows of weight [count, dim] by integer indices of any shape.
@@ -24,6 +27,7 @@ class Embedding : public Module {
   Embedding(std::int64_t count, std::int64_t dim, double deviation, DType dtype = DType::f32);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
 };
 
 /// x / rms(x) * weight over the last dim.
@@ -32,6 +36,7 @@ class RMSNorm : public Module {
   RMSNorm(std::int64_t dim, double eps, DType dtype = DType::f32);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
 
  private:
   double eps_;
@@ -44,9 +49,28 @@ class Dropout : public Module {
   explicit Dropout(double p);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
 
  private:
   double p_;
+};
+
+/// The SUM over all tokens of -log softmax(input)[target]: input (logits) [..., vocab], target
+/// [...] (i64), one output, a scalar. Tokens whose target is ignore_index count nothing.
+class CrossEntropyLoss : public Module {
+ public:
+  explicit CrossEntropyLoss(std::int64_t ignore_index = -100);
+  std::string_view kind() const override;
+  Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
+
+  /// Whether the vocabulary may be sharded: ranks then reduce a few numbers a token among them, and
+  /// the logits stay where they are (see ops::cross_entropy).
+  void set_loss_parallel(bool enabled) { loss_parallel_ = enabled; }
+
+ private:
+  std::int64_t ignore_index_;
+  bool loss_parallel_ = false;
 };
 
 }  // namespace tessera::nn

@@ -55,6 +55,7 @@ LlamaAttention::LlamaAttention(const LlamaShape& shape, int layer, KeyValueCache
 }
 
 std::string_view LlamaAttention::kind() const { return "LlamaAttention"; }
+std::vector<std::string> LlamaAttention::input_names() const { return {"hidden_states"}; }
 
 Tensors LlamaAttention::forward(const Tensors& inputs) {
   const Tensor& x = inputs[0];
@@ -107,6 +108,7 @@ LlamaMLP::LlamaMLP(const LlamaShape& shape) {
 }
 
 std::string_view LlamaMLP::kind() const { return "LlamaMLP"; }
+std::vector<std::string> LlamaMLP::input_names() const { return {"hidden_states"}; }
 
 Tensors LlamaMLP::forward(const Tensors& inputs) {
   return {(*down_)(ops::swiglu((*gate_)(inputs[0]), (*up_)(inputs[0])))};
@@ -125,6 +127,7 @@ LlamaBlock::LlamaBlock(const LlamaShape& shape, int layer, KeyValueCache* const*
 }
 
 std::string_view LlamaBlock::kind() const { return "LlamaBlock"; }
+std::vector<std::string> LlamaBlock::input_names() const { return {"hidden_states"}; }
 
 Tensors LlamaBlock::forward(const Tensors& inputs) {
   const auto dropped = [](const std::shared_ptr<Dropout>& dropout, Tensor x) {
@@ -146,6 +149,7 @@ LlamaModel::LlamaModel(const LlamaShape& shape, KeyValueCache* const* cache) {
 }
 
 std::string_view LlamaModel::kind() const { return "LlamaModel"; }
+std::vector<std::string> LlamaModel::input_names() const { return {"input_ids"}; }
 
 Tensors LlamaModel::forward(const Tensors& inputs) {
   Tensor x = (*embedding_)(inputs[0]);
@@ -168,10 +172,12 @@ LlamaForCausalLM::LlamaForCausalLM(const LlamaShape& shape) : shape_(shape) {
   if (shape.tie_embeddings) {
     head_->set_parameter("weight", model_->embedding()->parameter("weight"));
   }
+  loss_ = add_child<CrossEntropyLoss>("loss");
   set_names();
 }
 
 std::string_view LlamaForCausalLM::kind() const { return "LlamaForCausalLM"; }
+std::vector<std::string> LlamaForCausalLM::input_names() const { return {"input_ids"}; }
 
 Tensors LlamaForCausalLM::forward(const Tensors& inputs) {
   const Tensor hidden = (*model_)(inputs[0]);

@@ -2,6 +2,7 @@ module;
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 export module tessera.nn:llama;
@@ -51,6 +52,7 @@ class LlamaAttention : public Module {
   LlamaAttention(const LlamaShape& shape, int layer, KeyValueCache* const* cache);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
   void check_placements(std::span<const int> axes) const override;
 
  private:
@@ -65,6 +67,7 @@ class LlamaMLP : public Module {
   explicit LlamaMLP(const LlamaShape& shape);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
 
  private:
   std::shared_ptr<Linear> gate_, up_, down_;
@@ -76,6 +79,7 @@ class LlamaBlock : public Module {
   LlamaBlock(const LlamaShape& shape, int layer, KeyValueCache* const* cache);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
 
  private:
   std::shared_ptr<RMSNorm> input_norm_, post_norm_;
@@ -90,6 +94,7 @@ class LlamaModel : public Module {
   LlamaModel(const LlamaShape& shape, KeyValueCache* const* cache);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
 
   bool activation_checkpointing = false;
   const std::shared_ptr<Embedding>& embedding() const { return embedding_; }
@@ -100,24 +105,30 @@ class LlamaModel : public Module {
   std::shared_ptr<RMSNorm> norm_;
 };
 
-/// tokens [B, T] -> logits [B, T, vocab]. Built on the meta device; names are Hugging Face's.
+/// tokens [B, T] -> logits [B, T, vocab]. Built on the meta device; names are Hugging Face's. Its
+/// child "loss" stands beside the model: who trains calls loss(logits, targets), so that styles
+/// reach it.
 class LlamaForCausalLM : public Module {
  public:
   explicit LlamaForCausalLM(const LlamaShape& shape);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
 
   const LlamaShape& shape() const { return shape_; }
   /// Each block computes its activations again in backward instead of keeping them.
   void set_activation_checkpointing(bool enabled);
   /// With a cache, forward takes the tokens after those in it and adds them; null for none.
   void set_cache(KeyValueCache* cache) { cache_ = cache; }
+  /// logits [B, T, vocab], targets [B, T] -> the sum of the tokens' losses.
+  CrossEntropyLoss& loss() { return *loss_; }
 
  private:
   LlamaShape shape_;
   KeyValueCache* cache_ = nullptr;
   std::shared_ptr<LlamaModel> model_;
   std::shared_ptr<Linear> head_;
+  std::shared_ptr<CrossEntropyLoss> loss_;
 };
 
 }  // namespace tessera::nn

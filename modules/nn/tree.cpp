@@ -4,6 +4,7 @@ module;
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <set>
 #include <span>
@@ -28,7 +29,15 @@ Module::Module() = default;
 Module::~Module() = default;
 
 Tensors Module::operator()(const Tensors& inputs) {
-  const RunningModule running(running_name_);
+  const ModuleScope scope(scope_);
+  try {
+    return run(inputs);
+  } catch (const Error& error) {
+    rethrow_in_module(error, scope_, false);
+  }
+}
+
+Tensors Module::run(const Tensors& inputs) {
   if (pre_hooks_.empty() && hooks_.empty()) {
     return forward(inputs);
   }
@@ -48,9 +57,27 @@ Tensor Module::operator()(const Tensor& input) {
   return std::move(outputs[0]);
 }
 
+Tensors Module::by_name(std::initializer_list<NamedTensor> inputs) {
+  const std::vector<std::string> names = input_names();
+  Tensors all;
+  all.resize(names.size());
+  for (const NamedTensor& input : inputs) {
+    const auto found = std::find(names.begin(), names.end(), input.name);
+    if (found == names.end()) {
+      fail(fmt::format("module '{}' ({}): has no input '{}' (its inputs: {})", name_, kind(),
+                       input.name, names.empty() ? "unnamed" : join_words(names)));
+    }
+    all[static_cast<std::size_t>(found - names.begin())] = input.value;
+  }
+  return (*this)(all);
+}
+
+std::vector<std::string> Module::input_names() const { return {}; }
+std::vector<std::string> Module::output_names() const { return {}; }
+
 void Module::set_names(const std::string& name) {
   name_ = name;
-  running_name_ = interned_name(name);
+  scope_ = interned_name(name);
   for (const auto& [key, parameter] : parameters_) {
     if (parameter->name.empty()) {
       parameter->name = name.empty() ? key : name + "." + key;

@@ -1,6 +1,7 @@
 module;
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,12 +35,22 @@ class Parameter {
   Initialization initialization;
   /// The qualified name under which the tree reaches it first; filled by Module::set_names.
   std::string name;
-  /// For each mesh axis the style that placed the parameter there; empty where none did.
-  std::vector<std::string> placed_by;
+  /// For each mesh axis who placed the parameter there.
+  struct PlacedBy {
+    std::string style;  // "ColwiseParallel"; empty: nobody
+    std::string entry;  // as errors call it: "run.toml:31: ColwiseParallel"
+  };
+  std::vector<PlacedBy> placed_by;
 
   inline const Tensor& use() const { return computed ? computed : value; }
 };
 using ParameterPointer = std::shared_ptr<Parameter>;
+
+/// A value and the name of the input that it is.
+struct NamedTensor {
+  std::string_view name;
+  Tensor value;
+};
 
 class Module;
 /// May replace the inputs before forward.
@@ -62,6 +73,14 @@ class Module {
   Tensors operator()(const Tensors& inputs);
   /// One input, one output.
   Tensor operator()(const Tensor& input);
+  /// A call by the inputs' names, in any order; inputs that are not given are absent (undefined).
+  /// Errors: a name that is none of input_names().
+  Tensors by_name(std::initializer_list<NamedTensor> inputs);
+
+  /// What forward's inputs and outputs are called, by position. Parts of a nested value have dots:
+  /// "cache.keys". Empty: they have positions only. Any value may be absent (undefined).
+  virtual std::vector<std::string> input_names() const;
+  virtual std::vector<std::string> output_names() const;
 
   /// The path from the root, "model.layers.0.mlp"; empty for the root. Filled by set_names.
   const std::string& name() const { return name_; }
@@ -104,8 +123,10 @@ class Module {
   void attach(std::string name, std::shared_ptr<Module> child);
 
  private:
+  Tensors run(const Tensors& inputs);
+
   std::string name_;
-  const std::string* running_name_ = nullptr;  // interned, for reports; null before set_names
+  const std::string* scope_ = interned_name("");  // the name, for ModuleScope
   bool training_ = true;
   std::vector<std::pair<std::string, ParameterPointer>> parameters_;
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;

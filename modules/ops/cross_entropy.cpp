@@ -29,12 +29,53 @@ void check(const Call& call, std::size_t logits_at, std::size_t targets_at) {
   }
 }
 
+/// The attributes; the local call of a sharded vocabulary has two more, its first class and the
+/// number of classes of all ranks.
+struct Classes {
+  std::int64_t ignore_index;
+  bool loss_parallel;
+  std::int64_t first = 0;
+  std::int64_t all;
+
+  Classes(const Attributes& attributes, const Tensor& logits) : all(logits.shape().back()) {
+    AttributeReader reader(attributes);
+    ignore_index = reader.integer();
+    loss_parallel = reader.flag();
+    if (attributes.fixed().size() > 2) {
+      first = reader.integer();
+      all = reader.integer();
+    }
+  }
+};
+
+/// The same for the operator whose operand `at` holds the logits.
+template <std::size_t at>
+Attributes with_classes(const LocalContext& context) {
+  const Spec& logits = *context.in[at];
+  Attributes local = context.call.attributes;
+  return local.add(local_offset(logits).back()).add(logits.shape.back());
+}
+
 kernels::CrossEntropyShape shape_of(const Call& call, const Tensor& logits, const Tensor& targets) {
+  const Classes classes(call.attributes, logits);
   kernels::CrossEntropyShape shape;
   shape.rows = targets.numel();
   shape.vocab = logits.shape().back();
-  shape.ignore_index = call.read().integer();
+  shape.vocab_start = classes.first;
+  shape.ignore_index = classes.ignore_index;
   return shape;
+}
+
+/// Errors: a target that is neither ignored nor a class.
+void check_targets(const Call& call, const Tensor& targets, const Classes& classes) {
+  for (std::int64_t row = 0; row < targets.numel(); ++row) {
+    const std::int64_t target = pointer<std::int64_t>(targets)[row];
+    if (target != classes.ignore_index && (target < 0 || target >= classes.all)) {
+      refuse(call, fmt::format("target {} of row {} is out of range (expected 0 to {}, or {} to "
+                               "ignore the row)",
+                               target, row, classes.all - 1, classes.ignore_index));
+    }
+  }
 }
 
 /// The loss of each row into `losses`, and what the backward begins with into `lse`.
@@ -47,12 +88,64 @@ void forward(const Call& call, const Tensor& losses, const Tensor& lse) {
         shape_of(call, logits, targets), pointer<T>(logits), pointer<std::int64_t>(targets),
         pointer<C>(losses), pointer<C>(lse));
     if (bad >= 0) {
-      refuse(call, fmt::format("target {} of row {} is out of range (expected 0 to {}, or {} to "
-                               "ignore the row)",
-                               pointer<std::int64_t>(targets)[bad], bad, logits.shape().back() - 1,
-                               call.read().integer()));
+      check_targets(call, targets, Classes(call.attributes, logits));
     }
   });
+}
+
+// logits_statistics: what a rank knows of its part of the vocabulary.
+
+void statistics_infer(const Call& call, ResultShapes& out) {
+  check(call, 0, 1);
+  for (int i = 0; i < 3; ++i) {
+    out.push_back({call.in[1].shape(), statistics_type(call.in[0].dtype())});
+  }
+}
+
+void statistics_cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor logits = contiguous_operand(call.in[0]);
+  const Tensor targets = contiguous_operand(call.in[1]);
+  check_targets(call, targets, Classes(call.attributes, logits));
+  visit_floating(logits.dtype(), call.op.name, [&]<class T>(T) {
+    using C = kernels::Compute<T>;
+    kernels::cross_entropy_partial(shape_of(call, logits, targets), pointer<T>(logits),
+                                   pointer<std::int64_t>(targets), pointer<C>(out[0]),
+                                   pointer<C>(out[1]), pointer<C>(out[2]));
+  });
+}
+
+const Op& statistics_op = register_op({
+    .schema = "logits_statistics(logits, targets; ignore_index: int, loss_parallel: bool)",
+    .infer = statistics_infer,
+    .cpu = statistics_cpu,
+    .about = "Of a part of the vocabulary: each row's maximum, sum of exp(logits - maximum), and "
+             "the target's logit, 0 where another part has it; local tensors.",
+});
+
+/// The loss of each row and the log of its sum of exponentials, over all parts of the vocabulary.
+Tensors combine(const Call& call, const InnerReduce& reduce) {
+  const Tensors part = tessera::call(statistics_op, call.in, call.attributes);
+  const Tensor maximum = reduce(part[0], ReduceOp::max);
+  const Tensor terms[] = {mul(part[1], exp(sub(part[0], maximum))), part[2]};
+  const Tensor sums = reduce(stack(terms), ReduceOp::sum);
+  const Tensor lse = add(maximum, log(select(sums, 0, 0)));
+  const Tensor ignore_index =
+      full({}, static_cast<double>(Classes(call.attributes, call.in[0]).ignore_index), DType::i64,
+           call.in[1].device());
+  const Tensor losses = masked_fill(sub(lse, select(sums, 0, 1)), eq(call.in[1], ignore_index), 0);
+  return {losses, lse};
+}
+
+/// A sharded vocabulary, where the caller allows it: results as if it were whole.
+void add_loss_parallel(const RuleContext& context, Strategies& strategies) {
+  AttributeReader reader = context.call.read();
+  reader.integer();
+  if (reader.flag()) {
+    strategies.push_back(
+        strategy({Shard(context.call.in[0].dims() - 1), Replicate()}, {Replicate(), Replicate()}));
+    strategies.back().reductions = {InnerReduction{.op = ReduceOp::max, .like = 1},
+                                    InnerReduction{.op = ReduceOp::sum, .like = 1, .times = 2}};
+  }
 }
 
 // cross_entropy_rows: the loss of each row.
@@ -70,15 +163,22 @@ void rows_rule(const RuleContext& context, Strategies& strategies) {
   for (int d = 0; d < context.call.in[1].dims(); ++d) {
     rules::same_dim(context, strategies, d);
   }
+  add_loss_parallel(context, strategies);
+}
+
+void rows_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
+  out = combine(call, reduce);
 }
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);
 
 const Op& rows_op = register_op({
-    .schema = "cross_entropy_rows(logits, targets; ignore_index: int)",
+    .schema = "cross_entropy_rows(logits, targets; ignore_index: int, loss_parallel: bool)",
     .infer = rows_infer,
     .cpu = rows_cpu,
     .rule = rows_rule,
+    .localize = with_classes<0>,
+    .composed = rows_composed,
     .backward = backward,
     .saves_inputs = saves_all,
     .saves_outputs = 0b10,
@@ -108,13 +208,21 @@ void sum_rule(const RuleContext& context, Strategies& strategies) {
   for (int d = 0; d < context.call.in[1].dims(); ++d) {
     strategies.push_back(strategy({Shard(d), Shard(d)}, {Partial(), Shard(d)}));
   }
+  add_loss_parallel(context, strategies);
+}
+
+void sum_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
+  out = combine(call, reduce);
+  out[0] = sum(out[0]);
 }
 
 const Op& sum_op = register_op({
-    .schema = "cross_entropy(logits, targets; ignore_index: int)",
+    .schema = "cross_entropy(logits, targets; ignore_index: int, loss_parallel: bool)",
     .infer = sum_infer,
     .cpu = sum_cpu,
     .rule = sum_rule,
+    .localize = with_classes<0>,
+    .composed = sum_composed,
     .backward = backward,
     .saves_inputs = saves_all,
     .saves_outputs = 0b10,
@@ -159,14 +267,20 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
     strategies.push_back(
         strategy({one_number ? Replicate() : Shard(d), Shard(d), Shard(d), Shard(d)}, {Shard(d)}));
   }
+  // A part of the vocabulary needs only the rows' sums over all of it, which forward has kept.
+  const int vocabulary = context.call.in[1].dims() - 1;
+  strategies.push_back(
+      strategy({Replicate(), Shard(vocabulary), Replicate(), Replicate()}, {Shard(vocabulary)}));
   pass_partial(context, strategies, 0b0001);
 }
 
 const Op& cross_entropy_backward_op = register_op({
-    .schema = "cross_entropy_backward(dloss, logits, targets, lse; ignore_index: int)",
+    .schema = "cross_entropy_backward(dloss, logits, targets, lse; ignore_index: int, "
+              "loss_parallel: bool)",
     .infer = grad_infer,
     .cpu = grad_cpu,
     .rule = grad_rule,
+    .localize = with_classes<1>,
     .about = "The gradient of cross_entropy with respect to logits.",
 });
 
@@ -178,12 +292,14 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
 
 }  // namespace
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index) {
-  return call_one(sum_op, {logits, targets}, Attributes().add(ignore_index));
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index,
+                     bool loss_parallel) {
+  return call_one(sum_op, {logits, targets}, Attributes().add(ignore_index).add(loss_parallel));
 }
 
-Tensor cross_entropy_rows(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index) {
-  return call_one(rows_op, {logits, targets}, Attributes().add(ignore_index));
+Tensor cross_entropy_rows(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index,
+                          bool loss_parallel) {
+  return call_one(rows_op, {logits, targets}, Attributes().add(ignore_index).add(loss_parallel));
 }
 
 }  // namespace tessera::ops

@@ -6,14 +6,20 @@ import tessera.tensor;
 
 export namespace tessera::ops {
 
-/// The SUM over rows of -log softmax(logits)[target]; logits [rows, vocab], targets [rows] (i64);
+/// The SUM over rows of -log softmax(logits)[target]; logits [..., vocab], targets [...] (i64);
 /// rows whose target is ignore_index count nothing. A scalar (f32; f64 for f64 logits),
 /// Partial(sum) where rows are sharded. Its backward writes the logits' gradient once; no second
 /// copy of the logits is kept.
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index = -100);
-/// The loss of each row, [rows].
+///
+/// With `loss_parallel` the vocabulary may be sharded: nobody gathers the logits. The ranks reduce
+/// the rows' maxima, then two sums a row (of the exponentials, and the target's logit): 3 numbers a
+/// row in two all-reduces; backward communicates nothing. Without it such logits are an error, as
+/// operators do not communicate by themselves.
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index = -100,
+                     bool loss_parallel = false);
+/// The loss of each row, [...].
 Tensor cross_entropy_rows(const Tensor& logits, const Tensor& targets,
-                          std::int64_t ignore_index = -100);
+                          std::int64_t ignore_index = -100, bool loss_parallel = false);
 
 /// What a loss gives: that of each element or row, their sum, or their mean.
 enum class Reduction { none, sum, mean };

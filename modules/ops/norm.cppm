@@ -12,6 +12,8 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-5);
 /// undefined.
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps = 1e-5);
 Tensor softmax(const Tensor& x, std::int64_t dim);
-Tensor log_softmax(const Tensor& x, std::int64_t dim);
+/// With `loss_parallel` the dim may be sharded: the ranks reduce its maxima and its sums of
+/// exponentials (and one sum in backward), 2 numbers for each element of the other dims.
+Tensor log_softmax(const Tensor& x, std::int64_t dim, bool loss_parallel = false);
 
 }  // namespace tessera::ops

@@ -1,8 +1,11 @@
 // softmax and log_softmax. The kernels work on the last dim; another dim is brought there first.
 module;
 #include <cstdint>
+#include <initializer_list>
 #include <span>
+#include <vector>
 
+#include "kernels/cross_entropy.hpp"
 #include "kernels/norm.hpp"
 module tessera.ops;
 
@@ -95,6 +98,86 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b01);
 }
 
+// log_softmax over a sharded dim, where the caller allows it.
+
+/// As shape, with extent 1 in the dim: [outer, 1, inner].
+ResultShape statistics_shape(const Call& call) {
+  Dims shape = call.in[0].shape();
+  shape[dim_of(call)] = 1;
+  return {shape, statistics_type(call.in[0].dtype())};
+}
+
+void statistics_infer(const Call& call, ResultShapes& out) {
+  out.push_back(statistics_shape(call));
+  out.push_back(statistics_shape(call));
+}
+
+void statistics_cpu(const Call& call, std::span<Tensor> out) {
+  const int dim = dim_of(call);
+  const Tensor x = with_dim_last(call.in[0], dim);
+  const std::int64_t rows = out[0].numel();
+  const std::vector<std::int64_t> none(static_cast<std::size_t>(rows), -1);
+  visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
+    using C = kernels::Compute<T>;
+    const kernels::CrossEntropyShape shape{rows, x.shape().back(), 0, -1};
+    std::vector<C> results(static_cast<std::size_t>(3 * rows));
+    kernels::cross_entropy_partial(shape, pointer<T>(x), none.data(), results.data(),
+                                   results.data() + rows, results.data() + 2 * rows);
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Tensor in_rows = transposed_operand(out[i], dim, out[i].dims() - 1);
+      copy_into(in_rows, from_memory(results.data() + static_cast<std::int64_t>(i) * rows,
+                                     in_rows.shape(), out[i].dtype()));
+    }
+  });
+}
+
+const Op& statistics_op = register_op({
+    .schema = "softmax_statistics(x; dim: int, loss_parallel: bool)",
+    .infer = statistics_infer,
+    .cpu = statistics_cpu,
+    .about = "Over a part of a dim: the maximum, and the sum of exp(x - maximum); local tensors.",
+});
+
+/// A shard of the dim itself, with `count` reductions of one number for each row.
+void add_loss_parallel(const RuleContext& context, Strategies& strategies,
+                       std::initializer_list<ReduceOp> reductions) {
+  AttributeReader reader = context.call.read();
+  reader.integer();
+  if (!reader.flag()) {
+    return;
+  }
+  const int dim = dim_of(context.call);
+  rules::same_dim(context, strategies, dim);
+  for (const ReduceOp op : reductions) {
+    strategies.back().reductions.push_back({.op = op, .like = 0, .times = 1, .without_dim = dim});
+  }
+}
+
+void log_rule(const RuleContext& context, Strategies& strategies) {
+  rule(context, strategies);
+  add_loss_parallel(context, strategies, {ReduceOp::max, ReduceOp::sum});
+}
+
+void log_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
+  const Tensor& x = call.in[0];
+  const Tensors part = tessera::call(statistics_op, call.in, call.attributes);
+  const Tensor maximum = reduce(part[0], ReduceOp::max);
+  const Tensor total = reduce(mul(part[1], exp(sub(part[0], maximum))), ReduceOp::sum);
+  out.push_back(cast(sub(cast(x, maximum.dtype()), add(maximum, log(total))), x.dtype()));
+}
+
+void log_grad_rule(const RuleContext& context, Strategies& strategies) {
+  grad_rule(context, strategies);
+  add_loss_parallel(context, strategies, {ReduceOp::sum});
+}
+
+void log_grad_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
+  const DType wide = statistics_type(call.in[0].dtype());
+  const Tensor dy = cast(call.in[0], wide);
+  const Tensor total = reduce(sum(dy, {dim_of(call)}, true), ReduceOp::sum);
+  out.push_back(cast(sub(dy, mul(exp(cast(call.in[1], wide)), total)), call.in[0].dtype()));
+}
+
 void softmax_backward(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out);
 void log_softmax_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -111,10 +194,11 @@ const Op& softmax_op = register_op({
 });
 
 const Op& log_softmax_op = register_op({
-    .schema = "log_softmax(x; dim: int)",
+    .schema = "log_softmax(x; dim: int, loss_parallel: bool)",
     .infer = infer,
     .cpu = cpu<true>,
-    .rule = rule,
+    .rule = log_rule,
+    .composed = log_composed,
     .backward = log_softmax_backward,
     .saves_outputs = saves_all,
     .about = "The logarithm of softmax.",
@@ -129,10 +213,11 @@ const Op& softmax_backward_op = register_op({
 });
 
 const Op& log_softmax_backward_op = register_op({
-    .schema = "log_softmax_backward(dy, y; dim: int)",
+    .schema = "log_softmax_backward(dy, y; dim: int, loss_parallel: bool)",
     .infer = infer,
     .cpu = grad_cpu<true>,
-    .rule = grad_rule,
+    .rule = log_grad_rule,
+    .composed = log_grad_composed,
     .about = "The gradient of log_softmax.",
 });
 
@@ -152,8 +237,8 @@ Tensor softmax(const Tensor& x, std::int64_t dim) {
   return call_one(softmax_op, {x}, Attributes().add(dim));
 }
 
-Tensor log_softmax(const Tensor& x, std::int64_t dim) {
-  return call_one(log_softmax_op, {x}, Attributes().add(dim));
+Tensor log_softmax(const Tensor& x, std::int64_t dim, bool loss_parallel) {
+  return call_one(log_softmax_op, {x}, Attributes().add(dim).add(loss_parallel));
 }
 
 }  // namespace tessera::ops

@@ -36,7 +36,7 @@ double Schedule::at(std::int64_t step) const {
     case ScheduleKind::cosine:
       return least + (lr - least) * 0.5 * (1 + std::cos(std::numbers::pi * t));
     case ScheduleKind::linear:
-      return lr + (least - lr) * t;
+      return least + (lr - least) * (1 - t);
   }
   return lr;
 }

@@ -11,7 +11,7 @@ std::optional<ScheduleKind> schedule_from_name(std::string_view name);
 
 /// The learning rate of each step, counted from 0. Warmup: lr (s + 1) / warmup for s < warmup.
 /// Then, with t = (s - warmup) / (steps - warmup) and least = lr * least_ratio: constant lr; cosine
-/// least + (lr - least) (1 + cos(pi t)) / 2; linear lr + (least - lr) t.
+/// least + (lr - least) (1 + cos(pi t)) / 2; linear least + (lr - least) (1 - t).
 struct Schedule {
   ScheduleKind kind = ScheduleKind::constant;
   double lr = 0;

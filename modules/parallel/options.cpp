@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -108,6 +109,42 @@ Placement Options::placement(const std::string& name, Placement otherwise) {
   const Placement placement = optional_placement(name).value_or(otherwise);
   asked_[name].otherwise = json(to_string(otherwise)).dump();
   return placement;
+}
+
+ValuePlacements Options::placements(const std::string& name, std::optional<Placement> otherwise) {
+  const std::string* const value =
+      take(name, "a placement, a list of placements by position, or a table of them by name",
+           otherwise ? json(to_string(*otherwise)).dump() : "none");
+  if (value == nullptr) {
+    return otherwise ? ValuePlacements{{"", 0, otherwise}} : ValuePlacements{};
+  }
+  const json parsed = json::parse(*value);
+  ValuePlacements all;
+  const auto add = [&](const std::string& key, std::size_t position, const json& one) {
+    if (!one.is_string()) {
+      wrong(name, one.dump());
+    }
+    const auto text = one.get<std::string>();
+    try {
+      all.push_back(
+          {key, position, text == "None" ? std::nullopt : std::optional(parse_placement(text))});
+    } catch (const Error& error) {
+      fail_input(fmt::format("{}: option '{}': {}; \"None\" leaves a value as it comes", where_,
+                             name, error.what()));
+    }
+  };
+  if (parsed.is_array()) {
+    for (std::size_t i = 0; i < parsed.size(); ++i) {
+      add("", i, parsed[i]);
+    }
+  } else if (parsed.is_object()) {
+    for (const auto& [key, one] : parsed.items()) {
+      add(key, 0, one);
+    }
+  } else {
+    add("", 0, parsed);
+  }
+  return all;
 }
 
 std::vector<OptionUse> Options::asked() const {

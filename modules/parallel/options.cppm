@@ -1,4 +1,5 @@
 module;
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -18,6 +19,14 @@ struct OptionUse {
   std::string otherwise;
 };
 
+/// What a style brings one value of a module to.
+struct ValuePlacement {
+  std::string name;                    // of the value, or of all values nested in it; empty: by
+  std::size_t position = 0;            // position, counted from 0
+  std::optional<Placement> placement;  // none: it stays as it comes
+};
+using ValuePlacements = std::vector<ValuePlacement>;
+
 /// The options of one style in a config: a JSON object as text. Each read states its name and
 /// default; names that nobody read are errors.
 class Options {
@@ -32,6 +41,11 @@ class Options {
   /// A placement as text: "Shard(1)", "Replicate".
   Placement placement(const std::string& name, Placement otherwise);
   std::optional<Placement> optional_placement(const std::string& name);
+  /// Placements of several values: "Shard(1)" (of the first), ["Shard(1)", "None"] by position,
+  /// {mask = "None", cache = "Shard(2)"} by name; "None" leaves a value as it comes. `otherwise`
+  /// holds for the first value; none: nothing is brought anywhere.
+  ValuePlacements placements(const std::string& name,
+                             std::optional<Placement> otherwise = std::nullopt);
 
   /// Error (input) when an option was given that no read asked for; the nearest known name is
   /// offered.

@@ -8,6 +8,7 @@ module;
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 module tessera.parallel;
@@ -31,6 +32,10 @@ std::string place_of(const StyleEntry& entry) {
   const std::string text = error.what();
   fail_input(entry.where.empty() || text.starts_with(entry.where) ? text
                                                                   : entry.where + ": " + text);
+}
+
+std::string in_words(const nn::Module& module) {
+  return module.name().empty() ? "the whole model" : fmt::format("module '{}'", module.name());
 }
 
 /// The modules that the patterns match, inner ones first; every alternative of every pattern must
@@ -169,14 +174,26 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
         Spec::make(Layout::replicated(mesh), parameter->value.shape(), parameter->value.dtype());
     parameter->value = make_distributed(parameter->value, spec);
     parameter->value.set_requires_grad();
-    parameter->placed_by.assign(static_cast<std::size_t>(mesh.ndim()), "");
+    parameter->placed_by.assign(static_cast<std::size_t>(mesh.ndim()), {});
   }
+  std::map<std::tuple<std::string, int, const nn::Module*>, const StyleEntry*> first;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     StyleSummary row{entries[i].style, entries[i].axis, 0, 0};
     std::set<const nn::Parameter*> covered;
     for (nn::Module* module : matched_modules(model, entries[i])) {
+      const auto [before, fresh] =
+          first.try_emplace({entries[i].style, axes[i], module}, &entries[i]);
+      if (!fresh && !facts[i].repeatable) {
+        fail_input(fmt::format(
+            "{}: {} is on {} along axis '{}' already, by {}; take one of the two entries out, or "
+            "give them different modules",
+            place_of(entries[i]), entries[i].style, in_words(*module), entries[i].axis,
+            before->second->where.empty() ? "an earlier entry" : before->second->where));
+      }
+      applied_.emplace_back(module->name(),
+                            fmt::format("{} on '{}'", place_of(entries[i]), entries[i].axis));
       try {
-        styles_[i]->apply({*module, mesh, axes[i], entries[i].style});
+        styles_[i]->apply({*module, mesh, axes[i], entries[i].style, place_of(entries[i])});
       } catch (const Error& error) {
         fail_at(entries[i], error);
       }
@@ -201,6 +218,31 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
 }
 
 ParallelPlan::~ParallelPlan() = default;
+
+Error ParallelPlan::explained(const Error& error) const {
+  const auto* const raised = dynamic_cast<const ModuleError*>(&error);
+  std::string scope = raised == nullptr ? "" : raised->module();
+  std::vector<std::string> at_work;
+  while (true) {
+    for (const auto& [module, entry] : applied_) {
+      const bool within = scope.empty() || module == scope || module.starts_with(scope + ".");
+      if (within && std::find(at_work.begin(), at_work.end(), entry) == at_work.end()) {
+        at_work.push_back(entry);
+      }
+    }
+    if (!at_work.empty() || scope.empty()) {
+      break;
+    }
+    const std::size_t dot = scope.rfind('.');
+    scope.resize(dot == std::string::npos ? 0 : dot);
+  }
+  return Error(
+      fmt::format("{}\n  styles at work {}: {}; change what they are on, or their input "
+                  "and output options, so that the layouts fit",
+                  error.what(), scope.empty() ? "in the model" : fmt::format("in '{}'", scope),
+                  at_work.empty() ? "none" : join_words(at_work)),
+      ErrorKind::input);
+}
 
 int ParallelPlan::batch_parts() const {
   int parts = 1;

@@ -2,6 +2,7 @@ module;
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 export module tessera.parallel:plan;
 
@@ -39,8 +40,8 @@ class ParallelPlan {
  public:
   /// Makes every parameter a distributed tensor over the whole mesh (still on the meta device) and
   /// applies the entries in order. Errors (input), all with the entry's place: unknown style or
-  /// axis, a pattern that matches nothing, styles that conflict or come in the wrong order (both
-  /// are named), an axis of several ranks that no style uses.
+  /// axis, a pattern that matches nothing, styles that conflict or come in the wrong order, a style
+  /// twice on one module (both entries are named), an axis of several ranks that no style uses.
   ParallelPlan(nn::Module& model, const DeviceMesh& mesh, const std::vector<StyleEntry>& entries,
                plugin::Host& host);
   ~ParallelPlan();
@@ -59,6 +60,10 @@ class ParallelPlan {
 
   /// Gives every parameter its memory: styles first, then plain memory for the rest.
   void materialize();
+  /// An error of a forward or backward with this plan, in the words of the config: with the entries
+  /// that are at work in the module in which it was raised, or nearest to it. Kind input.
+  Error explained(const Error& error) const;
+
   /// To be called before the optimizer writes parameters.
   void before_optimizer();
 
@@ -68,6 +73,8 @@ class ParallelPlan {
   std::vector<std::unique_ptr<ParallelStyle>> styles_;
   std::vector<int> batch_axes_;
   std::vector<StyleSummary> summary_;
+  /// What was applied where, in order: a module's name and the entry.
+  std::vector<std::pair<std::string, std::string>> applied_;
 };
 
 }  // namespace tessera::parallel

@@ -1,7 +1,9 @@
 module;
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 module tessera.parallel;
 
@@ -9,6 +11,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
+import tessera.autograd;
 import tessera.dtensor;
 import tessera.nn;
 import tessera.plugin;
@@ -18,29 +21,78 @@ namespace {
 
 [[maybe_unused]] const bool declared = plugin::declare_kind<ParallelStyle>();
 
-void bring(Tensor& x, int axis, Placement wanted, const nn::Module& module) {
+/// Whether x comes straight from a conversion, which will bring its gradient where it belongs.
+bool comes_converted(const Tensor& x) {
+  const GradState* const state = grad_state(x);
+  return state != nullptr && state->node && state->node->name() == "redistribute";
+}
+
+void bring(Tensor& x, int axis, Placement wanted, const char* what) {
   if (!x || !x.is_distributed()) {
     return;
   }
   if (wanted.is_shard() && (wanted.dim() >= x.dims() || wanted.dim() < -x.dims())) {
     fail_input(
-        fmt::format("module '{}': its values have {} dims and cannot be brought to {}; "
-                    "choose another placement in the style's options",
-                    module.name(), x.dims(), to_string(wanted)));
+        fmt::format("{} has {} dims and cannot be brought to {}; choose another placement in the "
+                    "style's options",
+                    what, x.dims(), to_string(wanted)));
   }
-  const Placement placement = resolved(wanted, x.dims());
-  // Also when nothing moves: the gradient is brought back to the layout in which the value came.
-  x = redistribute(x, x.layout().with_placement(axis, placement));
+  const Layout to = x.layout().with_placement(axis, resolved(wanted, x.dims()));
+  if (to == x.layout() && (!x.requires_grad() || comes_converted(x))) {
+    return;
+  }
+  x = redistribute(x, to);  // also where nothing moves: for the gradient
 }
 
-/// Before the run: no operator makes terms of a sum from a whole value.
-void refuse_partial(const nn::Module& module, Placement placement) {
-  if (placement.is_partial()) {
-    fail_input(
-        fmt::format("module '{}': a style cannot bring a value to {} (expected Shard(dim) "
-                    "or Replicate); change the style's options",
-                    module.name(), to_string(placement)));
+/// Positions and placements; a name stands for the value or for all that are nested in it.
+std::vector<std::pair<std::size_t, Placement>> by_position(const nn::Module& module,
+                                                           const ValuePlacements& values,
+                                                           const std::vector<std::string>& names,
+                                                           const char* what) {
+  std::vector<std::pair<std::size_t, Placement>> all;
+  for (const ValuePlacement& value : values) {
+    if (value.placement && value.placement->is_partial()) {
+      // No operator makes terms of a sum from a whole value.
+      fail_input(
+          fmt::format("module '{}': a style cannot bring a value to {} (expected Shard(dim) "
+                      "or Replicate); change the style's options",
+                      module.name(), to_string(*value.placement)));
+    }
+    std::vector<std::size_t> positions;
+    if (value.name.empty()) {
+      if (!names.empty() && value.position >= names.size()) {
+        fail_input(fmt::format("module '{}' ({}): has no {} at position {} (its {}s: {})",
+                               module.name(), module.kind(), what, value.position, what,
+                               join_words(names)));
+      }
+      positions.push_back(value.position);
+    }
+    for (std::size_t i = 0; i < names.size() && !value.name.empty(); ++i) {
+      if (names[i] == value.name || names[i].starts_with(value.name + ".")) {
+        positions.push_back(i);
+      }
+    }
+    if (positions.empty()) {
+      fail_input(fmt::format("module '{}' ({}): has no {} '{}' ({}){}", module.name(),
+                             module.kind(), what, value.name,
+                             names.empty() ? fmt::format("its {}s have no names: give a list, by "
+                                                         "position",
+                                                         what)
+                                           : fmt::format("its {}s: {}", what, join_words(names)),
+                             did_you_mean(value.name, names)));
+    }
+    for (const std::size_t position : positions) {
+      if (value.placement) {
+        all.emplace_back(position, *value.placement);
+      }
+    }
   }
+  return all;
+}
+
+std::string call_it(const char* what, std::size_t position, const std::vector<std::string>& names) {
+  return position < names.size() ? fmt::format("{} '{}'", what, names[position])
+                                 : fmt::format("{} {}", what, position);
 }
 
 }  // namespace
@@ -52,37 +104,55 @@ void StyleTarget::place(nn::Parameter& parameter, Placement placement) const {
   parameter.placed_by.resize(static_cast<std::size_t>(mesh.ndim()));
   const Layout layout = parameter.value.layout();
   const Placement wanted = resolved(placement, parameter.value.dims());
-  if (!parameter.placed_by[a].empty()) {
+  nn::Parameter::PlacedBy& placed_by = parameter.placed_by[a];
+  if (!placed_by.style.empty()) {
     if (layout.placement(axis) == wanted) {
       return;  // tied weights under two styles that agree
     }
-    fail_input(fmt::format("{}: parameter '{}' is {} on axis '{}' by {}; {} wants {}", style,
-                           parameter.name, to_string(layout.placement(axis)), mesh.axis_name(axis),
-                           parameter.placed_by[a], style, to_string(wanted)));
+    fail_input(
+        fmt::format("{}: parameter '{}' is {} on axis '{}' by {}; {} wants {} in module '{}'",
+                    entry, parameter.name, to_string(layout.placement(axis)), mesh.axis_name(axis),
+                    placed_by.entry, style, to_string(wanted), module.name()));
   }
-  parameter.placed_by[a] = style;
+  placed_by = {style, entry};
   const Spec* const spec = Spec::make(layout.with_placement(axis, wanted), parameter.value.shape(),
                                       parameter.value.dtype());
   parameter.value = make_distributed(empty(local_shape(*spec), spec->dtype, meta), spec);
   parameter.value.set_requires_grad();
 }
 
+void redistribute_inputs(nn::Module& module, const ValuePlacements& values, int axis) {
+  const std::vector<std::string> names = module.input_names();
+  for (const auto& target : by_position(module, values, names, "input")) {
+    module.add_pre_hook(
+        [axis, position = target.first, placement = target.second,
+         what = call_it("input", target.first, names)](nn::Module&, Tensors& inputs) {
+          if (position < inputs.size()) {
+            bring(inputs[position], axis, placement, what.c_str());
+          }
+        });
+  }
+}
+
+void redistribute_outputs(nn::Module& module, const ValuePlacements& values, int axis) {
+  const std::vector<std::string> names = module.output_names();
+  for (const auto& target : by_position(module, values, names, "output")) {
+    module.add_hook([axis, position = target.first, placement = target.second,
+                     what = call_it("output", target.first, names)](nn::Module&, const Tensors&,
+                                                                    Tensors& outputs) {
+      if (position < outputs.size()) {
+        bring(outputs[position], axis, placement, what.c_str());
+      }
+    });
+  }
+}
+
 void redistribute_input(nn::Module& module, std::size_t position, int axis, Placement placement) {
-  refuse_partial(module, placement);
-  module.add_pre_hook([=](nn::Module& self, Tensors& inputs) {
-    if (position < inputs.size()) {
-      bring(inputs[position], axis, placement, self);
-    }
-  });
+  redistribute_inputs(module, {{"", position, placement}}, axis);
 }
 
 void redistribute_output(nn::Module& module, std::size_t position, int axis, Placement placement) {
-  refuse_partial(module, placement);
-  module.add_hook([=](nn::Module& self, const Tensors&, Tensors& outputs) {
-    if (position < outputs.size()) {
-      bring(outputs[position], axis, placement, self);
-    }
-  });
+  redistribute_outputs(module, {{"", position, placement}}, axis);
 }
 
 }  // namespace tessera::parallel

@@ -1,4 +1,5 @@
 module;
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,11 +21,13 @@ struct StyleTarget {
   nn::Module& module;
   DeviceMesh mesh;
   int axis = 0;
-  std::string style;  // the style's name, for errors
+  std::string style;  // the style's name
+  std::string entry;  // the same with its place in the config, for errors
 
   int axis_size() const { return mesh.axis_size(axis); }
-  /// Places a parameter on the axis (applied last on its dim). Errors (input): another style placed
-  /// it there otherwise (both are named), or a style that owns whole parameters (FSDP) came before.
+  /// Places a parameter on the axis (applied last on its dim). A parameter of several modules (tied
+  /// weights) may be placed again in the same way. Errors (input): it was placed there otherwise
+  /// (both entries are named).
   void place(nn::Parameter& parameter, Placement placement) const;
 };
 
@@ -37,6 +40,8 @@ struct StyleFacts {
   std::vector<std::string> after;
   /// Styles that cannot be used on the same axis.
   std::vector<std::string> excludes;
+  /// Whether several entries may apply the style to one module along one axis.
+  bool repeatable = false;
 };
 
 /// A parallel style: changes parameters' placements and hooks a module's forward. One object for
@@ -59,11 +64,16 @@ class ParallelStyle {
   virtual void before_optimizer() {}
 };
 
-/// Brings an input (by position) of a module to `placement` on the axis before each forward; its
-/// gradient comes back in the layout in which the input came. Inputs that are not there, or not
-/// distributed, are left alone.
+/// Brings inputs of a module to placements on the axis before each forward; their gradients come
+/// back in the layouts in which they came, also where nothing moves (then a Partial gradient is
+/// summed here). A value that comes straight from such a conversion and lies right already is left
+/// to it: one sum, not two. Inputs that are absent, or not distributed, are left alone. Errors
+/// (input): the module names no such input; Partial.
+void redistribute_inputs(nn::Module& module, const ValuePlacements& values, int axis);
+/// The same for outputs, after forward.
+void redistribute_outputs(nn::Module& module, const ValuePlacements& values, int axis);
+/// One input or output, by position.
 void redistribute_input(nn::Module& module, std::size_t position, int axis, Placement placement);
-/// The same for an output.
 void redistribute_output(nn::Module& module, std::size_t position, int axis, Placement placement);
 
 }  // namespace tessera::parallel

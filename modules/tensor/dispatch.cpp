@@ -8,6 +8,7 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <utility>
 module tessera.tensor;
 
@@ -50,21 +51,32 @@ Listener* set_listener(ListenAt where, Listener* listener) {
   return std::exchange(where == ListenAt::above_distribution ? path.above : path.below, listener);
 }
 
-const std::string* running_module() { return path.module; }
-
 const std::string* interned_name(std::string_view name) {
-  struct Names {
-    std::mutex mutex;
-    std::set<std::string, std::less<>> all;
-  };
-  static auto* const names = new Names;
-  const std::lock_guard lock(names->mutex);
-  return &*names->all.emplace(name).first;
+  static std::mutex mutex;
+  static std::set<std::string, std::less<>> names;
+  const std::lock_guard lock(mutex);
+  const auto found = names.find(name);
+  return &*(found != names.end() ? found : names.emplace(name).first);
 }
 
-RunningModule::RunningModule(const std::string* name)
-    : before_(std::exchange(path.module, name != nullptr ? name : path.module)) {}
-RunningModule::~RunningModule() { path.module = before_; }
+const std::string* current_module() { return path.module; }
+ModuleScope::ModuleScope(const std::string* name) : before_(std::exchange(path.module, name)) {}
+ModuleScope::~ModuleScope() { path.module = before_; }
+
+ModuleError::ModuleError(const Error& error, const std::string& module, bool backward)
+    : Error(fmt::format(
+                "{}{}: {}",
+                module.empty() ? std::string("the model") : fmt::format("module '{}'", module),
+                backward ? ", backward" : "", error.what()),
+            error.kind()),
+      module_(interned_name(module)) {}
+
+void rethrow_in_module(const Error& error, const std::string* module, bool backward) {
+  if (module == nullptr || typeid(error) != typeid(Error)) {
+    throw;
+  }
+  throw ModuleError(error, *module, backward);
+}
 
 bool grad_enabled() { return path.grad; }
 NoGrad::NoGrad(bool enabled) : before_(std::exchange(path.grad, enabled)) {}

@@ -49,22 +49,37 @@ class Listener {
 /// Installs `listener` for the calling thread and returns the one before.
 Listener* set_listener(ListenAt where, Listener* listener);
 
-/// The qualified name of the module whose forward runs on this thread, or whose step of backward
-/// does; null outside of all modules. For reports.
-const std::string* running_module();
-/// The one copy of a name that lives until the process ends.
+/// The qualified name of the module whose forward runs on this thread, or in whose forward the step
+/// was recorded whose backward runs; null outside of any. For errors and reports.
+const std::string* current_module();
+/// The one string of this content that is kept until the process ends.
 const std::string* interned_name(std::string_view name);
-/// Makes `name` (interned) the running module until the end of the scope; null leaves it as it is.
-class RunningModule {
+/// Within the scope a module runs; `name` is interned, or null.
+class ModuleScope {
  public:
-  explicit RunningModule(const std::string* name);
-  ~RunningModule();
-  RunningModule(const RunningModule&) = delete;
-  RunningModule& operator=(const RunningModule&) = delete;
+  explicit ModuleScope(const std::string* name);
+  ~ModuleScope();
+  ModuleScope(const ModuleScope&) = delete;
+  ModuleScope& operator=(const ModuleScope&) = delete;
 
  private:
   const std::string* before_;
 };
+
+/// An error and the innermost module in whose forward or backward it was raised:
+/// "module 'model.norm': TEXT", "module 'model.norm', backward: TEXT".
+class ModuleError : public Error {
+ public:
+  ModuleError(const Error& error, const std::string& module, bool backward);
+  /// Its qualified name; empty for the root.
+  const std::string& module() const noexcept { return *module_; }
+
+ private:
+  const std::string* module_;
+};
+/// To be called in a catch block: throws `error` on as a ModuleError. As it is where it names a
+/// module already, is of another class of its own, or `module` is null.
+[[noreturn]] void rethrow_in_module(const Error& error, const std::string* module, bool backward);
 
 /// Whether operators record for backward (per thread; true at the start).
 bool grad_enabled();

@@ -136,11 +136,25 @@ struct RuleContext {
   std::function<std::int64_t(std::size_t i, int dim)> shards_of;
 };
 
+/// An all-reduce over the ranks of an axis in the middle of an operator's local call: `times` as
+/// many numbers as the local part of result `like` has, that result's dim `without_dim` (if not -1)
+/// counted as 1.
+struct InnerReduction {
+  ReduceOp op = ReduceOp::sum;
+  int like = 0;
+  int times = 1;
+  int without_dim = -1;
+};
+
 /// One way in which an operator is right on one mesh axis: if its operands are placed so, its
 /// results are placed so.
 struct Strategy {
   InlineVector<Placement, 4> in;   // one for each operand, absent ones included (ignored)
   InlineVector<Placement, 2> out;  // one for each result
+  /// What the axis' ranks reduce among them on the way, in this order; Op::composed does it, and
+  /// may do nothing else. Only for operators whose caller has asked for it by an attribute: no
+  /// operator communicates by itself.
+  InlineVector<InnerReduction, 2> reductions = {};
 };
 using Strategies = std::vector<Strategy>;
 
@@ -150,6 +164,9 @@ struct LocalContext {
   std::span<const Spec* const> in;  // null for absent operands
   std::span<const Spec* const> out;
 };
+
+/// The next declared reduction of a local call, over all axes whose strategy has it.
+using InnerReduce = std::function<Tensor(const Tensor& x, ReduceOp op)>;
 
 /// Gradients of the results -> gradients of the operands. Runs through the dispatcher: only calls
 /// of operators.
@@ -196,6 +213,8 @@ struct Op {
   void (*rule)(const RuleContext& context, Strategies& strategies) = nullptr;
   /// Attributes of the local call, when they differ from the global ones (shapes, offsets).
   Attributes (*localize)(const LocalContext& context) = nullptr;
+  /// The local call of strategies with reductions, made of calls of operators on local tensors.
+  void (*composed)(const Call& call, const InnerReduce& reduce, Tensors& out) = nullptr;
 
   /// `grads` has one tensor for each result (undefined: zero); fill one for each operand that needs
   /// one.

@@ -1,5 +1,5 @@
 // ColwiseParallel: a linear layer split by its outputs (weight Shard(0)), an embedding by its
-// columns (Shard(1)). Options: input = "Replicate" (what the input is brought to), output =
+// columns (Shard(1)). Options: input (what the input is brought to first; then Replicate), output =
 // "Shard(-1)" (what the result is brought to).
 #include <fmt/format.h>
 

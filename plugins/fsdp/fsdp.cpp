@@ -38,10 +38,10 @@ class Fsdp final : public ParallelStyle {
       : reshard_after_forward_(options.flag("reshard_after_forward", true)) {}
 
   StyleFacts facts() const override {
-    return {
-        .splits_batch = true,
-        .after = {"ColwiseParallel", "RowwiseParallel", "SequenceParallel", "PrepareModuleInput"},
-        .excludes = {"Replicate"}};
+    return {.splits_batch = true,
+            .after = {"ColwiseParallel", "RowwiseParallel", "SequenceParallel", "NoParallel",
+                      "PrepareModuleInput", "PrepareModuleOutput", "PrepareModuleInputOutput"},
+            .excludes = {"Replicate"}};
   }
 
   void apply(const StyleTarget& target) override {
@@ -49,7 +49,7 @@ class Fsdp final : public ParallelStyle {
         target.module.name().empty() ? "." : target.module.name(), target.mesh, target.axis);
     for (const nn::ParameterPointer& parameter : nn::all_parameters(target.module)) {
       const auto& placed_by = parameter->placed_by[static_cast<std::size_t>(target.axis)];
-      if (placed_by == target.style) {
+      if (placed_by.style == target.style) {
         continue;  // an inner module's group has it
       }
       target.place(*parameter, Shard(0));

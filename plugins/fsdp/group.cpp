@@ -35,54 +35,57 @@ std::size_t aligned(std::size_t bytes) {
 
 }  // namespace
 
-void Group::materialize() {
-  communicator_ = &communicator(mesh_, axis_);
+void Group::plan_memory() {
   const int ranks = mesh_.axis_size(axis_);
-  const int me = mesh_.coordinate_of(current_rank(), axis_);
-  std::size_t shard_bytes = 0;
-  std::size_t whole_bytes = 0;
-  std::vector<std::size_t> offsets;
+  shard_bytes_ = 0;
+  whole_bytes_ = 0;
   for (Member& m : members_) {
     const Tensor& value = m.parameter->value;
     const std::size_t element = size_of(value.dtype());
-    const Spec* const whole =
+    m.whole =
         Spec::make(value.layout().with_placement(axis_, Replicate()), value.shape(), value.dtype());
-    const Dims shape = local_shape(*whole);
+    const Dims shape = local_shape(*m.whole);
     m.total = shape.product();
     const std::int64_t row = shape[0] > 0 ? m.total / shape[0] : 0;
     m.chunk = chunk_size(shape[0], ranks) * row;
-    m.slot = shard_bytes;
-    shard_bytes += aligned(static_cast<std::size_t>(m.chunk) * element);
-    offsets.push_back(whole_bytes);
-    whole_bytes += aligned(static_cast<std::size_t>(m.total) * element);
+    m.slot = shard_bytes_;
+    shard_bytes_ += aligned(static_cast<std::size_t>(m.chunk) * element);
+    m.offset = whole_bytes_;
+    whole_bytes_ += aligned(static_cast<std::size_t>(m.total) * element);
   }
-  shards_ = std::make_shared<collective::SharedBuffer>(communicator_->allocate(shard_bytes));
-  account_memory(MemoryCategory::parameter, static_cast<std::int64_t>(shard_bytes));
+}
+
+void Group::set_unsharded(Member& m, Tensor local) {
+  m.unsharded = make_distributed(std::move(local), m.whole);
+  m.unsharded.set_requires_grad();
+  add_post_accumulate_hook(m.unsharded, [this](Tensor&) { ++arrived_; });
+}
+
+void Group::materialize() {
+  communicator_ = &communicator(mesh_, axis_);
+  plan_memory();
+  const int me = mesh_.coordinate_of(current_rank(), axis_);
+  shards_ = std::make_shared<collective::SharedBuffer>(communicator_->allocate(shard_bytes_));
+  account_memory(MemoryCategory::parameter, static_cast<std::int64_t>(shard_bytes_));
   {
     const MemoryScope scope(MemoryCategory::communication);
-    whole_ = Storage::allocate(whole_bytes);
+    whole_ = Storage::allocate(whole_bytes_);
   }
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    Member& m = members_[i];
+  for (Member& m : members_) {
     Tensor& value = m.parameter->value;
     const Spec* const sharded = value.spec();
-    const Spec* const whole =
-        Spec::make(value.layout().with_placement(axis_, Replicate()), value.shape(), value.dtype());
-    const Dims shape = local_shape(*whole);
+    const Dims shape = local_shape(*m.whole);
     const auto element = static_cast<std::int64_t>(size_of(value.dtype()));
-    const Tensor local =
-        from_storage(whole_, shape, contiguous_strides(shape),
-                     static_cast<std::int64_t>(offsets[i]) / element, value.dtype());
-    m.unsharded = make_distributed(local, whole);
-    m.unsharded.set_requires_grad();
-    add_post_accumulate_hook(m.unsharded, [this](Tensor&) { ++arrived_; });
+    set_unsharded(m, from_storage(whole_, shape, contiguous_strides(shape),
+                                  static_cast<std::int64_t>(m.offset) / element, value.dtype()));
 
     std::byte* const mine = shards_->data() + m.slot;
     value =
         make_distributed(from_memory(mine, local_shape(*sharded), value.dtype(), shards_), sharded);
     value.set_requires_grad();
     const std::int64_t begin = std::min(m.total, me * m.chunk);
-    gather_.push_back({begin < m.total ? mine : nullptr, local.raw_data(), m.chunk, m.total});
+    gather_.push_back(
+        {begin < m.total ? mine : nullptr, m.unsharded.local().raw_data(), m.chunk, m.total});
   }
   reshard();
 }
@@ -91,18 +94,25 @@ void Group::start_unshard() {
   if (state_ != State::sharded) {
     return;
   }
-  whole_->restore_memory();
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    gather_[i].destination = members_[i].unsharded.local().raw_data();
+  if (materialized()) {
+    whole_->restore_memory();
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      gather_[i].destination = members_[i].unsharded.local().raw_data();
+    }
+    gathering_ = communicator_->all_gather_async(gather_, members_[0].parameter->value.dtype());
+  } else if (!members_[0].unsharded) {
+    plan_memory();
+    for (Member& m : members_) {
+      set_unsharded(m, tessera::empty(local_shape(*m.whole), m.whole->dtype, meta));
+    }
   }
-  gathering_ = communicator_->all_gather_async(gather_, members_[0].parameter->value.dtype());
   state_ = State::gathering;
 }
 
 /// Puts a collective into the communication report: a rank receives a padded shard of each other.
 void Group::report(const char* operation, double seconds) const {
   if (communication_reported()) {
-    const auto bytes = static_cast<std::int64_t>(shards_->bytes()) * (mesh_.axis_size(axis_) - 1);
+    const auto bytes = static_cast<std::int64_t>(shard_bytes_) * (mesh_.axis_size(axis_) - 1);
     record_communication(
         {operation, mesh_.axis_name(axis_), bytes, "FSDP " + name_, false, seconds});
   }
@@ -112,7 +122,9 @@ void Group::unshard() {
   start_unshard();
   if (state_ == State::gathering) {
     const CommunicationTimer timer;
-    gathering_.wait();
+    if (materialized()) {
+      gathering_.wait();
+    }
     state_ = State::unsharded;
     report("all_gather", timer.seconds());
   }
@@ -122,12 +134,14 @@ void Group::unshard() {
 }
 
 void Group::reshard() {
-  if (state_ == State::gathering) {
-    const CommunicationTimer timer;
-    gathering_.wait();
-    report("all_gather", timer.seconds());
+  if (materialized()) {
+    if (state_ == State::gathering) {
+      const CommunicationTimer timer;
+      gathering_.wait();
+      report("all_gather", timer.seconds());
+    }
+    whole_->release_memory();
   }
-  whole_->release_memory();
   state_ = State::sharded;
   for (Member& m : members_) {
     m.parameter->computed = Tensor();
@@ -163,7 +177,7 @@ void Group::reduce_gradients(std::vector<Tensor>& reading) {
   const bool accumulate = static_cast<bool>(members_[0].parameter->value.grad());
   if (!accumulate) {
     const MemoryScope scope(MemoryCategory::gradient);
-    shard_gradients_ = Storage::allocate(shards_->bytes());
+    shard_gradients_ = materialized() ? Storage::allocate(shard_bytes_) : Storage::none();
   }
   std::vector<collective::Segment> segments;
   std::vector<Tensor> sources;
@@ -190,16 +204,18 @@ void Group::reduce_gradients(std::vector<Tensor>& reading) {
     const Spec* const gradient = Spec::make(sharded, whole.shape(), dtype);
     const Dims shape = local_shape(*gradient);
     const auto at = static_cast<std::int64_t>(m.slot) / element;
-    const Tensor shard =
-        from_storage(shard_gradients_, shape, contiguous_strides(shape), at, dtype);
+    const Tensor shard = from_storage(shard_gradients_, shape, contiguous_strides(shape), at, dtype,
+                                      materialized() ? cpu : meta);
     segments.push_back({sources.back().raw_data(), shard.raw_data(), m.chunk, m.total});
     if (!accumulate) {
       m.parameter->value.grad() = make_distributed(shard, gradient);
     }
   }
-  communicator_->wait_sources_free();  // of the reduction before: `reading` lets go of them below
   const CommunicationTimer timer;
-  communicator_->reduce_scatter(segments, dtype, {.accumulate = accumulate});
+  if (materialized()) {
+    communicator_->wait_sources_free();  // of the reduction before: `reading` lets go of them below
+    communicator_->reduce_scatter(segments, dtype, {.accumulate = accumulate});
+  }
   report("reduce_scatter", timer.seconds());
   reading = std::move(sources);
   for (Member& m : members_) {

@@ -8,6 +8,9 @@ namespace fsdp {
 /// Parameters that are gathered, freed and reduced together. Between uses each is a shard in one
 /// flat buffer that every rank of the axis can read; the gathered values lie in one other storage
 /// that comes and goes.
+///
+/// A group that is not materialised (a trial of the layouts on the meta device, before the ranks
+/// start) goes through the same states with whole values and gradients that have no bytes.
 class Group {
  public:
   Group(std::string name, tessera::DeviceMesh mesh, int axis)
@@ -43,12 +46,19 @@ class Group {
   void report(const char* operation, double seconds) const;
   struct Member {
     tessera::nn::ParameterPointer parameter;
-    tessera::Tensor unsharded = {};  // Replicate on the axis; a leaf; its memory comes and goes
-    std::int64_t chunk = 0;          // elements of a full piece
-    std::int64_t total = 0;          // elements of the whole (of this rank's part along other axes)
-    std::size_t slot = 0;            // bytes from the start of the flat buffer of shards
+    const tessera::Spec* whole = nullptr;  // Replicate on the axis
+    tessera::Tensor unsharded = {};        // of that spec; a leaf; its memory comes and goes
+    std::int64_t chunk = 0;                // elements of a full piece
+    std::int64_t total = 0;  // elements of the whole (of this rank's part along other axes)
+    std::size_t slot = 0;    // bytes from the start of the flat buffer of shards
+    std::size_t offset = 0;  // bytes from the start of the storage of whole values
   };
+  /// Finds what each member becomes, how large the buffers are, and where it lies in them.
+  void plan_memory();
+  /// Makes a member's unsharded leaf of this local tensor.
+  void set_unsharded(Member& m, tessera::Tensor local);
   void reduce_gradients(std::vector<tessera::Tensor>& reading);
+  bool materialized() const { return communicator_ != nullptr; }
 
   enum class State { sharded, gathering, unsharded };
 
@@ -56,6 +66,8 @@ class Group {
   tessera::DeviceMesh mesh_;
   int axis_;
   std::vector<Member> members_;
+  std::size_t shard_bytes_ = 0;
+  std::size_t whole_bytes_ = 0;
   tessera::collective::Communicator* communicator_ = nullptr;
   std::shared_ptr<tessera::collective::SharedBuffer> shards_;
   tessera::Counted<tessera::Storage> whole_;

@@ -1,10 +1,8 @@
-// PrepareModuleInput: brings a module's input to a placement once, before the layers inside use it:
-// one all-gather (or, backward, one all-reduce) in front of q, k and v instead of three. Options:
-// input = "Replicate", position = 0.
-#include <cstddef>
-#include <cstdint>
+// PrepareModuleInput: brings inputs of a module to placements once, before the layers inside use
+// them: one all-gather (or, backward, one all-reduce) in front of q, k and v instead of three.
+// Options, each a placement, a list by position or a table by name: input (what they are brought to
+// first), desired = "Replicate".
 #include <memory>
-#include <optional>
 
 import tessera.base;
 import tessera.placement;
@@ -20,28 +18,18 @@ using namespace tessera::parallel;
 class PrepareModuleInput final : public ParallelStyle {
  public:
   explicit PrepareModuleInput(Options& options)
-      : input_(options.optional_placement("input")),
-        desired_(options.placement("desired", Replicate())),
-        position_(options.integer("position", 0)) {
-    if (position_ < 0) {
-      fail_input("PrepareModuleInput: option 'position' must not be negative");
-    }
-  }
+      : input_(options.placements("input")), desired_(options.placements("desired", Replicate())) {}
 
-  StyleFacts facts() const override { return {}; }
+  StyleFacts facts() const override { return {.after = {}, .excludes = {}, .repeatable = true}; }
 
   void apply(const StyleTarget& target) override {
-    const auto position = static_cast<std::size_t>(position_);
-    if (input_) {
-      redistribute_input(target.module, position, target.axis, *input_);
-    }
-    redistribute_input(target.module, position, target.axis, desired_);
+    redistribute_inputs(target.module, input_, target.axis);
+    redistribute_inputs(target.module, desired_, target.axis);
   }
 
  private:
-  std::optional<Placement> input_;
-  Placement desired_;
-  std::int64_t position_;
+  ValuePlacements input_;
+  ValuePlacements desired_;
 };
 
 }  // namespace

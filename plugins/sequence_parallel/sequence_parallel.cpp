@@ -1,6 +1,7 @@
 // SequenceParallel: a module that works on each token alone (a norm, dropout) runs on its own part
 // of the sequence. Its parameters stay Replicate; their gradients come out Partial and are summed
-// at the end of the step. Options: input = "Shard(1)", output = "Shard(1)".
+// at the end of the step. Options: input (what its input is brought to first), desired =
+// "Shard(1)", output (as desired).
 #include <memory>
 #include <optional>
 
@@ -25,6 +26,9 @@ class SequenceParallel final : public ParallelStyle {
   StyleFacts facts() const override { return {}; }
 
   void apply(const StyleTarget& target) override {
+    for (const nn::ParameterPointer& parameter : nn::all_parameters(target.module)) {
+      target.place(*parameter, Replicate());
+    }
     if (input_) {
       redistribute_input(target.module, 0, target.axis, *input_);
     }

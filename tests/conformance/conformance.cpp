@@ -31,6 +31,8 @@ const std::map<std::string, std::string> not_covered = {
     {"all_reduce", "a collective of local tensors: tests/ops/collective_ops.cpp"},
     {"all_to_all", "a collective of local tensors: tests/ops/collective_ops.cpp"},
     {"broadcast", "a collective of local tensors: tests/ops/collective_ops.cpp"},
+    {"logits_statistics", "local, of cross_entropy's own: tests/parallel/loss.cpp"},
+    {"softmax_statistics", "local, of log_softmax's own: tests/parallel/loss.cpp"},
     {"reduce_scatter", "a collective of local tensors: tests/ops/collective_ops.cpp"},
     {"from_local", "makes a distributed tensor: its layout is an argument"},
     {"to_local", "leaves the distributed tensors: the gradient's layout is an argument"},

@@ -221,6 +221,23 @@ void call_lists() {
   ops::chunk_cat(std::vector{numbers({2, 5, 3}), numbers({2, 2})}, 1, 3);
 }
 
+/// Losses over a vocabulary that may be sharded: a flag that stored samples leave off.
+void call_loss_parallel(Recorder& recorder) {
+  const Tensor targets = from_values<std::int64_t>({0, 4, -1, 2, 3, 1}, {2, 3});
+  const auto differentiate = [&](const std::function<Tensor(const Tensor&)>& f) {
+    Tensor x = numbers({2, 3, 5});
+    x.set_requires_grad();
+    listen(recorder, "parallel", [&] { backward(ops::sum(f(x))); });
+  };
+  differentiate([&](const Tensor& x) { return ops::cross_entropy(x, targets, -1, true); });
+  differentiate([&](const Tensor& x) { return ops::cross_entropy_rows(x, targets, -1, true); });
+  differentiate(
+      [&](const Tensor& x) { return ops::nll_loss(x, targets, ops::Reduction::sum, -1); });
+  for (const int dim : {2, 1}) {
+    differentiate([&](const Tensor& x) { return ops::log_softmax(x, dim, true); });
+  }
+}
+
 /// Operators that no sample leads to: their attributes come from the functions that users call.
 void call_the_rest(Recorder& recorder) {
   listen(recorder, "call", [] {
@@ -263,6 +280,7 @@ void call_the_rest(Recorder& recorder) {
 std::vector<CallSample> call_samples(std::size_t most) {
   const OperatorSamples stored = read_operator_samples(TESSERA_REFERENCE_DATA);
   Recorder recorder(most);
+  call_loss_parallel(recorder);  // first: `most` counts
   recorder.source = "stored";
   for (const bool empty_ones : {false, true}) {  // those with elements first
     for (const OperatorSample& sample : stored.samples) {

@@ -46,9 +46,9 @@ std::string mesh(const std::string& axes, const std::string& shape) {
   return "[mesh]\naxes = [" + axes + "]\nshape = [" + shape + "]\n";
 }
 
-/// The styles of configs/sequence_parallel.toml, so that the shipped file is what is tested.
-std::string sequence_parallel() {
-  const std::string text = read_file(TESSERA_SOURCE_FOLDER "/configs/sequence_parallel.toml");
+/// The styles of a config, so that the shipped file is what is tested.
+std::string styles_of(const std::string& config) {
+  const std::string text = read_file(TESSERA_SOURCE_FOLDER "/configs/" + config);
   const std::size_t begin = text.find("[mesh]");
   return text.substr(begin, text.find("[log]") - begin);
 }
@@ -113,7 +113,8 @@ const std::vector<Layout>& layouts() {
       {"Replicate 2", mesh(R"("replicate")", "2") + kReplicate, 2},
       {"Replicate 2 x FSDP 2", mesh(R"("replicate", "shard")", "2, 2") + kReplicate + kFsdp, 1},
       {"TP 2", mesh(R"("tensor")", "2") + kTensor, 4},
-      {"TP 2 with sequence parallel", sequence_parallel(), 6},
+      {"TP 2 with sequence parallel", styles_of("sequence_parallel.toml"), 6},
+      {"TP 2 with sequence and loss parallel", styles_of("loss_parallel.toml"), 6},
       {"FSDP 2 x TP 2", mesh(R"("shard", "tensor")", "2, 2") + kTensor + kFsdp, 2}};
   return all;
 }

@@ -9,39 +9,6 @@ using namespace faults;
 
 namespace {
 
-struct Case {
-  std::vector<std::string> arguments;  // after `train run.toml`
-  std::vector<std::string> words;      // all of them stand in the error
-};
-
-void is_refused(const RunFolder& folder, const std::vector<std::string>& arguments,
-                const std::vector<std::string>& words) {
-  const auto before = folder.listing();
-  const Result result = run(folder, arguments);
-  std::string command;
-  for (const std::string& argument : arguments) {
-    command += " " + argument;
-  }
-  INFO("tessera" << command << "\n" << result.error);
-  CHECK(result.code == 2);
-  CHECK(result.error.starts_with("error: "));
-  CHECK(count(result.error, "error: ") == 1);
-  CHECK(result.left_running == 0);
-  for (const std::string& word : words) {
-    INFO("expected: " << word);
-    CHECK(result.error.find(word) != std::string::npos);
-  }
-  CHECK(folder.listing() == before);
-}
-
-void are_refused(const RunFolder& folder, const std::vector<Case>& cases) {
-  for (const Case& one : cases) {
-    std::vector<std::string> arguments = {"train", "run.toml"};
-    arguments.insert(arguments.end(), one.arguments.begin(), one.arguments.end());
-    is_refused(folder, arguments, one.words);
-  }
-}
-
 /// The small run's config with one piece of it exchanged.
 std::string config_with(const std::string& piece, const std::string& other) {
   std::string config = small_run;
@@ -58,6 +25,7 @@ std::string npy(const std::string& dtype, std::size_t count, const std::string& 
 
 const std::string one_axis = "mesh.axes=[shard]";
 const std::string two_ranks = "mesh.shape=[2]";
+const std::string fsdp = "{style=FSDP,axis=shard,on=[\".\"]}";
 
 }  // namespace
 
@@ -79,17 +47,25 @@ TEST_CASE("wrong configs are refused with file, line and the nearest name") {
 
 TEST_CASE("wrong overrides are refused") {
   const RunFolder folder;
-  are_refused(folder,
-              {{{"model.dmi=3"}, {"command line", "unknown key", "'model.dim'"}},
-               {{"model.dim=abc"}, {"model.dim: expected an integer", "abc"}},
-               {{"nokey"}, {"nokey", "key=value"}},
-               {{"=3"}, {"key=value"}},
-               {{"mesh.shape=[2,"}, {"mesh.shape", "expected a list"}},
-               {{"mesh.shape[x]=2"}, {"mesh.shape[x]=2", "key=value"}},
-               {{"parallel[7].style=FSDP"}, {"parallel[7].style", "index"}},
-               {{"train=5"}, {"train: expected a section"}},
-               {{"optimizer.betas=[2,1]", "optimizer.lr=-1", "data.order=random"},
-                {"problems", "optimizer.betas[0]", "optimizer.lr", "data.order", "\"shuffled\""}}});
+  are_refused(
+      folder,
+      {{{"model.dmi=3"}, {"command line", "unknown key", "'model.dim'"}},
+       {{"model.dim=abc"}, {"model.dim: expected an integer", "abc"}},
+       {{"nokey"}, {"nokey", "key=value"}},
+       {{"=3"}, {"key=value"}},
+       {{"mesh.shape=[2,"}, {"mesh.shape", "expected a list"}},
+       {{"mesh.shape[x]=2"}, {"mesh.shape[x]=2", "key=value"}},
+       {{"parallel[7].style=FSDP"}, {"parallel has 3 entries", "parallel[0] to parallel[3]"}},
+       {{"parallel[5]=3"}, {"parallel has 3 entries"}},
+       {{"parallel[0]=3"}, {"parallel[0]: expected a table such as {style=", "parallel[0].on"}},
+       {{"parallel=3"}, {"parallel: expected a list of tables", "parallel=[{style=", "(none)"}},
+       {{"parallel.axis=shard"}, {"parallel is a list", "parallel[0].axis"}},
+       {{"a.b.c=3"}, {"a: unknown section", "SECTION.KEY", "model, data"}},
+       {{"train.steps.x=3"}, {"train.steps is a single value", "train.steps=VALUE"}},
+       {{"train[0]=3"}, {"train is no list", "train.KEY"}},
+       {{"train=5"}, {"train: expected a section"}},
+       {{"optimizer.betas=[2,1]", "optimizer.lr=-1", "data.order=random"},
+        {"problems", "optimizer.betas[0]", "optimizer.lr", "data.order", "\"shuffled\""}}});
 }
 
 TEST_CASE("wrong data is refused") {
@@ -136,7 +112,6 @@ TEST_CASE("meshes that do not fit are refused") {
 
 TEST_CASE("styles that do not fit are refused before the run") {
   const RunFolder folder;
-  const std::string fsdp = "{style=FSDP,axis=shard,on=[\".\"]}";
   const std::string up = "on=[\"model.layers.*.mlp.up_proj\"]";
   const std::string colwise = "{style=ColwiseParallel,axis=tensor," + up + "}";
   const std::string rowwise = "{style=RowwiseParallel,axis=tensor," + up + "}";
@@ -161,7 +136,47 @@ TEST_CASE("styles that do not fit are refused before the run") {
        {{one_axis, two_ranks, "parallel=[" + fsdp + "," + replicate + "]"},
         {"Replicate", "FSDP", "cannot share axis 'shard'"}},
        {{"parallel=[" + colwise + "," + rowwise + "," + fsdp + "]"},
-        {"up_proj.weight", "Shard(0)", "by ColwiseParallel", "RowwiseParallel wants Shard(1)"}}});
+        {"up_proj.weight", "Shard(0)", "ColwiseParallel; RowwiseParallel wants Shard(1)"}}});
+}
+
+TEST_CASE("layouts that do not fit are found before the ranks start") {
+  const RunFolder folder;
+  const auto tensor_run = [](const std::string& entries) {
+    return std::vector<std::string>{"mesh.axes=[tensor]", two_ranks, "parallel=[" + entries + "]"};
+  };
+  const auto style = [](const std::string& name, const std::string& on,
+                        const std::string& options = "") {
+    return "{style=" + name + ",axis=tensor,on=[\"" + on + "\"]" +
+           (options.empty() ? "" : ",options={" + options + "}") + "}";
+  };
+  const std::string q = "model.layers.*.self_attn.q_proj";
+  const std::string up = "model.layers.*.mlp.up_proj";
+  std::vector<Case> cases = {
+      // Module, operator or value, and the entries that are at work there.
+      {tensor_run(style("ColwiseParallel", q)),
+       {"module 'model.layers.0", "rms_norm: operand 'x'", "Partial(sum)",
+        "styles at work in 'model.layers.0': ", "ColwiseParallel on 'tensor'"}},
+      {tensor_run(style("SequenceParallel", q)),
+       {"module 'model.layers.0.self_attn'", "rotary: operand 'x'", "[Shard(1)]",
+        "SequenceParallel on 'tensor'"}},
+      {tensor_run(style("ColwiseParallel", up, "output=\"Shard(7)\"")),
+       {"module 'model.layers.0.mlp.up_proj'", "output 0 has 3 dims", "Shard(7)",
+        "ColwiseParallel on 'tensor'"}},
+      {tensor_run(style("ColwiseParallel", up) + "," +
+                  style("ColwiseParallel", "**.up_proj", "output=\"Replicate\"")),
+       {"ColwiseParallel is on module 'model.layers.0.mlp.up_proj' along axis 'tensor' already"}},
+      {tensor_run(style("LossParallel", "loss")),
+       {"module 'loss'", "LossParallel: the logits are Replicate", "expected Shard(2)", "lm_head"}},
+      {tensor_run(style("LossParallel", "lm_head")), {"'lm_head' is a Linear", "CrossEntropyLoss"}},
+      {tensor_run(style("PrepareModuleInput", up, "desired={inptu=\"Shard(1)\"}")),
+       {"has no input 'inptu'", "did you mean 'input'"}},
+      {{one_axis, two_ranks, "parallel=[" + fsdp + "," + fsdp + "]"},
+       {"FSDP is on the whole model along axis 'shard' already"}}};
+  are_refused(folder, cases);
+  for (Case& one : cases) {
+    one.arguments.emplace_back("--dry-run");
+  }
+  are_refused(folder, cases);
 }
 
 TEST_CASE("outputs that cannot be written are refused before the run") {

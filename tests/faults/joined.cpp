@@ -123,3 +123,18 @@ TEST_CASE("launches that do not fit are refused") {
   refuses(too_many, {"WORLD_SIZE is 3", "2 ranks", "mesh"});
   refuses({{"TESSERA_TIMEOUT", "soon"}}, {"TESSERA_TIMEOUT", "soon"});
 }
+
+TEST_CASE("a rank that waits for others in vain ends by the time limit") {
+  const RunFolder folder;
+  for (const int rank : {0, 1}) {
+    auto environment = rank_of_two(rank, "alone" + std::to_string(rank));
+    environment["TESSERA_TIMEOUT"] = "1.5";
+    const Result result = run(folder, two_ranks("3"), {.environment = environment});
+    INFO(result.error);
+    CHECK(result.code == 1);
+    CHECK(result.seconds < 10);
+    CHECK(result.error.find(rank == 0 ? "not all ranks have come" : "rank 0 has not come") !=
+          std::string::npos);
+    CHECK(result.error.find("are all ranks started") != std::string::npos);
+  }
+}

@@ -88,6 +88,17 @@ class Program {
 Result run(const RunFolder& folder, const std::vector<std::string>& arguments,
            const StartOptions& options = {});
 
+/// Runs it and checks that it is one clear error with exit code 2 that holds all `words`, with
+/// nothing written and nothing left running.
+void is_refused(const RunFolder& folder, const std::vector<std::string>& arguments,
+                const std::vector<std::string>& words);
+
+struct Case {
+  std::vector<std::string> arguments;  ///< after `train run.toml`
+  std::vector<std::string> words;
+};
+void are_refused(const RunFolder& folder, const std::vector<Case>& cases);
+
 /// Looks every few milliseconds; false when `what` has not become true within `limit` seconds.
 bool within(double limit, const std::function<bool()>& what);
 

@@ -42,10 +42,18 @@ DType type_of(const std::string& name) {
 
 Attributes pack_attributes(const Op& op, const Json& values, const std::string& name) {
   Attributes attributes;
-  if (values.size() != op.parameters.size()) {
-    fail(name + ": the sample has other attributes than the schema " + op.schema);
+  for (const auto& [key, value] : values.items()) {
+    if (std::none_of(op.parameters.begin(), op.parameters.end(),
+                     [&](const Op::Parameter& parameter) { return parameter.name == key; })) {
+      fail(name + ": the sample has an attribute '" + key +
+           "' that the schema lacks: " + op.schema);
+    }
   }
   for (const Op::Parameter& parameter : op.parameters) {
+    if (parameter.type == "bool" && !values.contains(parameter.name)) {
+      attributes.add(false);  // a sample names the flags that it sets
+      continue;
+    }
     if (!values.contains(parameter.name)) {
       fail(name + ": the sample lacks attribute " + parameter.name);
     }

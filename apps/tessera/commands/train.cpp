@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,6 +59,18 @@ void configure_plugins(const Config& config, const TrainArguments& arguments) {
     path = std::filesystem::absolute(path).string();
   }
   plugin::configure_host({.paths = paths});
+  // A file that was named is wanted, whether or not a style of the run comes from it.
+  for (const plugin::Found& found :
+       paths.empty() ? std::vector<plugin::Found>{} : plugin::host().list()) {
+    const bool named = std::ranges::any_of(paths, [&](const std::string& path) {
+      std::error_code ignored;
+      return std::filesystem::equivalent(path, found.file, ignored);
+    });
+    if (named && !found.refusals.empty()) {
+      fail_input(
+          fmt::format("plugin {}: is refused: {}", found.file, fmt::join(found.refusals, "; ")));
+    }
+  }
 }
 
 /// A run must not find out at its first save that it cannot write: the nearest folder that exists
@@ -98,7 +111,6 @@ std::optional<std::string> checkpoint_to_resume(const Config& config) {
   if (resume == "auto") {
     return latest_checkpoint(config.checkpoint.folder);
   }
-  CheckpointReader check(resume);  // before the ranks start
   return resume;
 }
 
@@ -169,6 +181,9 @@ class RankRun {
       one_step();
       const std::int64_t every = run_.config.checkpoint.every;
       const bool stop = agreed_interrupt(world_);
+      if (progress_ && (stop || trainer_->done() == train.steps)) {
+        progress_->finish();  // no further step: notes come below its line
+      }
       if (stop || trainer_->done() == train.steps || (every > 0 && trainer_->done() % every == 0)) {
         save();
       }
@@ -177,9 +192,6 @@ class RankRun {
                          trainer_->done()));
         return interrupted;
       }
-    }
-    if (progress_) {
-      progress_->finish();
     }
     return 0;
   }
@@ -280,6 +292,7 @@ int run_train(const TrainArguments& arguments) {
   }
   check_outputs(run.config);
   const std::optional<std::string> resume = checkpoint_to_resume(run.config);
+  check_stored(run, resume);
   const bool first =
       !collective::launched_by_other() || environment_variable("RANK").value_or("0") == "0";
   if (first) {

@@ -64,8 +64,11 @@ class Loader {
   void load_styles(const toml::node& node) {
     const toml::array* list = node.as_array();
     if (list == nullptr) {
-      problems_.add(place_of(node.source(), config_.file.string()),
-                    "parallel: expected a list of tables; write [[parallel]]");
+      problems_.add(
+          place_of(node.source(), config_.file.string()),
+          "parallel: expected a list of tables; write [[parallel]] in the file, or on the "
+          "command line parallel=[{style=FSDP,axis=shard,on=[\".\"]}] (all entries), "
+          "parallel[0].axis=shard (one value) or parallel=[] (none)");
       return;
     }
     config_.parallel.resize(list->size());
@@ -74,7 +77,11 @@ class Loader {
       const std::string name = fmt::format("parallel[{}]", i);
       const Place place = place_of(list->get(i)->source(), config_.file.string());
       if (entry == nullptr) {
-        problems_.add(place, name + ": expected a table");
+        problems_.add(place,
+                      fmt::format("{0}: expected a table such as "
+                                  "{{style=FSDP,axis=shard,on=[\".\"]}}; one value of it is set by "
+                                  "{0}.style, {0}.axis, {0}.on or {0}.options.NAME",
+                                  name));
         continue;
       }
       config_.parallel[i].where = place.text();
@@ -93,9 +100,11 @@ class Loader {
       const std::string name(key.str());
       if (std::ranges::find(sections, name) == sections.end()) {
         const std::string nearest = did_you_mean(name, sections);
-        problems_.add(place_of_key(key, node),
-                      fmt::format("{}: unknown {}{}", name, node.is_table() ? "section" : "key",
-                                  nearest.empty() ? elsewhere(name) : nearest));
+        problems_.add(
+            place_of_key(key, node),
+            fmt::format("{}: unknown {}{} (keys are SECTION.KEY; the sections are {})", name,
+                        node.is_table() ? "section" : "key",
+                        nearest.empty() ? elsewhere(name) : nearest, join_words(sections)));
       } else if (const toml::table* section = node.as_table()) {
         if (name == "parallel") {
           continue;

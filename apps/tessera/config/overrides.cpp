@@ -116,6 +116,33 @@ toml::table parse_value(const std::string& value, const std::string& place) {
   return toml::parse("v = " + text, place);
 }
 
+std::string in_words(const std::vector<Step>& steps, std::size_t count) {
+  std::string text;
+  for (std::size_t i = 0; i < count; ++i) {
+    text += steps[i].index ? fmt::format("[{}]", *steps[i].index)
+                           : (text.empty() ? "" : ".") + steps[i].name;
+  }
+  return text;
+}
+
+/// Why `parent`, named by the first `count` steps, has nothing that the next step could mean.
+std::string why_not(const toml::node& parent, const std::vector<Step>& steps, std::size_t count) {
+  const std::string name = in_words(steps, count);
+  const Step& step = steps[count];
+  if (const toml::array* list = parent.as_array()) {
+    return step.index
+               ? fmt::format(
+                     "{0} has {1} entries: {0}[0] to {0}[{1}] can be set, the last of "
+                     "which adds one",
+                     name, list->size())
+               : fmt::format("{0} is a list: write {0}[0].{1}, or {0}[1].{1}...", name, step.name);
+  }
+  if (parent.is_table()) {
+    return fmt::format("{0} is no list: write {0}.KEY", name);
+  }
+  return fmt::format("{} is a single value and has no parts: write {}=VALUE", name, name);
+}
+
 /// The node that `step` names in `parent`, made as `fresh` where it is absent; nullptr if `parent`
 /// cannot hold it.
 toml::node* descend(toml::node& parent, const Step& step, toml::node&& fresh) {
@@ -162,13 +189,19 @@ void apply_override(toml::table& root, const std::string& argument, Problems& pr
     return;
   }
   toml::node* parent = &root;
-  for (std::size_t i = 0; i + 1 < steps->size() && parent != nullptr; ++i) {
-    parent = (*steps)[i + 1].index ? descend(*parent, (*steps)[i], toml::array{})
-                                   : descend(*parent, (*steps)[i], toml::table{});
+  const std::size_t last_step = steps->size() - 1;
+  for (std::size_t i = 0; i < last_step; ++i) {
+    toml::node* const next = (*steps)[i + 1].index ? descend(*parent, (*steps)[i], toml::array{})
+                                                   : descend(*parent, (*steps)[i], toml::table{});
+    if (next == nullptr) {
+      problems.add(place, why_not(*parent, *steps, i));
+      return;
+    }
+    parent = next;
   }
   const Step& last = steps->back();
-  toml::table* table = parent == nullptr ? nullptr : parent->as_table();
-  toml::array* list = parent == nullptr ? nullptr : parent->as_array();
+  toml::table* table = parent->as_table();
+  toml::array* list = parent->as_array();
   if (table != nullptr && !last.index) {
     table->insert_or_assign(last.name, std::move(*holder.get("v")));
   } else if (list != nullptr && last.index && *last.index <= list->size()) {
@@ -179,9 +212,7 @@ void apply_override(toml::table& root, const std::string& argument, Problems& pr
       list->push_back(std::move(*holder.get("v")));
     }
   } else {
-    problems.add(place, fmt::format("'{}' does not lead to a value of the config (an index must be "
-                                    "at most the list's length)",
-                                    argument.substr(0, equals)));
+    problems.add(place, why_not(*parent, *steps, last_step));
   }
 }
 

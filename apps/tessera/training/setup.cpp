@@ -67,6 +67,19 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
                                               .decay = decay});
 }
 
+optim::Schedule make_schedule(const OptimizerConfig& config, std::int64_t steps) {
+  return {.kind = optim::schedule_from_name(config.schedule).value(),
+          .lr = config.lr,
+          .warmup = config.warmup,
+          .steps = steps,
+          .least_ratio = config.min_lr_ratio};
+}
+
+BatchRows batch_rows(const TrainConfig& config, std::int64_t parts) {
+  const std::int64_t part = config.batch / parts;
+  return {part, config.micro_batch > 0 ? config.micro_batch : part};
+}
+
 double step_flops(const LlamaConfig& shape, std::int64_t batch, std::int64_t seq_len) {
   const auto tokens = static_cast<double>(batch * seq_len);
   const auto embedding = static_cast<double>(shape.vocab * shape.dim);

@@ -22,6 +22,16 @@ std::vector<parallel::StyleEntry> style_entries(const Config& config);
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
                                                  std::vector<nn::ParameterPointer> parameters);
 
+/// The learning rate of every step.
+optim::Schedule make_schedule(const OptimizerConfig& config, std::int64_t steps);
+
+/// How a rank goes through its part of a step's batch.
+struct BatchRows {
+  std::int64_t part = 0;   // rows of a rank's part
+  std::int64_t micro = 0;  // rows at once
+};
+BatchRows batch_rows(const TrainConfig& config, std::int64_t parts);
+
 /// Floating-point operations of one step's products, forward and backward: 6 for each weight of a
 /// product and token, and causal attention counted half.
 double step_flops(const LlamaConfig& shape, std::int64_t batch, std::int64_t seq_len);

@@ -17,7 +17,6 @@
 #include "config/config.hpp"
 #include "data/dataset.hpp"
 #include "llama_config.hpp"
-#include "schedule.hpp"
 #include "table.hpp"
 
 import tessera.base;
@@ -34,11 +33,37 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 
+#include "training/loss.hpp"
 #include "training/setup.hpp"
 #include "training/trainer.hpp"
 
 namespace tessera::app {
 namespace {
+
+/// What a micro-batch communicates: a row for each mesh axis.
+std::vector<std::vector<std::string>> communication_rows(
+    const std::vector<Communication>& communications) {
+  struct Sum {
+    std::map<std::string, int> operations;
+    std::int64_t bytes = 0;
+  };
+  std::map<std::string, Sum> axes;
+  for (const Communication& one : communications) {
+    ++axes[one.axis].operations[one.operation];
+    axes[one.axis].bytes += one.bytes;
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [axis, sum] : axes) {
+    std::vector<std::string> parts;
+    for (const auto& [operation, times] : sum.operations) {
+      parts.push_back(fmt::format("{} {}", times, operation));
+    }
+    rows.push_back({"communication",
+                    fmt::format("on '{}': {}; {} a rank and micro-batch", axis, join_words(parts),
+                                format_bytes(static_cast<std::uint64_t>(sum.bytes)))});
+  }
+  return rows;
+}
 
 Tensor row_tensor(const std::vector<std::int64_t>& values, std::int64_t rows,
                   std::int64_t columns) {
@@ -68,16 +93,8 @@ Trainer::Trainer(const Run& run) : run_(run), mesh_(make_mesh(run.config)) {
 }
 
 Tensor Trainer::loss_of(const Batch& batch, std::int64_t tokens) {
-  const Layout layout = plan_->batch_layout();
-  const Dims shape = {batch.rows * plan_->batch_parts(), batch.seq_len};
-  const Tensor inputs =
-      from_local(row_tensor(batch.inputs, batch.rows, batch.seq_len), layout, shape);
-  const Tensor targets =
-      from_local(row_tensor(batch.targets, batch.rows, batch.seq_len), layout, shape);
-  const Tensor logits = (*model_)(inputs);
-  const Tensor rows = ops::view(logits, {shape.product(), logits.size(2)});
-  return ops::mul_scalar(ops::cross_entropy(rows, ops::view(targets, {shape.product()})),
-                         1.0 / static_cast<double>(tokens));
+  return batch_loss(*model_, *plan_, row_tensor(batch.inputs, batch.rows, batch.seq_len),
+                    row_tensor(batch.targets, batch.rows, batch.seq_len), tokens);
 }
 
 double Trainer::total(const Tensor& loss) const {
@@ -87,8 +104,7 @@ double Trainer::total(const Tensor& loss) const {
 
 StepResult Trainer::step() {
   const TrainConfig& train = run_.config.train;
-  const std::int64_t part_rows = train.batch / plan_->batch_parts();
-  const std::int64_t micro_rows = train.micro_batch > 0 ? train.micro_batch : part_rows;
+  const auto [part_rows, micro_rows] = batch_rows(train, plan_->batch_parts());
   const std::int64_t first = plan_->batch_part() * part_rows;
   const MemoryScope scope(MemoryCategory::activation);
   Tensor loss;
@@ -112,7 +128,7 @@ StepResult Trainer::step() {
                     "optimizer.warmup may help (the last checkpoint is good)",
                     done_ + 1, result.loss, result.grad_norm));
   }
-  result.lr = learning_rate(run_.config.optimizer, train.steps, done_);
+  result.lr = make_schedule(run_.config.optimizer, train.steps).at(done_);
   plan_->before_optimizer();
   optimizer_->step(result.lr, optim::clip_factor(result.grad_norm, train.clip_grad_norm));
   optimizer_->zero_grad();
@@ -127,8 +143,7 @@ std::optional<double> Trainer::validate() {
   }
   const NoGrad no_grad;
   const TrainConfig& train = run_.config.train;
-  const std::int64_t part_rows = train.batch / plan_->batch_parts();
-  const std::int64_t micro_rows = train.micro_batch > 0 ? train.micro_batch : part_rows;
+  const auto [part_rows, micro_rows] = batch_rows(train, plan_->batch_parts());
   const std::int64_t first = plan_->batch_part() * part_rows;
   model_->train(false);
   Tensor loss;
@@ -218,6 +233,7 @@ std::vector<std::vector<std::string>> check_plan(const Run& run) {
     local += local_shape(*parameter->value.spec()).product() *
              static_cast<std::int64_t>(size_of(parameter->value.dtype()));
   }
+  const std::vector<Communication> communications = try_layouts(*model, plan, run.config);
   std::vector<std::vector<std::string>> rows;
   for (const parallel::StyleSummary& style : plan.summary()) {
     rows.push_back(
@@ -229,7 +245,28 @@ std::vector<std::vector<std::string>> check_plan(const Run& run) {
                              format_bytes(static_cast<std::uint64_t>(local)),
                              format_bytes(static_cast<std::uint64_t>(
                                  local * (run.config.optimizer.name == "sgd" ? 2 : 4))))});
+  for (auto& row : communication_rows(communications)) {
+    rows.push_back(std::move(row));
+  }
   return rows;
+}
+
+void check_stored(const Run& run, const std::optional<std::string>& resume) {
+  const auto model = make_model(run.shape, run.config.model.dropout);
+  if (!run.config.model.from.empty()) {
+    StateDict named;
+    for (const auto& [name, parameter] : nn::named_parameters(*model)) {
+      named.tensors.emplace(name, parameter->value);
+    }
+    check_weights(SafetensorsFolder(run.config.model.from), named);
+  }
+  if (resume) {
+    StateDict once;
+    for (const nn::ParameterPointer& parameter : nn::all_parameters(*model)) {
+      once.tensors.emplace(parameter->name, parameter->value);
+    }
+    check_state(CheckpointReader(*resume), once, {.prefix = "model.", .ignore = {}});
+  }
 }
 
 }  // namespace tessera::app

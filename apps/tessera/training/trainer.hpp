@@ -69,7 +69,13 @@ class Trainer {
 };
 
 /// Checks without any communication what only the whole plan shows: styles, patterns, placements,
-/// the batch's division. Returns the rows that the styles add to the table before the first step.
+/// the batch's division, the layouts of a whole forward and backward. Returns the rows that the
+/// styles add to the table before the first step.
 std::vector<std::vector<std::string>> check_plan(const Run& run);
+
+/// Holds what the run begins with against its model, from headers alone: the weights of
+/// `model.from`, and the checkpoint `resume` if it is given. Errors (input): files that are cut or
+/// wrong, tensors that are missing or of another shape.
+void check_stored(const Run& run, const std::optional<std::string>& resume);
 
 }  // namespace tessera::app

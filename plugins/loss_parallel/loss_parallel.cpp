@@ -1,0 +1,52 @@
+// LossParallel: the loss of logits whose vocabulary is sharded along the axis, without gathering
+// them. The ranks reduce three numbers a token; backward communicates nothing. The layer that makes
+// the logits leaves them sharded: ColwiseParallel on "lm_head" with its default output. No options.
+#include <fmt/format.h>
+
+#include <memory>
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.nn;
+import tessera.plugin;
+import tessera.parallel;
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::parallel;
+
+class LossParallel final : public ParallelStyle {
+ public:
+  StyleFacts facts() const override { return {}; }
+
+  void apply(const StyleTarget& target) override {
+    auto* const loss = dynamic_cast<nn::CrossEntropyLoss*>(&target.module);
+    if (loss == nullptr) {
+      fail_input(fmt::format(
+          "LossParallel: module '{}' is a {}; only a CrossEntropyLoss (\"loss\") has a vocabulary",
+          target.module.name(), target.module.kind()));
+    }
+    loss->set_loss_parallel(true);
+    target.module.add_pre_hook([axis = target.axis](nn::Module&, Tensors& inputs) {
+      const Layout& logits = inputs[0].layout();
+      if (!logits.placement(axis).is_shard(inputs[0].dims() - 1)) {
+        fail_input(fmt::format(
+            "LossParallel: the logits are {} on axis '{}' (expected Shard({}), the vocabulary); "
+            "let the layer that makes them leave them sharded: ColwiseParallel with output = "
+            "\"Shard(-1)\" on 'lm_head'",
+            to_string(logits.placement(axis)), logits.mesh().axis_name(axis),
+            inputs[0].dims() - 1));
+      }
+    });
+    redistribute_input(target.module, 1, target.axis, Replicate());
+  }
+};
+
+}  // namespace
+
+void register_plugin(plugin::Registrar& registrar) {
+  registrar.add<ParallelStyle>("LossParallel",
+                               [](Options&) { return std::make_unique<LossParallel>(); });
+}

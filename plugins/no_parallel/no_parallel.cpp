@@ -1,0 +1,50 @@
+// NoParallel: a module that every rank of the axis computes as a whole, amid others that are split.
+// Its parameters are Replicate, and so are its inputs and outputs, whatever comes. Options: input
+// (what the first input is brought to first), desired = "Replicate", output = "Replicate" (what the
+// first output is brought to).
+#include <memory>
+#include <optional>
+
+import tessera.base;
+import tessera.placement;
+import tessera.nn;
+import tessera.plugin;
+import tessera.parallel;
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::parallel;
+
+class NoParallel final : public ParallelStyle {
+ public:
+  explicit NoParallel(Options& options)
+      : input_(options.optional_placement("input")),
+        desired_(options.placement("desired", Replicate())),
+        output_(options.placement("output", Replicate())) {}
+
+  StyleFacts facts() const override { return {}; }
+
+  void apply(const StyleTarget& target) override {
+    for (const nn::ParameterPointer& parameter : nn::all_parameters(target.module)) {
+      target.place(*parameter, Replicate());
+    }
+    if (input_) {
+      redistribute_input(target.module, 0, target.axis, *input_);
+    }
+    redistribute_input(target.module, 0, target.axis, desired_);
+    redistribute_output(target.module, 0, target.axis, output_);
+  }
+
+ private:
+  std::optional<Placement> input_;
+  Placement desired_;
+  Placement output_;
+};
+
+}  // namespace
+
+void register_plugin(plugin::Registrar& registrar) {
+  registrar.add<ParallelStyle>(
+      "NoParallel", [](Options& options) { return std::make_unique<NoParallel>(options); });
+}

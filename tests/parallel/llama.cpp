@@ -1,0 +1,134 @@
+// What a Llama communicates in the layout of configs/loss_parallel.toml, and that the trial before
+// a run foresees it.
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "config/config.hpp"
+#include "llama_config.hpp"
+#include "model_shape.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.collective;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.optim;
+import tessera.plugin;
+import tessera.parallel;
+
+#include "support.hpp"
+#include "training/loss.hpp"
+#include "training/setup.hpp"
+
+using namespace tessera;
+using namespace tessera::app;
+using parallel_test::check;
+using parallel_test::on_ranks;
+using parallel_test::shipped_styles;
+
+namespace {
+
+Config config_with(const std::string& name, std::vector<std::string> overrides) {
+  for (const char* small :
+       {"model.dim=32", "model.ffn_dim=48", "data.seq_len=6", "train.batch=2"}) {
+    overrides.emplace_back(small);
+  }
+  return load_config(std::string(TESSERA_SOURCE_FOLDER "/configs/") + name, overrides);
+}
+
+/// "all_gather" -> how often.
+using Counts = std::map<std::string, int>;
+
+Counts counts_of(const std::vector<Communication>& entries) {
+  Counts counts;
+  for (const Communication& one : entries) {
+    ++counts[one.operation];
+  }
+  return counts;
+}
+
+Counts sum(Counts a, const Counts& b) {
+  for (const auto& [operation, times] : b) {
+    a[operation] += times;
+  }
+  return a;
+}
+
+struct Phases {
+  Counts forward;
+  Counts backward;
+};
+
+/// The model and its plan, on this rank.
+struct Planned {
+  explicit Planned(const Config& config)
+      : mesh(make_mesh(config)),
+        model(make_model(model_shape(config, 256), config.model.dropout)),
+        plan(*model, mesh, style_entries(config), shipped_styles()) {}
+
+  DeviceMesh mesh;
+  std::shared_ptr<nn::LlamaForCausalLM> model;
+  parallel::ParallelPlan plan;
+};
+
+/// Rank 0's collectives of a forward with loss and of its backward.
+Phases communicated(const Config& config) {
+  Phases phases;
+  on_ranks(static_cast<int>(config.ranks()), [&](int rank) {
+    Planned run(config);
+    run.plan.materialize();
+    nn::initialize(*run.model);
+    const Tensor tokens = ops::cast(
+        full({config.train.batch / run.plan.batch_parts(), config.data.seq_len}, 65), DType::i64);
+    Tensor loss;
+    {
+      const CommunicationReport report;
+      loss = batch_loss(*run.model, run.plan, tokens, tokens, 12);
+      phases.forward = rank == 0 ? counts_of(report.entries()) : phases.forward;
+    }
+    {
+      const CommunicationReport report;
+      backward(loss);
+      phases.backward = rank == 0 ? counts_of(report.entries()) : phases.backward;
+    }
+  });
+  return phases;
+}
+
+}  // namespace
+
+TEST_CASE("each half of a block costs one all-gather and one reduce-scatter, each way") {
+  const int halves_of_a_block = 2;
+  for (const int layers : {1, 3}) {
+    const Phases phases =
+        communicated(config_with("loss_parallel.toml", {"model.layers=" + std::to_string(layers)}));
+    const int halves = halves_of_a_block * layers;
+    // Besides the blocks: the embedding's terms are reduce-scattered, the head's input is gathered,
+    // the loss reduces maxima and sums.
+    CHECK(phases.forward ==
+          Counts{{"all_gather", halves + 1}, {"reduce_scatter", halves + 1}, {"all_reduce", 2}});
+    CHECK(phases.backward == Counts{{"all_gather", halves + 1}, {"reduce_scatter", halves + 1}});
+  }
+}
+
+TEST_CASE("the trial before a run foresees what is communicated") {
+  for (const char* name : {"loss_parallel.toml", "sequence_parallel.toml", "tensor_parallel.toml",
+                           "fsdp_tensor.toml", "fully_sharded.toml", "three_d.toml"}) {
+    const Config config =
+        config_with(name, {"model.layers=2", "train.batch=4", "model.dropout=0.1"});
+    INFO(name);
+    Planned trial(config);
+    const std::vector<Communication> foreseen = try_layouts(*trial.model, trial.plan, config);
+    const Phases phases = communicated(config);
+    CHECK(counts_of(foreseen) == sum(phases.forward, phases.backward));
+    CHECK(!foreseen.empty());
+  }
+}

@@ -1,0 +1,69 @@
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.plugin;
+import tessera.parallel;
+
+#include "support.hpp"
+
+namespace parallel_test {
+
+using namespace tessera;
+
+plugin::Host& shipped_styles() {
+  static plugin::Host host(
+      {.paths = {TESSERA_SHIPPED_PLUGINS}, .environment = false, .standard_places = false});
+  return host;
+}
+
+void on_ranks(int ranks, const std::function<void(int rank)>& f) {
+  collective::LaunchOptions options;
+  options.timeout_seconds = 30;
+  collective::run_threads(
+      ranks,
+      [&](collective::World& world) {
+        set_current_rank(world.rank());
+        set_seed(5);
+        f(world.rank());
+      },
+      options);
+}
+
+void check(bool holds, const std::string& what) {
+  if (!holds) {
+    fail("does not hold: " + what);
+  }
+}
+
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+double difference(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) {
+    return std::numeric_limits<double>::infinity();
+  }
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(a[i] - b[i]) / (1 + std::abs(b[i]));
+    largest = std::isnan(difference) ? std::numeric_limits<double>::infinity()
+                                     : std::max(largest, difference);
+  }
+  return largest;
+}
+
+}  // namespace parallel_test
