@@ -80,7 +80,7 @@ void check_all(std::size_t most_samples, const Extent& extent) {
       continue;  // another test's
     }
     INFO(op->name);
-    CHECK(by_op.contains(op->name) != not_covered().contains(op->name));
+    CHECK((by_op.contains(op->name) || not_covered().contains(op->name)));
     if (!by_op.contains(op->name) || not_covered().contains(op->name)) {
       continue;
     }

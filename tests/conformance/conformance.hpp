@@ -34,7 +34,7 @@ using Placements = std::vector<Placement>;
 Strategies strategies_of(const CallSample& sample);
 /// What the rule accepts, and every combination of Shard of each dim, Replicate and Partial(sum):
 /// at most `most` of these (a fixed selection when there are more). And Replicate with each other
-/// Partial.
+/// Partial, at most a third of `most`.
 std::vector<Placements> axis_placements(const CallSample& sample, std::size_t most);
 /// `count` layouts on a mesh of several axes, each of which is drawn from `likely` three times in
 /// four, else from `all`; a dim that several axes shard is cut in any order of them.
@@ -89,8 +89,8 @@ struct Account {
 
 /// How far a check goes.
 struct Extent {
-  std::size_t one_axis_cases = 60;  // for each sample and mesh
-  std::size_t grid_cases = 10;
+  std::size_t one_axis_cases = 45;  // for each sample and mesh
+  std::size_t grid_cases = 8;
   std::vector<int> sizes{2, 3};
   std::vector<Dims> grids{Dims{2, 2}, Dims{2, 1, 2}};
   bool both_gradient_forms = false;

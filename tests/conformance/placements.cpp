@@ -107,8 +107,26 @@ Strategies strategies_of(const CallSample& sample) {
 }
 
 std::vector<Placements> axis_placements(const CallSample& sample, std::size_t most) {
-  std::vector<Placements> all;
-  const auto with = [&](std::span<const Placement> partial, bool sharded) {
+  std::vector<Placements> accepted;
+  try {
+    for (const Strategy& s : strategies_of(sample)) {
+      accepted.emplace_back(s.in.begin(), s.in.end());
+    }
+  } catch (const Error&) {
+    // A rule that fails is found by the calls.
+  }
+  std::mt19937 random(1);
+  const auto select = [&](std::vector<Placements>& some, std::size_t count) {
+    if (some.size() > count) {
+      std::shuffle(some.begin(), some.end(), random);
+      std::partition(some.begin(), some.end(), [&](const Placements& p) {
+        return std::find(accepted.begin(), accepted.end(), p) != accepted.end();
+      });
+      some.resize(count);
+    }
+  };
+  const auto with = [&](std::span<const Placement> partial, bool sharded,
+                        std::vector<Placements>& into) {
     std::vector<std::vector<Placement>> each;
     for (const Tensor& x : sample.inputs) {
       each.push_back(choices(x, partial));
@@ -116,30 +134,19 @@ std::vector<Placements> axis_placements(const CallSample& sample, std::size_t mo
         std::erase_if(each.back(), [](Placement p) { return p.is_shard(); });
       }
     }
-    combine(each, all);
+    combine(each, into);
   };
+  std::vector<Placements> all;
   const Placement sum[] = {Partial()};
-  with(sum, true);
-  if (all.size() > most) {
-    std::mt19937 random(1);
-    std::shuffle(all.begin() + 1, all.end(), random);
-    std::vector<Placements> accepted;
-    try {
-      for (const Strategy& s : strategies_of(sample)) {
-        accepted.emplace_back(s.in.begin(), s.in.end());
-      }
-    } catch (const Error&) {
-      // A rule that fails is found by the calls.
-    }
-    std::stable_partition(all.begin() + 1, all.end(), [&](const Placements& p) {
-      return std::find(accepted.begin(), accepted.end(), p) != accepted.end();
-    });
-    all.resize(most);
-  }
+  with(sum, true, all);
+  select(all, most);
+  std::vector<Placements> others;
   for (const ReduceOp op : {ReduceOp::avg, ReduceOp::max, ReduceOp::min, ReduceOp::product}) {
     const Placement other[] = {Partial(op)};
-    with(other, false);
+    with(other, false, others);
   }
+  select(others, most / 3);
+  all.insert(all.end(), others.begin(), others.end());
   return all;
 }
 
