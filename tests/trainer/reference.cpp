@@ -9,10 +9,15 @@
 #include "config/config.hpp"
 #include "data/dataset.hpp"
 #include "llama_config.hpp"
-#include "schedule.hpp"
 #include "support.hpp"
 
 import tessera.base;
+import tessera.mesh;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+
+#include "training/setup.hpp"
 
 using namespace tessera::app;
 using trainer_test::input_error;
@@ -108,7 +113,7 @@ TEST_CASE("learning rates are those of the stored curve") {
   o.warmup = curve.at("schedule").at("warmup_steps");
   o.min_lr_ratio = curve.at("schedule").at("min_ratio");
   for (int step = 0; step < 20; ++step) {
-    CHECK(learning_rate(o, 20, step) ==
+    CHECK(make_schedule(o, 20).at(step) ==
           Approx(curve.at("lr").at(static_cast<std::size_t>(step)).get<double>()).epsilon(1e-15));
   }
 }
