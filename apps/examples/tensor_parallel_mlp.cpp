@@ -19,7 +19,7 @@ using namespace tessera;
 
 namespace {
 
-constexpr double learning_rate = 0.05;
+constexpr double learning_rate = 0.5;
 
 struct Mlp {
   Tensor up;    // [hidden, width]
@@ -63,7 +63,7 @@ int run() {
     const CommunicationReport report;
     const Tensor x = redistribute(input, whole, whole);
     const Tensor y = redistribute(forward(mlp, x), whole);  // terms, one from each rank
-    const Tensor loss = ops::mse_loss(y, target);
+    const Tensor loss = ops::mean(ops::square(ops::sub(y, target)));
     backward(loss);
     update(mlp.up);
     update(mlp.down);
@@ -71,7 +71,8 @@ int run() {
       std::printf("a step communicates:\n%s", report.to_string().c_str());
     }
 
-    const Tensor plain_loss = ops::mse_loss(forward(plain, full_tensor(data)), plain_target);
+    const Tensor plain_loss =
+        ops::mean(ops::square(ops::sub(forward(plain, full_tensor(data)), plain_target)));
     backward(plain_loss);
     update(plain.up);
     update(plain.down);

@@ -144,14 +144,15 @@ std::vector<Placement> parse_placements(std::string_view text) {
 }
 
 Placement resolved(Placement placement, int tensor_ndim) {
-  if (placement.is_shard()) {
-    return Shard(wrap_dim(placement.dim(), tensor_ndim, "Shard"));
+  if (!placement.is_shard() && !placement.is_strided_shard()) {
+    return placement;
   }
-  if (placement.is_strided_shard()) {
-    return StridedShard(wrap_dim(placement.dim(), tensor_ndim, "StridedShard"),
-                        placement.split_factor());
+  if (placement.dim() < -tensor_ndim || placement.dim() >= tensor_ndim) {
+    fail_input(fmt::format("{} for a tensor of {} dims (expected a dim from {} to {})",
+                           to_string(placement), tensor_ndim, -tensor_ndim, tensor_ndim - 1));
   }
-  return placement;
+  const int dim = placement.dim() < 0 ? placement.dim() + tensor_ndim : placement.dim();
+  return placement.is_shard() ? Shard(dim) : StridedShard(dim, placement.split_factor());
 }
 
 }  // namespace tessera

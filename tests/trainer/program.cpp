@@ -100,7 +100,8 @@ TEST_CASE("a layout that cannot be is one error") {
   is_input_error("layout '[Shard(0)]' --shape 4", "--mesh is required");
   is_input_error("layout '[Shard(0)]' --mesh 2x2 --shape 4",
                  "layout: 1 placements for 2 axes (got [Shard(0)], mesh(a=2, b=2))");
-  is_input_error("layout '[Shard(1)]' --mesh 2 --shape 4", "dim 1");
+  is_input_error("layout '[Shard(1)]' --mesh 2 --shape 4",
+                 "Shard(1) for a tensor of 1 dims (expected a dim from -1 to 0)");
   is_input_error("layout '[Shrad(0)]' --mesh 2 --shape 4", "Shrad");
   is_input_error("layout '[Shard(0)]' --mesh 2y --shape 4",
                  "layout: --mesh has '2y' (expected a number, as in 8x6)");
