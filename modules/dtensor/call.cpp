@@ -154,13 +154,14 @@ Tensors run_composed(const Op& op, std::span<const Tensor> locals, const Attribu
       if (ranks == 1) {
         continue;
       }
+      const CommunicationTimer timer;
       if (!x.is_meta()) {
         whole = ops::all_reduce(whole, how, communicator(mesh, axis));
       }
       if (communication_reported()) {
         const auto bytes = x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
-        record_communication(
-            {"all_reduce", mesh.axis_name(axis), 2 * (ranks - 1) * bytes / ranks, op.name, false});
+        record_communication({"all_reduce", mesh.axis_name(axis), 2 * (ranks - 1) * bytes / ranks,
+                              op.name, false, timer.seconds()});
       }
     }
     return whole;

@@ -90,6 +90,24 @@ void Group::materialize() {
   reshard();
 }
 
+/// Puts a collective into the communication report: a rank receives a padded shard of each other.
+void Group::report(const char* operation, double seconds) const {
+  if (communication_reported()) {
+    const auto bytes = static_cast<std::int64_t>(shard_bytes_) * (mesh_.axis_size(axis_) - 1);
+    record_communication(
+        {operation, mesh_.axis_name(axis_), bytes, "FSDP " + name_, false, seconds});
+  }
+}
+
+/// Ends a gather that is under way.
+void Group::finish_gathering() {
+  const CommunicationTimer timer;
+  if (materialized()) {
+    gathering_.wait();
+  }
+  report("all_gather", timer.seconds());
+}
+
 void Group::start_unshard() {
   if (state_ != State::sharded) {
     return;
@@ -109,24 +127,11 @@ void Group::start_unshard() {
   state_ = State::gathering;
 }
 
-/// Puts a collective into the communication report: a rank receives a padded shard of each other.
-void Group::report(const char* operation, double seconds) const {
-  if (communication_reported()) {
-    const auto bytes = static_cast<std::int64_t>(shard_bytes_) * (mesh_.axis_size(axis_) - 1);
-    record_communication(
-        {operation, mesh_.axis_name(axis_), bytes, "FSDP " + name_, false, seconds});
-  }
-}
-
 void Group::unshard() {
   start_unshard();
   if (state_ == State::gathering) {
-    const CommunicationTimer timer;
-    if (materialized()) {
-      gathering_.wait();
-    }
+    finish_gathering();
     state_ = State::unsharded;
-    report("all_gather", timer.seconds());
   }
   for (Member& m : members_) {
     m.parameter->computed = m.unsharded;
@@ -134,12 +139,10 @@ void Group::unshard() {
 }
 
 void Group::reshard() {
+  if (state_ == State::gathering) {
+    finish_gathering();
+  }
   if (materialized()) {
-    if (state_ == State::gathering) {
-      const CommunicationTimer timer;
-      gathering_.wait();
-      report("all_gather", timer.seconds());
-    }
     whole_->release_memory();
   }
   state_ = State::sharded;
@@ -211,9 +214,11 @@ void Group::reduce_gradients(std::vector<Tensor>& reading) {
       m.parameter->value.grad() = make_distributed(shard, gradient);
     }
   }
-  const CommunicationTimer timer;
   if (materialized()) {
     communicator_->wait_sources_free();  // of the reduction before: `reading` lets go of them below
+  }
+  const CommunicationTimer timer;
+  if (materialized()) {
     communicator_->reduce_scatter(segments, dtype, {.accumulate = accumulate});
   }
   report("reduce_scatter", timer.seconds());

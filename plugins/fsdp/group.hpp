@@ -44,6 +44,7 @@ class Group {
 
  private:
   void report(const char* operation, double seconds) const;
+  void finish_gathering();
   struct Member {
     tessera::nn::ParameterPointer parameter;
     const tessera::Spec* whole = nullptr;  // Replicate on the axis

@@ -53,6 +53,12 @@ std::string styles_of(const std::string& config) {
   return text.substr(begin, text.find("[log]") - begin);
 }
 
+/// The same with FSDP on another axis in front.
+std::string with_fsdp(std::string styles) {
+  const std::string one = mesh(R"("tensor")", "2");
+  return styles.replace(styles.find(one), one.size(), mesh(R"("shard", "tensor")", "2, 2")) + kFsdp;
+}
+
 std::string quoted(const std::string& text) { return "'" + text + "'"; }
 
 }  // namespace
@@ -115,6 +121,8 @@ const std::vector<Layout>& layouts() {
       {"TP 2", mesh(R"("tensor")", "2") + kTensor, 4},
       {"TP 2 with sequence parallel", styles_of("sequence_parallel.toml"), 6},
       {"TP 2 with sequence and loss parallel", styles_of("loss_parallel.toml"), 6},
+      {"FSDP 2 x TP 2 with sequence and loss parallel", with_fsdp(styles_of("loss_parallel.toml")),
+       2},
       {"FSDP 2 x TP 2", mesh(R"("shard", "tensor")", "2, 2") + kTensor + kFsdp, 2}};
   return all;
 }

@@ -1,5 +1,6 @@
 // What a Llama communicates in the layout of configs/loss_parallel.toml, and that the trial before
 // a run foresees it.
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -65,7 +66,20 @@ Counts sum(Counts a, const Counts& b) {
 struct Phases {
   Counts forward;
   Counts backward;
+  std::vector<Communication> entries;
 };
+
+/// What was communicated in a module or below it, in one direction.
+Counts counts_in(const Phases& phases, const std::string& module, bool backward) {
+  std::vector<Communication> found;
+  for (const Communication& one : phases.entries) {
+    if (one.backward == backward &&
+        (one.module == module || one.module.starts_with(module + "."))) {
+      found.push_back(one);
+    }
+  }
+  return counts_of(found);
+}
 
 /// The model and its plan, on this rank.
 struct Planned {
@@ -88,16 +102,15 @@ Phases communicated(const Config& config) {
     nn::initialize(*run.model);
     const Tensor tokens = ops::cast(
         full({config.train.batch / run.plan.batch_parts(), config.data.seq_len}, 65), DType::i64);
-    Tensor loss;
-    {
-      const CommunicationReport report;
-      loss = batch_loss(*run.model, run.plan, tokens, tokens, 12);
-      phases.forward = rank == 0 ? counts_of(report.entries()) : phases.forward;
-    }
-    {
-      const CommunicationReport report;
-      backward(loss);
-      phases.backward = rank == 0 ? counts_of(report.entries()) : phases.backward;
+    const CommunicationReport report;
+    const Tensor loss = batch_loss(*run.model, run.plan, tokens, tokens, 12);
+    const std::size_t forward = report.entries().size();
+    backward(loss);
+    if (rank == 0) {
+      phases.entries = report.entries();
+      const auto middle = phases.entries.begin() + static_cast<std::ptrdiff_t>(forward);
+      phases.forward = counts_of({phases.entries.begin(), middle});
+      phases.backward = counts_of({middle, phases.entries.end()});
     }
   });
   return phases;
@@ -116,6 +129,18 @@ TEST_CASE("each half of a block costs one all-gather and one reduce-scatter, eac
     CHECK(phases.forward ==
           Counts{{"all_gather", halves + 1}, {"reduce_scatter", halves + 1}, {"all_reduce", 2}});
     CHECK(phases.backward == Counts{{"all_gather", halves + 1}, {"reduce_scatter", halves + 1}});
+    for (int layer = 0; layer < layers; ++layer) {
+      for (const char* half : {"self_attn", "mlp"}) {
+        const std::string module = "model.layers." + std::to_string(layer) + "." + half;
+        INFO(module);
+        for (const bool backward : {false, true}) {
+          CHECK(counts_in(phases, module, backward) ==
+                Counts{{"all_gather", 1}, {"reduce_scatter", 1}});
+        }
+      }
+    }
+    CHECK(counts_in(phases, "loss", false) == Counts{{"all_reduce", 2}});
+    CHECK(counts_in(phases, "loss", true).empty());
   }
 }
 
