@@ -11,6 +11,18 @@ export namespace tessera::ops {
 /// 0: 1/sqrt(D). -> [B, Tq, H, D]. Never holds Tq x Tk scores. Sharded by batch (dim 0) or by heads
 /// (dim 2, when both H and KV divide).
 Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, double scale = 0);
+/// softmax(scale q k^T + mask) v for q [B, H, Tq, D] and k, v [B, KV, Tk, D]; query head h uses
+/// key/value head h * KV / H. `mask` broadcasts to [B, H, Tq, Tk]: bool (true: is seen), or added
+/// to the scores, in q's type, with a gradient. is_causal: query i sees keys <= i, for Tq = Tk.
+/// A query that sees nothing gives 0. dropout_p of the probabilities are dropped: number
+/// ((b H + h) Tq + i) Tk + j of the call belongs to a score in every layout; backward makes the
+/// mask again. scale 0: 1/sqrt(D). Never holds all scores, but the gradient of an added mask.
+/// Sharded by batch (dim 0), by heads (dim 1, when both H and KV divide), or, where not causal, by
+/// queries (dim 2 of q, with k and v Replicate).
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const Tensor& mask = {}, double dropout_p = 0,
+                                    bool is_causal = false, double scale = 0,
+                                    RandomStream& stream = random_stream("dropout"));
 /// Rotary embedding of x [B, T, H, D] in the halves form (first half with second half, as
 /// transformers' Llama), for positions offset .. offset + T - 1.
 Tensor rotary(const Tensor& x, double theta, std::int64_t offset = 0);

@@ -10,7 +10,6 @@ module;
 #include <functional>
 #include <numeric>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -30,15 +29,6 @@ namespace {
 using collective::Communicator;
 using collective::Work;
 
-/// A reduction, in whichever enum the receiver names it: the enumerators are the same.
-struct AnyReduceOp {
-  std::int64_t op;
-  template <class E>
-    requires std::is_enum_v<E>
-  operator E() const {
-    return static_cast<E>(op);
-  }
-};
 
 /// Whether parts of `dim` lie in one piece, one after another.
 bool is_outermost(const Dims& shape, int dim) {
@@ -140,7 +130,7 @@ void reduce_scatter_infer(const Call& call, ResultShapes& out) {
 PendingTensor start_reduce_scatter(const Call& call, const Tensor& out) {
   AttributeReader attributes = call.read();
   const int dim = attributes.dim();
-  const AnyReduceOp op{attributes.integer()};
+  const auto op = static_cast<ReduceOp>(attributes.integer());
   Communicator& group = group_at(attributes);
   const Tensor& x = call.in[0];
   if (x.numel() == 0) {
@@ -191,7 +181,7 @@ void same_infer(const Call& call, ResultShapes& out) {
 
 PendingTensor start_all_reduce(const Call& call, const Tensor& out) {
   AttributeReader attributes = call.read();
-  const AnyReduceOp op{attributes.integer()};
+  const auto op = static_cast<ReduceOp>(attributes.integer());
   const Tensor x = contiguous_operand(call.in[0]);
   if (x.numel() == 0) {
     return {out, {}, {}, {}};

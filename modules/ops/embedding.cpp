@@ -2,11 +2,9 @@ module;
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <cstring>
 #include <span>
 
 #include "kernels/indexing.hpp"
-#include "kernels/pointwise.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -120,22 +118,18 @@ void grad_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor dy = contiguous_operand(call.in[0]);
   const Tensor indices = contiguous_operand(call.in[1]);
   const Rows rows = rows_of(call, call.in[2]);
-  const DType statistics = statistics_type(dy.dtype());
-  const Tensor sums = statistics == dy.dtype() ? out[0] : empty(out[0].shape(), statistics);
+  const Tensor sums = sums_for(out[0]);
   if (sums.numel() == 0) {
     return;
   }
-  std::memset(sums.raw_data(), 0, static_cast<std::size_t>(sums.numel()) * size_of(statistics));
+  clear(sums);
   visit_indices(call, indices, [&]<class Index>(const Index* index) {
     visit_floating(dy.dtype(), call.op.name, [&]<class T>(T) {
       kernels::embedding_backward(indices.numel(), sums.shape()[1], rows.offset, sums.shape()[0],
                                   pointer<T>(dy), index, pointer<kernels::Compute<T>>(sums));
     });
   });
-  if (!sums.same_as(out[0])) {
-    kernels::cast(kernel_type(statistics), kernel_type(dy.dtype()), sums.numel(), sums.raw_data(),
-                  out[0].raw_data());
-  }
+  convert_into(out[0], sums);
 }
 
 void grad_rule(const RuleContext& context, Strategies& strategies) {

@@ -2,9 +2,7 @@
 module;
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
 #include "kernels/indexing.hpp"
@@ -14,78 +12,14 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
+import :index_call;
 
 namespace tessera::ops {
 namespace {
 
+using namespace indexing;
 using kernels::IndexShape;
 using rules::strategy;
-
-int dim_of(const Call& call, const Tensor& x) {
-  return wrap_dim(call.read().integer(), x.dims(), call.op.name.c_str());
-}
-
-/// Calls f with values of the C++ types of the elements and of the indices.
-template <class F>
-void visit(const Call& call, const Tensor& x, const Tensor& index, F f) {
-  const auto with_index = [&](auto element) {
-    if (index.dtype() == DType::i64) {
-      f(element, std::int64_t{});
-    } else if (index.dtype() == DType::i32) {
-      f(element, std::int32_t{});
-    } else {
-      refuse(call, fmt::format("index must be i64 or i32 (got {})", name_of(index.dtype())));
-    }
-  };
-  if (x.dtype() == DType::i64) {
-    with_index(std::int64_t{});
-  } else if (x.dtype() == DType::i32) {
-    with_index(std::int32_t{});
-  } else {
-    visit_floating(x.dtype(), call.op.name, with_index);
-  }
-}
-
-/// x as [outer, extent, inner] around `dim`; `indices` is the other one's extent there.
-IndexShape shape_around(const Tensor& x, int dim, std::int64_t indices) {
-  IndexShape shape;
-  for (int d = 0; d < x.dims(); ++d) {
-    (d < dim ? shape.outer : d > dim ? shape.inner : shape.extent) *= x.shape()[d];
-  }
-  shape.indices = indices;
-  return shape;
-}
-
-void check_in_range(const Call& call, bool in_range, std::int64_t extent) {
-  if (!in_range) {
-    refuse(call, fmt::format("an index is out of range (expected 0 to {})", extent - 1));
-  }
-}
-
-void clear(const Tensor& x) {
-  if (x.numel() != 0) {
-    std::memset(x.raw_data(), 0, static_cast<std::size_t>(x.numel()) * size_of(x.dtype()));
-  }
-}
-
-/// x cut to the extents of `index` in all dims but `dim`.
-Tensor cut_to(const Tensor& x, const Tensor& index, int dim) {
-  Tensor cut = x;
-  for (int d = 0; d < x.dims(); ++d) {
-    if (d != dim && x.shape()[d] != index.shape()[d]) {
-      cut = narrowed_operand(cut, d, 0, index.shape()[d]);
-    }
-  }
-  return cut;
-}
-
-/// The local shape of the result in place of the global one, which stands after `dim`.
-Attributes localize_shape(const LocalContext& context) {
-  AttributeReader attributes = context.call.read();
-  Attributes local;
-  local.add(attributes.integer());
-  return local.add(local_shape(*context.out[0]));
-}
 
 // index_select
 
@@ -100,7 +34,7 @@ void select_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = contiguous_operand(call.in[0]);
   const Tensor index = contiguous_operand(call.in[1]);
   const IndexShape shape = shape_around(x, dim_of(call, x), index.numel());
-  visit(call, x, index, [&]<class T, class I>(T, I) {
+  visit_moved(call, x, index, [&]<class T, class I>(T, I) {
     check_in_range(
         call, kernels::index_select(shape, pointer<T>(x), pointer<I>(index), pointer<T>(out[0])),
         shape.extent);
@@ -129,10 +63,20 @@ const Op& select_op = register_op({
     .about = "The slices of x along a dim that a list of indices names.",
 });
 
-void select_grad_infer(const Call& call, ResultShapes& out) {
+/// The shape that stands behind `dim` in the attributes.
+Dims whole_shape(const Call& call) {
   AttributeReader attributes = call.read();
   attributes.integer();
-  out.push_back({attributes.dims(), call.in[0].dtype()});
+  return attributes.dims();
+}
+
+void select_grad_infer(const Call& call, ResultShapes& out) {
+  const Dims shape = whole_shape(call);
+  check_dims(call, 1, 1);
+  Dims slices = shape;
+  slices[wrap_dim(call.read().integer(), shape.size(), "index_select")] = call.in[1].shape()[0];
+  check_shape(call, 0, slices);
+  out.push_back({shape, call.in[0].dtype()});
 }
 
 void select_grad_cpu(const Call& call, std::span<Tensor> out) {
@@ -173,18 +117,6 @@ void select_backward(const BackwardContext& context, std::span<const Tensor> gra
 
 // gather
 
-/// Errors: other numbers of dims, or an index longer than x in a dim that is not indexed.
-void check_index(const Call& call, const Tensor& x, const Tensor& index, int dim) {
-  bool fits = x.dims() == index.dims();
-  for (int d = 0; fits && d < x.dims(); ++d) {
-    fits = d == dim || index.shape()[d] <= x.shape()[d];
-  }
-  if (!fits) {
-    refuse(call, fmt::format("index {} does not fit {} along dim {}", to_string(index.shape()),
-                             to_string(x.shape()), dim));
-  }
-}
-
 void gather_infer(const Call& call, ResultShapes& out) {
   const int dim = dim_of(call, call.in[0]);
   check_index(call, call.in[0], call.in[1], dim);
@@ -196,21 +128,11 @@ void gather_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor index = contiguous_operand(call.in[1]);
   const Tensor x = contiguous_operand(cut_to(call.in[0], index, dim));
   const IndexShape shape = shape_around(x, dim, index.shape()[dim]);
-  visit(call, x, index, [&]<class T, class I>(T, I) {
+  visit_moved(call, x, index, [&]<class T, class I>(T, I) {
     check_in_range(call,
                    kernels::gather(shape, pointer<T>(x), pointer<I>(index), pointer<T>(out[0])),
                    shape.extent);
   });
-}
-
-/// Dims along which every index stays with its own slice: `operands` and the result cut alike.
-template <class F>
-void for_each_alike(const Dims& x, const Dims& index, int dim, F f) {
-  for (int d = 0; d < x.size(); ++d) {
-    if (d != dim && x[d] == index[d]) {
-      f(d);
-    }
-  }
 }
 
 void gather_rule(const RuleContext& context, Strategies& strategies) {
@@ -235,28 +157,32 @@ const Op& gather_op = register_op({
     .about = "x at the indices along a dim, element by element.",
 });
 
-/// into += source at the indices along `dim`. `into` is contiguous.
+/// into += source at the indices along `dim`; source is contiguous and as large as index.
 void add_scattered(const Call& call, const Tensor& into, const Tensor& index_operand,
-                   const Tensor& source_operand, int dim) {
+                   const Tensor& source, int dim) {
   const Tensor index = contiguous_operand(index_operand);
-  const Tensor source = contiguous_operand(cut_to(source_operand, index, dim));
-  const Tensor cut = cut_to(into, index, dim);
-  const Tensor target = contiguous_operand(cut);  // a copy when `index` covers a part only
-  const IndexShape shape = shape_around(target, dim, index.shape()[dim]);
-  visit(call, target, index, [&]<class T, class I>(T, I) {
-    check_in_range(
-        call,
-        kernels::scatter_add(shape, pointer<T>(source), pointer<I>(index), pointer<T>(target)),
-        shape.extent);
+  write_reached(into, index, dim, [&](const Tensor& target) {
+    const IndexShape shape = shape_around(target, dim, index.shape()[dim]);
+    visit(call, target, index, [&]<class T, class I>(T, I) {
+      check_in_range(
+          call,
+          kernels::scatter_add(shape, pointer<T>(source), pointer<I>(index), pointer<T>(target)),
+          shape.extent);
+    });
   });
-  if (!target.same_as(cut)) {
-    copy_into(cut, target);
-  }
+}
+
+void gather_grad_infer(const Call& call, ResultShapes& out) {
+  const Dims shape = whole_shape(call);
+  const Tensor whole = empty(shape, call.in[0].dtype(), meta);
+  check_index(call, whole, call.in[1], wrap_dim(call.read().integer(), shape.size(), "gather"));
+  check_shape(call, 0, call.in[1].shape());
+  out.push_back({shape, call.in[0].dtype()});
 }
 
 void gather_grad_cpu(const Call& call, std::span<Tensor> out) {
   clear(out[0]);
-  add_scattered(call, out[0], call.in[1], call.in[0], dim_of(call, out[0]));
+  add_scattered(call, out[0], call.in[1], contiguous_operand(call.in[0]), dim_of(call, out[0]));
 }
 
 void gather_grad_rule(const RuleContext& context, Strategies& strategies) {
@@ -269,7 +195,7 @@ void gather_grad_rule(const RuleContext& context, Strategies& strategies) {
 
 const Op& gather_backward_op = register_op({
     .schema = "gather_backward(dy, index; dim: int, shape: dims)",
-    .infer = select_grad_infer,
+    .infer = gather_grad_infer,
     .cpu = gather_grad_cpu,
     .rule = gather_grad_rule,
     .localize = localize_shape,
@@ -287,24 +213,14 @@ void gather_backward(const BackwardContext& context, std::span<const Tensor> gra
 void scatter_add_infer(const Call& call, ResultShapes& out) {
   const int dim = dim_of(call, call.in[0]);
   check_index(call, call.in[0], call.in[1], dim);
-  bool covered = call.in[2].dims() == call.in[1].dims() && call.in[2].dtype() == call.in[0].dtype();
-  for (int d = 0; covered && d < call.in[1].dims(); ++d) {
-    covered = call.in[1].shape()[d] <= call.in[2].shape()[d];
-  }
-  if (!covered) {
-    refuse(call, fmt::format("source {} does not cover index {}, or is not of x's type",
-                             to_string(call.in[2].shape()), to_string(call.in[1].shape())));
-  }
+  check_source(call);
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
 void scatter_add_cpu(const Call& call, std::span<Tensor> out) {
   const int dim = dim_of(call, call.in[0]);
   copy_into(out[0], call.in[0]);
-  const Tensor source = call.in[2].shape()[dim] == call.in[1].shape()[dim]
-                            ? call.in[2]
-                            : narrowed_operand(call.in[2], dim, 0, call.in[1].shape()[dim]);
-  add_scattered(call, out[0], call.in[1], source, dim);
+  add_scattered(call, out[0], call.in[1], reached_source(call, dim), dim);
 }
 
 void scatter_add_rule(const RuleContext& context, Strategies& strategies) {

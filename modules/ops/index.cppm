@@ -1,5 +1,6 @@
 module;
 #include <cstdint>
+#include <span>
 export module tessera.ops:index;
 
 import tessera.base;
@@ -14,6 +15,29 @@ Tensor embedding(const Tensor& weight, const Tensor& indices);
 Tensor gather(const Tensor& x, const Tensor& index, std::int64_t dim);
 Tensor scatter_add(const Tensor& x, const Tensor& index, const Tensor& source, std::int64_t dim);
 Tensor index_select(const Tensor& x, const Tensor& index, std::int64_t dim);
+/// x with source (or value) written at the indices along `dim`. Where an index comes twice, the
+/// later one stays.
+Tensor scatter(const Tensor& x, const Tensor& index, const Tensor& source, std::int64_t dim);
+Tensor scatter(const Tensor& x, const Tensor& index, double value, std::int64_t dim);
+/// gather() where index and x broadcast in all dims but `dim`.
+Tensor take_along_dim(const Tensor& x, const Tensor& index, std::int64_t dim);
+/// x with slice i of source, times alpha, added at index[i] along `dim`.
+Tensor index_add(const Tensor& x, const Tensor& index, const Tensor& source, std::int64_t dim,
+                 double alpha = 1);
+/// x with value in the slices that `index` names.
+Tensor index_fill(const Tensor& x, const Tensor& index, double value, std::int64_t dim);
+/// x[indices[0], indices[1], ...]: indices (i64 or i32; negative ones count from the back) for the
+/// first dims of x, which broadcast together; the other dims follow them.
+Tensor index(const Tensor& x, std::span<const Tensor> indices);
+/// x with `values` (broadcast) written, or added, at x[indices...]. Where a place comes twice, the
+/// later value stays, or both are added.
+Tensor index_put(const Tensor& x, std::span<const Tensor> indices, const Tensor& values,
+                 bool accumulate = false);
+/// Where x is not 0: i64 [count, dims], in row-major order. Plain tensors only, like
+/// masked_select: the shape depends on the values.
+Tensor nonzero(const Tensor& x);
+/// The elements of x where `mask` (bool, broadcast with x) holds, as one dim.
+Tensor masked_select(const Tensor& x, const Tensor& mask);
 Tensor tril(const Tensor& x, std::int64_t diagonal = 0);
 Tensor triu(const Tensor& x, std::int64_t diagonal = 0);
 Tensor one_hot(const Tensor& x, std::int64_t num_classes);  // i64

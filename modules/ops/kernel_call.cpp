@@ -1,7 +1,9 @@
 module;
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -59,6 +61,38 @@ Tensor expanded_operand(const Tensor& x, const Dims& shape) {
     }
   }
   return alias(x, shape, strides, x.offset());
+}
+
+Tensor converted_operand(const Tensor& x, DType type) {
+  const Tensor from = contiguous_operand(x);
+  if (!x || x.dtype() == type) {
+    return from;
+  }
+  const Tensor copy = empty(x.shape(), type);
+  convert_into(copy, from);
+  return copy;
+}
+
+void convert_into(const Tensor& into, const Tensor& x) {
+  if (!x.same_as(into)) {
+    kernels::cast(kernel_type(x.dtype()), kernel_type(into.dtype()), x.numel(), x.raw_data(),
+                  into.raw_data());
+  }
+}
+
+Tensor sums_for(const Tensor& into) {
+  const DType type = statistics_type(into.dtype());
+  return type == into.dtype() ? into : empty(into.shape(), type);
+}
+
+void clear(const Tensor& x) {
+  if (x.numel() != 0) {
+    std::memset(x.raw_data(), 0, static_cast<std::size_t>(x.numel()) * size_of(x.dtype()));
+  }
+}
+
+Dims for_both_dims(const Dims& setting) {
+  return setting.size() == 1 ? Dims{setting[0], setting[0]} : setting;
 }
 
 Matrix matrix_operand(const Tensor& x) {

@@ -36,6 +36,18 @@ Tensor narrowed_operand(const Tensor& x, int dim, std::int64_t start, std::int64
 /// x repeated to `shape`, aligned at the ends.
 Tensor expanded_operand(const Tensor& x, const Dims& shape);
 
+/// x, contiguous, in another floating type: x itself, or a copy.
+Tensor converted_operand(const Tensor& x, DType type);
+/// Copies contiguous x into contiguous `into`, with a cast; nothing when they are the same tensor.
+void convert_into(const Tensor& into, const Tensor& x);
+/// Memory for sums of `into`'s shape in the type of its statistics: `into` itself, or fresh.
+Tensor sums_for(const Tensor& into);
+
+/// Sets all of contiguous x to 0.
+void clear(const Tensor& x);
+/// Settings of two dims: one number stands for both.
+Dims for_both_dims(const Dims& setting);
+
 /// One matrix as the kernels take it: rows x columns with a row stride, or stored transposed.
 struct Matrix {
   Tensor tensor;  // keeps a copy alive

@@ -3,7 +3,6 @@ module;
 #include <span>
 
 #include "kernels/norm.hpp"
-#include "kernels/pointwise.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -82,22 +81,16 @@ void grad_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor weight = contiguous_operand(call.in[2]);
   const Tensor mean = contiguous_operand(call.in[3]);
   const Tensor rstd = contiguous_operand(call.in[4]);
-  const DType statistics = rstd.dtype();
-  const bool direct = statistics == x.dtype();
-  const Tensor dweight = direct ? out[1] : empty(out[1].shape(), statistics);
-  const Tensor dbias = direct ? out[2] : empty(out[2].shape(), statistics);
+  const Tensor dweight = sums_for(out[1]);
+  const Tensor dbias = sums_for(out[2]);
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
     kernels::layer_norm_backward(rstd.numel(), x.shape().back(), pointer<T>(dy), pointer<T>(x),
                                  pointer<T>(weight), pointer<C>(mean), pointer<C>(rstd),
                                  pointer<T>(out[0]), pointer<C>(dweight), pointer<C>(dbias));
   });
-  if (!direct) {
-    const std::int64_t n = dweight.numel();
-    const kernels::DType from = kernel_type(statistics);
-    kernels::cast(from, kernel_type(x.dtype()), n, dweight.raw_data(), out[1].raw_data());
-    kernels::cast(from, kernel_type(x.dtype()), n, dbias.raw_data(), out[2].raw_data());
-  }
+  convert_into(out[1], dweight);
+  convert_into(out[2], dbias);
 }
 
 void grad_rule(const RuleContext& context, Strategies& strategies) {

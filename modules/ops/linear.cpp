@@ -70,16 +70,25 @@ void linear_cpu(const Call& call, std::span<Tensor> out) {
   rows_times(call, call.in[0], call.in[1], true, out[0], bias.defined());
 }
 
-void linear_rule(const RuleContext& context, Strategies& strategies) {
+/// x [..., n] times weight, whose dim `results` becomes the last one and whose other is summed
+/// over; perhaps plus bias, which is added once: it must be a term of the sum too.
+void rows_rule(const RuleContext& context, Strategies& strategies, int results) {
+  const bool has_bias = context.call.in.size() == 3;
+  const auto add = [&](Placement x, Placement weight, Placement bias, Placement y) {
+    strategies.push_back(has_bias ? strategy({x, weight, bias}, {y}) : strategy({x, weight}, {y}));
+  };
   const int last = context.call.in[0].dims() - 1;
   for (int d = 0; d < last; ++d) {
-    strategies.push_back(strategy({Shard(d), Replicate(), Replicate()}, {Shard(d)}));
+    add(Shard(d), Replicate(), Replicate(), Shard(d));
   }
-  strategies.push_back(strategy({Replicate(), Shard(0), Shard(0)}, {Shard(last)}));
-  // A bias is added once: it must be a term of the sum too.
-  strategies.push_back(strategy({Shard(last), Shard(1), Partial()}, {Partial()}));
-  pass_partial(context, strategies, 0b101);
-  pass_partial(context, strategies, 0b110);
+  add(Replicate(), Shard(results), Shard(0), Shard(last));
+  add(Shard(last), Shard(1 - results), Partial(), Partial());
+  pass_partial(context, strategies, has_bias ? 0b101 : 0b01);
+  pass_partial(context, strategies, has_bias ? 0b110 : 0b10);
+}
+
+void linear_rule(const RuleContext& context, Strategies& strategies) {
+  rows_rule(context, strategies, 0);
 }
 
 void linear_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -111,14 +120,7 @@ void grad_input_cpu(const Call& call, std::span<Tensor> out) {
 }
 
 void grad_input_rule(const RuleContext& context, Strategies& strategies) {
-  const int last = context.call.in[0].dims() - 1;
-  for (int d = 0; d < last; ++d) {
-    strategies.push_back(strategy({Shard(d), Replicate()}, {Shard(d)}));
-  }
-  strategies.push_back(strategy({Shard(last), Shard(0)}, {Partial()}));
-  strategies.push_back(strategy({Replicate(), Shard(1)}, {Shard(last)}));
-  pass_partial(context, strategies, 0b01);
-  pass_partial(context, strategies, 0b10);
+  rows_rule(context, strategies, 1);
 }
 
 void grad_input_backward(const BackwardContext& context, std::span<const Tensor> grads,

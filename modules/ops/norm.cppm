@@ -11,6 +11,17 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-5);
 /// (x - mean) / sqrt(var + eps) * weight + bias over the last dim; weight and bias [n], each may be
 /// undefined.
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps = 1e-5);
+/// layer_norm over each of `groups` groups of channels, x [N, C, ...]; weight and bias [C], each
+/// may be undefined.
+Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight = {},
+                  const Tensor& bias = {}, double eps = 1e-5);
+/// (x - mean) / sqrt(var + eps) * weight + bias for each channel, x [N, C, ...]. Training takes the
+/// batch's mean and variance, and moves the running ones (may be undefined) by `momentum` towards
+/// them; evaluation takes the running ones. A batch sharded on a mesh axis has the statistics of
+/// the whole batch: in an AllowRedistribution scope, as they are communicated.
+Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
+                  const Tensor& weight, const Tensor& bias, bool training, double momentum = 0.1,
+                  double eps = 1e-5);
 Tensor softmax(const Tensor& x, std::int64_t dim);
 Tensor log_softmax(const Tensor& x, std::int64_t dim);
 

@@ -3,7 +3,6 @@ module;
 #include <span>
 
 #include "kernels/norm.hpp"
-#include "kernels/pointwise.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -71,18 +70,14 @@ void grad_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = contiguous_operand(call.in[1]);
   const Tensor weight = contiguous_operand(call.in[2]);
   const Tensor rstd = contiguous_operand(call.in[3]);
-  const DType statistics = rstd.dtype();
-  const Tensor dweight = statistics == x.dtype() ? out[1] : empty(out[1].shape(), statistics);
+  const Tensor dweight = sums_for(out[1]);
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
     kernels::rms_norm_backward(rstd.numel(), x.shape().back(), pointer<T>(dy), pointer<T>(x),
                                pointer<T>(weight), pointer<C>(rstd), pointer<T>(out[0]),
                                pointer<C>(dweight));
   });
-  if (!dweight.same_as(out[1])) {
-    kernels::cast(kernel_type(statistics), kernel_type(x.dtype()), dweight.numel(),
-                  dweight.raw_data(), out[1].raw_data());
-  }
+  convert_into(out[1], dweight);
 }
 
 void grad_rule(const RuleContext& context, Strategies& strategies) {

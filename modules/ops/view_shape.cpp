@@ -167,11 +167,23 @@ void view_or_copy(const Call& call, Tensors& out) {
 
 /// Old and new dims fall into groups of equal products. A shard stays where it is the leftmost of
 /// its group and both leftmost extents are divisible by all shards of the dim; a dim that is a
-/// group alone, before and after, keeps any shard. Extents of 1 belong to no group.
+/// group alone, before and after, keeps any shard. Extents of 1 belong to no group; they keep a
+/// shard where all dims before them, or all behind them, are the same.
 void regroup_rule(const RuleContext& context, Strategies& strategies) {
   const Dims& from = context.call.in[0].shape();
   const Dims& to = context.out[0].shape;
   rules::moves_elements(context, strategies);
+  const int shorter = std::min(from.size(), to.size());
+  for (int d = 0; d < shorter && from[d] == to[d]; ++d) {
+    if (from[d] == 1) {
+      strategies.push_back(rules::strategy({Shard(d)}, {Shard(d)}));
+    }
+  }
+  for (int d = 1; d <= shorter && from[from.size() - d] == to[to.size() - d]; ++d) {
+    if (from[from.size() - d] == 1) {
+      strategies.push_back(rules::strategy({Shard(from.size() - d)}, {Shard(to.size() - d)}));
+    }
+  }
   int i = 0;
   int o = 0;
   while (true) {

@@ -107,7 +107,7 @@ template <class T, class Lse>
 void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides q_strides,
                        const T* k, AttentionStrides k_strides, const T* v,
                        AttentionStrides v_strides, T* out, AttentionStrides out_strides,
-                       Lse* log_sum_exp) {
+                       Lse* log_sum_exp, const AttentionMask<T>& mask) {
   using C = Lse;
   const std::int64_t heads = shape.kv_heads * shape.group;
   const std::int64_t query_tiles = (shape.queries + kQueryTile - 1) / kQueryTile;
@@ -141,7 +141,11 @@ void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides
           const Rows<C> values =
               as_rows<C>(v_tile, v_strides.time, pair.keys, head_dim, work.values.data());
           dots(isa, pair, head_dim, keys, work.queries.data(), work.scores.data());
-          online_softmax<C>(pair, static_cast<C>(shape.scale), work);
+          const TilePlace place{entry, head, heads};
+          const auto scale = static_cast<C>(shape.scale);
+          if (mask.changes_scores()) mask_scores(mask, place, pair, scale, work.scores.data());
+          online_softmax<C>(pair, mask.changes_scores() ? C{1} : scale, work);
+          if (mask.dropout > 0) drop(shape, mask, place, pair, work.scores.data());
           add_values(isa, pair, values, work);
         }
         for (std::int64_t i = 0; i < queries; ++i) {

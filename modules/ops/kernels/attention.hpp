@@ -1,8 +1,10 @@
 #pragma once
-// Causal grouped-query attention in tiles: scores are never stored for more than one tile of keys.
+// Grouped-query attention in tiles: scores are never stored for more than one tile of keys.
 
 #include <cstdint>
 #include <tessera/half.hpp>
+
+#include "philox.hpp"
 
 namespace tessera::kernels {
 
@@ -34,6 +36,30 @@ struct AttentionShape {
   bool causal = true;
 };
 
+/// What may change scores and probabilities on their way; T is the operands' type, or that of the
+/// gradient. Nothing by default.
+template <class T>
+struct AttentionMask {
+  const T* added = nullptr;                // to the scaled scores
+  const std::uint8_t* allowed = nullptr;   // 0: the query does not see the key
+  std::int64_t strides[4] = {0, 0, 0, 0};  // of either: batch, head, query, key
+
+  /// Each probability is dropped with probability `dropout`, by the number of its global element in
+  /// [batches, heads_in_all, queries_in_all, keys], of which the arrays hold those from
+  /// first_batch, first_head and first_query on. The others grow by 1 / (1 - dropout).
+  double dropout = 0;
+  RandomRange random;
+  std::int64_t first_batch = 0;
+  std::int64_t first_head = 0;
+  std::int64_t heads_in_all = 0;
+  std::int64_t first_query = 0;
+  std::int64_t queries_in_all = 0;
+
+  T* gradient = nullptr;  // of the scaled scores, [batch, heads, queries, keys] (backward only)
+
+  bool changes_scores() const { return added != nullptr || allowed != nullptr; }
+};
+
 /// out = softmax(scale q k^T) v and log_sum_exp [batch, heads, queries] of the scaled scores,
 /// contiguous. Compute<T> is float, and double for double. The output aliases no input. Source:
 /// Dao, FlashAttention-2 (2023), algorithm 1.
@@ -41,7 +67,7 @@ template <class T, class Lse>
 void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides q_strides,
                        const T* k, AttentionStrides k_strides, const T* v,
                        AttentionStrides v_strides, T* out, AttentionStrides out_strides,
-                       Lse* log_sum_exp);
+                       Lse* log_sum_exp, const AttentionMask<T>& mask = {});
 
 /// The arguments of attention_backward. dq, dk and dv are overwritten; they alias nothing else.
 template <class T, class Lse>
@@ -63,6 +89,7 @@ struct AttentionGradient {
   AttentionStrides dk_strides;
   T* dv;
   AttentionStrides dv_strides;
+  AttentionMask<T> mask{};  // of the forward
 };
 
 /// Gradients of attention_forward, from probabilities recomputed in tiles; sums over the query

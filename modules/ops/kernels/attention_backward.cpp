@@ -50,10 +50,10 @@ struct Backward {
   std::vector<C> ds;
 };
 
-/// p = exp(scale scores - lse) and ds = p (dp - delta) scale, in place of scores and dp.
+/// p = exp(scale scores - lse) and ds = p (dp - delta) factor, in place of scores and dp.
 template <class C>
-[[gnu::always_inline]] inline void score_gradients(const TilePair& pair, C scale, const C* lse,
-                                                   const C* delta, C* p, C* ds) {
+[[gnu::always_inline]] inline void score_gradients(const TilePair& pair, C scale, C factor,
+                                                   const C* lse, const C* delta, C* p, C* ds) {
   using V = simd::Vector<C>;
   constexpr std::int64_t kLanes = simd::kLanes<C>;
   for (std::int64_t column = 0; column < padded<C>(pair.queries); column += kLanes) {
@@ -71,7 +71,7 @@ template <class C>
       V probability = simd::exp_nonpositive(simd::load(p_here) * scale - lse_here);
       if (first_seen > 0) probability = simd::select<V>(sees<V>(pair, j, column), probability, V{});
       simd::store(p_here, probability);
-      simd::store(ds_here, probability * (simd::load(ds_here) - delta_here) * scale);
+      simd::store(ds_here, probability * (simd::load(ds_here) - delta_here) * factor);
     }
   }
 }
@@ -119,6 +119,21 @@ template <class C, class T>
   for (std::int64_t row = 0; row < count; ++row) {
     for (std::int64_t d = 0; d < head_dim; ++d)
       target[row * stride + d] = static_cast<T>(x[row * width + d]);
+  }
+}
+
+/// Writes a tile of the gradient of the scaled scores, which are ds without the factor scale; keys
+/// that causal queries do not see keep 0.
+template <class C, class T>
+void write_score_gradients(const AttentionShape& shape, const TilePlace& place,
+                           const TilePair& pair, const C* ds, T* gradient) {
+  const auto inverse = static_cast<C>(1 / shape.scale);
+  for (std::int64_t i = 0; i < pair.queries; ++i) {
+    T* const row =
+        gradient +
+        ((place.entry * place.heads + place.head) * shape.queries + pair.query + i) * shape.keys;
+    for (std::int64_t j = 0; j < pair.keys; ++j)
+      row[pair.key + j] = static_cast<T>(ds[j * kQueryTile + i] * inverse);
   }
 }
 
@@ -185,8 +200,15 @@ template <class Isa, class T, class C>
         C* ds = work.ds.data();
         dots(isa, pair, head_dim, keys, work.q_transposed.data() + at_row * head_dim, p);
         dots(isa, pair, head_dim, values, work.dout_transposed.data() + at_row * head_dim, ds);
-        score_gradients<C>(pair, static_cast<C>(shape.scale), work.lse.data() + at_row,
-                           work.delta.data() + at_row, p, ds);
+        const TilePlace place{entry, head, heads};
+        const auto scale = static_cast<C>(shape.scale);
+        if (x.mask.changes_scores()) mask_scores(x.mask, place, pair, scale, p);
+        if (x.mask.dropout > 0) drop(shape, x.mask, place, pair, ds);
+        score_gradients<C>(pair, x.mask.changes_scores() ? C{1} : scale, scale,
+                           work.lse.data() + at_row, work.delta.data() + at_row, p, ds);
+        if (x.mask.dropout > 0) drop(shape, x.mask, place, pair, p);
+        if (x.mask.gradient != nullptr)
+          write_score_gradients(shape, place, pair, ds, x.mask.gradient);
         add_to_keys(isa, pair, width, p, douts, work.dv.data());
         add_to_keys(isa, pair, width, ds, queries, work.dk.data());
         add_to_queries(isa, pair, width, ds, keys, work.dq.data() + at_row * width);

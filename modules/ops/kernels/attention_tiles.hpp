@@ -114,6 +114,54 @@ template <class V>
   return lane >= simd::splat<V>(static_cast<S>(pair.key + j - pair.last_key_of_first - column));
 }
 
+/// A tile of one head of one batch entry, for the masks.
+struct TilePlace {
+  std::int64_t entry;
+  std::int64_t head;
+  std::int64_t heads;
+};
+
+/// scores = scale scores + mask, minus infinity where a key is not seen. What a causal mask hides
+/// may hold anything and is hidden later.
+template <class C, class T>
+void mask_scores(const AttentionMask<T>& mask, const TilePlace& place, const TilePair& pair,
+                 C scale, C* scores) {
+  const auto& s = mask.strides;
+  const std::int64_t start =
+      place.entry * s[0] + place.head * s[1] + pair.query * s[2] + pair.key * s[3];
+  for (std::int64_t j = 0; j < pair.keys; ++j) {
+    for (std::int64_t i = 0; i < pair.queries; ++i) {
+      const std::int64_t at = start + i * s[2] + j * s[3];
+      C& score = scores[j * kQueryTile + i];
+      if (mask.allowed != nullptr) {
+        score = mask.allowed[at] != 0 ? score * scale : -std::numeric_limits<C>::infinity();
+      } else {
+        score = score * scale + static_cast<C>(mask.added[at]);
+      }
+    }
+  }
+}
+
+/// x *= 0 where the probability is dropped, else 1 / (1 - dropout): probabilities on their way to
+/// the result, or the result's gradient on its way back.
+template <class C, class T>
+void drop(const AttentionShape& shape, const AttentionMask<T>& mask, const TilePlace& place,
+          const TilePair& pair, C* x) {
+  const C factor = mask.dropout < 1 ? static_cast<C>(1 / (1 - mask.dropout)) : C{0};
+  std::uint8_t dropped[kKeyTile];
+  for (std::int64_t i = 0; i < pair.queries; ++i) {
+    const std::int64_t row =
+        ((place.entry + mask.first_batch) * mask.heads_in_all + place.head + mask.first_head) *
+            mask.queries_in_all +
+        mask.first_query + pair.query + i;
+    RandomRange range = mask.random;
+    range.first_index = static_cast<std::uint64_t>(row * shape.keys + pair.key);
+    fill_bernoulli(range, pair.keys, mask.dropout, dropped);
+    for (std::int64_t j = 0; j < pair.keys; ++j)
+      x[j * kQueryTile + i] *= dropped[j] != 0 ? C{0} : factor;
+  }
+}
+
 /// What a causal query 0 sees, or an index beyond all keys.
 inline std::int64_t last_key_of_query_0(const AttentionShape& shape) {
   return shape.causal ? shape.keys - shape.queries : std::numeric_limits<std::int32_t>::max();

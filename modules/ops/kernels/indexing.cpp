@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <tuple>
 #include <type_traits>
 
 #include "parallel.hpp"
@@ -134,111 +135,24 @@ bool scatter_add(const IndexShape& shape, const T* x, const Index* indices, T* y
   });
 }
 
-template decltype(embedding_forward<float, std::int32_t>) embedding_forward<float, std::int32_t>;
-template decltype(embedding_backward<float, std::int32_t>) embedding_backward<float, std::int32_t>;
-template decltype(index_select<float, std::int32_t>) index_select<float, std::int32_t>;
-template decltype(index_add<float, std::int32_t>) index_add<float, std::int32_t>;
-template decltype(gather<float, std::int32_t>) gather<float, std::int32_t>;
-template decltype(scatter<float, std::int32_t>) scatter<float, std::int32_t>;
-template decltype(scatter_add<float, std::int32_t>) scatter_add<float, std::int32_t>;
-template decltype(embedding_forward<double, std::int32_t>) embedding_forward<double, std::int32_t>;
-template decltype(embedding_backward<double, std::int32_t>)
-    embedding_backward<double, std::int32_t>;
-template decltype(index_select<double, std::int32_t>) index_select<double, std::int32_t>;
-template decltype(index_add<double, std::int32_t>) index_add<double, std::int32_t>;
-template decltype(gather<double, std::int32_t>) gather<double, std::int32_t>;
-template decltype(scatter<double, std::int32_t>) scatter<double, std::int32_t>;
-template decltype(scatter_add<double, std::int32_t>) scatter_add<double, std::int32_t>;
-template decltype(embedding_forward<BFloat16, std::int32_t>)
-    embedding_forward<BFloat16, std::int32_t>;
-template decltype(embedding_backward<BFloat16, std::int32_t>)
-    embedding_backward<BFloat16, std::int32_t>;
-template decltype(index_select<BFloat16, std::int32_t>) index_select<BFloat16, std::int32_t>;
-template decltype(index_add<BFloat16, std::int32_t>) index_add<BFloat16, std::int32_t>;
-template decltype(gather<BFloat16, std::int32_t>) gather<BFloat16, std::int32_t>;
-template decltype(scatter<BFloat16, std::int32_t>) scatter<BFloat16, std::int32_t>;
-template decltype(scatter_add<BFloat16, std::int32_t>) scatter_add<BFloat16, std::int32_t>;
-template decltype(embedding_forward<Half, std::int32_t>) embedding_forward<Half, std::int32_t>;
-template decltype(embedding_backward<Half, std::int32_t>) embedding_backward<Half, std::int32_t>;
-template decltype(index_select<Half, std::int32_t>) index_select<Half, std::int32_t>;
-template decltype(index_add<Half, std::int32_t>) index_add<Half, std::int32_t>;
-template decltype(gather<Half, std::int32_t>) gather<Half, std::int32_t>;
-template decltype(scatter<Half, std::int32_t>) scatter<Half, std::int32_t>;
-template decltype(scatter_add<Half, std::int32_t>) scatter_add<Half, std::int32_t>;
-template decltype(embedding_forward<std::int64_t, std::int32_t>)
-    embedding_forward<std::int64_t, std::int32_t>;
-template decltype(index_select<std::int64_t, std::int32_t>)
-    index_select<std::int64_t, std::int32_t>;
-template decltype(index_add<std::int64_t, std::int32_t>) index_add<std::int64_t, std::int32_t>;
-template decltype(gather<std::int64_t, std::int32_t>) gather<std::int64_t, std::int32_t>;
-template decltype(scatter<std::int64_t, std::int32_t>) scatter<std::int64_t, std::int32_t>;
-template decltype(scatter_add<std::int64_t, std::int32_t>) scatter_add<std::int64_t, std::int32_t>;
-template decltype(embedding_forward<std::int32_t, std::int32_t>)
-    embedding_forward<std::int32_t, std::int32_t>;
-template decltype(index_select<std::int32_t, std::int32_t>)
-    index_select<std::int32_t, std::int32_t>;
-template decltype(index_add<std::int32_t, std::int32_t>) index_add<std::int32_t, std::int32_t>;
-template decltype(gather<std::int32_t, std::int32_t>) gather<std::int32_t, std::int32_t>;
-template decltype(scatter<std::int32_t, std::int32_t>) scatter<std::int32_t, std::int32_t>;
-template decltype(scatter_add<std::int32_t, std::int32_t>) scatter_add<std::int32_t, std::int32_t>;
-template decltype(embedding_forward<std::uint8_t, std::int32_t>)
-    embedding_forward<std::uint8_t, std::int32_t>;
-template decltype(index_select<std::uint8_t, std::int32_t>)
-    index_select<std::uint8_t, std::int32_t>;
-template decltype(gather<std::uint8_t, std::int32_t>) gather<std::uint8_t, std::int32_t>;
-template decltype(scatter<std::uint8_t, std::int32_t>) scatter<std::uint8_t, std::int32_t>;
-template decltype(embedding_forward<float, std::int64_t>) embedding_forward<float, std::int64_t>;
-template decltype(embedding_backward<float, std::int64_t>) embedding_backward<float, std::int64_t>;
-template decltype(index_select<float, std::int64_t>) index_select<float, std::int64_t>;
-template decltype(index_add<float, std::int64_t>) index_add<float, std::int64_t>;
-template decltype(gather<float, std::int64_t>) gather<float, std::int64_t>;
-template decltype(scatter<float, std::int64_t>) scatter<float, std::int64_t>;
-template decltype(scatter_add<float, std::int64_t>) scatter_add<float, std::int64_t>;
-template decltype(embedding_forward<double, std::int64_t>) embedding_forward<double, std::int64_t>;
-template decltype(embedding_backward<double, std::int64_t>)
-    embedding_backward<double, std::int64_t>;
-template decltype(index_select<double, std::int64_t>) index_select<double, std::int64_t>;
-template decltype(index_add<double, std::int64_t>) index_add<double, std::int64_t>;
-template decltype(gather<double, std::int64_t>) gather<double, std::int64_t>;
-template decltype(scatter<double, std::int64_t>) scatter<double, std::int64_t>;
-template decltype(scatter_add<double, std::int64_t>) scatter_add<double, std::int64_t>;
-template decltype(embedding_forward<BFloat16, std::int64_t>)
-    embedding_forward<BFloat16, std::int64_t>;
-template decltype(embedding_backward<BFloat16, std::int64_t>)
-    embedding_backward<BFloat16, std::int64_t>;
-template decltype(index_select<BFloat16, std::int64_t>) index_select<BFloat16, std::int64_t>;
-template decltype(index_add<BFloat16, std::int64_t>) index_add<BFloat16, std::int64_t>;
-template decltype(gather<BFloat16, std::int64_t>) gather<BFloat16, std::int64_t>;
-template decltype(scatter<BFloat16, std::int64_t>) scatter<BFloat16, std::int64_t>;
-template decltype(scatter_add<BFloat16, std::int64_t>) scatter_add<BFloat16, std::int64_t>;
-template decltype(embedding_forward<Half, std::int64_t>) embedding_forward<Half, std::int64_t>;
-template decltype(embedding_backward<Half, std::int64_t>) embedding_backward<Half, std::int64_t>;
-template decltype(index_select<Half, std::int64_t>) index_select<Half, std::int64_t>;
-template decltype(index_add<Half, std::int64_t>) index_add<Half, std::int64_t>;
-template decltype(gather<Half, std::int64_t>) gather<Half, std::int64_t>;
-template decltype(scatter<Half, std::int64_t>) scatter<Half, std::int64_t>;
-template decltype(scatter_add<Half, std::int64_t>) scatter_add<Half, std::int64_t>;
-template decltype(embedding_forward<std::int64_t, std::int64_t>)
-    embedding_forward<std::int64_t, std::int64_t>;
-template decltype(index_select<std::int64_t, std::int64_t>)
-    index_select<std::int64_t, std::int64_t>;
-template decltype(index_add<std::int64_t, std::int64_t>) index_add<std::int64_t, std::int64_t>;
-template decltype(gather<std::int64_t, std::int64_t>) gather<std::int64_t, std::int64_t>;
-template decltype(scatter<std::int64_t, std::int64_t>) scatter<std::int64_t, std::int64_t>;
-template decltype(scatter_add<std::int64_t, std::int64_t>) scatter_add<std::int64_t, std::int64_t>;
-template decltype(embedding_forward<std::int32_t, std::int64_t>)
-    embedding_forward<std::int32_t, std::int64_t>;
-template decltype(index_select<std::int32_t, std::int64_t>)
-    index_select<std::int32_t, std::int64_t>;
-template decltype(index_add<std::int32_t, std::int64_t>) index_add<std::int32_t, std::int64_t>;
-template decltype(gather<std::int32_t, std::int64_t>) gather<std::int32_t, std::int64_t>;
-template decltype(scatter<std::int32_t, std::int64_t>) scatter<std::int32_t, std::int64_t>;
-template decltype(scatter_add<std::int32_t, std::int64_t>) scatter_add<std::int32_t, std::int64_t>;
-template decltype(embedding_forward<std::uint8_t, std::int64_t>)
-    embedding_forward<std::uint8_t, std::int64_t>;
-template decltype(index_select<std::uint8_t, std::int64_t>)
-    index_select<std::uint8_t, std::int64_t>;
-template decltype(gather<std::uint8_t, std::int64_t>) gather<std::uint8_t, std::int64_t>;
-template decltype(scatter<std::uint8_t, std::int64_t>) scatter<std::uint8_t, std::int64_t>;
+// Whoever takes a function's address makes the compiler emit it.
+namespace {
+
+template <class T, class Index>
+constexpr std::tuple moving{&embedding_forward<T, Index>, &index_select<T, Index>,
+                            &gather<T, Index>, &scatter<T, Index>};
+template <class T, class Index>
+constexpr std::tuple adding{&index_add<T, Index>, &scatter_add<T, Index>};
+template <class T, class Index>
+constexpr auto floating =
+    std::tuple_cat(moving<T, Index>, adding<T, Index>, std::tuple{&embedding_backward<T, Index>});
+template <class Index>
+constexpr auto all = std::tuple_cat(
+    floating<float, Index>, floating<double, Index>, floating<BFloat16, Index>,
+    floating<Half, Index>, moving<std::int64_t, Index>, adding<std::int64_t, Index>,
+    moving<std::int32_t, Index>, adding<std::int32_t, Index>, moving<std::uint8_t, Index>);
+[[gnu::used]] constexpr auto instances = std::tuple_cat(all<std::int32_t>, all<std::int64_t>);
+
+}  // namespace
 
 }  // namespace tessera::kernels

@@ -1,6 +1,7 @@
 #pragma once
 // Rows and elements chosen by index. Index: std::int32_t or std::int64_t.
-// T: float, double, BFloat16, Half, std::int64_t, std::int32_t, std::uint8_t.
+// T: float, double, BFloat16, Half, std::int64_t, std::int32_t, std::uint8_t (what adds: not the
+// last).
 
 #include <cstdint>
 
@@ -35,7 +36,7 @@ struct IndexShape {
 template <class T, class Index>
 [[nodiscard]] bool index_select(const IndexShape& shape, const T* x, const Index* indices, T* y);
 
-/// y[o, indices[j], i] += x[o, j, i], j in order: the gradient of index_select. Not u8.
+/// y[o, indices[j], i] += x[o, j, i], j in order: the gradient of index_select.
 template <class T, class Index>
 [[nodiscard]] bool index_add(const IndexShape& shape, const T* x, const Index* indices, T* y);
 
@@ -47,7 +48,7 @@ template <class T, class Index>
 template <class T, class Index>
 [[nodiscard]] bool scatter(const IndexShape& shape, const T* x, const Index* indices, T* y);
 
-/// y[o, indices[o, j, i], i] += x[o, j, i], j in order: the gradient of gather. Not u8.
+/// y[o, indices[o, j, i], i] += x[o, j, i], j in order: the gradient of gather.
 template <class T, class Index>
 [[nodiscard]] bool scatter_add(const IndexShape& shape, const T* x, const Index* indices, T* y);
 

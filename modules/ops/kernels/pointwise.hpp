@@ -85,8 +85,10 @@ enum class CompareOp : std::uint8_t {
   logical_xor
 };
 
-/// y = op(x). y may be x. f32: at most about 2 units in the last place, in the whole range.
-/// round is half to even; relu(NaN) is NaN; gelu is the erf form, gelu_tanh the tanh approximation.
+/// y = op(x). y may be x. f32: at most about 2 units in the last place, in the whole range; but
+/// gelu and gelu_tanh far below 0, where 1 + erf or 1 + tanh cancels, only to about 1e-7 |x|
+/// absolute. round is half to even; relu(NaN) is NaN; gelu is the erf form, gelu_tanh the tanh
+/// approximation.
 void unary(UnaryOp op, DType dtype, std::int64_t count, const void* x, void* y);
 
 /// dx = op'(x) dy. dx may be x or dy. Floating types. (sign, floor, ceil, round, trunc give 0; abs'

@@ -18,4 +18,6 @@ set(TESSERA_KERNEL_SOURCES
     kernels/copy.cpp
     kernels/reduce.cpp
     kernels/indexing.cpp
-    kernels/philox.cpp)
+    kernels/philox.cpp
+    kernels/separable.cpp
+    kernels/convolution.cpp)

@@ -1,0 +1,49 @@
+module;
+#include <cstdint>
+export module tessera.ops:convolution;
+
+import tessera.base;
+import tessera.tensor;
+
+export namespace tessera::ops {
+
+// Images are [N, C, H, W] or [C, H, W]. Settings of two dims are {height, width}, or one number for
+// both.
+
+struct Convolution {
+  Dims stride{1};
+  Dims padding{0};  // zeros
+  Dims dilation{1};
+  std::int64_t groups = 1;
+};
+/// weight [out, C / groups, kh, kw], bias [out] or undefined -> [N, out, oh, ow] with oh =
+/// floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1. Sharded by batch, by output
+/// channels (weight and bias on dim 0), or by input channels (weight on dim 1), which gives
+/// Partial(sum); by whole groups when there are several.
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+              const Convolution& settings = {});
+/// x [N, C, L] or [C, L], weight [out, C / groups, k].
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+              const Convolution& settings = {});
+
+struct Pooling {
+  Dims kernel_size;
+  Dims stride{};  // none: kernel_size
+  Dims padding{0};
+  bool ceil_mode = false;
+};
+/// The largest element of each window; padding is never the largest.
+Tensor max_pool2d(const Tensor& x, const Pooling& settings, const Dims& dilation = Dims{1});
+/// The mean of each window; padding counts as zeros, or not at all.
+Tensor avg_pool2d(const Tensor& x, const Pooling& settings, bool count_include_pad = true);
+/// The mean of windows from floor(i n / m) to ceil((i + 1) n / m), for m results of n elements.
+Tensor adaptive_avg_pool2d(const Tensor& x, const Dims& output_size);
+
+enum class InterpolateMode { nearest, linear };
+/// x [N, C, ...] with other extents behind the channels: the nearest element, or linear between the
+/// neighbours along each dim (bilinear for two). align_corners: the first and last elements stand
+/// at the same places before and after; else the borders do.
+Tensor interpolate(const Tensor& x, const Dims& size,
+                   InterpolateMode mode = InterpolateMode::nearest, bool align_corners = false);
+
+}  // namespace tessera::ops

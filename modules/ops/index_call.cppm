@@ -1,0 +1,145 @@
+// What the operators that choose by indices share: the types of elements and indices, arrays seen
+// around the indexed dim, the checks of an index's shape and values.
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+
+#include "kernels/indexing.hpp"
+module tessera.ops:index_call;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops::indexing {
+
+/// The dim that is indexed: every such operator's first attribute.
+inline int dim_of(const Call& call, const Tensor& x) {
+  return wrap_dim(call.read().integer(), x.dims(), call.op.name.c_str());
+}
+
+/// Calls f with a value of the indices' C++ type.
+template <class F>
+inline void visit_index(const Call& call, const Tensor& index, F f) {
+  if (index.dtype() == DType::i64) {
+    f(std::int64_t{});
+  } else if (index.dtype() == DType::i32) {
+    f(std::int32_t{});
+  } else {
+    refuse(call, fmt::format("index must be i64 or i32 (got {})", name_of(index.dtype())));
+  }
+}
+
+/// Calls f with values of the C++ types of the elements and of the indices.
+template <class F>
+inline void visit(const Call& call, const Tensor& x, const Tensor& index, F f) {
+  visit_index(call, index, [&](auto number) {
+    if (x.dtype() == DType::i64) {
+      f(std::int64_t{}, number);
+    } else if (x.dtype() == DType::i32) {
+      f(std::int32_t{}, number);
+    } else {
+      visit_floating(x.dtype(), call.op.name, [&](auto element) { f(element, number); });
+    }
+  });
+}
+
+/// The same for kernels that only move elements: bool and u8 too.
+template <class F>
+inline void visit_moved(const Call& call, const Tensor& x, const Tensor& index, F f) {
+  if (size_of(x.dtype()) == 1) {
+    visit_index(call, index, [&](auto number) { f(std::uint8_t{}, number); });
+  } else {
+    visit(call, x, index, f);
+  }
+}
+
+/// x as [outer, extent, inner] around `dim`; `indices` is the other one's extent there.
+inline kernels::IndexShape shape_around(const Tensor& x, int dim, std::int64_t indices) {
+  kernels::IndexShape shape;
+  for (int d = 0; d < x.dims(); ++d) {
+    (d < dim ? shape.outer : d > dim ? shape.inner : shape.extent) *= x.shape()[d];
+  }
+  shape.indices = indices;
+  return shape;
+}
+
+inline void check_in_range(const Call& call, bool in_range, std::int64_t extent) {
+  if (!in_range) {
+    refuse(call, fmt::format("an index is out of range (expected 0 to {})", extent - 1));
+  }
+}
+
+/// x cut to the extents of `index` in all dims but `dim`.
+inline Tensor cut_to(const Tensor& x, const Tensor& index, int dim) {
+  Tensor cut = x;
+  for (int d = 0; d < x.dims(); ++d) {
+    if (d != dim && x.shape()[d] != index.shape()[d]) {
+      cut = narrowed_operand(cut, d, 0, index.shape()[d]);
+    }
+  }
+  return cut;
+}
+
+/// Errors: other numbers of dims, or an index longer than x in a dim that is not indexed.
+inline void check_index(const Call& call, const Tensor& x, const Tensor& index, int dim) {
+  bool fits = x.dims() == index.dims();
+  for (int d = 0; fits && d < x.dims(); ++d) {
+    fits = d == dim || index.shape()[d] <= x.shape()[d];
+  }
+  if (!fits) {
+    refuse(call, fmt::format("index {} does not fit {} along dim {}", to_string(index.shape()),
+                             to_string(x.shape()), dim));
+  }
+}
+
+/// Errors: `source` (operand 2) is shorter than index (operand 1) somewhere, or not of x's type.
+inline void check_source(const Call& call) {
+  const Dims& index = call.in[1].shape();
+  const Tensor& source = call.in[2];
+  bool covered = source.dims() == index.size() && source.dtype() == call.in[0].dtype();
+  for (int d = 0; covered && d < index.size(); ++d) {
+    covered = index[d] <= source.shape()[d];
+  }
+  if (!covered) {
+    refuse(call, fmt::format("source {} does not cover index {}, or is not of x's type",
+                             to_string(source.shape()), to_string(index)));
+  }
+}
+
+/// Dims along which every index stays with its own slice: `operands` and the result cut alike.
+template <class F>
+inline void for_each_alike(const Dims& x, const Dims& index, int dim, F f) {
+  for (int d = 0; d < x.size(); ++d) {
+    if (d != dim && x[d] == index[d]) {
+      f(d);
+    }
+  }
+}
+
+/// Calls f(target) with what `index` can reach of `into`, contiguous, and writes it back.
+template <class F>
+inline void write_reached(const Tensor& into, const Tensor& index, int dim, F f) {
+  const Tensor cut = cut_to(into, index, dim);
+  const Tensor target = contiguous_operand(cut);  // a copy when `index` covers a part only
+  f(target);
+  if (!target.same_as(cut)) {
+    copy_into(cut, target);
+  }
+}
+
+/// Cuts `source` (operand 2) to the extents of index (operand 1).
+inline Tensor reached_source(const Call& call, int dim) {
+  const Tensor cut = cut_to(call.in[2], call.in[1], dim);
+  const std::int64_t count = call.in[1].shape()[dim];
+  return contiguous_operand(cut.shape()[dim] == count ? cut : narrowed_operand(cut, dim, 0, count));
+}
+
+/// The local shape of the result in place of the global one, which stands after `dim`.
+inline Attributes localize_shape(const LocalContext& context) {
+  return Attributes().add(context.call.read().integer()).add(local_shape(*context.out[0]));
+}
+
+}  // namespace tessera::ops::indexing
