@@ -87,7 +87,7 @@ TEST_CASE("samples and operators know each other") {
   std::cout << "samples: " << s.samples.size()
             << "\nsamples without an operator:" << joined(s.without_operator)
             << "\noperators without a sample:" << joined(s.without_sample) << "\n";
-  CHECK(s.samples.size() > 600);
+  CHECK(s.samples.size() > 1200);
   // These two are compositions of operators, not operators.
   CHECK(s.without_operator == std::vector<std::string>{"matmul", "mse_loss"});
 }
@@ -134,6 +134,9 @@ TEST_CASE("operators give PyTorch's gradients") {
 
 TEST_CASE("strided operands give the results of contiguous ones") {
   for_each_sample([](const OperatorSample& sample) {
+    if (sample.op->name == "as_strided") {
+      return;  // its arguments name places in the memory, so strides matter
+    }
     std::vector<Tensor> strided;
     for (const Tensor& x : sample.inputs) {
       // Every second element of memory twice as wide, behind an offset.

@@ -468,8 +468,13 @@ def network():
 def main():
     for part in (pointwise, reductions, products, views, indexing, network):
         part()
-    write_tensors(DATA / "operators.safetensors", tensors)
-    write_json(DATA / "operators.json", entries)
+    write("operators")
+
+
+def write(name):
+    """What has been sampled so far, as data/NAME.{json,safetensors}; the tests read all *operators.json."""
+    write_tensors(DATA / f"{name}.safetensors", tensors)
+    write_json(DATA / f"{name}.json", entries)
     print(len(entries), "samples of", len(counts), "operators,", len(tensors), "tensors")
 
 

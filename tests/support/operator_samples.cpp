@@ -73,6 +73,38 @@ Attributes pack_attributes(const Op& op, const Json& values, const std::string& 
   return attributes;
 }
 
+/// Calls f(entry, what the entry says of tensors) for each entry of `folder`/`file`.json.
+template <class F>
+void for_each_entry(const std::string& folder, const std::string& file, F f) {
+  const std::map<std::string, Tensor> tensors =
+      read_safetensors(folder + "/" + file + ".safetensors");
+  const auto tensor = [&](const Json& key) { return key.is_null() ? Tensor() : tensors.at(key); };
+  const auto all = [&](const Json& keys) {
+    std::vector<Tensor> some;
+    for (const Json& key : keys) {
+      some.push_back(tensor(key));
+    }
+    return some;
+  };
+  for (const Json& entry : Json::parse(read_bytes(folder + "/" + file + ".json"))) {
+    OperatorSample sample;
+    sample.name = entry["sample"];
+    for (const Json& input : entry["inputs"]) {
+      if (input.is_object()) {
+        for (const Json& key : input["list"]) {
+          sample.inputs.push_back(tensor(key));
+        }
+      } else {
+        sample.inputs.push_back(tensor(input));
+      }
+    }
+    sample.outputs = all(entry["outputs"]);
+    sample.output_gradients = all(entry["grad_outputs"]);
+    sample.input_gradients = all(entry["grad_inputs"]);
+    f(entry, std::move(sample));
+  }
+}
+
 }  // namespace
 
 std::map<std::string, Tensor> read_safetensors(const std::string& path) {
@@ -101,69 +133,33 @@ std::map<std::string, Tensor> read_safetensors(const std::string& path) {
 }
 
 OperatorSamples read_operator_samples(const std::string& folder) {
-  std::set<std::string> files;  // in the order of their names
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string path = entry.path().string();
-    if (path.ends_with("operators.json")) {
-      files.insert(path.substr(0, path.size() - 5));
-    }
-  }
-  std::map<std::string, Tensor> tensors;
-  Json entries = Json::array();
-  std::map<std::string, int> counts;  // of an operator's samples: files number their own ones
-  for (const std::string& file : files) {
-    for (const auto& [name, tensor] : read_safetensors(file + ".safetensors")) {
-      tensors.emplace(file + name, tensor);
-    }
-    for (Json& entry : Json::parse(read_bytes(file + ".json"))) {
-      entry["file"] = file;
-      const std::string op = entry["op"];
-      entry["sample"] = op + "/" + std::to_string(counts[op]++);
-      entries.push_back(std::move(entry));
-    }
-  }
   std::map<std::string, const Op*> ops;
   for (const Op* op : all_ops()) {
     ops.emplace(op->name, op);
   }
   OperatorSamples result;
   std::set<std::string> sampled;
-  for (const Json& entry : entries) {
-    const std::string op = entry["op"];
-    const bool fresh = sampled.insert(op).second;
-    if (!ops.contains(op)) {
-      if (fresh) {
+  std::map<std::string, int> counts;  // of an operator's samples: files number their own ones
+  std::set<std::string> files;        // in the order of their names
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().stem().string();
+    if (name.ends_with("operators") && entry.path().extension() == ".json") {
+      files.insert(name);
+    }
+  }
+  for (const std::string& file : files) {
+    for_each_entry(folder, file, [&](const Json& entry, OperatorSample sample) {
+      const std::string op = entry["op"];
+      const bool fresh = sampled.insert(op).second;
+      sample.name = op + "/" + std::to_string(counts[op]++);
+      if (ops.contains(op)) {
+        sample.op = ops[op];
+        sample.attributes = pack_attributes(*sample.op, entry["attrs"], sample.name);
+        result.samples.push_back(std::move(sample));
+      } else if (fresh) {
         result.without_operator.push_back(op);
       }
-      continue;
-    }
-    const auto tensor = [&](const Json& key) {
-      return key.is_null() ? Tensor()
-                           : tensors.at(entry["file"].get<std::string>() + key.get<std::string>());
-    };
-    OperatorSample sample;
-    sample.op = ops[op];
-    sample.name = entry["sample"];
-    for (const Json& input : entry["inputs"]) {
-      if (input.is_object()) {
-        for (const Json& key : input["list"]) {
-          sample.inputs.push_back(tensor(key));
-        }
-      } else {
-        sample.inputs.push_back(tensor(input));
-      }
-    }
-    sample.attributes = pack_attributes(*sample.op, entry["attrs"], sample.name);
-    for (const Json& key : entry["outputs"]) {
-      sample.outputs.push_back(tensor(key));
-    }
-    for (const Json& key : entry["grad_outputs"]) {
-      sample.output_gradients.push_back(tensor(key));
-    }
-    for (const Json& key : entry["grad_inputs"]) {
-      sample.input_gradients.push_back(tensor(key));
-    }
-    result.samples.push_back(std::move(sample));
+    });
   }
   for (const auto& [name, op] : ops) {
     if (!sampled.contains(name)) {
@@ -171,6 +167,23 @@ OperatorSamples read_operator_samples(const std::string& folder) {
     }
   }
   return result;
+}
+
+std::vector<FunctionSample> read_function_samples(const std::string& folder) {
+  std::vector<FunctionSample> samples;
+  const auto add = [&](const Json& entry, OperatorSample sample) {
+    FunctionSample function{entry["op"], std::move(sample), {}};
+    for (const auto& [name, value] : entry["attrs"].items()) {
+      std::vector<double>& numbers = function.numbers[name];
+      for (const Json& number : value.is_array() ? value : Json::array({value})) {
+        numbers.push_back(number.is_boolean() ? (number.get<bool>() ? 1 : 0)
+                                              : number.get<double>());
+      }
+    }
+    samples.push_back(std::move(function));
+  };
+  for_each_entry(folder, "functions", add);
+  return samples;
 }
 
 std::vector<Tensor> fresh_inputs(const OperatorSample& sample, bool requires_grad) {

@@ -30,6 +30,15 @@ struct OperatorSamples {
 /// attribute that the sample lacks, or has but the schema does not know.
 OperatorSamples read_operator_samples(const std::string& folder);
 
+/// A call of a function that calls several operators: no schema says what its arguments are.
+struct FunctionSample {
+  std::string function;
+  OperatorSample sample;                               // without operator and attributes
+  std::map<std::string, std::vector<double>> numbers;  // numbers, bools and lists by name
+};
+/// Reads `folder`/functions.json and functions.safetensors.
+std::vector<FunctionSample> read_function_samples(const std::string& folder);
+
 /// The tensors of a safetensors file (float, integer and bool types).
 std::map<std::string, Tensor> read_safetensors(const std::string& path);
 
