@@ -2,6 +2,7 @@
 // name. Include it last, behind the imports of tessera.base, mesh, placement and tensor.
 #pragma once
 #include <cstddef>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -29,13 +30,16 @@ using Layouts = std::vector<Layout>;
 /// On one axis: a placement for each operand.
 using Placements = std::vector<Placement>;
 
-/// Every combination of Shard of each dim, Replicate and Partial(sum), and Replicate with each
-/// other Partial: one after another, at most `most` (a fixed selection when there are more).
+/// What the operator's rule says of the sample on one axis of two ranks.
+Strategies strategies_of(const CallSample& sample);
+/// What the rule accepts, and every combination of Shard of each dim, Replicate and Partial(sum):
+/// at most `most` of these (a fixed selection when there are more). And Replicate with each other
+/// Partial, at most a third of `most`.
 std::vector<Placements> axis_placements(const CallSample& sample, std::size_t most);
-/// `count` layouts on a mesh of two axes, whose axes are drawn from `likely` three times in four,
-/// else from `all`; a dim that both axes shard is cut in either order.
-std::vector<Layouts> two_axis_layouts(const DeviceMesh& mesh, std::span<const Placements> all,
-                                      std::span<const Placements> likely, std::size_t count);
+/// `count` layouts on a mesh of several axes, each of which is drawn from `likely` three times in
+/// four, else from `all`; a dim that several axes shard is cut in any order of them.
+std::vector<Layouts> grid_layouts(const DeviceMesh& mesh, std::span<const Placements> all,
+                                  std::span<const Placements> likely, std::size_t count);
 Layouts one_axis_layouts(const DeviceMesh& mesh, const CallSample& sample,
                          const Placements& placements);
 
@@ -69,24 +73,37 @@ std::vector<std::vector<CallResult>> run_cases(const DeviceMesh& mesh, std::span
 /// elements that nobody holds.
 std::vector<double> whole_value(std::span<const Tensor> parts);
 
+/// Under which placements of the results the plain operator, called by each of `size` ranks on its
+/// parts of the operands, would be right: "Shard(0)", or "Shard(0), Partial(sum)" for two results.
+/// Empty: none, or an operand is Partial. What a rule could say and does not.
+std::string right_as(const CallSample& sample, const Placements& placements,
+                     const CallResult& plain, int size);
+
 /// What is wrong in one case; empty when nothing is. Counts refused and accepted ones.
 struct Account {
   std::size_t accepted = 0;
   std::size_t refused = 0;
-  std::set<std::string> narrow;  // one sharded operand, all others whole, and yet refused
+  std::set<std::string> narrow;  // placements that are refused and would be right
   std::vector<std::string> findings;
 };
 
 /// How far a check goes.
 struct Extent {
-  std::size_t one_axis_cases = 150;  // for each sample and mesh
-  std::size_t two_axis_cases = 24;
+  std::size_t one_axis_cases = 45;  // for each sample and mesh
+  std::size_t grid_cases = 8;
   std::vector<int> sizes{2, 3};
-  std::vector<Dims> grids{Dims{2, 2}};
+  std::vector<Dims> grids{Dims{2, 2}, Dims{2, 1, 2}};
   bool both_gradient_forms = false;
+  bool list_narrow = false;  // fills in Account::narrow, of what is right on all sizes
 };
 
 /// Checks the samples (of one operator) under all placements.
 Account check_operator(std::span<const CallSample> samples, const Extent& extent);
+
+/// Operators that have no placement rule to check, each with the reason.
+const std::map<std::string, std::string>& not_covered();
+/// docs/operators.md: all registered operators but those of tests, with what propagates on one of
+/// their samples.
+std::string operators_page(const std::map<std::string, std::vector<CallSample>>& samples);
 
 }  // namespace tessera::testing

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <exception>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -175,19 +176,10 @@ std::vector<Placements> linear_ones(const std::vector<Placements>& placements) {
   return kept;
 }
 
-/// "x Shard(1) of 2" (dims) when that is the only operand that is not whole.
-std::string lone_shard(const CallSample& sample, const Placements& placements) {
+std::string in_words(const Placements& placements) {
   std::string text;
-  for (std::size_t i = 0; i < placements.size(); ++i) {
-    if (placements[i].is_replicate()) {
-      continue;
-    }
-    if (!placements[i].is_shard() || !text.empty()) {
-      return {};
-    }
-    const std::size_t operand = std::min(i, sample.op->operands.size() - 1);
-    text = sample.op->operands[operand].name + " " + to_string(placements[i]) + " of " +
-           std::to_string(sample.inputs[i].dims());
+  for (const Placement p : placements) {
+    text += (text.empty() ? "" : ", ") + to_string(p);
   }
   return text;
 }
@@ -215,6 +207,7 @@ Account check_operator(std::span<const CallSample> samples, const Extent& extent
     placements.push_back(axis_placements(sample, extent.one_axis_cases));
   }
 
+  std::map<std::string, std::ptrdiff_t> right_on;  // how many times what is refused is right
   const auto check = [&](const DeviceMesh& mesh, const std::vector<Planned>& planned) {
     std::vector<Case> cases;
     for (const Planned& p : planned) {
@@ -233,9 +226,12 @@ Account check_operator(std::span<const CallSample> samples, const Extent& extent
       }
       if (taken) {
         accepted[p.sample].push_back(*p.placements);
-      } else if (const std::string text = lone_shard(samples[p.sample], *p.placements);
-                 !text.empty()) {
-        account.narrow.insert(text);
+      } else if (extent.list_narrow && mesh.size() > 1) {
+        const std::string right = right_as(samples[p.sample], *p.placements, plain[p.sample],
+                                           static_cast<int>(mesh.size()));
+        if (!right.empty()) {
+          ++right_on[samples[p.sample].name + " " + in_words(*p.placements) + " -> " + right];
+        }
       }
     }
   };
@@ -263,15 +259,24 @@ Account check_operator(std::span<const CallSample> samples, const Extent& extent
     check(mesh, planned);
   }
   for (const Dims& shape : extent.grids) {
-    const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, shape);
+    const std::vector<std::string> names{"a", "b", "c"};
+    const DeviceMesh mesh = DeviceMesh::make({names.begin(), names.begin() + shape.size()}, shape);
     std::vector<Planned> planned;
     for (std::size_t s = 0; s < samples.size(); ++s) {
-      for (Layouts& layouts : two_axis_layouts(mesh, linear_ones(placements[s]),
-                                               linear_ones(accepted[s]), extent.two_axis_cases)) {
+      for (Layouts& layouts : grid_layouts(mesh, linear_ones(placements[s]),
+                                           linear_ones(accepted[s]), extent.grid_cases)) {
         plan(planned, s, std::move(layouts), nullptr);
       }
     }
     check(mesh, planned);
+  }
+  const std::ptrdiff_t times =
+      std::count_if(extent.sizes.begin(), extent.sizes.end(), [](int size) { return size > 1; }) *
+      (extent.both_gradient_forms ? 2 : 1);
+  for (const auto& [text, count] : right_on) {
+    if (count == times) {
+      account.narrow.insert(text);
+    }
   }
   return account;
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <span>
 #include <string>
@@ -88,9 +89,44 @@ double term(double value, ReduceOp op, std::int64_t element, int index, int size
 
 }  // namespace
 
+Strategies strategies_of(const CallSample& sample) {
+  const Op& op = *sample.op;
+  const Call call{op, sample.inputs, sample.attributes};
+  ResultShapes results;
+  if (op.infer != nullptr) {
+    op.infer(call, results);
+  } else {
+    results.push_back({sample.inputs[0].shape(), sample.inputs[0].dtype()});
+  }
+  const RuleContext context{call, results, 0, 2, [](std::size_t, int) { return std::int64_t{2}; }};
+  Strategies all;
+  if (op.rule != nullptr) {
+    op.rule(context, all);
+  }
+  return all;
+}
+
 std::vector<Placements> axis_placements(const CallSample& sample, std::size_t most) {
-  std::vector<Placements> all;
-  const auto with = [&](std::span<const Placement> partial, bool sharded) {
+  std::vector<Placements> accepted;
+  try {
+    for (const Strategy& s : strategies_of(sample)) {
+      accepted.emplace_back(s.in.begin(), s.in.end());
+    }
+  } catch (const Error&) {
+    // A rule that fails is found by the calls.
+  }
+  std::mt19937 random(1);
+  const auto select = [&](std::vector<Placements>& some, std::size_t count) {
+    if (some.size() > count) {
+      std::shuffle(some.begin(), some.end(), random);
+      std::partition(some.begin(), some.end(), [&](const Placements& p) {
+        return std::find(accepted.begin(), accepted.end(), p) != accepted.end();
+      });
+      some.resize(count);
+    }
+  };
+  const auto with = [&](std::span<const Placement> partial, bool sharded,
+                        std::vector<Placements>& into) {
     std::vector<std::vector<Placement>> each;
     for (const Tensor& x : sample.inputs) {
       each.push_back(choices(x, partial));
@@ -98,19 +134,19 @@ std::vector<Placements> axis_placements(const CallSample& sample, std::size_t mo
         std::erase_if(each.back(), [](Placement p) { return p.is_shard(); });
       }
     }
-    combine(each, all);
+    combine(each, into);
   };
+  std::vector<Placements> all;
   const Placement sum[] = {Partial()};
-  with(sum, true);
-  if (all.size() > most) {
-    std::mt19937 random(1);
-    std::shuffle(all.begin() + 1, all.end(), random);
-    all.resize(most);
-  }
+  with(sum, true, all);
+  select(all, most);
+  std::vector<Placements> others;
   for (const ReduceOp op : {ReduceOp::avg, ReduceOp::max, ReduceOp::min, ReduceOp::product}) {
     const Placement other[] = {Partial(op)};
-    with(other, false);
+    with(other, false, others);
   }
+  select(others, most / 3);
+  all.insert(all.end(), others.begin(), others.end());
   return all;
 }
 
@@ -123,22 +159,28 @@ Layouts one_axis_layouts(const DeviceMesh& mesh, const CallSample& sample,
   return layouts;
 }
 
-std::vector<Layouts> two_axis_layouts(const DeviceMesh& mesh, std::span<const Placements> all,
-                                      std::span<const Placements> likely, std::size_t count) {
+std::vector<Layouts> grid_layouts(const DeviceMesh& mesh, std::span<const Placements> all,
+                                  std::span<const Placements> likely, std::size_t count) {
   std::vector<Layouts> result;
   std::mt19937 random(2);
   const auto draw = [&]() -> const Placements& {
     const auto from = !likely.empty() && random() % 4 != 0 ? likely : all;
     return from[random() % from.size()];
   };
+  std::vector<int> order(static_cast<std::size_t>(mesh.ndim()));
+  std::iota(order.begin(), order.end(), 0);
   for (std::size_t n = 0; n < count; ++n) {
-    const Placements& first = draw();
-    const Placements& second = draw();
-    const bool swapped = random() % 2 != 0;
+    std::vector<const Placements*> axes;
+    for (int axis = 0; axis < mesh.ndim(); ++axis) {
+      axes.push_back(&draw());
+    }
+    std::shuffle(order.begin(), order.end(), random);
     Layouts layouts;
-    for (std::size_t i = 0; i < first.size(); ++i) {
-      const int order[] = {swapped ? 1 : 0, swapped ? 0 : 1};
-      const Placement placements[] = {first[i], second[i]};
+    for (std::size_t i = 0; i < axes[0]->size(); ++i) {
+      std::vector<Placement> placements;
+      for (const Placements* axis : axes) {
+        placements.push_back((*axis)[i]);
+      }
       layouts.push_back(Layout::make(mesh, placements, order));
     }
     result.push_back(std::move(layouts));

@@ -41,7 +41,7 @@ Account account_of(const Op& op, const std::string& name) {
     }
   }
   REQUIRE(!samples.empty());
-  return check_operator(samples, Extent{});
+  return check_operator(samples, {.list_narrow = true});
 }
 
 /// Whether a finding says this.
@@ -86,6 +86,49 @@ TEST_CASE("a sum that forgets the other ranks is found") {
 TEST_CASE("a rule that promises another shape is found") {
   const Op& op = changed("transpose", [](Op& o) { o.rule = shard_every_dim; });
   CHECK(finds(account_of(op, "transpose"), "its placement rule is wrong"));
+}
+
+TEST_CASE("a shard that is right only where it divides is found") {
+  const Op& op = changed("flatten", [](Op& o) {
+    o.rule = [](const RuleContext& context, Strategies& strategies) {
+      if (context.call.in[0].dims() > 0) {
+        strategies.push_back(rules::strategy({Shard(0)}, {Shard(0)}));
+      }
+    };
+  });
+  CHECK(finds(account_of(op, "flatten"), "its placement rule is wrong"));
+}
+
+TEST_CASE("a rule that forgets the other mesh axes is found") {
+  const Op& op = changed("reshape", [](Op& o) {
+    o.rule = [](const RuleContext& context, Strategies& strategies) {
+      const Dims& from = context.call.in[0].shape();
+      const Dims& to = context.out[0].shape;
+      if (!from.empty() && !to.empty() && from[0] % context.axis_size == 0 &&
+          to[0] % context.axis_size == 0) {
+        strategies.push_back(rules::strategy({Shard(0)}, {Shard(0)}));
+      }
+    };
+  });
+  const Account account = account_of(op, "reshape");
+  CHECK(finds(account, "(a=2, b=2)"));
+  CHECK(!finds(account, "(a=2) "));
+}
+
+TEST_CASE("a rule that refuses what would be right is listed, and one that does not is not") {
+  const Op& shy =
+      changed("sigmoid", [](Op& o) { o.rule = [](const RuleContext&, Strategies&) {}; });
+  CHECK(account_of(shy, "sigmoid").narrow.contains("sigmoid/stored0 Shard(0) -> Shard(0)"));
+  const Op& forgetful = changed("mm", [](Op& o) {
+    o.rule = [](const RuleContext&, Strategies& strategies) {
+      strategies.push_back(rules::strategy({Shard(0), Replicate()}, {Shard(0)}));
+      strategies.push_back(rules::strategy({Replicate(), Shard(1)}, {Shard(1)}));
+    };
+  });
+  const Account account = account_of(forgetful, "mm");
+  CHECK(account.narrow.contains("mm/stored0 Shard(1), Shard(0) -> Partial(sum)"));
+  CHECK(!account.narrow.contains("mm/stored0 Shard(0), Replicate -> Shard(0)"));
+  CHECK(!account.narrow.contains("mm/stored0 Shard(1), Shard(1) -> Shard(1)"));
 }
 
 TEST_CASE("a function that is not linear and takes terms of a sum is found") {

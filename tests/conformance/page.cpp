@@ -1,0 +1,172 @@
+// docs/operators.md, from the registry.
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+
+#include "conformance.hpp"
+
+namespace tessera::testing {
+namespace {
+
+constexpr const char* introduction = R"(# Operators
+
+All registered operators. This page is made by a test from what each of them says about itself; after a change of
+operators it is written anew by
+
+<!-- not run: it writes this page -->
+```sh
+TESSERA_WRITE_OPERATORS_PAGE=1 build/release/bin/test_conformance '[page]'
+```
+
+*Propagates* lists what a placement rule accepts on one mesh axis, for the example's operands: a placement for each operand,
+an arrow, a placement for each result. S0 is Shard(0), R Replicate, P Partial(sum), P' Partial(sum) or Partial(avg), P*
+Partial of any reduction. R for all operands and results is always accepted and not listed; on several axes each axis
+follows a line of its own. From there, a Replicate operand may also be taken as S or P, which costs nothing.
+
+Any other placement is an error that names the operand and the `redistribute` that mends it. Within an
+`AllowRedistribution` scope it is done: operands are brought to the cheapest line, or to R. To make R of a shard is one
+all-gather of the tensor, of a Partial one all-reduce.
+
+*Gradient*: whether backward goes through it. An operator whose name ends in `_` writes its first operand. Functions that
+are not listed call several of these: `matmul`, `group_norm`, `batch_norm`, `conv1d`, `chunk`, `movedim`, `repeat`,
+`take_along_dim` and others in [modules/ops](../modules/ops).
+)";
+
+std::string in_short(Placement p) {
+  if (p.is_shard()) {
+    return "S" + std::to_string(p.dim());
+  }
+  return p.is_replicate() ? "R" : "P" + std::to_string(static_cast<int>(p.reduce_op()));
+}
+
+std::string line_of(const Strategy& s, const CallSample& sample) {
+  std::string line;
+  for (std::size_t i = 0; i < s.in.size(); ++i) {
+    line += sample.inputs[i] ? in_short(s.in[i]) + " " : "";
+  }
+  line += "→";
+  for (const Placement p : s.out) {
+    line += " " + in_short(p);
+  }
+  return line;
+}
+
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at)) {
+    text.replace(at, what.size(), by);
+    at += by.size();
+  }
+  return text;
+}
+
+/// One line instead of those that differ in the kind of reduction only.
+void join_reductions(std::vector<std::string>& lines) {
+  const std::string sum = "P" + std::to_string(static_cast<int>(ReduceOp::sum));
+  std::vector<std::string> joined;
+  const auto has = [&](const std::string& line) {
+    return std::find(lines.begin(), lines.end(), line) != lines.end();
+  };
+  const auto with = [&](const std::string& line, ReduceOp op) {
+    return replaced(line, sum, "P" + std::to_string(static_cast<int>(op)));
+  };
+  for (const std::string& line : lines) {
+    if (line.find(sum) == std::string::npos) {
+      continue;
+    }
+    std::size_t others = 0;
+    for (int op = 0; op < reduce_op_count; ++op) {
+      others += has(with(line, static_cast<ReduceOp>(op))) ? 1U : 0U;
+    }
+    const bool any = others == static_cast<std::size_t>(reduce_op_count);
+    const bool average = has(with(line, ReduceOp::avg));
+    joined.push_back(replaced(line, sum, any ? "P*" : average ? "P'" : "P"));
+  }
+  // What is left of other reductions belongs to a joined line, or stands alone.
+  std::vector<std::string> result;
+  for (const std::string& line : lines) {
+    if (line.find('P') == std::string::npos) {
+      result.push_back(line);
+    }
+  }
+  result.insert(result.end(), joined.begin(), joined.end());
+  for (const std::string& line : lines) {
+    for (const ReduceOp op : {ReduceOp::max, ReduceOp::min, ReduceOp::product}) {
+      const std::string kind = "P" + std::to_string(static_cast<int>(op));
+      if (line.find(kind) != std::string::npos && !has(replaced(line, kind, sum))) {
+        result.push_back(replaced(line, kind, to_string(Partial(op))));
+      }
+    }
+  }
+  lines = result;
+}
+
+std::vector<std::string> lines_of(const CallSample& sample) {
+  std::vector<std::string> lines;
+  for (const Strategy& s : strategies_of(sample)) {
+    const std::string line = line_of(s, sample);
+    const bool only_whole =
+        line.find('S') == std::string::npos && line.find('P') == std::string::npos;
+    if (!only_whole && std::find(lines.begin(), lines.end(), line) == lines.end()) {
+      lines.push_back(line);
+    }
+  }
+  join_reductions(lines);
+  return lines;
+}
+
+std::string propagation(const Op& op,
+                        const std::map<std::string, std::vector<CallSample>>& samples) {
+  if (const auto reason = not_covered().find(op.name); reason != not_covered().end()) {
+    return reason->second.substr(0, reason->second.find(':'));
+  }
+  const CallSample* example = nullptr;
+  std::vector<std::string> best;
+  for (const CallSample& sample : samples.at(op.name)) {
+    std::vector<std::string> lines = lines_of(sample);
+    if (example == nullptr || lines.size() > best.size()) {
+      example = &sample;
+      best = std::move(lines);
+    }
+  }
+  std::string text;
+  for (const std::string& line : best) {
+    text += (text.empty() ? "" : "; ") + line;
+  }
+  std::string shapes;
+  for (const Tensor& x : example->inputs) {
+    shapes += x ? (shapes.empty() ? "" : ", ") + to_string(x.shape()) : "";
+  }
+  return best.empty() ? "R only" : "for " + shapes + ": " + text;
+}
+
+bool is_gradient(const Op& op) {
+  return op.name.ends_with("_backward") || op.name.find("_grad_") != std::string::npos;
+}
+
+}  // namespace
+
+std::string operators_page(const std::map<std::string, std::vector<CallSample>>& samples) {
+  std::string page = introduction;
+  for (const bool gradients : {false, true}) {
+    page += gradients ? "\n## Called by gradients\n\n" : "\n## Operators\n\n";
+    page += "| operator | what it gives | propagates | gradient |\n| --- | --- | --- | --- |\n";
+    for (const Op* op : all_ops()) {
+      if (op->name.starts_with("wrong_") || is_gradient(*op) != gradients) {
+        continue;
+      }
+      page += "| `" + op->schema + "` | " + op->about + " | " + propagation(*op, samples) + " | " +
+              (op->backward != nullptr ? "yes" : "no") + " |\n";
+    }
+  }
+  return page;
+}
+
+}  // namespace tessera::testing
