@@ -6,6 +6,7 @@ module;
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -321,11 +322,10 @@ void pad_grad_cpu(const Call& call, std::span<Tensor> out) {
              [&](int d, const Slide& s, const Tensor& from, const Tensor& to) {
                const Around a(to.shape(), d);
                kernels::SparseMap map;
-               for (const std::int64_t source : s.sources()) {
-                 map.index.push_back(source);
-                 map.weight.push_back(1);
-                 map.first.push_back(static_cast<std::int64_t>(map.index.size()));
-               }
+               map.index = s.sources();
+               map.weight.assign(map.index.size(), 1);
+               map.first.resize(map.index.size() + 1);
+               std::iota(map.first.begin(), map.first.end(), std::int64_t{0});
                if (type == DType::f64) {
                  kernels::apply_transposed(map, a.outer, a.extent, a.inner, pointer<double>(from),
                                            pointer<double>(to));

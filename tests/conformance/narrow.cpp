@@ -90,6 +90,7 @@ std::string right_as(const CallSample& sample, const Placements& placements,
   try {
     for (int rank = 0; rank < size; ++rank) {
       std::vector<Tensor> parts;
+      parts.reserve(placements.size());
       for (std::size_t i = 0; i < placements.size(); ++i) {
         const Tensor& x = sample.inputs[i];
         parts.push_back(x ? part_of(x, Layout::make(mesh, {placements[i]}), rank) : x);

@@ -171,6 +171,7 @@ std::vector<Layouts> grid_layouts(const DeviceMesh& mesh, std::span<const Placem
   std::iota(order.begin(), order.end(), 0);
   for (std::size_t n = 0; n < count; ++n) {
     std::vector<const Placements*> axes;
+    axes.reserve(order.size());
     for (int axis = 0; axis < mesh.ndim(); ++axis) {
       axes.push_back(&draw());
     }
@@ -178,6 +179,7 @@ std::vector<Layouts> grid_layouts(const DeviceMesh& mesh, std::span<const Placem
     Layouts layouts;
     for (std::size_t i = 0; i < axes[0]->size(); ++i) {
       std::vector<Placement> placements;
+      placements.reserve(axes.size());
       for (const Placements* axis : axes) {
         placements.push_back((*axis)[i]);
       }

@@ -89,6 +89,7 @@ void for_each_entry(const std::string& folder, const std::string& file, F f) {
   const auto tensor = [&](const Json& key) { return key.is_null() ? Tensor() : tensors.at(key); };
   const auto all = [&](const Json& keys) {
     std::vector<Tensor> some;
+    some.reserve(keys.size());
     for (const Json& key : keys) {
       some.push_back(tensor(key));
     }
