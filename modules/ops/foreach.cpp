@@ -49,6 +49,10 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
+Placement placement_of(const RuleContext& context, const Tensor& x) {
+  return x.is_distributed() ? x.layout().placement(context.axis) : Replicate();
+}
+
 /// Each tensor stays as it lies, and what goes with it must lie so too. Terms of a sum pass where
 /// the operator is linear in all lists.
 template <std::size_t lists, bool linear>
@@ -57,7 +61,7 @@ void rule(const RuleContext& context, Strategies& strategies) {
   const std::size_t count = in.size() / lists;
   Strategy s;
   for (std::size_t i = 0; i < in.size(); ++i) {
-    const Placement p = in[i % count].layout().placement(context.axis);
+    const Placement p = placement_of(context, in[i % count]);
     const bool term = p == Partial() || p == Partial(ReduceOp::avg);
     s.in.push_back(p.is_shard() || (linear && term) ? p : Replicate());
   }
@@ -173,7 +177,7 @@ void norm_rule(const RuleContext& context, Strategies& strategies) {
   Strategy s;
   bool sharded = false;
   for (const Tensor& x : context.call.in) {
-    const Placement p = x.layout().placement(context.axis);
+    const Placement p = placement_of(context, x);
     sharded = sharded || p.is_shard();
     if (!p.is_shard() && x.dims() == 0) {
       return;

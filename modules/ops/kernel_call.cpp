@@ -18,21 +18,9 @@ import :kernel_call;
 
 namespace tessera::ops {
 
-void copy_into(const Tensor& into, const Tensor& x) {
-  if (x.numel() != 0) {
-    kernels::copy_strided(kernel_type(x.dtype()), x.shape().span(), x.raw_data(),
-                          x.strides().span(), into.raw_data(), into.strides().span());
-  }
-}
+void copy_into(const Tensor& into, const Tensor& x) { operands::copy_elements(x, into); }
 
-Tensor contiguous_operand(const Tensor& x) {
-  if (!x || x.is_contiguous()) {
-    return x;
-  }
-  const Tensor copy = empty(x.shape(), x.dtype());
-  copy_into(copy, x);
-  return copy;
-}
+Tensor contiguous_operand(const Tensor& x) { return x ? operands::contiguous(x) : x; }
 
 Tensor transposed_operand(const Tensor& x, int d0, int d1) {
   Dims shape = x.shape();

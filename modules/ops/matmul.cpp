@@ -1,8 +1,7 @@
-// mm, bmm, addmm, baddbmm, and matmul, which is made of them.
+// mm, bmm, addmm, baddbmm.
 module;
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -243,32 +242,6 @@ const Op& baddbmm_op = register_op({
     .about = "beta bias + alpha a b, for batches of matrices; the bias broadcasts.",
 });
 
-/// The leading dims of both, broadcast.
-Dims broadcast_batch(const Tensor& a, const Tensor& b) {
-  const int dims = std::max(a.dims(), b.dims()) - 2;
-  Dims batch = Dims::filled(dims, 1);
-  for (const Tensor* t : {&a, &b}) {
-    const int front = dims - (t->dims() - 2);
-    for (int d = front; d < dims; ++d) {
-      const std::int64_t extent = t->shape()[d - front];
-      if (extent != 1 && batch[d] != 1 && batch[d] != extent) {
-        fail(fmt::format("matmul: the batches do not broadcast ({} x {})", to_string(a.shape()),
-                         to_string(b.shape())));
-      }
-      batch[d] = extent != 1 ? extent : batch[d];
-    }
-  }
-  return batch;
-}
-
-/// x [..., r, c] with its batch broadcast, as one batch: [product of batch, r, c].
-Tensor as_one_batch(const Tensor& x, const Dims& batch) {
-  Dims shape = batch;
-  shape.push_back(x.size(-2));
-  shape.push_back(x.size(-1));
-  return reshape(expand(x, shape), Dims{batch.product(), x.size(-2), x.size(-1)});
-}
-
 }  // namespace
 
 Tensor mm(const Tensor& a, const Tensor& b) { return call_one(mm_op, {a, b}); }
@@ -278,39 +251,6 @@ Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b, double beta, 
 }
 Tensor baddbmm(const Tensor& bias, const Tensor& a, const Tensor& b, double beta, double alpha) {
   return call_one(baddbmm_op, {bias, a, b}, Attributes().scalar(beta).scalar(alpha));
-}
-
-Tensor matmul(const Tensor& a, const Tensor& b) {
-  if (a.dims() == 0 || b.dims() == 0) {
-    fail(fmt::format("matmul: an operand has no dims ({} x {}); use mul", to_string(a.shape()),
-                     to_string(b.shape())));
-  }
-  // A vector is a matrix of one row (left) or one column (right), whose dim goes away again.
-  if (a.dims() == 1) {
-    const Tensor product = matmul(unsqueeze(a, 0), b);
-    return squeeze(product, b.dims() == 1 ? 0 : -2);
-  }
-  if (b.dims() == 1) {
-    return squeeze(matmul(a, unsqueeze(b, 1)), -1);
-  }
-  if (a.dims() == 2 && b.dims() == 2) {
-    return mm(a, b);
-  }
-  if (b.dims() == 2) {
-    return linear(a, transpose(b, 0, 1));  // rows of any leading dims, none of them flattened
-  }
-  if (a.size(-1) != b.size(-2)) {
-    fail(fmt::format("matmul: the shapes do not fit ({} x {})", to_string(a.shape()),
-                     to_string(b.shape())));
-  }
-  if (a.dims() == 3 && b.dims() == 3 && a.size(0) == b.size(0)) {
-    return bmm(a, b);
-  }
-  const Dims batch = broadcast_batch(a, b);
-  Dims shape = batch;
-  shape.push_back(a.size(-2));
-  shape.push_back(b.size(-1));
-  return reshape(bmm(as_one_batch(a, batch), as_one_batch(b, batch)), shape);
 }
 
 }  // namespace tessera::ops

@@ -28,7 +28,7 @@ Tensor dot(const Tensor& a, const Tensor& b);
 Tensor outer(const Tensor& a, const Tensor& b);
 /// "bij,bjk->bik": the products of all operands, summed over the letters that the result lacks;
 /// without "->" the result has the letters that occur once, in the alphabet's order. "..." stands
-/// for leading dims that broadcast. One operand or two at a time, from the left, by bmm.
+/// for leading dims that broadcast. Two operands at a time, from the left, by matmul.
 Tensor einsum(std::string_view equation, std::initializer_list<Tensor> operands);
 
 }  // namespace tessera::ops

@@ -1,16 +1,10 @@
-// Products with vectors (mv, dot, outer), and einsum, which is made of bmm.
+// Products with vectors (mv, dot, outer), and matmul of batches that broadcast.
 module;
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 module tessera.ops;
 
 import tessera.base;
@@ -152,168 +146,148 @@ const Op& outer_op = register_op({.schema = "outer(a, b)",
                                   .saves_inputs = saves_all,
                                   .about = "Each element of a vector times each of another."});
 
-// einsum
+// matmul
 
-/// A tensor with a letter for each dim. Dims that "..." stands for have the letters 1, 2, ... ,
-/// counted from their last one.
-struct Term {
-  std::string letters;
-  Tensor x;
+/// The dims of a product: batch dims, then rows and columns where the operands have them.
+struct Product {
+  const Dims a;
+  const Dims b;
+  Dims batch;
 
-  int dim_of(char letter) const { return static_cast<int>(letters.find(letter)); }
-  bool has(char letter) const { return letters.find(letter) != std::string::npos; }
+  explicit Product(const Call& call) : a(call.in[0].shape()), b(call.in[1].shape()) {
+    check_one_type(call);
+    const std::int64_t inner = b[b.size() >= 2 ? b.size() - 2 : 0];
+    if (a.empty() || b.empty() || a.back() != inner) {
+      refuse(call, fmt::format("the shapes do not fit ({} x {})", to_string(a), to_string(b)));
+    }
+    batch = operands::broadcast_shape(call.op.name, batch_of(a), batch_of(b));
+  }
+
+  static Dims batch_of(const Dims& shape) {
+    Dims batch = shape;
+    batch.resize(shape.size() < 2 ? 0 : shape.size() - 2);
+    return batch;
+  }
+  bool has_rows() const { return a.size() >= 2; }
+  bool has_columns() const { return b.size() >= 2; }
+  std::int64_t rows() const { return has_rows() ? a[a.size() - 2] : 1; }
+  std::int64_t columns() const { return has_columns() ? b.back() : 1; }
 };
 
-[[noreturn]] void refuse_equation(std::string_view equation, const std::string& what) {
-  fail(fmt::format("einsum: \"{}\": {}", equation, what));
+void matmul_infer(const Call& call, ResultShapes& out) {
+  const Product p(call);
+  Dims shape = p.batch;
+  if (p.has_rows()) {
+    shape.push_back(p.rows());
+  }
+  if (p.has_columns()) {
+    shape.push_back(p.columns());
+  }
+  out.push_back({shape, call.in[0].dtype()});
 }
 
-/// "b...i" for a tensor of `dims` dims: "..." becomes the letters of as many dims as are left.
-std::string with_dots(std::string_view equation, std::string_view text, int dots) {
-  const std::size_t at = text.find("...");
-  std::string letters(text.substr(0, at));
-  if (at != std::string_view::npos) {
-    for (int i = dots; i > 0; --i) {
-      letters.push_back(static_cast<char>(i));
+/// The batch dims of x, a batch of matrices, as one dim; undefined where strides forbid it, or
+/// where x repeats.
+Tensor joined_batch(const Tensor& x) {
+  const int last = x.dims() - 3;
+  std::int64_t count = 1;
+  for (int d = last; d >= 0; --d) {
+    if (x.shape()[d] != 1 && (x.strides()[d] == 0 || x.strides()[d] != x.strides()[last] * count)) {
+      return {};
     }
-    letters += text.substr(at + 3);
+    count *= x.shape()[d];
   }
-  for (std::size_t i = 0; i < letters.size(); ++i) {
-    const char c = letters[i];
-    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c > 0 && c <= 8);
-    if (!letter) {
-      refuse_equation(equation, "expected letters, commas, \"...\" and \"->\"");
-    }
-    if (letters.find(c, i + 1) != std::string::npos) {
-      refuse_equation(equation, fmt::format("letter {} stands twice in one term; select() the "
-                                            "diagonal's elements first",
-                                            c));
-    }
-  }
-  return letters;
+  return alias(x, Dims{count, x.shape()[last + 1], x.shape()[last + 2]},
+               Dims{x.strides()[last], x.strides()[last + 1], x.strides()[last + 2]}, x.offset());
 }
 
-/// The dims of x in the order of `letters`, all of which it has.
-Tensor ordered(const Term& term, std::string_view letters) {
-  Dims order;
-  bool moved = false;
-  for (const char letter : letters) {
-    moved = moved || term.dim_of(letter) != order.size();
-    order.push_back(term.dim_of(letter));
+/// Matrix number `index` of a batch.
+Tensor matrix_of(const Tensor& x, std::int64_t index) {
+  const int batch = x.dims() - 2;
+  std::int64_t offset = x.offset();
+  for (int d = batch - 1; d >= 0; --d) {
+    offset += index % x.shape()[d] * x.strides()[d];
+    index /= x.shape()[d];
   }
-  return moved ? permute(term.x, order) : term.x;
+  return alias(x, Dims{x.shape()[batch], x.shape()[batch + 1]},
+               Dims{x.strides()[batch], x.strides()[batch + 1]}, offset);
 }
 
-/// Sums over the letters that nobody needs any more.
-void sum_unneeded(Term& term, std::string_view needed) {
-  Dims dims;
-  std::string kept;
-  for (const char letter : term.letters) {
-    if (needed.find(letter) == std::string_view::npos) {
-      dims.push_back(term.dim_of(letter));
-    } else {
-      kept.push_back(letter);
-    }
+void matmul_cpu(const Call& call, std::span<Tensor> out) {
+  const Product p(call);
+  const auto repeated = [&](const Tensor& matrix) {
+    Dims shape = p.batch;
+    shape.push_back(matrix.shape()[matrix.dims() - 2]);
+    shape.push_back(matrix.shape().back());
+    return expanded_operand(matrix, shape);
+  };
+  const Tensor a = repeated(p.has_rows() ? call.in[0] : row_of(call.in[0]));
+  const Tensor b = repeated(p.has_columns() ? call.in[1] : column_of(call.in[1]));
+  const std::int64_t count = p.batch.product();
+  const Tensor y = reshaped_operand(out[0], Dims{count, p.rows(), p.columns()});
+  if (p.batch.empty()) {
+    multiply(call, a, b, matrix_of(y, 0), false);
+    return;
   }
-  if (!dims.empty()) {
-    term = {std::move(kept), sum(term.x, dims)};
+  const Tensor whole_a = joined_batch(a);
+  const Tensor whole_b = joined_batch(b);
+  if (whole_a && whole_b) {
+    multiply(call, whole_a, whole_b, y, false);
+    return;
   }
-}
-
-/// Repeats extents of 1 where the other one has more.
-void match_extents(std::string_view equation, const Term& from, Term& to) {
-  Dims shape = to.x.shape();
-  for (const char letter : to.letters) {
-    if (!from.has(letter)) {
-      continue;
-    }
-    const int dim = to.dim_of(letter);
-    const std::int64_t wanted = from.x.shape()[from.dim_of(letter)];
-    if (shape[dim] == 1) {
-      shape[dim] = wanted;
-    } else if (wanted != 1 && wanted != shape[dim]) {
-      refuse_equation(
-          equation,
-          fmt::format("a letter stands for {} and for {} elements (shapes {} and {})", wanted,
-                      shape[dim], to_string(from.x.shape()), to_string(to.x.shape())));
-    }
-  }
-  if (!(shape == to.x.shape())) {
-    to.x = expand(to.x, shape);
+  for (std::int64_t i = 0; i < count; ++i) {
+    multiply(call, matrix_of(a, i), matrix_of(b, i), matrix_of(y, i), false);
   }
 }
 
-std::int64_t extent_of(const Term& term, std::string_view letters) {
-  std::int64_t product = 1;
-  for (const char letter : letters) {
-    product *= term.x.shape()[term.dim_of(letter)];
+void matmul_rule(const RuleContext& context, Strategies& strategies) {
+  const Product p(context.call);
+  const auto batch = [&](const Dims& shape, int dim) {
+    const int d = dim - p.batch.size() + Product::batch_of(shape).size();
+    return d >= 0 && shape[d] == p.batch[dim] ? Shard(d) : Replicate();
+  };
+  for (int d = 0; d < p.batch.size(); ++d) {
+    strategies.push_back(strategy({batch(p.a, d), batch(p.b, d)}, {Shard(d)}));
   }
-  return product;
+  if (p.has_rows()) {
+    strategies.push_back(strategy({Shard(p.a.size() - 2), Replicate()}, {Shard(p.batch.size())}));
+  }
+  if (p.has_columns()) {
+    strategies.push_back(
+        strategy({Replicate(), Shard(p.b.size() - 1)}, {Shard(context.out[0].shape.size() - 1)}));
+  }
+  strategies.push_back(
+      strategy({Shard(p.a.size() - 1), Shard(p.has_columns() ? p.b.size() - 2 : 0)}, {Partial()}));
+  pass_partial(context, strategies, 0b01);
+  pass_partial(context, strategies, 0b10);
 }
 
-/// The product of two terms, summed over the letters that both have and nobody needs.
-Term contract(std::string_view equation, Term a, Term b, std::string_view needed) {
-  sum_unneeded(a, std::string(needed) + b.letters);
-  sum_unneeded(b, std::string(needed) + a.letters);
-  match_extents(equation, b, a);
-  match_extents(equation, a, b);
-  std::string batch;
-  std::string left;
-  std::string right;
-  std::string summed;
-  for (const char letter : a.letters) {
-    const bool kept = needed.find(letter) != std::string_view::npos;
-    (!b.has(letter) ? left : (kept ? batch : summed)).push_back(letter);
+void matmul_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                     std::span<Tensor> out) {
+  const bool rows = context.in_shapes[0].size() >= 2;
+  const bool columns = context.in_shapes[1].size() >= 2;
+  const Tensor a = rows ? context.in[0] : unsqueeze(context.in[0], 0);
+  const Tensor b = columns ? context.in[1] : unsqueeze(context.in[1], 1);
+  Tensor g = columns ? grads[0] : unsqueeze(grads[0], grads[0].dims());
+  g = rows ? g : unsqueeze(g, g.dims() - 1);
+  if (context.needs(0)) {
+    const Tensor d = operands::sum_to(matmul(g, transpose(b, -2, -1)), a.shape());
+    out[0] = rows ? d : squeeze(d, 0);
   }
-  for (const char letter : b.letters) {
-    if (!a.has(letter)) {
-      right.push_back(letter);
-    }
+  if (context.needs(1)) {
+    const Tensor d = operands::sum_to(matmul(transpose(a, -2, -1), g), b.shape());
+    out[1] = columns ? d : squeeze(d, 1);
   }
-  Term result{batch + left + right, {}};
-  Dims shape;
-  for (const char letter : result.letters) {
-    const Term& owner = a.has(letter) ? a : b;
-    shape.push_back(owner.x.shape()[owner.dim_of(letter)]);
-  }
-  const std::int64_t count = extent_of(a, batch);
-  const std::int64_t rows = extent_of(a, left);
-  const std::int64_t columns = extent_of(b, right);
-  const std::int64_t inner = extent_of(a, summed);
-  const Tensor x = reshape(ordered(a, batch + left + summed), Dims{count, rows, inner});
-  const Tensor y = reshape(ordered(b, batch + summed + right), Dims{count, inner, columns});
-  result.x = reshape(bmm(x, y), shape);
-  return result;
 }
 
-std::vector<std::string_view> terms_of(std::string_view text) {
-  std::vector<std::string_view> terms;
-  for (std::size_t comma = 0; comma != std::string_view::npos;) {
-    comma = text.find(',');
-    terms.push_back(text.substr(0, comma));
-    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
-  }
-  return terms;
-}
-
-/// The dots first, then the letters that occur once, in the alphabet's order.
-std::string letters_of_result(const std::vector<Term>& terms, int dots) {
-  std::string all;
-  for (const Term& term : terms) {
-    all += term.letters;
-  }
-  std::sort(all.begin(), all.end());
-  std::string result;
-  for (int i = dots; i > 0; --i) {
-    result.push_back(static_cast<char>(i));
-  }
-  for (const char letter : all) {
-    if (letter > 8 && std::count(all.begin(), all.end(), letter) == 1) {
-      result.push_back(letter);
-    }
-  }
-  return result;
-}
+const Op& matmul_op = register_op({.schema = "matmul(a, b)",
+                                   .infer = matmul_infer,
+                                   .cpu = matmul_cpu,
+                                   .rule = matmul_rule,
+                                   .backward = matmul_backward,
+                                   .saves_inputs = saves_all,
+                                   .about = "Products of matrices whose batches broadcast; a "
+                                            "vector is a row on the left, a column on the right."});
 
 }  // namespace
 
@@ -321,48 +295,20 @@ Tensor mv(const Tensor& a, const Tensor& x) { return call_one(mv_op, {a, x}); }
 Tensor dot(const Tensor& a, const Tensor& b) { return call_one(dot_op, {a, b}); }
 Tensor outer(const Tensor& a, const Tensor& b) { return call_one(outer_op, {a, b}); }
 
-Tensor einsum(std::string_view written, std::initializer_list<Tensor> operands) {
-  std::string equation(written);
-  std::erase(equation, ' ');
-  const std::size_t arrow = equation.find("->");
-  const std::string_view text = equation;
-  const std::vector<std::string_view> inputs = terms_of(text.substr(0, arrow));
-  if (inputs.size() != operands.size()) {
-    refuse_equation(written,
-                    fmt::format("{} terms for {} operands", inputs.size(), operands.size()));
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  if (a.dims() == 2 && b.dims() == 2) {
+    return mm(a, b);
   }
-  std::vector<Term> terms;
-  int most_dots = 0;
-  for (const Tensor& x : operands) {
-    const std::string_view input = inputs[terms.size()];
-    const bool dotted = input.find("...") != std::string_view::npos;
-    const int dots = dotted ? x.dims() - static_cast<int>(input.size()) + 3 : 0;
-    const std::string letters = with_dots(written, input, dots);
-    if (static_cast<int>(letters.size()) != x.dims()) {
-      refuse_equation(written, fmt::format("\"{}\" does not fit an operand of shape {}", input,
-                                           to_string(x.shape())));
-    }
-    most_dots = std::max(most_dots, dots);
-    terms.push_back({letters, x});
+  if (a.dims() > 2 && b.dims() == 2) {
+    return linear(a, transpose(b, 0, 1));  // one product of all rows
   }
-  const std::string result = arrow == std::string::npos
-                                 ? letters_of_result(terms, most_dots)
-                                 : with_dots(written, text.substr(arrow + 2), most_dots);
-  Term product = terms[0];
-  for (std::size_t i = 1; i < terms.size(); ++i) {
-    std::string needed = result;
-    for (std::size_t k = i + 1; k < terms.size(); ++k) {
-      needed += terms[k].letters;
-    }
-    product = contract(written, product, terms[i], needed);
+  if (a.dims() == 3 && b.dims() == 3 && a.size(0) == b.size(0)) {
+    return bmm(a, b);
   }
-  sum_unneeded(product, result);
-  for (const char letter : result) {
-    if (!product.has(letter)) {
-      refuse_equation(written, fmt::format("the result's letter {} stands in no term", letter));
-    }
+  if (a.dims() == 2 && b.dims() == 1) {
+    return mv(a, b);
   }
-  return ordered(product, result);
+  return a.dims() == 1 && b.dims() == 1 ? dot(a, b) : call_one(matmul_op, {a, b});
 }
 
 }  // namespace tessera::ops

@@ -98,6 +98,23 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b01);
 }
 
+/// Of y (dy - <y, dy>), with <,> the sum of products along dim.
+void softmax_second(const BackwardContext& context, std::span<const Tensor> grads,
+                    std::span<Tensor> out) {
+  const Tensor& g = grads[0];
+  const Tensor& dy = context.in[0];
+  const Tensor& y = context.in[1];
+  if (context.needs(0)) {
+    out[0] = call_one(context.op, {g, y}, context.attributes);
+  }
+  if (context.needs(1)) {
+    const Dims dim{context.read().integer()};
+    const Tensor of_g = mul(g, sum(mul(dy, y), dim, true));
+    const Tensor of_dy = mul(dy, sum(mul(g, y), dim, true));
+    out[1] = sub(mul(g, dy), add(of_g, of_dy));
+  }
+}
+
 // log_softmax over a sharded dim, where the caller allows it.
 
 /// As shape, with extent 1 in the dim: [outer, 1, inner].
@@ -209,6 +226,8 @@ const Op& softmax_backward_op = register_op({
     .infer = infer,
     .cpu = grad_cpu<false>,
     .rule = grad_rule,
+    .backward = softmax_second,
+    .saves_inputs = saves_all,
     .about = "The gradient of softmax.",
 });
 

@@ -79,11 +79,48 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b100, 0b01);  // gate's gradient is linear in up
 }
 
+/// Of (dy up silu'(gate), dy silu(gate)).
+void grad_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                   std::span<Tensor> out) {
+  const Tensor& dy = context.in[0];
+  const Tensor& gate = context.in[1];
+  const Tensor& up = context.in[2];
+  const Tensor s = sigmoid(gate);
+  const Tensor other = add_scalar(neg(s), 1);  // 1 - s
+  const Tensor slope = mul(s, add_scalar(mul(gate, other), 1));
+  const auto add_to = [](Tensor& sum, const Tensor& term) { sum = sum ? add(sum, term) : term; };
+  if (grads[0]) {
+    const Tensor& g = grads[0];
+    if (context.needs(0)) {
+      add_to(out[0], mul(mul(g, up), slope));
+    }
+    if (context.needs(1)) {  // silu'' = s (1 - s) (2 + gate (1 - 2 s))
+      const Tensor bend =
+          mul(mul(s, other), add_scalar(mul(gate, add_scalar(mul_scalar(s, -2), 1)), 2));
+      add_to(out[1], mul(mul(g, mul(dy, up)), bend));
+    }
+    if (context.needs(2)) {
+      add_to(out[2], mul(mul(g, dy), slope));
+    }
+  }
+  if (grads[1]) {
+    const Tensor& g = grads[1];
+    if (context.needs(0)) {
+      add_to(out[0], mul(g, silu(gate)));
+    }
+    if (context.needs(1)) {
+      add_to(out[1], mul(mul(g, dy), slope));
+    }
+  }
+}
+
 const Op& swiglu_backward_op = register_op({
     .schema = "swiglu_backward(dy, gate, up)",
     .infer = grad_infer,
     .cpu = grad_cpu,
     .rule = grad_rule,
+    .backward = grad_backward,
+    .saves_inputs = saves_all,
     .about = "The gradients of swiglu with respect to gate and up.",
 });
 

@@ -230,7 +230,65 @@ TEST_CASE("lists are treated as their tensors one by one") {
   CHECK(to_doubles(cut) == std::vector<double>{1, 2, 4, 5, 3, 0, 6, 7});
 }
 
-TEST_CASE("draws follow their weights, and are made of the stream's words") {
+TEST_CASE("draws are made of the stream's words as the page on random numbers says") {
+  constexpr std::int64_t n = 40;
+  const auto stream = [] { return RandomStream{.seed = 11, .stream = 5, .offset = 12}; };
+  const auto draw = [&](auto f) {
+    RandomStream fresh = stream();
+    return to_doubles(f(fresh));
+  };
+  // Whole numbers below 2^32 are the words themselves.
+  const std::vector<double> words = draw([](RandomStream& r) {
+    return ops::randint_(zeros({n}, DType::i64), 0, std::int64_t{1} << 32, r);
+  });
+  const std::vector<double> uniform =
+      draw([](RandomStream& r) { return ops::uniform_(zeros({n}, DType::f64), 0, 1, r); });
+  const std::vector<double> small =
+      draw([](RandomStream& r) { return ops::randint_(zeros({n}, DType::i32), -3, 4, r); });
+  const std::vector<double> ones =
+      draw([](RandomStream& r) { return ops::bernoulli_(zeros({n}), 0.25, r); });
+  const std::vector<double> order =
+      draw([](RandomStream& r) { return ops::randperm_(zeros({n}, DType::i64), r); });
+  std::vector<double> by_word(n);
+  std::iota(by_word.begin(), by_word.end(), 0);
+  std::sort(by_word.begin(), by_word.end(), [&](double a, double b) {
+    return words[static_cast<std::size_t>(a)] < words[static_cast<std::size_t>(b)];
+  });
+  CHECK(order == by_word);
+  for (std::size_t i = 0; i < n; ++i) {
+    CHECK(uniform[i] == std::floor(words[i] / 256) / 16777216);
+    CHECK(small[i] == -3 + std::floor(words[i] * 7 / 4294967296.0));
+    CHECK(ones[i] == (words[i] < 0.25 * 4294967296.0 ? 1 : 0));
+  }
+
+  const Tensor weights = from_values<double>({0.5, 0, 2, 1, 0.25, 3, 0, 1}, {8});
+  const double total = 7.75;
+  const std::vector<double> with =
+      draw([&](RandomStream& r) { return ops::multinomial(weights, n, true, r); });
+  for (std::size_t i = 0; i < n; ++i) {
+    double sum = 0;
+    double expected = -1;
+    while (sum <= words[i] / 4294967296.0 * total) {
+      sum += weights.data<double>()[static_cast<int>(++expected)];
+    }
+    CHECK(with[i] == expected);
+  }
+  const std::vector<double> without =
+      draw([&](RandomStream& r) { return ops::multinomial(weights, 6, false, r); });
+  std::vector<std::pair<double, double>> times;
+  for (std::size_t i = 0; i < 8; ++i) {
+    if (weights.data<double>()[i] > 0) {
+      times.emplace_back(-std::log((words[i] + 1) / 4294967296.0) / weights.data<double>()[i],
+                         static_cast<double>(i));
+    }
+  }
+  std::sort(times.begin(), times.end());
+  for (std::size_t i = 0; i < 6; ++i) {
+    CHECK(without[i] == times[i].second);
+  }
+}
+
+TEST_CASE("draws follow their weights") {
   RandomStream stream{.seed = 3, .stream = 1, .offset = 0};
   constexpr std::int64_t count = 40000;
   const Tensor ones = ops::bernoulli_(zeros({count}), 0.3, stream);
