@@ -129,9 +129,11 @@ TEST_CASE("a wrong override is named as it was written") {
       "command line, train.steps=many: train.steps: expected an integer");
   has(error_of(minimal, {"train.stepz=4"}),
       "command line, train.stepz=4: train.stepz: unknown key; did you mean 'train.steps'?");
-  has(error_of(minimal, {"parallel[2].axis=x"}), "does not lead to a value");
+  has(error_of(minimal, {"parallel[2].axis=x"}),
+      "parallel has no entries yet: parallel[0] adds one");
   has(error_of(minimal, {"train.steps.more=1", "train=3"}), "train: expected a section");
-  has(error_of(minimal + "[train]\nsteps = 3\n", {"train.steps.more=1"}), "does not lead");
+  has(error_of(minimal + "[train]\nsteps = 3\n", {"train.steps.more=1"}),
+      "train.steps is a single value");
 }
 
 TEST_CASE("an unknown key is an error with its line and the nearest right name") {

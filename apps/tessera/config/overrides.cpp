@@ -130,6 +130,9 @@ std::string why_not(const toml::node& parent, const std::vector<Step>& steps, st
   const std::string name = in_words(steps, count);
   const Step& step = steps[count];
   if (const toml::array* list = parent.as_array()) {
+    if (step.index && list->empty()) {
+      return fmt::format("{0} has no entries yet: {0}[0] adds one", name);
+    }
     return step.index
                ? fmt::format(
                      "{0} has {1} entries: {0}[0] to {0}[{1}] can be set, the last of "
