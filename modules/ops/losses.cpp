@@ -78,7 +78,7 @@ const Op& smooth_l1_op = register_op({.schema = "smooth_l1(a, b; beta: float)",
                                       .rule = rules::pointwise,
                                       .backward = smooth_l1_backward,
                                       .saves_inputs = saves_all,
-                                      .about = "|a - b|, rounded to a parabola below beta."});
+                                      .about = "The distance of a and b, a parabola below beta."});
 
 void bce_backward(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {

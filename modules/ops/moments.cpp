@@ -222,14 +222,15 @@ const Op& std_op = register_op({.schema = "std(x; dims: dims, keepdim: bool, cor
                                 .saves_outputs = saves_all,
                                 .about = "The root of var."});
 
-const Op& norm_op = register_op({.schema = "norm(x; dims: dims, keepdim: bool, p: float)",
-                                 .infer = infer,
-                                 .cpu = norm_cpu,
-                                 .rule = kept_rule,
-                                 .backward = norm_backward,
-                                 .saves_inputs = saves_all,
-                                 .saves_outputs = saves_all,
-                                 .about = "(sum |x|^p)^(1/p) over dims (none: all), for p > 0."});
+const Op& norm_op =
+    register_op({.schema = "norm(x; dims: dims, keepdim: bool, p: float)",
+                 .infer = infer,
+                 .cpu = norm_cpu,
+                 .rule = kept_rule,
+                 .backward = norm_backward,
+                 .saves_inputs = saves_all,
+                 .saves_outputs = saves_all,
+                 .about = "The p-th root of the sum of x's magnitudes to the power of p > 0."});
 
 Attributes moments(const char* op, const Tensor& x, const Dims& dims, bool keepdim,
                    std::int64_t correction) {
