@@ -135,6 +135,7 @@ const Op& from_local_terms_op = register_op({
 /// together.
 bool needs_terms(const Layout& layout) {
   bool linear = false;
+  bool mixed = false;
   Placement other;
   for (int axis = 0; axis < layout.ndim(); ++axis) {
     const Placement placement = layout.placement(axis);
@@ -143,13 +144,12 @@ bool needs_terms(const Layout& layout) {
     }
     if (placement == Partial() || placement == Partial(ReduceOp::avg)) {
       linear = true;
-    } else if (other.is_partial() && !(other == placement)) {
-      linear = true;  // two that differ are refused below
     } else {
+      mixed |= other.is_partial() && !(other == placement);
       other = placement;
     }
   }
-  if (other.is_partial() && linear) {
+  if (other.is_partial() && (linear || mixed)) {
     fail(
         fmt::format("from_local: terms of {} need a gradient, which is known for one kind of "
                     "reduction at a time only; reduce one of the axes first",
