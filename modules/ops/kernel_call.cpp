@@ -52,7 +52,7 @@ Tensor expanded_operand(const Tensor& x, const Dims& shape) {
 }
 
 Tensor converted_operand(const Tensor& x, DType type) {
-  const Tensor from = contiguous_operand(x);
+  Tensor from = contiguous_operand(x);
   if (!x || x.dtype() == type) {
     return from;
   }
