@@ -256,7 +256,7 @@ struct LinearPair {
     out[0] = call_one(*forward, {grads[0]}, attributes);
   }
 
-  static const Op& add(const char* name, std::string attributes, const char* about) {
+  static const Op& add(const char* name, const std::string& attributes, const char* about) {
     forward = &register_op({.schema = std::string(name) + "(x; " + attributes + ")",
                             .infer = infer<map_of, dims_of>,
                             .cpu = compute<map_of, false>,
