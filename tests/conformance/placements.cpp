@@ -113,7 +113,7 @@ std::vector<Placements> axis_placements(const CallSample& sample, std::size_t mo
       accepted.emplace_back(s.in.begin(), s.in.end());
     }
   } catch (const Error&) {
-    // A rule that fails is found by the calls.
+    accepted.clear();  // a rule that fails is found by the calls
   }
   std::mt19937 random(1);
   const auto select = [&](std::vector<Placements>& some, std::size_t count) {
