@@ -9,6 +9,7 @@ module;
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 module tessera.dtensor;
 
@@ -90,9 +91,19 @@ Dims agree_on_parts(const Tensor& local, const Layout& layout, std::optional<Dim
   }
   const DeviceMesh& mesh = layout.mesh();
   std::vector<Note> notes(static_cast<std::size_t>(mesh.size()));
+  const CommunicationTimer timer;
   collective::World::current()
       .communicator(mesh.ranks())
       .all_gather(&mine, notes.data(), Note::length, DType::i64);
+  if (communication_reported()) {
+    std::string axes;
+    for (const std::string& name : mesh.axis_names()) {
+      axes += (axes.empty() ? "" : "+") + name;
+    }
+    record_communication({"all_gather", axes,
+                          static_cast<std::int64_t>(sizeof(Note)) * (mesh.size() - 1),
+                          "from_local's check", false, timer.seconds()});
+  }
 
   const Note& first = notes.front();
   const int first_rank = mesh.ranks().front();

@@ -11,6 +11,7 @@ module;
 #include <numeric>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 module tessera.dtensor;
@@ -55,6 +56,48 @@ struct Packed {
   }
 };
 
+/// This rank's share of an exchange: which boxes it keeps, sends and receives. Specs are interned,
+/// and of two layouts and a rank the group follows.
+struct Share {
+  struct Piece {
+    std::size_t peer;  // position in the group
+    LocalPart box;
+  };
+  LocalPart held;
+  LocalPart wanted;
+  std::vector<LocalPart> kept;
+  std::vector<Piece> sent;
+  std::vector<Piece> received;
+};
+
+Share make_share(const Spec& from, const Spec& to, const std::vector<int>& ranks, int me) {
+  Share share{
+      local_part(from.shape, from.layout, me), local_part(to.shape, to.layout, me), {}, {}, {}};
+  const auto position = [&](int rank) {
+    return static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  };
+  for (const Transfer& t : transfers(from.layout, ranks, to.layout, ranks, from.shape)) {
+    if (t.source == me && t.destination == me) {
+      share.kept.push_back(t.box);
+    } else if (t.source == me) {
+      share.sent.push_back({position(t.destination), t.box});
+    } else if (t.destination == me) {
+      share.received.push_back({position(t.source), t.box});
+    }
+  }
+  return share;
+}
+
+/// Found once for each pair of layouts: every pair of the group's ranks has to be looked at.
+const Share& share_of(const Spec& from, const Spec& to, const std::vector<int>& ranks, int me) {
+  thread_local std::map<std::tuple<const Spec*, const Spec*, int>, Share> shares;
+  auto found = shares.find({&from, &to, me});
+  if (found == shares.end()) {
+    found = shares.emplace(std::tuple(&from, &to, me), make_share(from, to, ranks, me)).first;
+  }
+  return found->second;
+}
+
 const Spec& spec_at(AttributeReader& reader) { return *reader.pointer<Spec>(); }
 
 const Op& exchange_op = register_op({
@@ -91,25 +134,21 @@ ops::PendingTensor start_exchange(const Tensor& local, const Spec& from, const S
                                   Communicator& group) {
   const std::vector<int>& ranks = group.global_ranks();
   const int me = ranks[static_cast<std::size_t>(group.rank())];
-  const LocalPart held = local_part(from.shape, from.layout, me);
-  const LocalPart wanted = local_part(to.shape, to.layout, me);
-  const Tensor out = empty(wanted.shape, from.dtype);
+  const Share& share = share_of(from, to, ranks, me);
+  const Tensor out = empty(share.wanted.shape, from.dtype);
   if (from.shape.product() == 0) {
     return {out, {}, {}, {}};  // on every rank
   }
-  const auto position = [&](int rank) {
-    return static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
-  };
+  for (const LocalPart& box : share.kept) {
+    operands::copy_elements(box_of(local, share.held, box), box_of(out, share.wanted, box));
+  }
   std::vector<Tensor> sent(ranks.size());
+  for (const Share::Piece& piece : share.sent) {
+    sent[piece.peer] = box_of(local, share.held, piece.box);
+  }
   std::vector<Tensor> received(ranks.size());
-  for (const Transfer& t : transfers(from.layout, ranks, to.layout, ranks, from.shape)) {
-    if (t.source == me && t.destination == me) {
-      operands::copy_elements(box_of(local, held, t.box), box_of(out, wanted, t.box));
-    } else if (t.source == me) {
-      sent[position(t.destination)] = box_of(local, held, t.box);
-    } else if (t.destination == me) {
-      received[position(t.source)] = box_of(out, wanted, t.box);
-    }
+  for (const Share::Piece& piece : share.received) {
+    received[piece.peer] = box_of(out, share.wanted, piece.box);
   }
   const Packed away(sent, from.dtype);
   away.for_each(

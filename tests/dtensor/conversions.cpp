@@ -142,8 +142,10 @@ TEST_CASE("from_local compares notes when it is asked to") {
     const int rank = current_rank();
     const Layout rows = Layout::make(mesh, {Shard(0)});
     // 7 rows over 3 ranks: 3, 3, 1; nobody states the shape.
+    const CommunicationReport report;
     const Tensor x = from_local(full({rank < 2 ? 3 : 1, 2}, rank), rows, std::nullopt, true);
     check(x.shape() == Dims{7, 2}, "the shape that the parts make up");
+    check(report.count("all_gather") == 1, "the check is communication, and told");
     check(contains(
               error_of([&] { from_local(zeros({rank < 2 ? 2 : 3, 2}), rows, std::nullopt, true); }),
               "rank 0 has a local tensor of [2, 2], its part of [7, 2] in [Shard(0)] is "
