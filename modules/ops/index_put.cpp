@@ -118,18 +118,25 @@ void index_cpu(const Call& call, std::span<Tensor> out) {
   }
 }
 
+/// A strategy of an operand and what indexes it, which `of_index` places.
+template <class OfIndex>
+void add_indexed(Strategies& strategies, Placement first, std::span<const Tensor> indices,
+                 OfIndex of_index, Placement result) {
+  Strategy s;
+  s.in.push_back(first);
+  for (const Tensor& index : indices) {
+    s.in.push_back(of_index(index));
+  }
+  s.out.push_back(result);
+  strategies.push_back(s);
+}
+
 void index_rule(const RuleContext& context, Strategies& strategies) {
   const Dims& x = context.call.in[0].shape();
   const auto indices = context.call.in.subspan(1);
   const Dims shape = places(context.call, x, indices);
-  const auto add = [&](Placement of_x, auto of_index, Placement result) {
-    Strategy s;
-    s.in.push_back(of_x);
-    for (const Tensor& index : indices) {
-      s.in.push_back(of_index(index));
-    }
-    s.out.push_back(result);
-    strategies.push_back(s);
+  const auto add = [&](Placement first, auto of_index, Placement result) {
+    add_indexed(strategies, first, indices, of_index, result);
   };
   const auto whole = [](const Tensor&) { return Replicate(); };
   slice_dims(x, indices.size(), shape,
@@ -190,14 +197,8 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
   const Dims& x = context.out[0].shape;
   const auto indices = context.call.in.subspan(1);
   const Dims shape = places(context.call, x, indices);
-  const auto add = [&](Placement of_dy, auto of_index, Placement result) {
-    Strategy s;
-    s.in.push_back(of_dy);
-    for (const Tensor& index : indices) {
-      s.in.push_back(of_index(index));
-    }
-    s.out.push_back(result);
-    strategies.push_back(s);
+  const auto add = [&](Placement first, auto of_index, Placement result) {
+    add_indexed(strategies, first, indices, of_index, result);
   };
   const auto whole = [](const Tensor&) { return Replicate(); };
   slice_dims(x, indices.size(), shape,
