@@ -29,7 +29,6 @@ namespace {
 using collective::Communicator;
 using collective::Work;
 
-
 /// Whether parts of `dim` lie in one piece, one after another.
 bool is_outermost(const Dims& shape, int dim) {
   return std::all_of(shape.begin(), shape.begin() + dim, [](std::int64_t d) { return d == 1; });
