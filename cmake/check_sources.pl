@@ -113,6 +113,9 @@ for my $file (grep { /\.cppm$/ } @files) {
     finding($file, $_[0], 'an interface holds no anonymous namespace, static entity or thread_local')
       unless /^\s+static/ || m{^\s*//};
   });
+  each_match($file, qr/^#include <([a-z_]+)>/, sub {
+    finding($file, $_[0], "#include <$1>: an interface takes the standard library from tessera.base:standard");
+  }) if $file =~ m{^modules/} && $file ne 'modules/base/standard.cppm';
   if (my ($module, $part) = $file =~ m{^modules/(\w+)/(\w+)\.cppm$}) {
     my ($internal) = ($text{"modules/$module/CMakeLists.txt"} // '') =~ /\bINTERNAL\b([^A-Z)]*)/;
     my $stands = ($internal // '') =~ /\b\Q$part\E\.cppm/;

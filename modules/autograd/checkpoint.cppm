@@ -1,6 +1,3 @@
-module;
-#include <functional>
-#include <span>
 export module tessera.autograd:checkpoint;
 
 import tessera.base;

@@ -1,7 +1,3 @@
-module;
-#include <functional>
-#include <span>
-#include <vector>
 export module tessera.autograd:engine;
 
 import tessera.base;

@@ -1,7 +1,6 @@
-module;
-#include <functional>
 export module tessera.autograd:hooks;
 
+import tessera.base;
 import tessera.tensor;
 import :node;
 

@@ -1,12 +1,3 @@
-module;
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 export module tessera.autograd:node;
 
 import tessera.base;

@@ -1,6 +1,7 @@
 // What everything else stands on: errors, small containers, data types, logging, environment.
 export module tessera.base;
 
+export import :standard;     // the standard library names that interfaces use
 export import :error;        // Error, its kinds, fail()
 export import :dtype;        // DType: f32, f64, bf16, f16, i64, i32, u8, bool
 export import :device;       // Device and Stream as plain values

@@ -1,16 +1,6 @@
-module;
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <initializer_list>
-#include <memory>
-#include <new>
-#include <span>
-#include <string>
-#include <type_traits>
-#include <utility>
 export module tessera.base:containers;
 
+import :standard;
 import :error;
 
 export namespace tessera {

@@ -1,7 +1,6 @@
-module;
-#include <compare>
-#include <cstdint>
 export module tessera.base:device;
+
+import :standard;
 
 export namespace tessera {
 

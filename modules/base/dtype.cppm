@@ -1,9 +1,6 @@
-module;
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string_view>
 export module tessera.base:dtype;
+
+import :standard;
 
 export namespace tessera {
 

@@ -1,7 +1,6 @@
-module;
-#include <optional>
-#include <string>
 export module tessera.base:environment;
+
+import :standard;
 
 export namespace tessera {
 

@@ -1,8 +1,6 @@
-module;
-#include <stdexcept>
-#include <string>
-#include <string_view>
 export module tessera.base:error;
+
+import :standard;
 
 export namespace tessera {
 

@@ -1,6 +1,6 @@
-module;
-#include <string_view>
 export module tessera.base:log;
+
+import :standard;
 
 export namespace tessera {
 

@@ -1,8 +1,6 @@
-module;
-#include <cstdint>
-#include <optional>
-#include <string_view>
 export module tessera.base:reduce_op;
+
+import :standard;
 
 export namespace tessera {
 

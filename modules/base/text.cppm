@@ -1,10 +1,6 @@
-module;
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 export module tessera.base:text;
+
+import :standard;
 
 export namespace tessera {
 

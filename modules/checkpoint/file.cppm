@@ -1,10 +1,7 @@
 // Files as this module needs them: mapped for reading; for writing with every step checked.
-module;
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
 module tessera.checkpoint:file;
+
+import tessera.base;
 
 namespace tessera::checkpoint_detail {
 

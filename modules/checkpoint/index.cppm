@@ -1,9 +1,4 @@
 // checkpoint.json: which part of which tensor lies in which file.
-module;
-#include <cstdint>
-#include <map>
-#include <string>
-#include <vector>
 module tessera.checkpoint:index;
 
 import tessera.base;

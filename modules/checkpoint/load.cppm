@@ -1,8 +1,6 @@
-module;
-#include <string>
-#include <vector>
 export module tessera.checkpoint:load;
 
+import tessera.base;
 import tessera.tensor;
 import :safetensors;
 import :source;

@@ -1,7 +1,3 @@
-module;
-#include <cstdint>
-#include <memory>
-#include <string>
 export module tessera.checkpoint:reader;
 
 import tessera.base;

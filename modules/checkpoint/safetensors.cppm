@@ -1,11 +1,3 @@
-module;
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
 export module tessera.checkpoint:safetensors;
 
 import tessera.base;

@@ -1,7 +1,6 @@
-module;
-#include <string>
 export module tessera.checkpoint:save;
 
+import tessera.base;
 import tessera.tensor;
 
 export namespace tessera {

@@ -1,7 +1,3 @@
-module;
-#include <cstdint>
-#include <map>
-#include <string>
 export module tessera.checkpoint:source;
 
 import tessera.base;

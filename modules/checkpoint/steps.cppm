@@ -1,8 +1,6 @@
-module;
-#include <cstdint>
-#include <optional>
-#include <string>
 export module tessera.checkpoint:steps;
+
+import tessera.base;
 
 export namespace tessera {
 

@@ -1,10 +1,7 @@
 // What ranks that save together tell each other.
-module;
-#include <functional>
-#include <string>
-#include <vector>
 module tessera.checkpoint:together;
 
+import tessera.base;
 import tessera.collective;
 
 namespace tessera::checkpoint_detail {

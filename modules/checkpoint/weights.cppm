@@ -1,7 +1,3 @@
-module;
-#include <optional>
-#include <string>
-#include <vector>
 export module tessera.checkpoint:weights;
 
 import tessera.base;

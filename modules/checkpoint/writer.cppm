@@ -1,8 +1,3 @@
-module;
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <string>
 export module tessera.checkpoint:writer;
 
 import tessera.base;

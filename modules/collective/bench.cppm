@@ -1,9 +1,6 @@
-module;
-#include <cstddef>
-#include <string>
-#include <vector>
 export module tessera.collective:bench;
 
+import tessera.base;
 import :communicator;
 
 export namespace tessera::collective {

@@ -1,9 +1,6 @@
-module;
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <utility>
 export module tessera.collective:buffer;
+
+import tessera.base;
 
 export namespace tessera::collective {
 

@@ -1,7 +1,3 @@
-module;
-#include <cstdint>
-#include <string>
-#include <string_view>
 export module tessera.collective:call;
 
 import tessera.base;

@@ -1,10 +1,3 @@
-module;
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string_view>
-#include <vector>
 export module tessera.collective:communicator;
 
 import tessera.base;

@@ -1,9 +1,3 @@
-module;
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <string_view>
 module tessera.collective:control;
 
 import tessera.base;

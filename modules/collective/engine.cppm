@@ -1,13 +1,3 @@
-module;
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <mutex>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 module tessera.collective:engine;
 
 import tessera.base;

@@ -1,8 +1,6 @@
-module;
-#include <cstddef>
-#include <functional>
 export module tessera.collective:launch;
 
+import tessera.base;
 import :world;
 
 export namespace tessera::collective {

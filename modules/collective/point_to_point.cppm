@@ -1,8 +1,3 @@
-module;
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <vector>
 module tessera.collective:point_to_point;
 
 import tessera.base;

@@ -1,9 +1,3 @@
-module;
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <span>
 module tessera.collective:region;
 
 import tessera.base;

@@ -1,6 +1,3 @@
-module;
-#include <cstddef>
-#include <memory>
 module tessera.collective:runner;
 
 import tessera.base;

@@ -1,15 +1,3 @@
-module;
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 module tessera.collective:state;
 
 import tessera.base;

@@ -1,7 +1,6 @@
-module;
-#include <cstdint>
-#include <utility>
 export module tessera.collective:work;
+
+import tessera.base;
 
 export namespace tessera::collective {
 

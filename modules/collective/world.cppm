@@ -1,10 +1,3 @@
-module;
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
-#include <string_view>
 export module tessera.collective:world;
 
 import tessera.base;

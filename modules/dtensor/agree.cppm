@@ -1,5 +1,3 @@
-module;
-#include <optional>
 module tessera.dtensor:agree;
 
 import tessera.base;

@@ -1,8 +1,3 @@
-module;
-#include <initializer_list>
-#include <memory>
-#include <optional>
-#include <span>
 export module tessera.dtensor:convert;
 
 import tessera.base;

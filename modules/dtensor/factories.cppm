@@ -1,5 +1,3 @@
-module;
-#include <cstdint>
 export module tessera.dtensor:factories;
 
 import tessera.base;

@@ -1,7 +1,3 @@
-module;
-#include <cstdint>
-#include <span>
-#include <vector>
 export module tessera.dtensor:propagate;
 
 import tessera.base;

@@ -1,10 +1,6 @@
-module;
-#include <chrono>
-#include <cstdint>
-#include <string>
-#include <vector>
 export module tessera.dtensor:report;
 
+import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 

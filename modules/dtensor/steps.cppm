@@ -1,5 +1,3 @@
-module;
-#include <cstddef>
 module tessera.dtensor:steps;
 
 import tessera.base;

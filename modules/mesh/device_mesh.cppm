@@ -1,15 +1,3 @@
-module;
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <mutex>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 export module tessera.mesh:device_mesh;
 
 import tessera.base;

@@ -1,7 +1,6 @@
-module;
-#include <cstddef>
 export module tessera.mesh:scope;
 
+import tessera.base;
 import :device_mesh;
 
 export namespace tessera {

@@ -1,9 +1,3 @@
-module;
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
 export module tessera.nn:layers;
 
 import tessera.base;

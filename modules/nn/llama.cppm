@@ -1,10 +1,3 @@
-module;
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 export module tessera.nn:llama;
 
 import tessera.base;

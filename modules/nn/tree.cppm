@@ -1,13 +1,3 @@
-module;
-#include <cstdint>
-#include <functional>
-#include <initializer_list>
-#include <memory>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 export module tessera.nn:tree;
 
 import tessera.base;
@@ -116,7 +106,7 @@ class Module {
   void add_parameter(std::string name, ParameterPointer parameter);
   template <class M, class... A>
   std::shared_ptr<M> add_child(std::string name, A&&... arguments) {
-    auto child = std::make_shared<M>(std::forward<A>(arguments)...);
+    std::shared_ptr<M> child(new M(std::forward<A>(arguments)...));
     attach(std::move(name), child);
     return child;
   }

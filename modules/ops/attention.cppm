@@ -1,7 +1,6 @@
-module;
-#include <cstdint>
 export module tessera.ops:attention;
 
+import tessera.base;
 import tessera.tensor;
 
 export namespace tessera::ops {

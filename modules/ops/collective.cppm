@@ -1,7 +1,3 @@
-module;
-#include <cstdint>
-#include <functional>
-#include <vector>
 export module tessera.ops:collective;
 
 import tessera.base;

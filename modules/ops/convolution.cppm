@@ -1,5 +1,3 @@
-module;
-#include <cstdint>
 export module tessera.ops:convolution;
 
 import tessera.base;

@@ -1,5 +1,3 @@
-module;
-#include <cstdint>
 module tessera.ops:group_call;
 
 import tessera.base;

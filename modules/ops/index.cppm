@@ -1,6 +1,3 @@
-module;
-#include <cstdint>
-#include <span>
 export module tessera.ops:index;
 
 import tessera.base;

@@ -1,10 +1,6 @@
 // What the operators that choose by indices share: the types of elements and indices, arrays seen
 // around the indexed dim, the checks of an index's shape and values.
 module;
-#include <fmt/format.h>
-
-#include <cstdint>
-
 #include "kernels/indexing.hpp"
 module tessera.ops:index_call;
 
@@ -16,9 +12,9 @@ import :kernel_call;
 namespace tessera::ops::indexing {
 
 /// The dim that is indexed: every such operator's first attribute.
-inline int dim_of(const Call& call, const Tensor& x) {
-  return wrap_dim(call.read().integer(), x.dims(), call.op.name.c_str());
-}
+int dim_of(const Call& call, const Tensor& x);
+
+[[noreturn]] void refuse_index_type(const Call& call, const Tensor& index);
 
 /// Calls f with a value of the indices' C++ type.
 template <class F>
@@ -28,7 +24,7 @@ inline void visit_index(const Call& call, const Tensor& index, F f) {
   } else if (index.dtype() == DType::i32) {
     f(std::int32_t{});
   } else {
-    refuse(call, fmt::format("index must be i64 or i32 (got {})", name_of(index.dtype())));
+    refuse_index_type(call, index);
   }
 }
 
@@ -57,57 +53,18 @@ inline void visit_moved(const Call& call, const Tensor& x, const Tensor& index, 
 }
 
 /// x as [outer, extent, inner] around `dim`; `indices` is the other one's extent there.
-inline kernels::IndexShape shape_around(const Tensor& x, int dim, std::int64_t indices) {
-  kernels::IndexShape shape;
-  for (int d = 0; d < x.dims(); ++d) {
-    (d < dim ? shape.outer : d > dim ? shape.inner : shape.extent) *= x.shape()[d];
-  }
-  shape.indices = indices;
-  return shape;
-}
+kernels::IndexShape shape_around(const Tensor& x, int dim, std::int64_t indices);
 
-inline void check_in_range(const Call& call, bool in_range, std::int64_t extent) {
-  if (!in_range) {
-    refuse(call, fmt::format("an index is out of range (expected 0 to {})", extent - 1));
-  }
-}
+void check_in_range(const Call& call, bool in_range, std::int64_t extent);
 
 /// x cut to the extents of `index` in all dims but `dim`.
-inline Tensor cut_to(const Tensor& x, const Tensor& index, int dim) {
-  Tensor cut = x;
-  for (int d = 0; d < x.dims(); ++d) {
-    if (d != dim && x.shape()[d] != index.shape()[d]) {
-      cut = narrowed_operand(cut, d, 0, index.shape()[d]);
-    }
-  }
-  return cut;
-}
+Tensor cut_to(const Tensor& x, const Tensor& index, int dim);
 
 /// Errors: other numbers of dims, or an index longer than x in a dim that is not indexed.
-inline void check_index(const Call& call, const Tensor& x, const Tensor& index, int dim) {
-  bool fits = x.dims() == index.dims();
-  for (int d = 0; fits && d < x.dims(); ++d) {
-    fits = d == dim || index.shape()[d] <= x.shape()[d];
-  }
-  if (!fits) {
-    refuse(call, fmt::format("index {} does not fit {} along dim {}", to_string(index.shape()),
-                             to_string(x.shape()), dim));
-  }
-}
+void check_index(const Call& call, const Tensor& x, const Tensor& index, int dim);
 
 /// Errors: `source` (operand 2) is shorter than index (operand 1) somewhere, or not of x's type.
-inline void check_source(const Call& call) {
-  const Dims& index = call.in[1].shape();
-  const Tensor& source = call.in[2];
-  bool covered = source.dims() == index.size() && source.dtype() == call.in[0].dtype();
-  for (int d = 0; covered && d < index.size(); ++d) {
-    covered = index[d] <= source.shape()[d];
-  }
-  if (!covered) {
-    refuse(call, fmt::format("source {} does not cover index {}, or is not of x's type",
-                             to_string(source.shape()), to_string(index)));
-  }
-}
+void check_source(const Call& call);
 
 /// Dims along which every index stays with its own slice: `operands` and the result cut alike.
 template <class F>
@@ -131,15 +88,9 @@ inline void write_reached(const Tensor& into, const Tensor& index, int dim, F f)
 }
 
 /// Cuts `source` (operand 2) to the extents of index (operand 1).
-inline Tensor reached_source(const Call& call, int dim) {
-  const Tensor cut = cut_to(call.in[2], call.in[1], dim);
-  const std::int64_t count = call.in[1].shape()[dim];
-  return contiguous_operand(cut.shape()[dim] == count ? cut : narrowed_operand(cut, dim, 0, count));
-}
+Tensor reached_source(const Call& call, int dim);
 
 /// The local shape of the result in place of the global one, which stands after `dim`.
-inline Attributes localize_shape(const LocalContext& context) {
-  return Attributes().add(context.call.read().integer()).add(local_shape(*context.out[0]));
-}
+Attributes localize_shape(const LocalContext& context);
 
 }  // namespace tessera::ops::indexing

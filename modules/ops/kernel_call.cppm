@@ -1,10 +1,6 @@
 // What the calls of kernels need of their operands: contiguous data, matrices within strides, the
 // C++ type of an element type; and the words of the checks that operators share.
 module;
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <string_view>
 #include <tessera/half.hpp>
 
 #include "kernels/philox.hpp"

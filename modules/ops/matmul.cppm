@@ -1,8 +1,6 @@
-module;
-#include <initializer_list>
-#include <string_view>
 export module tessera.ops:matmul;
 
+import tessera.base;
 import tessera.tensor;
 
 export namespace tessera::ops {

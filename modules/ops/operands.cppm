@@ -1,6 +1,3 @@
-module;
-#include <cstdint>
-#include <string_view>
 export module tessera.ops:operands;
 
 import tessera.base;

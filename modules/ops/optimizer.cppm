@@ -1,8 +1,6 @@
-module;
-#include <cstdint>
-#include <span>
 export module tessera.ops:optimizer;
 
+import tessera.base;
 import tessera.tensor;
 
 export namespace tessera::ops {

@@ -1,6 +1,3 @@
-module;
-#include <cstdint>
-#include <initializer_list>
 export module tessera.ops:pointwise;
 
 import tessera.base;

@@ -1,5 +1,3 @@
-module;
-#include <cstdint>
 export module tessera.ops:random;
 
 import tessera.base;

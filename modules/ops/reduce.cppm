@@ -1,5 +1,3 @@
-module;
-#include <cstdint>
 export module tessera.ops:reduce;
 
 import tessera.base;

@@ -1,7 +1,6 @@
-module;
-#include <span>
 export module tessera.optim:clip;
 
+import tessera.base;
 import tessera.tensor;
 import tessera.nn;
 

@@ -1,9 +1,3 @@
-module;
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
 export module tessera.optim:optimizer;
 
 import tessera.base;

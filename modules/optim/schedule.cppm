@@ -1,8 +1,6 @@
-module;
-#include <cstdint>
-#include <optional>
-#include <string_view>
 export module tessera.optim:schedule;
+
+import tessera.base;
 
 export namespace tessera::optim {
 

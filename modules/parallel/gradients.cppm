@@ -1,10 +1,3 @@
-module;
-#include <cstddef>
-#include <map>
-#include <memory>
-#include <span>
-#include <utility>
-#include <vector>
 export module tessera.parallel:gradients;
 
 import tessera.base;

@@ -1,13 +1,6 @@
-module;
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 export module tessera.parallel:options;
 
+import tessera.base;
 import tessera.placement;
 
 export namespace tessera::parallel {

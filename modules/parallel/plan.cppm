@@ -1,9 +1,3 @@
-module;
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 export module tessera.parallel:plan;
 
 import tessera.base;

@@ -1,9 +1,3 @@
-module;
-#include <cstddef>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
 export module tessera.parallel:style;
 
 import tessera.base;

@@ -1,5 +1,3 @@
-module;
-#include <cstdint>
 export module tessera.placement:cost;
 
 import tessera.base;

@@ -1,5 +1,3 @@
-module;
-#include <string>
 export module tessera.placement:draw;
 
 import tessera.base;

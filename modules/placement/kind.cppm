@@ -1,9 +1,3 @@
-module;
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 export module tessera.placement:kind;
 
 import tessera.base;

@@ -1,13 +1,3 @@
-module;
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <initializer_list>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 export module tessera.placement:layout;
 
 import tessera.base;

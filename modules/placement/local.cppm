@@ -1,6 +1,3 @@
-module;
-#include <algorithm>
-#include <cstdint>
 export module tessera.placement:local;
 
 import tessera.base;

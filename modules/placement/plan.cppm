@@ -1,10 +1,3 @@
-module;
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 export module tessera.placement:plan;
 
 import tessera.base;

@@ -1,9 +1,6 @@
-module;
-#include <chrono>
-#include <string>
-#include <vector>
 export module tessera.plugin:check;
 
+import tessera.base;
 import :host;
 import :stamp;
 

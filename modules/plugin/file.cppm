@@ -1,10 +1,6 @@
-module;
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
 export module tessera.plugin:file;
+
+import tessera.base;
 
 export namespace tessera::plugin {
 

@@ -1,12 +1,6 @@
-module;
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 export module tessera.plugin:host;
 
+import tessera.base;
 import :kind;
 import :registrar;
 import :search;

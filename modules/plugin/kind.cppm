@@ -1,11 +1,6 @@
-module;
-#include <concepts>
-#include <functional>
-#include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
 export module tessera.plugin:kind;
+
+import tessera.base;
 
 export namespace tessera::plugin {
 

@@ -1,7 +1,6 @@
-module;
-#include <string>
 export module tessera.plugin:load;
 
+import tessera.base;
 import :file;
 import :registrar;
 import :stamp;

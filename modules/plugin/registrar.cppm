@@ -1,11 +1,6 @@
-module;
-#include <memory>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 export module tessera.plugin:registrar;
 
+import tessera.base;
 import :kind;
 
 export namespace tessera::plugin {

@@ -1,7 +1,6 @@
-module;
-#include <string>
-#include <vector>
 export module tessera.plugin:search;
+
+import tessera.base;
 
 export namespace tessera::plugin {
 

@@ -145,6 +145,10 @@ std::vector<Fact> host_facts() {
 
 std::string host_version() { return TESSERA_VERSION; }
 
+bool Offer::operator==(const Offer& other) const {
+  return kind == other.kind && name == other.name;
+}
+
 StampReading read_stamp(std::span<const std::byte> file) {
   StampReading reading;
   StampPlace place;

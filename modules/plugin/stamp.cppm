@@ -1,11 +1,6 @@
-module;
-#include <cstddef>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
 export module tessera.plugin:stamp;
 
+import tessera.base;
 import :registrar;
 
 export namespace tessera::plugin {
@@ -26,7 +21,7 @@ struct KindUse {
 struct Offer {
   std::string kind;
   std::string name;
-  friend bool operator==(const Offer&, const Offer&) = default;
+  bool operator==(const Offer& other) const;
 };
 
 /// What gate one reads from a library's section without loading it.

@@ -1,9 +1,6 @@
-module;
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <string_view>
 export module tessera.tensor:allocator;
+
+import tessera.base;
 
 export namespace tessera {
 

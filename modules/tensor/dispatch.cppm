@@ -1,9 +1,3 @@
-module;
-#include <cstdint>
-#include <initializer_list>
-#include <span>
-#include <string>
-#include <string_view>
 export module tessera.tensor:dispatch;
 
 import tessera.base;

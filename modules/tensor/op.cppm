@@ -1,11 +1,3 @@
-module;
-#include <cstdint>
-#include <functional>
-#include <initializer_list>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 export module tessera.tensor:op;
 
 import tessera.base;

@@ -1,8 +1,6 @@
-module;
-#include <functional>
-#include <string_view>
 export module tessera.tensor:operator_plugin;
 
+import tessera.base;
 import tessera.plugin;
 import :op;
 

@@ -1,9 +1,6 @@
-module;
-#include <cstdint>
-#include <map>
-#include <string>
-#include <string_view>
 export module tessera.tensor:random;
+
+import tessera.base;
 
 export namespace tessera {
 

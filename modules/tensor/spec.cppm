@@ -1,6 +1,3 @@
-module;
-#include <cstdint>
-#include <string>
 export module tessera.tensor:spec;
 
 import tessera.base;

@@ -1,10 +1,6 @@
-module;
-#include <cstdint>
-#include <map>
-#include <string>
-#include <variant>
 export module tessera.tensor:state;
 
+import tessera.base;
 import :value;
 
 export namespace tessera {

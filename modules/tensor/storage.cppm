@@ -1,9 +1,3 @@
-module;
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <utility>
 export module tessera.tensor:storage;
 
 import tessera.base;

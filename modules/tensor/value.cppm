@@ -1,13 +1,3 @@
-module;
-#include <cstddef>
-#include <cstdint>
-#include <initializer_list>
-#include <memory>
-#include <span>
-#include <string>
-#include <type_traits>
-#include <utility>
-#include <vector>
 export module tessera.tensor:value;
 
 import tessera.base;
