@@ -14,6 +14,9 @@ add_compile_options(-fno-semantic-interposition)
 if(TESSERA_SANITIZE)
   add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-pass-failed)
   add_link_options(-fsanitize=${TESSERA_SANITIZE})
+  # The kernels for this machine only (kernels/simd.hpp), and without the check of every pointer's addition:
+  # both would take the compiler minutes a source.
+  add_compile_options(-march=native -DTESSERA_NATIVE_KERNELS)
 endif()
 add_link_options(-fuse-ld=lld)
 

@@ -36,10 +36,24 @@ inline constexpr std::int64_t kLanes = std::is_same_v<T, double> ? 8 : 16;
 
 enum class Level : std::uint8_t { base, avx2, avx512 };
 
+#if defined(TESSERA_NATIVE_KERNELS)
+/// The one level that is compiled, for the machine that compiles: the sanitizers' checks,
+/// multiplied by three levels in one function each, take the compiler minutes a source.
+#if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+inline constexpr Level kNative = Level::avx512;
+#elif defined(__AVX2__) && defined(__FMA__)
+inline constexpr Level kNative = Level::avx2;
+#else
+inline constexpr Level kNative = Level::base;
+#endif
+#endif
+
 /// The best level of this machine; the environment's TESSERA_SIMD=avx2 or base holds it lower (for
 /// tests).
 inline Level level() {
-#if defined(__x86_64__)
+#if defined(TESSERA_NATIVE_KERNELS)
+  return kNative;
+#elif defined(__x86_64__)
   static const Level best = [] {
     const char* wanted = std::getenv("TESSERA_SIMD");
     const std::string_view limit = wanted == nullptr ? "" : wanted;
@@ -66,6 +80,7 @@ struct Isa {
   static constexpr bool kManyRegisters = level == Level::avx512;  // 32 of 64 bytes
 };
 
+#if !defined(TESSERA_NATIVE_KERNELS)
 namespace detail {
 template <class Body>
 [[gnu::flatten]] void run_base(Body& body) {
@@ -84,11 +99,15 @@ run_avx512(Body& body) {
 }
 #endif
 }  // namespace detail
+#endif
 
 /// Calls body(Isa<...>{}), compiled for the machine's level. What the body calls is compiled for
 /// that level only if it is always_inline.
 template <class Body>
 void dispatch(Body&& body) {
+#if defined(TESSERA_NATIVE_KERNELS)
+  body(Isa<kNative>{});
+#else
 #if defined(__x86_64__)
   switch (level()) {
     case Level::avx512:
@@ -100,6 +119,7 @@ void dispatch(Body&& body) {
   }
 #endif
   detail::run_base(body);
+#endif
 }
 
 // ---- load, store, convert ----
