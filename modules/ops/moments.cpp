@@ -58,9 +58,10 @@ void reduce_elements(const operands::ReducedOperand& r, Tensor& out, F&& result)
     auto* y = static_cast<T*>(out.raw_data());
     for (std::int64_t o = 0; o < r.outer; ++o) {
       for (std::int64_t i = 0; i < r.inner; ++i) {
-        const T* first = x + o * r.reduced * r.inner + i;
-        y[o * r.inner + i] = static_cast<T>(
-            result([&](std::int64_t at) { return static_cast<double>(first[at * r.inner]); }));
+        // No pointer to the first element: an empty tensor has none.
+        y[o * r.inner + i] = static_cast<T>(result([&](std::int64_t at) {
+          return static_cast<double>(x[(o * r.reduced + at) * r.inner + i]);
+        }));
       }
     }
   });
