@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -153,6 +154,15 @@ void redistribute_input(nn::Module& module, std::size_t position, int axis, Plac
 
 void redistribute_output(nn::Module& module, std::size_t position, int axis, Placement placement) {
   redistribute_outputs(module, {{"", position, placement}}, axis);
+}
+
+void redistribute_around(const StyleTarget& target, std::optional<Placement> input,
+                         Placement desired, Placement output) {
+  if (input) {
+    redistribute_input(target.module, 0, target.axis, *input);
+  }
+  redistribute_input(target.module, 0, target.axis, desired);
+  redistribute_output(target.module, 0, target.axis, output);
 }
 
 }  // namespace tessera::parallel

@@ -69,5 +69,9 @@ void redistribute_outputs(nn::Module& module, const ValuePlacements& values, int
 /// One input or output, by position.
 void redistribute_input(nn::Module& module, std::size_t position, int axis, Placement placement);
 void redistribute_output(nn::Module& module, std::size_t position, int axis, Placement placement);
+/// For a module of one input and one output: the input is brought to `input` (if it is given) and
+/// on to `desired`, the output to `output`.
+void redistribute_around(const StyleTarget& target, std::optional<Placement> input,
+                         Placement desired, Placement output);
 
 }  // namespace tessera::parallel

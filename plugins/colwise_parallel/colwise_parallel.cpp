@@ -36,11 +36,7 @@ class ColwiseParallel final : public ParallelStyle {
     for (const auto& [name, parameter] : module.parameters()) {
       target.place(*parameter, Shard(linear ? 0 : 1));
     }
-    if (input_) {
-      redistribute_input(module, 0, target.axis, *input_);
-    }
-    redistribute_input(module, 0, target.axis, Replicate());
-    redistribute_output(module, 0, target.axis, output_);
+    redistribute_around(target, input_, Replicate(), output_);
   }
 
  private:

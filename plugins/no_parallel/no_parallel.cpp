@@ -29,11 +29,7 @@ class NoParallel final : public ParallelStyle {
     for (const nn::ParameterPointer& parameter : nn::all_parameters(target.module)) {
       target.place(*parameter, Replicate());
     }
-    if (input_) {
-      redistribute_input(target.module, 0, target.axis, *input_);
-    }
-    redistribute_input(target.module, 0, target.axis, desired_);
-    redistribute_output(target.module, 0, target.axis, output_);
+    redistribute_around(target, input_, desired_, output_);
   }
 
  private:

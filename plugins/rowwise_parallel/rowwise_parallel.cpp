@@ -35,11 +35,7 @@ class RowwiseParallel final : public ParallelStyle {
     }
     const bool linear = module.kind() == "Linear";
     target.place(*module.parameter("weight"), Shard(linear ? 1 : 0));
-    if (input_) {
-      redistribute_input(module, 0, target.axis, *input_);
-    }
-    redistribute_input(module, 0, target.axis, linear ? Shard(-1) : Replicate());
-    redistribute_output(module, 0, target.axis, output_);
+    redistribute_around(target, input_, linear ? Shard(-1) : Replicate(), output_);
   }
 
  private:
