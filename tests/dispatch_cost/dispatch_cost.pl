@@ -28,8 +28,10 @@ my $slower = 0;
 for my $row ('add', 'addmm', 'detach', 'layer_norm', 'mlp forward and backward', 'adamw over 300 parameters') {
   my @count;
   for my $form ('plain', 'distributed') {
-    # Between 50 and 150 calls: start-up, caches' filling and rare work drop out.
-    push @count, int((instructions($row, $form, 150) - instructions($row, $form, 50)) / 100 + 0.5);
+    # The difference of two numbers of calls: start-up, which varies by some ten thousand, and the caches' filling
+    # drop out.
+    my $calls = $row =~ /300/ ? 50 : 2000;
+    push @count, int((instructions($row, $form, $calls + 20) - instructions($row, $form, 20)) / $calls + 0.5);
   }
   printf "| %s | %d instructions | %d |\n", $row, @count;
   my @before = map { s/,//gr } @{ $said{$row} // die "dispatch_cost: docs/performance.md has no row $row\n" };
