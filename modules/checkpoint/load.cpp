@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <string>
 #include <utility>
@@ -68,6 +69,16 @@ bool is_ignored(const std::string& name, const LoadOptions& options) {
                      [&](const std::string& pattern) { return matches_pattern(name, pattern); });
 }
 
+/// The first of them, and how many more there are.
+std::string first_of(const std::vector<std::string>& words, const char* between = ", ") {
+  constexpr std::size_t most = 6;
+  if (words.size() <= most + 1) {
+    return fmt::format("{}", fmt::join(words, between));
+  }
+  return fmt::format("{} and {} more", fmt::join(words.begin(), words.begin() + most, between),
+                     words.size() - most);
+}
+
 /// Compares names, shapes and types; nothing is written.
 class Comparison {
  public:
@@ -83,16 +94,16 @@ class Comparison {
   LoadReport finish() {
     std::vector<std::string> lines = std::move(misfits_);
     if (options_.strict && !report_.missing.empty()) {
-      lines.push_back(fmt::format("missing: {}", fmt::join(report_.missing, ", ")));
+      lines.push_back(fmt::format("missing: {}", first_of(report_.missing)));
     }
     if (options_.strict && !report_.unexpected.empty()) {
-      lines.push_back(fmt::format("unexpected: {}", fmt::join(report_.unexpected, ", ")));
+      lines.push_back(fmt::format("unexpected: {}", first_of(report_.unexpected)));
     }
     if (!lines.empty()) {
       fail_input(
           fmt::format("{}: what is stored does not fit what is to be loaded; {}; use the "
                       "config that it was saved with",
-                      from_.path(), fmt::join(lines, "; ")));
+                      from_.path(), first_of(lines, "; ")));
     }
     return std::move(report_);
   }

@@ -70,6 +70,18 @@ Tensor row_tensor(const std::vector<std::int64_t>& values, std::int64_t rows,
   return from_values(std::span<const std::int64_t>(values), {rows, columns});
 }
 
+/// What a checkpoint holds of the model and its optimizer.
+StateDict training_state(const optim::Optimizer& optimizer) {
+  StateDict all;
+  StateDict weights;
+  for (const nn::ParameterPointer& parameter : optimizer.parameters()) {
+    weights.tensors.emplace(parameter->name, parameter->value);
+  }
+  all.merge("model", weights);
+  all.merge("optimizer", optimizer.state());
+  return all;
+}
+
 }  // namespace
 
 Trainer::Trainer(const Run& run) : run_(run), mesh_(make_mesh(run.config)) {
@@ -159,13 +171,7 @@ std::optional<double> Trainer::validate() {
 }
 
 StateDict Trainer::state() const {
-  StateDict all;
-  StateDict weights;
-  for (const nn::ParameterPointer& parameter : parameters_) {
-    weights.tensors.emplace(parameter->name, parameter->value);
-  }
-  all.merge("model", weights);
-  all.merge("optimizer", optimizer_->state());
+  StateDict all = training_state(*optimizer_);
   StateDict progress;
   progress.scalars["step"] = done_;
   for (const auto& [name, stream] : random_state()) {
@@ -261,11 +267,10 @@ void check_stored(const Run& run, const std::optional<std::string>& resume) {
     check_weights(SafetensorsFolder(run.config.model.from), named);
   }
   if (resume) {
-    StateDict once;
-    for (const nn::ParameterPointer& parameter : nn::all_parameters(*model)) {
-      once.tensors.emplace(parameter->name, parameter->value);
-    }
-    check_state(CheckpointReader(*resume), once, {.prefix = "model.", .ignore = {}});
+    const auto optimizer =
+        make_optimizer(run.config.optimizer, nn::all_parameters(*model));  // its state is meta too
+    optimizer->prepare_state();
+    check_state(CheckpointReader(*resume), training_state(*optimizer));
   }
 }
 

@@ -75,7 +75,7 @@ std::vector<std::vector<std::string>> check_plan(const Run& run);
 
 /// Holds what the run begins with against its model, from headers alone: the weights of
 /// `model.from`, and the checkpoint `resume` if it is given. Errors (input): files that are cut or
-/// wrong, tensors that are missing or of another shape.
+/// wrong, tensors that are missing or of another shape, another optimizer's state.
 void check_stored(const Run& run, const std::optional<std::string>& resume);
 
 }  // namespace tessera::app
