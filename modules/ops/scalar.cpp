@@ -10,6 +10,7 @@ module tessera.ops;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :kernel_call;
 
 namespace tessera::ops {
 namespace {
@@ -60,6 +61,12 @@ void clamp_cpu(const Call& call, std::span<Tensor> out) {
   const double low = read.scalar();
   apply(kernels::BinaryOp::maximum, call.in[0], low, out[0]);
   apply(kernels::BinaryOp::minimum, out[0], read.scalar(), out[0]);
+}
+
+void clamp_gradient_infer(const Call& call, ResultShapes& out) {
+  check_one_type(call);
+  check_shape(call, 1, call.in[0].shape());
+  infer(call, out);
 }
 
 /// The gradient passes where x is inside the bounds; at the bounds themselves it is 0.
@@ -119,7 +126,7 @@ const operands::PointwiseForms pow_forms =
                                   .about = "x to the power of a number."});
 
 const Op& clamp_gradient = register_op({.schema = "clamp_backward(x, grad; min: float, max: float)",
-                                        .infer = infer,
+                                        .infer = clamp_gradient_infer,
                                         .cpu = clamp_gradient_cpu,
                                         .rule = clamp_gradient_rule,
                                         .backward = clamp_gradient_backward,

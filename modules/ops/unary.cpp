@@ -13,6 +13,7 @@ module tessera.ops;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :kernel_call;
 
 namespace tessera::ops {
 namespace {
@@ -141,8 +142,8 @@ Tensor second_derivative(Function function, const Tensor& x) {
 }
 
 void gradient_infer(const Call& call, ResultShapes& out) {
-  operands::check_same_type(call.op.name, call.in[0], call.in[1]);
-  operands::check_broadcasts_to(call.op.name, call.in[1].shape(), call.in[0].shape());
+  check_one_type(call);
+  check_shape(call, 1, call.in[0].shape());
   infer_floating(call, out);
 }
 

@@ -73,12 +73,13 @@ void print(const std::string& name, const Account& account) {
 
 void check_all(std::size_t most_samples, const Extent& extent) {
   const bool table = std::getenv("TESSERA_CONFORMANCE_TABLE") != nullptr;
+  const char* only = std::getenv("TESSERA_CONFORMANCE_ONLY");
   if (table) {
     std::cout << "operator                    accepted refused  refused, and would be right\n";
   }
   std::map<std::string, std::vector<CallSample>> by_op = samples_by_operator(most_samples);
   for (const Op* op : all_ops()) {
-    if (op->name.starts_with("wrong_")) {
+    if (op->name.starts_with("wrong_") || (only != nullptr && op->name != only)) {
       continue;  // another test's
     }
     INFO(op->name);
