@@ -3,9 +3,11 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 module tessera.dtensor;
@@ -20,81 +22,67 @@ import tessera.ops;
 namespace tessera {
 namespace {
 
-/// Open addressing over propagations; one cache a rank's thread, so nothing is locked.
-class Cache {
+bool matches(const Propagation& p, const Op& op, std::span<const Tensor> in,
+             std::span<const std::int64_t> fixed) {
+  if (p.op != &op || p.in.size() != in.size() || p.fixed.size() != fixed.size()) {
+    return false;
+  }
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    if (p.in[i] != (in[i] ? in[i].spec() : nullptr)) {
+      return false;
+    }
+  }
+  return std::equal(fixed.begin(), fixed.end(), p.fixed.begin());
+}
+
+/// Propagations by their keys' hashes, in open addressing.
+class Table {
  public:
-  const Propagation* find(const Op& op, std::span<const Tensor> in,
-                          std::span<const std::int64_t> fixed, std::uint64_t hash) const {
+  using Entry = std::shared_ptr<const Propagation>;
+
+  const Entry* find(const Op& op, std::span<const Tensor> in, std::span<const std::int64_t> fixed,
+                    std::uint64_t hash) const {
     for (std::size_t at = hash & mask_;; at = (at + 1) & mask_) {
       const Slot& slot = slots_[at];
-      if (slot.propagation == nullptr) {
+      if (slot.entry == nullptr) {
         return nullptr;
       }
-      if (slot.hash == hash && matches(*slot.propagation, op, in, fixed)) {
-        return slot.propagation;
+      if (slot.hash == hash && matches(*slot.entry, op, in, fixed)) {
+        return &slot.entry;
       }
     }
   }
 
-  const Propagation* insert(Propagation propagation, std::uint64_t hash) {
+  void insert(Entry entry, std::uint64_t hash) {
     if (2 * (count_ + 1) > slots_.size()) {
       grow();
     }
     ++count_;
-    const auto* const kept = new Propagation(std::move(propagation));
-    place({hash, kept});
-    return kept;
+    place({hash, std::move(entry)});
   }
 
-  Cache() = default;
-  Cache(const Cache&) = delete;
-  Cache& operator=(const Cache&) = delete;
-  ~Cache() {
-    for (const Slot& slot : slots_) {
-      delete slot.propagation;
-    }
-  }
-
-  PropagationStatistics statistics;
+  std::size_t count() const { return count_; }
 
  private:
   struct Slot {
     std::uint64_t hash = 0;
-    const Propagation* propagation = nullptr;
+    Entry entry;
   };
-
-  static bool matches(const Propagation& p, const Op& op, std::span<const Tensor> in,
-                      std::span<const std::int64_t> fixed) {
-    if (p.op != &op || p.in.size() != in.size() || p.fixed.size() != fixed.size()) {
-      return false;
-    }
-    for (std::size_t i = 0; i < in.size(); ++i) {
-      if (p.in[i] != (in[i] ? in[i].spec() : nullptr)) {
-        return false;
-      }
-    }
-    for (std::size_t i = 0; i < fixed.size(); ++i) {
-      if (p.fixed[i] != fixed[i]) {
-        return false;
-      }
-    }
-    return true;
-  }
 
   void place(Slot slot) {
     std::size_t at = slot.hash & mask_;
-    while (slots_[at].propagation != nullptr) {
+    while (slots_[at].entry != nullptr) {
       at = (at + 1) & mask_;
     }
-    slots_[at] = slot;
+    slots_[at] = std::move(slot);
   }
 
   void grow() {
-    const std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(2 * slots_.size()));
+    std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(2 * slots_.size()));
     mask_ = slots_.size() - 1;
-    for (const Slot& slot : old) {
-      if (slot.propagation != nullptr) {
-        place(slot);
+    for (Slot& slot : old) {
+      if (slot.entry != nullptr) {
+        place(std::move(slot));
       }
     }
   }
@@ -102,6 +90,42 @@ class Cache {
   std::vector<Slot> slots_ = std::vector<Slot>(1024);
   std::size_t mask_ = 1023;
   std::size_t count_ = 0;
+};
+
+/// One cache a rank's thread, so nothing is locked. It is bounded, as a program whose shapes change
+/// with every batch would fill it for ever: what was used since the last `kMost` insertions stays,
+/// and what a call has found outlives that call.
+class Cache {
+ public:
+  static constexpr std::size_t kMost = 1 << 15;
+
+  const Propagation* find(const Op& op, std::span<const Tensor> in,
+                          std::span<const std::int64_t> fixed, std::uint64_t hash) {
+    if (const Table::Entry* entry = recent_.find(op, in, fixed, hash)) [[likely]] {
+      return entry->get();
+    }
+    if (const Table::Entry* entry = older_.find(op, in, fixed, hash)) {
+      return insert(*entry, hash);
+    }
+    return nullptr;
+  }
+
+  const Propagation* insert(Table::Entry entry, std::uint64_t hash) {
+    const Propagation* const kept = entry.get();
+    if (recent_.count() == kMost) {
+      older_ = std::exchange(recent_, Table());
+    }
+    recent_.insert(std::move(entry), hash);
+    return kept;
+  }
+
+  std::size_t count() const { return recent_.count() + older_.count(); }
+
+  PropagationStatistics statistics;
+
+ private:
+  Table recent_;
+  Table older_;
 };
 
 Cache& cache() {
@@ -221,8 +245,12 @@ Tensors distributed_call(const Op& op, std::span<const Tensor> in, const Attribu
     return run(op, in, attributes, *p);
   }
   ++c.statistics.misses;
-  Propagation found = propagate(op, in, attributes, redistribution_allowed());
-  return run(op, in, attributes, p != nullptr ? found : *c.insert(std::move(found), hash));
+  auto found =
+      std::make_shared<const Propagation>(propagate(op, in, attributes, redistribution_allowed()));
+  if (p == nullptr) {
+    c.insert(found, hash);
+  }
+  return run(op, in, attributes, *found);
 }
 
 [[maybe_unused]] const bool installed = [] {
@@ -232,6 +260,10 @@ Tensors distributed_call(const Op& op, std::span<const Tensor> in, const Attribu
 
 }  // namespace
 
-PropagationStatistics propagation_statistics() { return cache().statistics; }
+PropagationStatistics propagation_statistics() {
+  PropagationStatistics statistics = cache().statistics;
+  statistics.kept = static_cast<std::int64_t>(cache().count());
+  return statistics;
+}
 
 }  // namespace tessera

@@ -30,10 +30,12 @@ struct Propagation {
 Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
                       bool allow_communication);
 
-/// How the cache of the calling rank did.
+/// How the cache of the calling rank did. It is bounded: a program whose shapes keep changing does
+/// not fill memory, what it uses again stays.
 struct PropagationStatistics {
   std::int64_t hits = 0;
   std::int64_t misses = 0;
+  std::int64_t kept = 0;  // propagations in the cache now
 };
 PropagationStatistics propagation_statistics();
 

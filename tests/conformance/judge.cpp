@@ -145,7 +145,13 @@ class Judge {
     const std::vector<double> found = whole_value(parts);
     const std::vector<double> wanted = to_doubles(expected);
     const double allowed = static_cast<double>(parts.size()) * tolerance(spec.dtype);
+    // Parts of both signs, brought to infinity each for itself, have no sum.
+    const bool in_parts = std::any_of(case_.layouts.begin(), case_.layouts.end(),
+                                      [](const Layout& layout) { return layout.has_partial(); });
     for (std::size_t k = 0; k < wanted.size(); ++k) {
+      if (in_parts && std::isinf(wanted[k]) && std::isnan(found[k])) {
+        continue;
+      }
       const bool equal = found[k] == wanted[k] || (std::isnan(found[k]) && std::isnan(wanted[k])) ||
                          std::abs(found[k] - wanted[k]) <= allowed * (1 + std::abs(wanted[k]));
       if (!equal) {

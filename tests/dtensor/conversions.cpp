@@ -1,4 +1,5 @@
 // Ways into distributed tensors and out of them.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -319,4 +320,24 @@ TEST_CASE("meshes that share a group of ranks share its communicator") {
     const MeshScope scope(me % 2 == 0 ? mesh : flat);
     check(current_mesh() == (me % 2 == 0 ? mesh : flat), "its own mesh");
   });
+}
+
+TEST_CASE("shapes that keep changing do not fill the cache of propagations") {
+  const Layout layout = Layout::make(DeviceMesh::make({"a"}, {1}), {Shard(0)});
+  const auto negated = [&](std::int64_t extent) {
+    return ops::neg(from_local(full({extent, 0}, 1.0), layout));
+  };
+  negated(1);
+  std::int64_t most = 0;
+  for (std::int64_t extent = 2; extent < 80000; ++extent) {
+    REQUIRE(negated(extent).shape() == Dims{extent, 0});
+    most = std::max(most, propagation_statistics().kept);
+    if (extent % 10000 == 0) {  // what is used now and then is kept
+      const std::int64_t hits = propagation_statistics().hits;
+      negated(1);
+      REQUIRE(propagation_statistics().hits == hits + 1);
+    }
+  }
+  CHECK(most > 30000);
+  CHECK(most <= 65536);
 }
