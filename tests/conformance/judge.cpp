@@ -146,8 +146,10 @@ class Judge {
     const std::vector<double> wanted = to_doubles(expected);
     const double allowed = static_cast<double>(parts.size()) * tolerance(spec.dtype);
     // Parts of both signs, brought to infinity each for itself, have no sum.
-    const bool in_parts = std::any_of(case_.layouts.begin(), case_.layouts.end(),
-                                      [](const Layout& layout) { return layout.has_partial(); });
+    bool in_parts = false;
+    for (std::size_t i = 0; i < case_.layouts.size(); ++i) {
+      in_parts = in_parts || (case_.sample->inputs[i] && case_.layouts[i].has_partial());
+    }
     for (std::size_t k = 0; k < wanted.size(); ++k) {
       if (in_parts && std::isinf(wanted[k]) && std::isnan(found[k])) {
         continue;
