@@ -56,6 +56,11 @@ Tensors checkpoint(const CheckpointedFunction& function, std::span<const Tensor>
       "checkpoint", inputs, out,
       [function, random, saved = std::move(saved), needed = std::move(needed)](
           std::span<const Tensor> grads, std::span<Tensor> results) {
+        if (grad_enabled()) {
+          fail(
+              "checkpoint: its gradient cannot be differentiated again, as backward ends at the "
+              "inputs (asked for by create_graph); call the function without checkpoint()");
+        }
         std::vector<Tensor> again;
         for (std::size_t i = 0; i < saved.size(); ++i) {
           again.push_back(saved[i] ? detached(saved[i]) : Tensor());

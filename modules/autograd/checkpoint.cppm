@@ -9,7 +9,8 @@ using CheckpointedFunction = std::function<Tensors(std::span<const Tensor> input
 
 /// Calls `function(inputs)` without saving anything inside it; backward calls it again, with the
 /// random streams where they stood, and differentiates that. Leaves that the function uses by
-/// capture get their gradients too.
+/// capture get their gradients too. Errors, in backward: the graph of the gradient is asked for
+/// (create_graph).
 Tensors checkpoint(const CheckpointedFunction& function, std::span<const Tensor> inputs);
 
 }  // namespace tessera

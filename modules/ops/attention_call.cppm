@@ -114,4 +114,29 @@ inline bool heads_divide(const RuleContext& context, const Form& form, std::size
   return in[q].shape()[form.heads] % ways == 0 && in[q + 1].shape()[form.heads] % ways == 0;
 }
 
+/// A gradient of attention that is differentiated again: its operands, heads first.
+struct GradientCall {
+  Tensor dy;  // [B, H, Tq, D]
+  Tensor q;
+  Tensor k;  // [B, KV, Tk, D]
+  Tensor v;
+  Tensor mask = {};  // bool or added, or none
+  bool causal = false;
+  double scale = 0;         // 0: 1/sqrt(D)
+  Attributes dropout = {};  // as the operator dropout has them; none: nothing is dropped
+};
+
+/// The gradients of those operands.
+struct GradientsAgain {
+  Tensor dy;
+  Tensor q;
+  Tensor k;
+  Tensor v;
+  Tensor mask;  // of all scores
+};
+
+/// From the gradients of dq, dk, dv and, where the call has made it, of the scores' gradient; an
+/// undefined one stands for zeros. By operators, which hold all scores, in the type of sums.
+GradientsAgain differentiate_again(const GradientCall& call, std::span<const Tensor> grads);
+
 }  // namespace tessera::ops::attention

@@ -85,11 +85,33 @@ void causal_grad_rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b1);
 }
 
+void causal_second(const BackwardContext& context, std::span<const Tensor> grads,
+                   std::span<Tensor> out) {
+  // Exchanges the two dims, there and back.
+  const auto heads_in_front = [](const Tensor& x) { return x ? transpose(x, 1, 2) : x; };
+  const Tensor u[] = {heads_in_front(grads[0]), heads_in_front(grads[1]), heads_in_front(grads[2])};
+  const GradientsAgain of = differentiate_again({.dy = heads_in_front(context.in[0]),
+                                                 .q = heads_in_front(context.in[1]),
+                                                 .k = heads_in_front(context.in[2]),
+                                                 .v = heads_in_front(context.in[3]),
+                                                 .causal = true,
+                                                 .scale = context.read().scalar()},
+                                                u);
+  const Tensor found[] = {of.dy, of.q, of.k, of.v};
+  for (std::size_t i = 0; i < 4; ++i) {
+    if (context.needs(i) && found[i]) {
+      out[i] = cast(heads_in_front(found[i]), context.in_dtypes[i]);
+    }
+  }
+}
+
 const Op& causal_backward_op = register_op({
     .schema = "causal_attention_backward(dy, q, k, v, y, lse; scale: float)",
     .infer = causal_grad_infer,
     .cpu = causal_grad_cpu,
     .rule = causal_grad_rule,
+    .backward = causal_second,
+    .saves_inputs = 0b001111,
     .about = "The gradients of causal_attention with respect to q, k and v.",
 });
 

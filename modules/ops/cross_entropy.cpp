@@ -274,6 +274,40 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b0001);
 }
 
+/// Of (p - [class is the target]) dloss, with p = exp(logits - lse), and 0 in ignored rows. lse
+/// takes its own share back to what made it. Where the vocabulary may be sharded this would be a
+/// sum over it in secret: there log_softmax, which declares its reductions, makes p from logits
+/// alone.
+void second(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
+  const Tensor& targets = context.in[2];
+  const DType wide = context.in_dtypes[0];
+  const Tensor g = cast(grads[0], wide);
+  const Tensor logits = cast(context.in[1], wide);
+  AttributeReader read = context.read();
+  const std::int64_t ignore_index = read.integer();
+  const bool loss_parallel = read.flag();
+  const Tensor ignored = mul_scalar(ones_like(targets), static_cast<double>(ignore_index));
+  const Tensor counts = cast(ne(targets, ignored), wide);
+  const Tensor log_p =
+      loss_parallel ? log_softmax(logits, -1, true) : sub(logits, unsqueeze(context.in[3], -1));
+  const Tensor share = mul(g, exp(log_p));
+  if (context.needs(0)) {
+    const Tensor rows =
+        add(mul(sum(share, {-1}), counts), nll_loss(g, targets, Reduction::none, ignore_index));
+    out[0] = context.in_shapes[0].empty() ? sum(rows) : rows;
+  }
+  if (context.needs(1) || context.needs(3)) {
+    Tensor of_p = mul(share, unsqueeze(mul(counts, context.in[0]), -1));
+    if (loss_parallel) {
+      static const Op& through_lse = find_op("log_softmax_backward");
+      of_p = call_one(through_lse, {of_p, log_p}, Attributes().add(-1).add(true));
+    } else if (context.needs(3)) {
+      out[3] = neg(sum(of_p, {-1}));
+    }
+    out[1] = cast(of_p, context.in_dtypes[1]);
+  }
+}
+
 const Op& cross_entropy_backward_op = register_op({
     .schema = "cross_entropy_backward(dloss, logits, targets, lse; ignore_index: int, "
               "loss_parallel: bool)",
@@ -281,13 +315,23 @@ const Op& cross_entropy_backward_op = register_op({
     .cpu = grad_cpu,
     .rule = grad_rule,
     .localize = with_classes<1>,
+    .backward = second,
+    .saves_inputs = saves_all,
     .about = "The gradient of cross_entropy with respect to logits.",
 });
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads,
               std::span<Tensor> out) {
-  out[0] = call_one(cross_entropy_backward_op,
-                    {grads[0], context.in[0], context.in[1], context.out[1]}, context.attributes);
+  const Tensor& logits = context.in[0];
+  const Tensor& lse = context.out[1];
+  if (grads[0]) {
+    out[0] = call_one(cross_entropy_backward_op, {grads[0], logits, context.in[1], lse},
+                      context.attributes);
+  }
+  if (grads[1]) {  // a gradient is differentiated again
+    const Tensor p = exp(sub(cast(logits, lse.dtype()), unsqueeze(lse, -1)));
+    add_to(out[0], cast(mul(p, unsqueeze(grads[1], -1)), logits.dtype()));
+  }
 }
 
 }  // namespace

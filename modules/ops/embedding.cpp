@@ -156,6 +156,11 @@ const Op& embedding_backward_op = register_op({
     .cpu = grad_cpu,
     .rule = grad_rule,
     .localize = grad_localize,
+    .backward =
+        [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
+          out[0] = call_one(embedding_op, {grads[0], context.in[1]});
+        },
+    .saves_inputs = 0b010,
     .about = "The gradient of embedding with respect to weight: rows of dy added up by index.",
 });
 

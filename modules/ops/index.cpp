@@ -63,6 +63,13 @@ const Op& select_op = register_op({
     .about = "The slices of x along a dim that a list of indices names.",
 });
 
+/// These gradients are linear in dy: theirs is what the operator takes at the same indices.
+template <Tensor (*take)(const Tensor&, const Tensor&, std::int64_t)>
+void take_again(const BackwardContext& context, std::span<const Tensor> grads,
+                std::span<Tensor> out) {
+  out[0] = take(grads[0], context.in[1], context.read().integer());
+}
+
 /// The shape that stands behind `dim` in the attributes.
 Dims whole_shape(const Call& call) {
   AttributeReader attributes = call.read();
@@ -106,6 +113,8 @@ const Op& select_backward_op = register_op({
     .cpu = select_grad_cpu,
     .rule = select_grad_rule,
     .localize = localize_shape,
+    .backward = take_again<index_select>,
+    .saves_inputs = 0b10,
     .about = "The gradient of index_select: slices of dy added up by index.",
 });
 
@@ -199,6 +208,8 @@ const Op& gather_backward_op = register_op({
     .cpu = gather_grad_cpu,
     .rule = gather_grad_rule,
     .localize = localize_shape,
+    .backward = take_again<gather>,
+    .saves_inputs = 0b10,
     .about = "The gradient of gather: dy added up by index.",
 });
 

@@ -216,6 +216,9 @@ const Op& index_backward_op = register_op({
     .rule = grad_rule,
     .localize =
         [](const LocalContext& context) { return Attributes().add(local_shape(*context.out[0])); },
+    .backward = [](const BackwardContext& context, std::span<const Tensor> grads,
+                   std::span<Tensor> out) { out[0] = index(grads[0], context.in.subspan(1)); },
+    .saves_inputs = saves_all - 1,
     .about = "The gradient of index: dy added up at x[indices...].",
 });
 

@@ -166,6 +166,8 @@ void check_type(const Call& call, std::size_t i, DType dtype) {
   }
 }
 
+void add_to(Tensor& sum, const Tensor& term) { sum = sum ? add(sum, term) : term; }
+
 Dims without_last(const Dims& shape) {
   Dims d = shape;
   d.pop_back();

@@ -87,6 +87,18 @@ Dims without_last(const Dims& shape);
 void pass_partial(const RuleContext& context, Strategies& strategies, unsigned operands,
                   unsigned results = ~0U);
 
+// Of gradients that can be differentiated again; by operators.
+/// sum + term; the term itself where nothing was added yet.
+void add_to(Tensor& sum, const Tensor& term);
+/// The backward of layer_norm_backward (`centred`) and of rms_norm_backward: operands dy, x,
+/// weight, the mean (where centred) and rstd, results dx, dweight and dbias (where centred).
+void norm_second_derivative(const BackwardContext& context, std::span<const Tensor> grads,
+                            std::span<Tensor> out, bool centred);
+/// What x gains by the gradients of its rows' statistics, each of which may be undefined; `mean`
+/// undefined: rstd is 1 / the root mean square.
+Tensor of_statistics(const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& of_mean,
+                     const Tensor& of_rstd);
+
 /// Calls f with a value of the C++ type of a floating element type.
 template <class F>
 inline decltype(auto) visit_floating(DType dtype, std::string_view name, F&& f) {

@@ -223,6 +223,35 @@ void masked_grad_rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b1);
 }
 
+void masked_second(const BackwardContext& context, std::span<const Tensor> grads,
+                   std::span<Tensor> out) {
+  AttributeReader read = context.read();
+  GradientCall again{.dy = context.in[0],
+                     .q = context.in[1],
+                     .k = context.in[2],
+                     .v = context.in[3],
+                     .mask = context.in[6]};
+  again.causal = read.flag();
+  again.scale = read.scalar();
+  const double p = read.scalar();
+  if (p > 0) {
+    again.dropout.scalar(p);
+    for (int i = 0; i < 3; ++i) {  // seed, stream, offset: a score has the number of its place
+      again.dropout.free_integer(read.free_integer());
+    }
+  }
+  const GradientsAgain of = differentiate_again(again, grads);
+  const Tensor found[] = {of.dy, of.q, of.k, of.v};
+  for (std::size_t i = 0; i < 4; ++i) {
+    if (context.needs(i) && found[i]) {
+      out[i] = cast(found[i], context.in_dtypes[i]);
+    }
+  }
+  if (context.needs(6) && of.mask) {
+    out[6] = cast(operands::sum_to(of.mask, context.in_shapes[6]), context.in_dtypes[6]);
+  }
+}
+
 const Op& masked_backward_op = register_op({
     .schema = "scaled_dot_product_attention_backward(dy, q, k, v, y, lse, mask?; is_causal: bool, "
               "mask_gradient: bool, scale: float, dropout_p: float, seed: free, stream: free, "
@@ -231,6 +260,8 @@ const Op& masked_backward_op = register_op({
     .cpu = masked_grad_cpu,
     .rule = masked_grad_rule,
     .localize = [](const LocalContext& context) { return localize(context, 1); },
+    .backward = masked_second,
+    .saves_inputs = 0b1001111,
     .about = "The gradients of scaled_dot_product_attention with respect to q, k, v and, where "
              "asked for, all scores.",
 });

@@ -279,11 +279,17 @@ void dropout_infer(const Call& call, ResultShapes& out) {
 void dropout_backward(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out);
 
+/// Terms of a sum all lose the same elements.
+void dropout_rule(const RuleContext& context, Strategies& strategies) {
+  rule(context, strategies);
+  rules::linear(context, strategies);
+}
+
 const Op& dropout_op = register_op({
     .schema = "dropout(x; p: float, seed: free, stream: free, offset: free)",
     .infer = dropout_infer,
     .cpu = dropout_cpu,
-    .rule = rule,
+    .rule = dropout_rule,
     .localize = localize,
     .backward = dropout_backward,
     .about = "x / (1 - p) with probability 1 - p, else 0.",

@@ -93,16 +93,25 @@ const Op& rms_norm_backward_op = register_op({
     .infer = grad_infer,
     .cpu = grad_cpu,
     .rule = grad_rule,
+    .backward = [](const BackwardContext& context, std::span<const Tensor> grads,
+                   std::span<Tensor> out) { norm_second_derivative(context, grads, out, false); },
+    .saves_inputs = saves_all,
     .about = "The gradients of rms_norm with respect to x and weight.",
 });
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads,
               std::span<Tensor> out) {
-  const Tensors d =
-      call(rms_norm_backward_op, {grads[0], context.in[0], context.in[1], context.out[1]});
-  out[0] = d[0];
-  if (context.needs(1)) {
-    out[1] = d[1];
+  const Tensor& x = context.in[0];
+  const Tensor& rstd = context.out[1];
+  if (grads[0]) {
+    const Tensors d = call(rms_norm_backward_op, {grads[0], x, context.in[1], rstd});
+    out[0] = d[0];
+    if (context.needs(1)) {
+      out[1] = d[1];
+    }
+  }
+  if (grads[1] && context.needs(0)) {  // a gradient is differentiated again
+    add_to(out[0], of_statistics(x, {}, rstd, {}, grads[1]));
   }
 }
 

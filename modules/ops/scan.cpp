@@ -12,6 +12,7 @@ module tessera.ops;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :kernel_call;
 
 namespace tessera::ops {
 namespace {
@@ -44,56 +45,48 @@ void prod_rule(const RuleContext& context, Strategies& strategies) {
   rules::kept_dims(context, strategies, a.dim, a.keepdim);
 }
 
-/// What `keep` leaves of ones over dims `dim` and `dim` + 1, as bool: placed as `like`, by
-/// operators.
+/// x one place further along `dim`, or one place back, with 0 where nothing comes from.
+Tensor moved(const Tensor& x, int dim, bool further) {
+  static const Op& zeros_around = find_op("slice_backward");
+  const std::int64_t extent = x.shape()[dim];
+  return call_one(zeros_around, {narrow(x, dim, further ? 0 : 1, extent - 1)},
+                  Attributes().add(dim).add(extent).add(further ? 1 : 0).add(1));
+}
+
+/// The products of all elements before each one.
+Tensor products_before(const Tensor& x, int dim) {
+  Dims one_in_front = Dims::filled(2 * (x.dims() - dim), 0);
+  one_in_front[one_in_front.size() - 2] = 1;
+  return pad(narrow(cumprod(x, dim), dim, 0, x.shape()[dim] - 1), one_in_front, PadMode::constant,
+             1);
+}
+
+// Gradients along one dim, in f64 like the kernels: a product of many elements leaves the range of
+// a narrow type where what it is multiplied with brings it back.
+
+/// Calls `slope(x, g, dim)` for the gradient along the dim that the attributes begin with; an
+/// element without neighbours passes its gradient on.
 template <class F>
-Tensor pattern(const Tensor& like, int dim, F keep) {
-  Dims to_back;
-  for (int d = 0; d < like.dims(); ++d) {
-    if (d != dim && d != dim + 1) {
-      to_back.push_back(d);
-    }
-  }
-  to_back.push_back(dim);
-  to_back.push_back(dim + 1);
-  Dims back = to_back;
-  for (int d = 0; d < to_back.size(); ++d) {
-    back[static_cast<int>(to_back[d])] = d;
-  }
-  return cast(permute(keep(permute(ones_like(like), to_back)), back), DType::boolean);
-}
-
-/// Whether both indices are equal.
-Tensor diagonal(const Tensor& like, int dim) {
-  return pattern(like, dim, [](const Tensor& ones) { return triu(tril(ones)); });
-}
-
-/// Whether the second index is the smaller one.
-Tensor before(const Tensor& like, int dim) {
-  return pattern(like, dim, [](const Tensor& ones) { return tril(ones, -1); });
-}
-
-/// x repeated along a new dim before `dim`: element [i, k] is x[k].
-Tensor repeated(const Tensor& x, int dim) {
-  Dims square = x.shape();
-  square.insert(dim, x.shape()[dim]);
-  return expand(unsqueeze(x, dim), square);
-}
-
-/// An element's factor is the product of the others, zeros or not: the products of rows of a matrix
-/// that holds x in each row, with 1 on the diagonal.
-void prod_backward(const BackwardContext& context, std::span<const Tensor> grads,
-                   std::span<Tensor> out) {
+void along_dim(const BackwardContext& context, const Tensor& g, std::span<Tensor> out, F slope) {
   const Tensor& x = context.in[0];
-  const Arguments a = read_prod(context.read(), x.dims());
-  if (a.dim.empty()) {
-    out[0] = grads[0];
+  if (x.dims() == 0 || x.numel() == 0) {
+    out[0] = x.dims() == 0 ? g : zeros_like(x);
     return;
   }
-  const int dim = static_cast<int>(a.dim[0]);
-  const Tensor rows = repeated(x, dim);
-  const Tensor others = prod(masked_fill(rows, diagonal(rows, dim), 1), dim + 1);
-  out[0] = mul(operands::spread(grads[0], a.dim, a.keepdim, x.shape()), others);
+  const int dim = operands::front_dim(context.op.name.c_str(), context.read().integer(), x.dims());
+  out[0] = cast(slope(cast(x, DType::f64), cast(g, DType::f64), dim), x.dtype());
+}
+
+/// An element's factor is the product of the others, zeros or not: of those before it and those
+/// behind it.
+void prod_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                   std::span<Tensor> out) {
+  const Arguments a = read_prod(context.read(), context.in[0].dims());
+  along_dim(context, grads[0], out, [&](const Tensor& x, const Tensor& g, int dim) {
+    const Tensor behind = flip(products_before(flip(x, {dim}), dim), {dim});
+    return mul(operands::spread(g, a.dim, a.keepdim, x.shape()),
+               mul(products_before(x, dim), behind));
+  });
 }
 
 int dim_of(const Call& call) {
@@ -202,42 +195,117 @@ void sums_backward(const BackwardContext& context, std::span<const Tensor> grads
   out[0] = call_one(other, {grads[0]}, context.attributes);
 }
 
-/// The sum over k of grads[k] times `slope`[i, k], what result k gains with element i; results
-/// before the element gain nothing. As many numbers as the square of dim's extent.
-Tensor gradient(const Tensor& grad, const Tensor& slope, int dim) {
-  const Tensor gained = masked_fill(slope, before(slope, dim), 0);
-  return sum(mul(repeated(grad, dim), gained), Dims{dim + 1});
+// linear_recurrence: y[k] = x[k] + factor[k] y[k - 1], and from the end y[k + 1].
+
+void infer_recurrence(const Call& call, ResultShapes& out) {
+  check_shape(call, 1, call.in[0].shape());
+  check_one_type(call);
+  infer_floating(call, out);
 }
 
-/// The product of the others up to k, zeros or not.
+template <bool from_end>
+void recurrence_cpu(const Call& call, std::span<Tensor> out) {
+  const Dims dim =
+      operands::sorted_dims(call.op.name.c_str(), {call.read().integer()}, call.in[0].dims());
+  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], dim);
+  const operands::ReducedOperand factors = operands::reduced_operand(call.in[1], dim);
+  visit_floating(out[0].dtype(), call.op.name, [&]<class T>(T) {
+    for (std::int64_t o = 0; o < r.outer; ++o) {
+      for (std::int64_t i = 0; i < r.inner; ++i) {
+        double value = 0;
+        for (std::int64_t k = 0; k < r.reduced; ++k) {
+          const std::int64_t at =
+              (o * r.reduced + (from_end ? r.reduced - 1 - k : k)) * r.inner + i;
+          // The first factor meets nothing, not even when it is infinite.
+          const double gained = k == 0 ? 0 : static_cast<double>(pointer<T>(factors.x)[at]) * value;
+          value = static_cast<double>(pointer<T>(r.x)[at]) + gained;
+          pointer<T>(out[0])[at] = static_cast<T>(value);
+        }
+      }
+    }
+  });
+}
+
+void recurrence_rule(const RuleContext& context, Strategies& strategies) {
+  rule(context, strategies);
+  pass_partial(context, strategies, 0b01);
+}
+
+/// What reaches y[k] has passed the factors behind it: the other direction, with each factor where
+/// it is met. A factor's slope is what it multiplies.
+template <bool from_end>
+void recurrence_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                         std::span<Tensor> out) {
+  static const Op& other = find_op(from_end ? "linear_recurrence" : "linear_recurrence_from_end");
+  const Tensor& factor = context.in[1];
+  if (factor.dims() == 0 || factor.numel() == 0) {
+    out[0] = grads[0];
+    return;
+  }
+  const int dim =
+      operands::front_dim(context.op.name.c_str(), context.read().integer(), factor.dims());
+  const Tensor reached =
+      call_one(other, {grads[0], moved(factor, dim, from_end)}, Attributes().add(dim));
+  out[0] = reached;
+  if (context.needs(1)) {
+    out[1] = mul(reached, moved(context.out[0], dim, !from_end));
+  }
+}
+
+const Op& recurrence_op = register_op({
+    .schema = "linear_recurrence(x, factor; dim: int)",
+    .infer = infer_recurrence,
+    .cpu = recurrence_cpu<false>,
+    .rule = recurrence_rule,
+    .backward = recurrence_backward<false>,
+    .saves_inputs = 0b10,
+    .saves_outputs = saves_all,
+    .about = "Each element of x plus its factor times the result before it along dim.",
+});
+
+const Op& recurrence_from_end_op = register_op({
+    .schema = "linear_recurrence_from_end(x, factor; dim: int)",
+    .infer = infer_recurrence,
+    .cpu = recurrence_cpu<true>,
+    .rule = recurrence_rule,
+    .backward = recurrence_backward<true>,
+    .saves_inputs = 0b10,
+    .saves_outputs = saves_all,
+    .about = "Each element of x plus its factor times the result behind it along dim.",
+});
+
+/// The sum over k >= i of g[k] times the product of the factors of i to k - 1, for each i.
+Tensor gathered(const Tensor& g, const Tensor& factor, int dim) {
+  return call_one(recurrence_from_end_op, {g, factor}, Attributes().add(dim));
+}
+
+/// y[k] gains the product of the others up to k: of those before i, and of those from i + 1 to k.
 void cumprod_backward(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out) {
-  const Tensor& x = context.in[0];
-  if (x.dims() == 0) {
-    out[0] = grads[0];
-    return;
-  }
-  const auto dim = static_cast<int>(context.read().integer());
-  const int front = operands::front_dim("cumprod", dim, x.dims());
-  const Tensor rows = repeated(x, front);
-  const Tensor others = cumprod(masked_fill(rows, diagonal(rows, front), 1), front + 1);
-  out[0] = gradient(grads[0], others, front);
+  along_dim(context, grads[0], out, [](const Tensor& x, const Tensor& g, int dim) {
+    return mul(products_before(x, dim), gathered(g, moved(x, dim, false), dim));
+  });
 }
 
-/// exp(x[i] - y[k]), at most 1.
+/// exp(part - whole), 0 for a part of exp(-infinity) = 0 of a whole of 0 too.
+Tensor share(const Tensor& part, const Tensor& whole) {
+  const Tensor nothing = logical_and(isinf(part), lt(part, zeros_like(part)));
+  return exp(masked_fill(sub(part, whole), nothing, -std::numeric_limits<double>::infinity()));
+}
+
+/// y[k] gains exp(x[i] - y[k]): x[i]'s share of y[i], times y[i]'s share of y[i + 1], and so on to
+/// y[k]. None is above 1.
 void logcumsumexp_backward(const BackwardContext& context, std::span<const Tensor> grads,
                            std::span<Tensor> out) {
-  const Tensor& x = context.in[0];
-  if (x.dims() == 0) {
-    out[0] = grads[0];
-    return;
-  }
-  const auto dim = static_cast<int>(context.read().integer());
-  const int front = operands::front_dim("logcumsumexp", dim, x.dims());
-  const Tensor rows = repeated(context.out[0], front);
-  const Tensor distance = sub(expand(unsqueeze(x, front + 1), rows.shape()), rows);
-  const Tensor share = exp(masked_fill(distance, before(rows, front), 0));
-  out[0] = gradient(grads[0], share, front);
+  along_dim(context, grads[0], out, [](const Tensor& x, const Tensor& g, int dim) {
+    static const Op& zeros_around = find_op("slice_backward");
+    const std::int64_t extent = x.shape()[dim];
+    const Tensor y = logcumsumexp(x, dim);
+    const Tensor of_next = share(narrow(y, dim, 0, extent - 1), narrow(y, dim, 1, extent - 1));
+    const Tensor factor =
+        call_one(zeros_around, {of_next}, Attributes().add(dim).add(extent).add(0).add(1));
+    return mul(share(x, y), gathered(g, factor, dim));
+  });
 }
 
 const Op& prod_op = register_op({.schema = "prod(x; dim: int, keepdim: bool)",
@@ -278,7 +346,6 @@ const Op& logcumsumexp_op =
                  .rule = rule,
                  .backward = logcumsumexp_backward,
                  .saves_inputs = saves_all,
-                 .saves_outputs = saves_all,
                  .about = "log(sum(exp(x))) of all elements up to each one."});
 
 }  // namespace

@@ -231,12 +231,38 @@ const Op& softmax_backward_op = register_op({
     .about = "The gradient of softmax.",
 });
 
+/// The sum along the dim, for each element of it. Over a sharded dim by the gradient's own
+/// reduction: of a y of 0 it makes x - sum(x).
+Tensor total(const BackwardContext& context, const Tensor& x) {
+  AttributeReader read = context.read();
+  const Dims dim{read.integer()};
+  return read.flag() ? sub(x, call_one(context.op, {x, zeros_like(x)}, context.attributes))
+                     : sum(x, dim, true);
+}
+
+/// Of dy - exp(y) total(dy).
+void log_softmax_second(const BackwardContext& context, std::span<const Tensor> grads,
+                        std::span<Tensor> out) {
+  const DType wide = statistics_type(context.in_dtypes[1]);
+  const Tensor g = cast(grads[0], wide);
+  const Tensor share = mul(g, exp(cast(context.in[1], wide)));
+  if (context.needs(0)) {
+    out[0] = cast(sub(g, total(context, share)), context.in_dtypes[0]);
+  }
+  if (context.needs(1)) {
+    const Tensor of_y = mul(share, total(context, cast(context.in[0], wide)));
+    out[1] = cast(neg(of_y), context.in_dtypes[1]);
+  }
+}
+
 const Op& log_softmax_backward_op = register_op({
     .schema = "log_softmax_backward(dy, y; dim: int, loss_parallel: bool)",
     .infer = infer,
     .cpu = grad_cpu<true>,
     .rule = log_grad_rule,
     .composed = log_grad_composed,
+    .backward = log_softmax_second,
+    .saves_inputs = saves_all,
     .about = "The gradient of log_softmax.",
 });
 

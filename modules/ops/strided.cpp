@@ -277,11 +277,6 @@ void strided_grad_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor& x = call.in[1];
   const Geometry view = asked_geometry(call);
   const Geometry own{x.shape(), x.strides(), x.offset()};
-  for (int d = 0; d < x.dims(); ++d) {
-    if (x.strides()[d] == 0 && x.shape()[d] > 1) {
-      refuse(call, "no gradient for an x that repeats elements; call contiguous() on it first");
-    }
-  }
   const Tensor memory = zeros({std::max(view.end(), own.end())}, out[0].dtype());
   const Tensor dy = contiguous_operand(call.in[0]);
   visit_floating(dy.dtype(), call.op.name, [&]<class T>(T) {
@@ -302,10 +297,25 @@ void strided_grad_cpu(const Call& call, std::span<Tensor> out) {
   copy_into(out[0], alias(memory, own.shape, own.strides, own.offset));
 }
 
+/// The way back: what x's gradient was given is added up where x's elements lie, and read where the
+/// view's do. The same operator with the two changed about.
+void strided_second(const BackwardContext& context, std::span<const Tensor> grads,
+                    std::span<Tensor> out) {
+  const Tensor& x = context.in[1];
+  AttributeReader read = context.read();
+  const Dims shape = read.dims();
+  const Dims strides = read.dims();
+  const Tensor viewed = as_strided(detach(x), shape, strides, read.integer());
+  out[0] = call_one(context.op, {grads[0], viewed},
+                    Attributes().add(x.shape()).add(x.strides()).add(x.offset()));
+}
+
 const Op& strided_backward_op = register_op({
     .schema = "as_strided_backward(dy, x; shape: dims, strides: dims, offset: int)",
     .infer = strided_grad_infer,
     .cpu = strided_grad_cpu,
+    .backward = strided_second,
+    .saves_inputs = 0b10,
     .never_replicated = true,
     .about = "The gradient of as_strided: dy added up where x's elements lie.",
 });
@@ -316,7 +326,15 @@ const Op& strided_op = register_op({
     .view = strided_view,
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
-          out[0] = call_one(strided_backward_op, {grads[0], context.in[0]}, context.attributes);
+          const Tensor& x = context.in[0];
+          for (int d = 0; d < x.dims(); ++d) {
+            if (x.strides()[d] == 0 && x.shape()[d] > 1) {
+              fail(
+                  "as_strided: no gradient for an x that repeats elements; call contiguous() on "
+                  "it first");
+            }
+          }
+          out[0] = call_one(strided_backward_op, {grads[0], x}, context.attributes);
         },
     .saves_inputs = 1,
     .never_replicated = true,

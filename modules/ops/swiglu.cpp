@@ -88,7 +88,6 @@ void grad_backward(const BackwardContext& context, std::span<const Tensor> grads
   const Tensor s = sigmoid(gate);
   const Tensor other = add_scalar(neg(s), 1);  // 1 - s
   const Tensor slope = mul(s, add_scalar(mul(gate, other), 1));
-  const auto add_to = [](Tensor& sum, const Tensor& term) { sum = sum ? add(sum, term) : term; };
   if (grads[0]) {
     const Tensor& g = grads[0];
     if (context.needs(0)) {

@@ -276,6 +276,9 @@ void call_the_rest(Recorder& recorder) {
                    .grad_scale = 0.5,
                    .step = 3});
     }
+    for (const char* scan : {"linear_recurrence", "linear_recurrence_from_end"}) {
+      call_one(find_op(scan), {numbers({3, 4, 2}), numbers({3, 4, 2}, 1)}, Attributes().add(1));
+    }
     stream.offset = 4;
     const Tensor q = numbers({3, 4, 2, 3});
     const Tensor k = numbers({3, 2, 5, 3}, 1);
