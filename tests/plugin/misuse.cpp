@@ -203,7 +203,11 @@ TEST_CASE("check finds everything, whatever the library does to its process") {
   contains(checked("crash in constructor"), "its process while it was loaded or registered");
   contains(checked("loop in constructor"), "did not finish loading and registering within 1500 ms");
   contains(checked("exit in constructor"), "ended its process");
+#if __has_feature(thread_sanitizer)  // no exception gets through its dlopen
+  contains(checked("throw in constructor"), "its process while it was loaded or registered");
+#else
   contains(checked("throw in constructor"), "no luck");
+#endif
   contains(checked("throw in register"), "no licence");
 
   const Folder folder;
