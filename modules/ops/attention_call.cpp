@@ -96,6 +96,7 @@ Tensor hidden_scores(const GradientCall& call, const Tensor& scores) {
 GradientsAgain differentiate_again(const GradientCall& call, std::span<const Tensor> grads) {
   static const Op& softmax_backward = find_op("softmax_backward");
   static const Op& dropout = find_op("dropout");
+  static const Op& masked = find_op("masked_fill_backward");
   const DType wide = statistics_type(call.q.dtype());
   const std::int64_t kv_heads = call.k.size(1);
   const std::int64_t group = kv_heads == 0 ? 1 : call.q.size(1) / kv_heads;
@@ -128,7 +129,7 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
   const Tensor hidden = hidden_scores(call, scores);
   // A finite number, and 0 behind the softmax: a query that sees nothing has P = 0.
   Tensor p = softmax(hidden ? masked_fill(scores, hidden, -1e30) : scores, 3);
-  p = hidden ? masked_fill(p, hidden, 0) : p;
+  p = hidden ? call_one(masked, {p, hidden}) : p;
   const Tensor dp = dropped(matmul(dy, transposed(v)));
   const Tensor ds = through_softmax(dp, p);
 

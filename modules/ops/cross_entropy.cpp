@@ -268,28 +268,38 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
         strategy({one_number ? Replicate() : Shard(d), Shard(d), Shard(d), Shard(d)}, {Shard(d)}));
   }
   // A part of the vocabulary needs only the rows' sums over all of it, which forward has kept.
+  // A single class is whole: its gradient's gradient would be a shard of the rows' sums.
   const int vocabulary = context.call.in[1].dims() - 1;
-  strategies.push_back(
-      strategy({Replicate(), Shard(vocabulary), Replicate(), Replicate()}, {Shard(vocabulary)}));
+  AttributeReader reader = context.call.read();
+  reader.integer();
+  if (reader.flag() || context.call.in[1].shape()[vocabulary] > 1) {
+    strategies.push_back(
+        strategy({Replicate(), Shard(vocabulary), Replicate(), Replicate()}, {Shard(vocabulary)}));
+  }
   pass_partial(context, strategies, 0b0001);
 }
 
-/// Of (p - [class is the target]) dloss, with p = exp(logits - lse), and 0 in ignored rows. lse
-/// takes its own share back to what made it. Where the vocabulary may be sharded this would be a
-/// sum over it in secret: there log_softmax, which declares its reductions, makes p from logits
-/// alone.
+/// The logarithms of softmax(logits). Where the vocabulary may be sharded not by way of lse, whose
+/// gradient would be a sum over the vocabulary in secret: log_softmax declares its reductions.
+Tensor log_shares(const BackwardContext& context, const Tensor& logits, const Tensor& lse) {
+  AttributeReader read = context.read();
+  read.integer();
+  const Tensor wide = cast(logits, lse.dtype());
+  return read.flag() ? log_softmax(wide, -1, true) : sub(wide, unsqueeze(lse, -1));
+}
+
+/// Of (p - [class is the target]) dloss, and 0 in ignored rows. p's share by way of lse goes back
+/// to what made that, or is counted here.
 void second(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
   const Tensor& targets = context.in[2];
   const DType wide = context.in_dtypes[0];
   const Tensor g = cast(grads[0], wide);
-  const Tensor logits = cast(context.in[1], wide);
   AttributeReader read = context.read();
   const std::int64_t ignore_index = read.integer();
   const bool loss_parallel = read.flag();
   const Tensor ignored = mul_scalar(ones_like(targets), static_cast<double>(ignore_index));
   const Tensor counts = cast(ne(targets, ignored), wide);
-  const Tensor log_p =
-      loss_parallel ? log_softmax(logits, -1, true) : sub(logits, unsqueeze(context.in[3], -1));
+  const Tensor log_p = log_shares(context, context.in[1], context.in[3]);
   const Tensor share = mul(g, exp(log_p));
   if (context.needs(0)) {
     const Tensor rows =
@@ -329,7 +339,7 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
                       context.attributes);
   }
   if (grads[1]) {  // a gradient is differentiated again
-    const Tensor p = exp(sub(cast(logits, lse.dtype()), unsqueeze(lse, -1)));
+    const Tensor p = exp(log_shares(context, logits, lse));
     add_to(out[0], cast(mul(p, unsqueeze(grads[1], -1)), logits.dtype()));
   }
 }

@@ -150,7 +150,8 @@ void hardtanh_backward(const BackwardContext& context, std::span<const Tensor> g
 /// What was replaced is constant.
 void nan_to_num_backward(const BackwardContext& context, std::span<const Tensor> grads,
                          std::span<Tensor> out) {
-  out[0] = masked_fill(grads[0], logical_not(isfinite(context.in[0])), 0);
+  static const Op& masked = find_op("masked_fill_backward");
+  out[0] = call_one(masked, {grads[0], logical_not(isfinite(context.in[0]))});
 }
 
 template <FunctionOp op>

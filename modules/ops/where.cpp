@@ -54,6 +54,8 @@ void where_rule(const RuleContext& context, Strategies& strategies) {
   }
 }
 
+extern const Op& masked_backward_op;
+
 void where_backward(const BackwardContext& context, std::span<const Tensor> grads,
                     std::span<Tensor> out) {
   const Tensor& condition = context.in[0];
@@ -62,7 +64,8 @@ void where_backward(const BackwardContext& context, std::span<const Tensor> grad
         operands::sum_to(where(condition, grads[0], zeros_like(grads[0])), context.in_shapes[1]);
   }
   if (context.needs(2)) {
-    out[2] = operands::sum_to(masked_fill(grads[0], condition, 0), context.in_shapes[2]);
+    const Tensor kept = call_one(masked_backward_op, {grads[0], condition});
+    out[2] = operands::sum_to(kept, context.in_shapes[2]);
   }
 }
 
@@ -72,7 +75,7 @@ void fill_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-void fill_cpu(const Call& call, std::span<Tensor> out) {
+void fill(const Call& call, std::span<Tensor> out, double value) {
   const Tensor x = operands::contiguous(call.in[0]);
   Tensor mask = call.in[1];
   if (!(mask.shape() == x.shape()) || !mask.is_contiguous()) {
@@ -80,16 +83,27 @@ void fill_cpu(const Call& call, std::span<Tensor> out) {
     operands::copy_elements(call.in[1], mask);
   }
   kernels::masked_fill(static_cast<kernels::DType>(x.dtype()), x.numel(), x.raw_data(),
-                       static_cast<const std::uint8_t*>(mask.raw_data()), call.read().scalar(),
-                       out[0].raw_data());
+                       static_cast<const std::uint8_t*>(mask.raw_data()), value, out[0].raw_data());
 }
+
+void fill_cpu(const Call& call, std::span<Tensor> out) { fill(call, out, call.read().scalar()); }
+void masked_cpu(const Call& call, std::span<Tensor> out) { fill(call, out, 0); }
 
 void fill_backward(const BackwardContext& context, std::span<const Tensor> grads,
                    std::span<Tensor> out) {
   if (context.needs(0)) {
-    out[0] = masked_fill(grads[0], context.in[1], 0);
+    out[0] = call_one(masked_backward_op, {grads[0], context.in[1]});
   }
 }
+
+// Not masked_fill() with 0: this is linear, so it takes terms of a sum.
+const Op& masked_backward_op = register_op({.schema = "masked_fill_backward(dy, mask)",
+                                            .infer = fill_infer,
+                                            .cpu = masked_cpu,
+                                            .rule = rules::pointwise_linear_in_first,
+                                            .backward = fill_backward,
+                                            .saves_inputs = 0b10,
+                                            .about = "dy where the mask does not hold, else 0."});
 
 const Op& where_op = register_op({.schema = "where(condition, a, b)",
                                   .infer = where_infer,

@@ -112,6 +112,10 @@ TEST_CASE("operators keep what their placement rules promise") {
   check_all(samples, {.list_narrow = std::getenv("TESSERA_CONFORMANCE_TABLE") != nullptr});
 }
 
+TEST_CASE("gradients of gradients keep it too") {
+  check_all(2, {.one_axis_cases = 30, .order = 2});
+}
+
 TEST_CASE("operators keep what their placement rules promise, at length", "[.long]") {
   check_all(40, {.one_axis_cases = 2000,
                  .grid_cases = 150,
@@ -119,6 +123,15 @@ TEST_CASE("operators keep what their placement rules promise, at length", "[.lon
                  .grids = {Dims{2, 2}, Dims{3, 2}, Dims{1, 4}, Dims{2, 1, 2}, Dims{2, 2, 2}},
                  .both_gradient_forms = true,
                  .list_narrow = true});
+}
+
+TEST_CASE("gradients of gradients keep it too, at length", "[.long]") {
+  check_all(20, {.one_axis_cases = 300,
+                 .grid_cases = 30,
+                 .sizes = {1, 2, 3, 4},
+                 .grids = {Dims{2, 2}, Dims{3, 2}, Dims{2, 1, 2}},
+                 .both_gradient_forms = true,
+                 .order = 2});
 }
 
 TEST_CASE("docs/operators.md says what the registered operators say", "[page]") {

@@ -56,7 +56,8 @@ struct CallResult {
   std::vector<Tensor> written;    // the operands after the call, of operators that write them
   std::vector<Tensor> gradients;  // of the operands; undefined where there is none
 };
-CallResult call_plain(const CallSample& sample);
+/// `order` 2: the gradients are those of the first gradients' weighted sum.
+CallResult call_plain(const CallSample& sample, int order = 1);
 
 /// The gradients of the results come in as Replicate, or as they would from further operators.
 enum class GradientForm { replicate, natural };
@@ -64,6 +65,7 @@ struct Case {
   const CallSample* sample;
   Layouts layouts;
   GradientForm form = GradientForm::replicate;
+  int order = 1;
 };
 /// Runs the cases on thread ranks: result[rank][case].
 std::vector<std::vector<CallResult>> run_cases(const DeviceMesh& mesh, std::span<const Case> cases);
@@ -95,6 +97,7 @@ struct Extent {
   std::vector<Dims> grids{Dims{2, 2}, Dims{2, 1, 2}};
   bool both_gradient_forms = false;
   bool list_narrow = false;  // fills in Account::narrow, of what is right on all sizes
+  int order = 1;             // of the gradients: 2 for those of gradients
 };
 
 /// Checks the samples (of one operator) under all placements.

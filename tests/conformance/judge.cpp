@@ -206,7 +206,7 @@ Account check_operator(std::span<const CallSample> samples, const Extent& extent
   std::vector<std::vector<Placements>> placements;
   std::vector<std::vector<Placements>> accepted(samples.size());
   for (const CallSample& sample : samples) {
-    plain.push_back(call_plain(sample));
+    plain.push_back(call_plain(sample, extent.order));
     if (!plain.back().error.empty() || !plain.back().backward_error.empty()) {
       account.findings.push_back(sample.name + " fails on plain tensors: " + plain.back().error +
                                  plain.back().backward_error);
@@ -247,7 +247,7 @@ Account check_operator(std::span<const CallSample> samples, const Extent& extent
                         const Placements* from) {
     const bool natural = planned.size() % 2 != 0;
     planned.push_back({{&samples[s], std::move(layouts),
-                        natural ? GradientForm::natural : GradientForm::replicate},
+                        natural ? GradientForm::natural : GradientForm::replicate, extent.order},
                        s,
                        from});
     if (extent.both_gradient_forms) {

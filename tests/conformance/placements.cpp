@@ -87,6 +87,16 @@ double term(double value, ReduceOp op, std::int64_t element, int index, int size
   return value;
 }
 
+/// Whether each placement is one of those that are to be tried.
+bool fits(const Placements& placements, std::span<const std::vector<Placement>> each) {
+  for (std::size_t i = 0; i < each.size(); ++i) {
+    if (std::find(each[i].begin(), each[i].end(), placements[i]) == each[i].end()) {
+      return false;
+    }
+  }
+  return placements.size() == each.size();
+}
+
 }  // namespace
 
 Strategies strategies_of(const CallSample& sample) {
@@ -134,7 +144,26 @@ std::vector<Placements> axis_placements(const CallSample& sample, std::size_t mo
         std::erase_if(each.back(), [](Placement p) { return p.is_shard(); });
       }
     }
-    combine(each, into);
+    const double count =
+        std::accumulate(each.begin(), each.end(), 1.0, [](double product, const auto& some) {
+          return product * static_cast<double>(some.size());
+        });
+    if (count <= 4'000) {
+      combine(each, into);
+      return;
+    }
+    // Too many to write down: what the rule accepts, and as many drawn as may be asked for.
+    for (const Placements& p : accepted) {
+      if (fits(p, each)) {
+        into.push_back(p);
+      }
+    }
+    for (std::size_t i = 0; i < 2 * most; ++i) {
+      Placements& drawn = into.emplace_back();
+      for (const std::vector<Placement>& some : each) {
+        drawn.push_back(some[random() % some.size()]);
+      }
+    }
   };
   std::vector<Placements> all;
   const Placement sum[] = {Partial()};

@@ -1,6 +1,8 @@
 // Runs cases, plain or on thread ranks.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <span>
 #include <string>
@@ -26,9 +28,43 @@ bool differentiable(const CallSample& sample) {
                      [](const Tensor& g) { return g.defined(); });
 }
 
-/// `gradient(i)` makes the gradient that comes to result i.
+/// Values that differ from element to element.
+Tensor weights(const Dims& shape, DType dtype) {
+  const Tensor x = empty(shape, DType::f64);
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    x.data<double>()[i] = std::sin(1 + 0.7 * static_cast<double>(i));
+  }
+  return ops::cast(x, dtype);
+}
+
+/// Tensors that have a gradient's path, and what comes back to them.
+struct Roots {
+  std::vector<Tensor> tensors;
+  std::vector<Tensor> gradients;
+};
+
+/// The gradients of `wanted` (undefined ones in their places).
+std::vector<Tensor> differentiate(const Roots& roots, std::span<const Tensor> wanted,
+                                  bool create_graph) {
+  std::vector<Tensor> present;
+  for (const Tensor& x : wanted) {
+    if (x && x.requires_grad()) {
+      present.push_back(x);
+    }
+  }
+  const std::vector<Tensor> found =
+      gradients(roots.tensors, roots.gradients, present, {.create_graph = create_graph});
+  std::vector<Tensor> all(wanted.size());
+  for (std::size_t i = 0, next = 0; i < wanted.size(); ++i) {
+    all[i] = wanted[i] && wanted[i].requires_grad() ? found[next++] : Tensor();
+  }
+  return all;
+}
+
+/// `gradient(whole, x)` makes of its whole value what comes back to x.
 template <class F>
-CallResult call_once(const CallSample& sample, std::span<const Tensor> operands, F gradient) {
+CallResult call_once(const CallSample& sample, std::span<const Tensor> operands, int order,
+                     F gradient) {
   CallResult result;
   const bool differentiates = differentiable(sample);
   for (Tensor x : operands) {
@@ -59,23 +95,31 @@ CallResult call_once(const CallSample& sample, std::span<const Tensor> operands,
     return result;
   }
   try {
-    std::vector<Tensor> roots;
-    std::vector<Tensor> gradients;
+    Roots roots;
     for (std::size_t i = 0; i < sample.output_gradients.size(); ++i) {
       if (sample.output_gradients[i] && out[i].requires_grad()) {
-        roots.push_back(out[i]);
-        gradients.push_back(gradient(i, out[i]));
+        roots.tensors.push_back(out[i]);
+        roots.gradients.push_back(gradient(sample.output_gradients[i], out[i]));
       }
     }
-    if (!roots.empty()) {
-      backward(roots, gradients);
+    for (int i = 1; i <= order && !roots.tensors.empty(); ++i) {
+      const std::vector<Tensor> found = differentiate(roots, operands, i < order);
+      result.gradients.clear();
+      roots = {};
+      for (const Tensor& g : found) {
+        result.gradients.push_back(g ? detached(g) : g);
+        if (g && g.requires_grad()) {
+          roots.tensors.push_back(g);
+          roots.gradients.push_back(gradient(weights(g.shape(), g.dtype()), g));
+        }
+      }
+      if (i < order) {
+        result.gradients.assign(operands.size(), {});
+      }
     }
   } catch (const std::exception& error) {
     result.backward_error = error.what();
     return result;
-  }
-  for (const Tensor& x : operands) {
-    result.gradients.push_back(x && x.grad() ? detached(x.grad()) : Tensor());
   }
   return result;
 }
@@ -88,12 +132,12 @@ CallResult call_case(const Case& one) {
                                         : Tensor());
   }
   const CommunicationReport report;
-  CallResult result = call_once(sample, operands, [&](std::size_t i, const Tensor& out) {
-    const Layout natural = gradient_layout(out.layout());
-    const Layout whole = Layout::replicated(out.layout().mesh());
-    return make_operand(sample.output_gradients[i],
-                        one.form == GradientForm::natural ? natural : whole);
-  });
+  const auto gradient = [&](const Tensor& value, const Tensor& x) {
+    const Layout natural = gradient_layout(x.layout());
+    const Layout whole = Layout::replicated(x.layout().mesh());
+    return make_operand(value, one.form == GradientForm::natural ? natural : whole);
+  };
+  CallResult result = call_once(sample, operands, one.order, gradient);
   for (const Communication& c : report.entries()) {
     // What a strategy declares, dtensor holds it to.
     if (c.operation != "all_reduce" || find_op(c.where).composed == nullptr) {
@@ -105,14 +149,14 @@ CallResult call_case(const Case& one) {
 
 }  // namespace
 
-CallResult call_plain(const CallSample& sample) {
+CallResult call_plain(const CallSample& sample, int order) {
   std::vector<Tensor> operands;
   for (const Tensor& x : sample.inputs) {
     const NoGrad constant;
     operands.push_back(x ? ops::clone(x) : x);
   }
-  return call_once(sample, operands,
-                   [&](std::size_t i, const Tensor&) { return sample.output_gradients[i]; });
+  return call_once(sample, operands, order,
+                   [](const Tensor& value, const Tensor&) { return value; });
 }
 
 std::vector<std::vector<CallResult>> run_cases(const DeviceMesh& mesh,
