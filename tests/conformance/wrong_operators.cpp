@@ -32,7 +32,8 @@ const Op& changed(const std::string& name, F change) {
 }
 
 /// The findings for `op` on the samples of the operator that it was made from.
-Account account_of(const Op& op, const std::string& name) {
+Account account_of(const Op& op, const std::string& name,
+                   const Extent& extent = {.list_narrow = true}) {
   std::vector<CallSample> samples;
   for (CallSample& sample : call_samples(4)) {
     if (sample.op->name == name) {
@@ -41,7 +42,7 @@ Account account_of(const Op& op, const std::string& name) {
     }
   }
   REQUIRE(!samples.empty());
-  return check_operator(samples, {.list_narrow = true});
+  return check_operator(samples, extent);
 }
 
 /// Whether a finding says this.
@@ -148,6 +149,20 @@ TEST_CASE("a gradient that is wrong only when distributed is found") {
     };
   });
   CHECK(finds(account_of(op, "neg"), "gradient 0"));
+}
+
+TEST_CASE("a gradient's gradient that is lost only when distributed is found") {
+  const Op& op = changed("softmax", [](Op& o) {
+    o.schema = "wrong_twice_softmax(x; dim: int)";
+    o.backward = [](const BackwardContext& context, std::span<const Tensor> grads,
+                    std::span<Tensor> out) {
+      const Tensor& y = context.out[0];
+      out[0] = call_one(find_op("softmax_backward"),
+                        {grads[0], y.is_distributed() ? ops::detach(y) : y}, context.attributes);
+    };
+  });
+  CHECK(account_of(op, "softmax").findings.empty());
+  CHECK(finds(account_of(op, "softmax", {.order = 2}), "gradient 0 is missing"));
 }
 
 TEST_CASE("an operator that communicates in secret is found") {
