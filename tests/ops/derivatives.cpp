@@ -388,6 +388,7 @@ void for_each_own_kernel(F&& check) {
 /// The floating tensors in another type.
 std::vector<Tensor> converted(const std::vector<Tensor>& tensors, DType dtype) {
   std::vector<Tensor> result;
+  result.reserve(tensors.size());
   for (const Tensor& x : tensors) {
     result.push_back(x && is_floating(x.dtype()) ? ops::cast(x, dtype) : x);
   }
@@ -425,10 +426,8 @@ TEST_CASE("second derivatives of narrow types are those of f64 but for rounding"
       CHECK(found[i].dtype() == variables[i].dtype());
       const std::vector<double> f = to_doubles(found[i]);
       const std::vector<double> w = to_doubles(wanted[i]);
-      double scale = 1;
-      for (const double value : w) {
-        scale = std::max(scale, std::abs(value));
-      }
+      const auto [low, high] = std::minmax_element(w.begin(), w.end());
+      const double scale = std::max({1.0, -*low, *high});
       for (std::size_t k = 0; k < f.size(); ++k) {
         INFO("operand " << i << ", element " << k << ": " << f[k] << " against " << w[k]);
         CHECK(std::abs(f[k] - w[k]) <= allowed * scale);
