@@ -25,8 +25,8 @@ Tensor distribute_from(const Tensor& x, const Layout& layout, int source);
 
 /// The distributed tensor of which `local` is this rank's part; shares its memory. `shape` is the
 /// global shape; without it every sharded dim must divide evenly. Gradients flow to `local`: what a
-/// change of this rank's part changes, so divided by the ranks for Partial(avg), and only to the
-/// ranks that hold the extremum for Partial(max) and Partial(min).
+/// change of this rank's part changes, so divided by the ranks for Partial(avg), only to the ranks
+/// that hold the extremum for Partial(max) and Partial(min), by the rank's share for a norm.
 /// With `run_check` all ranks of the mesh compare notes (one small all-gather): types agree, parts
 /// fit together (then `shape` may be left out for uneven shards too), copies are equal bit for bit.
 /// Errors: local's shape is not this rank's part of `shape`; what the check finds, with the rank.
@@ -36,14 +36,15 @@ Tensor from_local(const Tensor& local, const Layout& layout,
 /// This rank's part. Gradients flow back in layout `gradient`; it may be left out where it follows:
 /// Shard (the same), Partial(sum) (Replicate), Partial(avg, max, min) (Partial(sum)).
 /// Errors: x needs a gradient, `gradient` is missing and x is Replicate on an axis (ranks may use
-/// the value differently, and only the caller knows) or Partial(product).
+/// the value differently, and only the caller knows), Partial(product) or a norm's Partial.
 Tensor to_local(const Tensor& x, std::optional<Layout> gradient = std::nullopt);
 
 /// The same value in another layout; the one door to communication. The gradient comes back in
 /// layout `gradient`, also when the forward moves nothing; default: x's layout with Replicate for
 /// Partial. Layouts of two meshes must be of the same ranks, or `to` of some of x's ranks: those
 /// that are left out get an undefined tensor.
-/// Errors: the layout shards a dim that x lacks; the other mesh has ranks that x's has not.
+/// Errors: the layout shards a dim that x lacks, or has a norm's Partial where x has not; the other
+/// mesh has ranks that x's has not.
 Tensor redistribute(const Tensor& x, const Layout& to,
                     std::optional<Layout> gradient = std::nullopt);
 Tensor redistribute(const Tensor& x, std::initializer_list<Placement> to);

@@ -3,6 +3,7 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -94,7 +95,16 @@ const Op& from_local_op = register_op({
     .about = "The distributed tensor of which the operand is this rank's part.",
 });
 
-/// Terms of a maximum, minimum or product: the gradient depends on their values, so they are kept.
+/// What a term's change does to the norm of all terms: sign(x) (|x| / norm)^(p-1), 0 at 0.
+Tensor norm_slope(const Tensor& x, const Tensor& whole, double order) {
+  const Tensor zero = ops::eq(x, ops::zeros_like(x));
+  const Tensor share = ops::abs(ops::div(x, ops::masked_fill(whole, zero, 1)));
+  const Tensor slope = ops::pow_scalar(ops::masked_fill(share, zero, 1), order - 1);
+  return ops::masked_fill(ops::mul(ops::sign(x), slope), zero, 0);
+}
+
+/// Terms of a maximum, minimum, product or norm: the gradient depends on their values, so they are
+/// kept.
 const Op& from_local_terms_op = register_op({
     .schema = "from_local_terms(x; to: spec)",
     .infer = from_local_infer,
@@ -111,14 +121,20 @@ const Op& from_local_terms_op = register_op({
           const Tensor whole = reduced(x, spec.layout);
           Layout sums = spec.layout;
           bool product = false;
+          double order = 0;
           for (int axis = 0; axis < sums.ndim(); ++axis) {
             if (sums.placement(axis).is_partial()) {
-              product |= sums.placement(axis).reduce_op() == ReduceOp::product;
+              product |= sums.placement(axis) == Partial(ReduceOp::product);
+              order = std::max(order, sums.placement(axis).norm_order());
               sums = sums.with_placement(axis, Partial());
             }
           }
           if (product) {
             out[0] = ops::mul(gradient, ops::div(whole, x));
+            return;
+          }
+          if (order != 0) {
+            out[0] = ops::mul(gradient, norm_slope(x, whole, order));
             return;
           }
           // Ranks that share the extremum share its gradient, as amax does.
@@ -127,8 +143,8 @@ const Op& from_local_terms_op = register_op({
         },
     .saves_inputs = saves_all,
     .distributed = make_from_local,
-    .about = "The distributed tensor of whose maximum, minimum or product the operand is this "
-             "rank's term.",
+    .about = "The distributed tensor of whose maximum, minimum, product or norm the operand is "
+             "this rank's term.",
 });
 
 /// Whether a term's gradient depends on the terms. Error: reductions that have no gradient
@@ -172,11 +188,11 @@ Layout default_gradient(const Tensor& x) {
                       "alike, Partial if each uses it for its own part",
                       layout.mesh().axis_name(axis)));
     }
-    if (placement == Partial(ReduceOp::product) && matters) {
+    if ((placement == Partial(ReduceOp::product) || placement.is_norm()) && matters) {
       fail(
-          fmt::format("to_local: x is Partial(product) on axis '{}' and needs a gradient, which "
-                      "does not follow from those of its factors; redistribute x first",
-                      layout.mesh().axis_name(axis)));
+          fmt::format("to_local: x is {} on axis '{}' and needs a gradient, which does not follow "
+                      "from those of its terms; redistribute x first",
+                      to_string(placement), layout.mesh().axis_name(axis)));
     }
     if (placement.is_partial()) {
       gradient = gradient.with_placement(axis, placement == Partial() ? Replicate() : Partial());

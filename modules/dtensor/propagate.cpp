@@ -2,6 +2,7 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -78,6 +79,9 @@ double conversion_cost(Placement from, Placement to, std::int64_t axis_size, dou
   if (from == to) {
     return 0;
   }
+  if (to.is_norm()) {
+    return std::numeric_limits<double>::infinity();  // nothing can be brought there
+  }
   if (axis_size == 1) {
     return 1e-9;  // nothing moves; yet results keep their operands' placement where they can
   }
@@ -100,8 +104,12 @@ struct Search {
   InlineVector<const Spec*, 4> specs;
 
   std::string describe_operand(std::size_t i) const {
-    const std::size_t k = std::min(i, op.operands.size() - 1);
-    return op.operands.empty() ? fmt::format("operand {}", i) : op.operands[k].name;
+    const Op::OperandPlace place = op.place_of(i, in.size());
+    if (place.operand >= op.operands.size()) {
+      return fmt::format("operand {}", i);
+    }
+    const std::string& name = op.operands[place.operand].name;
+    return place.in_list < 0 ? name : fmt::format("{}[{}]", name, place.in_list);
   }
 
   /// A converted copy of such an operand would take what is written along when it goes.
@@ -109,8 +117,15 @@ struct Search {
     if (!op.in_place) {
       return false;
     }
-    const std::size_t k = std::min(i, op.operands.size() - 1);
-    return i == 0 || op.operands[k].type.ends_with('!');
+    const std::size_t operand = op.place_of(i, in.size()).operand;
+    return i == 0 || op.operands[operand].type.ends_with('!');
+  }
+
+  /// Operands of one number lie in one shard order. Each place of an in-place operator's lists has
+  /// its own: what stands there meets no other tensor.
+  std::size_t meets(std::size_t i) const {
+    const bool apart = op.in_place && op.operands[0].type.find("...") != std::string::npos;
+    return apart ? static_cast<std::size_t>(op.place_of(i, in.size()).in_list) : 0;
   }
 
   /// The cheapest way for one axis.
@@ -244,9 +259,18 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
       out[i][static_cast<std::size_t>(axis)] = s.out[i];
     }
   }
-  const std::optional<Order> order = common_order(axes, search.specs);
-  if (!order) {
-    search.refuse_all();
+  std::vector<std::vector<const Spec*>> meeting(1);
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    meeting.resize(std::max(meeting.size(), search.meets(i) + 1));
+    meeting[search.meets(i)].push_back(search.specs[i]);
+  }
+  std::vector<Order> orders;
+  for (const std::vector<const Spec*>& specs : meeting) {
+    std::optional<Order> order = common_order(axes, specs);
+    if (!order) {
+      search.refuse_all();
+    }
+    orders.push_back(*std::move(order));
   }
 
   p.op = &op;
@@ -260,8 +284,8 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
       p.wanted.push_back(nullptr);
       continue;
     }
-    const Spec* const target =
-        Spec::make(Layout::make(search.mesh, wanted[i], *order), spec->shape, spec->dtype);
+    const Spec* const target = Spec::make(
+        Layout::make(search.mesh, wanted[i], orders[search.meets(i)]), spec->shape, spec->dtype);
     p.wanted.push_back(target);
     if (target == spec) {
       continue;
@@ -276,8 +300,8 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
     }
   }
   for (std::size_t i = 0; i < out.size(); ++i) {
-    p.out.push_back(Spec::make(Layout::make(search.mesh, out[i], *order), search.results[i].shape,
-                               search.results[i].dtype));
+    p.out.push_back(Spec::make(Layout::make(search.mesh, out[i], orders[0]),
+                               search.results[i].shape, search.results[i].dtype));
   }
   p.local = attributes;
   if (op.localize != nullptr) {

@@ -30,6 +30,26 @@ const Spec& spec_of(const Walk& walk, const Layout& layout) {
   return *Spec::make(layout, walk.spec.shape, walk.spec.dtype);
 }
 
+/// What a step reduces: norms by their powers, whose sum is the whole's. In f64, as the powers of
+/// what f32 holds may be more, or less, than it can hold.
+Tensor terms_of(const Tensor& local, const Step& step) {
+  const double order = norm_order(step);
+  if (order == 0) {
+    return local;
+  }
+  const Tensor wide = ops::cast(local, DType::f64);
+  return order == 2 ? ops::square(wide) : ops::pow_scalar(ops::abs(wide), order);
+}
+
+/// The value from the reduced terms.
+Tensor value_of(const Tensor& reduced, const Step& step, DType dtype) {
+  const double order = norm_order(step);
+  if (order == 0) {
+    return reduced;
+  }
+  return ops::cast(order == 2 ? ops::sqrt(reduced) : ops::pow_scalar(reduced, 1 / order), dtype);
+}
+
 Tensor communicate(const Walk& walk, const Step& step) {
   collective::Communicator& group = communicator(step.before.mesh(), step.axes);
   switch (step.kind) {
@@ -37,9 +57,11 @@ Tensor communicate(const Walk& walk, const Step& step) {
       return ops::all_gather(walk.local, step.from_dim, extent_without(walk, step, step.from_dim),
                              group);
     case StepKind::all_reduce:
-      return ops::all_reduce(walk.local, step.op, group);
+      return value_of(ops::all_reduce(terms_of(walk.local, step), step.op, group), step,
+                      walk.spec.dtype);
     case StepKind::reduce_scatter:
-      return ops::reduce_scatter(walk.local, step.to_dim, step.op, group);
+      return value_of(ops::reduce_scatter(terms_of(walk.local, step), step.to_dim, step.op, group),
+                      step, walk.spec.dtype);
     case StepKind::all_to_all:
       return ops::all_to_all(walk.local, step.from_dim, extent_without(walk, step, step.from_dim),
                              step.to_dim, group);
@@ -62,10 +84,12 @@ Tensor rearrange(const Walk& walk, const Step& step) {
       if (index == 0) {
         return local;
       }
-      // The identity must come out of the sums that are formed before: 1 is one rank's term.
+      // The identity must come out of the sums and norms that are formed before: 1 is one rank's
+      // term.
       bool one = step.op == ReduceOp::product;
       for (int axis = 0; axis < step.axes[0]; ++axis) {
-        one &= !(step.before.placement(axis) == Partial()) || walk.coordinates[axis] == 0;
+        const Placement before = step.before.placement(axis);
+        one &= !(before == Partial() || before.is_norm()) || walk.coordinates[axis] == 0;
       }
       return full(local.shape(), one ? 1 : 0, local.dtype(), local.device());
     }
@@ -129,15 +153,16 @@ void Walk::take_all() {
 
 ops::PendingTensor Walk::issue() const {
   const Step& step = plan.steps[next];
+  const NoGrad no_grad;
   collective::Communicator& group = communicator(step.before.mesh(), step.axes);
   switch (step.kind) {
     case StepKind::all_gather:
       return ops::all_gather_async(local, step.from_dim, extent_without(*this, step, step.from_dim),
                                    group);
     case StepKind::all_reduce:
-      return ops::all_reduce_async(local, step.op, group);
+      return ops::all_reduce_async(terms_of(local, step), step.op, group);
     case StepKind::reduce_scatter:
-      return ops::reduce_scatter_async(local, step.to_dim, step.op, group);
+      return ops::reduce_scatter_async(terms_of(local, step), step.to_dim, step.op, group);
     case StepKind::all_to_all:
       return ops::all_to_all_async(local, step.from_dim, extent_without(*this, step, step.from_dim),
                                    step.to_dim, group);
@@ -148,7 +173,8 @@ ops::PendingTensor Walk::issue() const {
 
 void Walk::settle(ops::PendingTensor& pending) {
   const CommunicationTimer timer;
-  local = pending.wait();
+  const NoGrad no_grad;
+  local = value_of(pending.wait(), plan.steps[next], spec.dtype);
   record_step(*this, plan.steps[next], timer.seconds());
   ++next;
 }

@@ -1,8 +1,6 @@
 // Reductions in double precision, some of them going over their elements twice: variance and
-// deviation, norms, log of the sum of exponentials.
+// deviation, log of the sum of exponentials.
 module;
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -114,25 +112,6 @@ void var_cpu(const Call& call, std::span<Tensor> out) {
   });
 }
 
-void norm_cpu(const Call& call, std::span<Tensor> out) {
-  const double p = call.read().scalar();
-  const operands::ReducedOperand r =
-      operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
-  reduce_elements(r, out[0], [&](auto&& at) {
-    double sum = 0;
-    if (p == 2) {
-      for (std::int64_t i = 0; i < r.reduced; ++i) {
-        sum += at(i) * at(i);
-      }
-      return std::sqrt(sum);
-    }
-    for (std::int64_t i = 0; i < r.reduced; ++i) {
-      sum += std::pow(std::abs(at(i)), p);
-    }
-    return std::pow(sum, 1 / p);
-  });
-}
-
 void kept_rule(const RuleContext& context, Strategies& strategies) {
   const ReducedDims a = operands::reduced_dims(context.call);
   rules::kept_dims(context, strategies, a.dims, a.keepdim);
@@ -177,25 +156,6 @@ void std_backward(const BackwardContext& context, std::span<const Tensor> grads,
   out[0] = centred_gradient(context, quotient(grads[0], context.out[0]));
 }
 
-/// sign(x) (|x| / norm)^(p-1); 0 for a norm of 0.
-void norm_backward(const BackwardContext& context, std::span<const Tensor> grads,
-                   std::span<Tensor> out) {
-  const Tensor& x = context.in[0];
-  const ReducedDims a = operands::reduced_dims(context);
-  const double p = context.read().scalar();
-  const auto spread = [&](const Tensor& t) {
-    return operands::spread(t, a.dims, a.keepdim, x.shape());
-  };
-  if (p == 2) {
-    out[0] = mul(x, spread(quotient(grads[0], context.out[0])));
-    return;
-  }
-  const Tensor share = quotient(abs(x), spread(context.out[0]));
-  const Tensor zero = eq(x, zeros_like(x));
-  const Tensor slope = masked_fill(pow_scalar(masked_fill(share, zero, 1), p - 1), zero, 0);
-  out[0] = mul(mul(sign(x), slope), spread(grads[0]));
-}
-
 const Op& logsumexp_op = register_op({.schema = "logsumexp(x; dims: dims, keepdim: bool)",
                                       .infer = infer,
                                       .cpu = logsumexp_cpu,
@@ -223,16 +183,6 @@ const Op& std_op = register_op({.schema = "std(x; dims: dims, keepdim: bool, cor
                                 .saves_outputs = saves_all,
                                 .about = "The root of var."});
 
-const Op& norm_op =
-    register_op({.schema = "norm(x; dims: dims, keepdim: bool, p: float)",
-                 .infer = infer,
-                 .cpu = norm_cpu,
-                 .rule = kept_rule,
-                 .backward = norm_backward,
-                 .saves_inputs = saves_all,
-                 .saves_outputs = saves_all,
-                 .about = "The p-th root of the sum of x's magnitudes to the power of p > 0."});
-
 Attributes moments(const char* op, const Tensor& x, const Dims& dims, bool keepdim,
                    std::int64_t correction) {
   return Attributes().add(operands::sorted_dims(op, dims, x.dims())).add(keepdim).add(correction);
@@ -250,27 +200,6 @@ Tensor var(const Tensor& x, const Dims& dims, bool keepdim, std::int64_t correct
 
 Tensor std(const Tensor& x, const Dims& dims, bool keepdim, std::int64_t correction) {
   return call_one(std_op, {x}, moments("std", x, dims, keepdim, correction));
-}
-
-Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
-  operands::check_floating("norm", x);
-  if (p == std::numeric_limits<double>::infinity()) {
-    return amax(abs(x), dims, keepdim);
-  }
-  if (p == -std::numeric_limits<double>::infinity()) {
-    return amin(abs(x), dims, keepdim);
-  }
-  if (p == 0) {
-    return sum(cast(ne(x, zeros_like(x)), x.dtype()), dims, keepdim);
-  }
-  if (p == 1) {
-    return sum(abs(x), dims, keepdim);
-  }
-  if (!(p > 0)) {
-    fail(fmt::format("norm: p is no power (expected 0 or more, or an infinity, got {})", p));
-  }
-  const Dims sorted = operands::sorted_dims("norm", dims, x.dims());
-  return call_one(norm_op, {x}, Attributes().add(sorted).add(keepdim).scalar(p));
 }
 
 }  // namespace tessera::ops

@@ -58,6 +58,11 @@ ReducedDims reduced_dims(const BackwardContext& context);
 /// Calls a reduction with these attributes and no others.
 Tensor call_reduction(const Op& op, const Tensor& x, const Dims& dims, bool keepdim);
 
+/// The values of norms of order p that may be terms of them, NormPartial(p) on some axes. There the
+/// ranks reduce their powers: declared all-reduces of y's numbers. For backward, which needs the
+/// whole norm; y itself where there is nothing to reduce.
+Tensor whole_norm(const Tensor& y, double p);
+
 /// An operand of a reduction as its kernels want it: contiguous [outer, reduced, inner].
 struct ReducedOperand {
   Tensor x;

@@ -26,8 +26,10 @@ Tensor var(const Tensor& x, const Dims& dims = {}, bool keepdim = false,
 Tensor std(const Tensor& x, const Dims& dims = {}, bool keepdim = false,
            std::int64_t correction = 1);
 /// (sum |x|^p)^(1/p); p infinity: the largest |x|, -infinity: the smallest, 0: how many are not 0.
-/// Shards of a reduced dim give a Partial for p 0, 1 and the infinities; for others reduce first,
-/// or take sum(pow(abs(x), p)).
+/// Shards of a reduced dim give a Partial: of sums for p 0 and 1, of extrema for the infinities,
+/// else norm(p), the Partial of norms (p must then be exact in f32). Backward of that needs the
+/// whole norm: the ranks reduce one number for each of the result's, which a report lists as
+/// whole_norm.
 Tensor norm(const Tensor& x, double p, const Dims& dims = {}, bool keepdim = false);
 Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim = false);
 /// The first position of the largest (smallest) along dim, i64; NaN counts as either.
@@ -40,8 +42,8 @@ ValuesAndIndices min(const Tensor& x, std::int64_t dim, bool keepdim = false);
 Tensor cumsum(const Tensor& x, std::int64_t dim);
 Tensor cumprod(const Tensor& x, std::int64_t dim);
 Tensor logcumsumexp(const Tensor& x, std::int64_t dim);
-/// The Euclidean norm of all elements, a scalar. Sharded operands give sqrt(sum) only after a
-/// reduction: use squared_norm() and take the root of the whole.
+/// The Euclidean norm of all elements, a scalar: norm(x, 2), in one pass. Partial(norm(2)) where x
+/// is sharded.
 Tensor vector_norm(const Tensor& x);
 /// The sum of squares of all elements, summed in double: Partial(sum) where x is sharded.
 Tensor squared_norm(const Tensor& x);
@@ -49,6 +51,16 @@ Tensor squared_norm(const Tensor& x);
 /// x in order along dim, NaN last (first when descending); equal elements keep their order.
 ValuesAndIndices sort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
 Tensor argsort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
+/// What unique() finds; inverse and counts are undefined where they were not asked for.
+struct UniqueElements {
+  Tensor values;   // [found], ascending; NaN last, each one for itself
+  Tensor inverse;  // x's shape, i64: where in values each element is
+  Tensor counts;   // [found], i64: how often each value comes
+};
+/// The distinct elements of x, of any shape. How many there are depends on the values, so all of x
+/// must be on every rank: a sharded or Partial x is an error as for every operator, or gathered in
+/// an AllowRedistribution scope. No gradient. Error: x is on the meta device.
+UniqueElements unique(const Tensor& x, bool return_inverse = false, bool return_counts = false);
 /// The k largest (smallest) along dim, in order; of equal ones the first. Errors: fewer than k.
 ValuesAndIndices topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
 

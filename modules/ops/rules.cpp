@@ -34,21 +34,21 @@ void sharded(const RuleContext& context, Strategies& strategies) {
   }
 }
 
-/// Operand `i` (all operands for i < 0) and every result Partial(op), the others Replicate.
-void partial_in(const RuleContext& context, Strategies& strategies, int i, ReduceOp op) {
+/// Operand `i` (all operands for i < 0) and every result `partial`, the others Replicate.
+void partial_in(const RuleContext& context, Strategies& strategies, int i, Placement partial) {
   Strategy s;
   for (std::size_t k = 0; k < context.call.in.size(); ++k) {
-    s.in.push_back(i < 0 || static_cast<int>(k) == i ? Partial(op) : Replicate());
+    s.in.push_back(i < 0 || static_cast<int>(k) == i ? partial : Replicate());
   }
   for (std::size_t k = 0; k < context.out.size(); ++k) {
-    s.out.push_back(Partial(op));
+    s.out.push_back(partial);
   }
   strategies.push_back(std::move(s));
 }
 
 void linear_in(const RuleContext& context, Strategies& strategies, int i) {
-  partial_in(context, strategies, i, ReduceOp::sum);
-  partial_in(context, strategies, i, ReduceOp::avg);
+  partial_in(context, strategies, i, Partial());
+  partial_in(context, strategies, i, Partial(ReduceOp::avg));
 }
 
 }  // namespace
@@ -96,7 +96,14 @@ void same_dim(const RuleContext& context, Strategies& strategies, int dim) {
 
 void moves_elements(const RuleContext& context, Strategies& strategies) {
   for (int op = 0; op < reduce_op_count; ++op) {
-    partial_in(context, strategies, -1, static_cast<ReduceOp>(op));
+    partial_in(context, strategies, -1, Partial(static_cast<ReduceOp>(op)));
+  }
+  // A norm's has an order, of which there are too many to list.
+  for (const Tensor& x : context.call.in) {
+    if (x && x.is_distributed() && x.layout().placement(context.axis).is_norm()) {
+      partial_in(context, strategies, -1, x.layout().placement(context.axis));
+      return;
+    }
   }
 }
 

@@ -46,9 +46,10 @@ std::vector<Range> ranges_of(const Layout& layout, const Dims& shape, int dim) {
   return {found.begin(), found.end()};
 }
 
-std::string_view sign_of(ReduceOp op) {
+std::string sign_of(Placement partial) {
   constexpr std::string_view signs[] = {"+", " avg ", " max ", " min ", "*"};
-  return signs[static_cast<int>(op)];
+  return partial.is_norm() ? fmt::format(" norm({}) ", partial.norm_order())
+                           : std::string(signs[static_cast<int>(partial.reduce_op())]);
 }
 
 /// The ranks that hold one box: terms joined by their reduction's sign, copies by commas. Several
@@ -74,8 +75,8 @@ std::string holders(const Layout& layout, const std::vector<int>& ranks, int axi
       parts.back() = "(" + parts.back() + ")";
     }
   }
-  return fmt::format("{}", fmt::join(parts, placement.is_partial() ? sign_of(placement.reduce_op())
-                                                                   : std::string_view(",")));
+  return fmt::format(
+      "{}", fmt::join(parts, placement.is_partial() ? sign_of(placement) : std::string(",")));
 }
 
 /// What a picture shows: two dims (rows, columns), -1 where the tensor lacks them.

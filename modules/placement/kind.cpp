@@ -1,9 +1,13 @@
 module;
 #include <fmt/format.h>
 
+#include <bit>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,7 +23,7 @@ namespace tessera {
 namespace {
 
 constexpr const char* allowed =
-    "expected Shard(dim), Replicate, Partial(sum | avg | max | min | product) or "
+    "expected Shard(dim), Replicate, Partial(sum | avg | max | min | product | norm(order)) or "
     "StridedShard(dim, split_factor)";
 
 [[noreturn]] void refuse(std::string_view text) {
@@ -45,6 +49,23 @@ std::optional<int> integer(std::string_view text) {
   return value;
 }
 
+/// "norm(2)" -> 2.
+std::optional<double> norm_order_of(std::string_view argument) {
+  constexpr std::string_view prefix = "norm(";
+  if (!argument.starts_with(prefix) || !argument.ends_with(')')) {
+    return std::nullopt;
+  }
+  argument.remove_prefix(prefix.size());
+  argument.remove_suffix(1);
+  double order = 0;
+  const auto [end, error] =
+      std::from_chars(argument.data(), argument.data() + argument.size(), order);
+  if (error != std::errc() || end != argument.data() + argument.size()) {
+    return std::nullopt;
+  }
+  return order;
+}
+
 /// A dim that fits in a Placement.
 int dim_of(std::string_view text, std::string_view whole) {
   const std::optional<int> dim = integer(text);
@@ -56,6 +77,35 @@ int dim_of(std::string_view text, std::string_view whole) {
 
 }  // namespace
 
+double Placement::norm_order() const {
+  return is_norm() ? static_cast<double>(std::bit_cast<float>(argument_)) : 0;
+}
+
+bool has_norm_partial(double order) {
+  return order > 0 && order != 1 && order < std::numeric_limits<float>::max() &&
+         std::isnormal(static_cast<float>(order)) &&
+         static_cast<double>(static_cast<float>(order)) == order;
+}
+
+Placement NormPartial(double order) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  if (order == 0 || order == 1) {
+    return Partial();
+  }
+  if (order == infinity || order == -infinity) {
+    return Partial(order > 0 ? ReduceOp::max : ReduceOp::min);
+  }
+  if (!has_norm_partial(order)) {
+    fail_input(
+        fmt::format("Partial(norm({})): no partial norm has this order (expected 0, an infinity, "
+                    "or a number above 0 that f32 holds exactly); take the sum of |x|^p, and its "
+                    "root after the reduction",
+                    order));
+  }
+  return {PlacementKind::partial, ReduceOp::sum, -1,
+          std::bit_cast<std::int32_t>(static_cast<float>(order))};
+}
+
 std::string to_string(Placement placement) {
   switch (placement.kind()) {
     case PlacementKind::replicate:
@@ -63,6 +113,9 @@ std::string to_string(Placement placement) {
     case PlacementKind::shard:
       return fmt::format("Shard({})", placement.dim());
     case PlacementKind::partial:
+      if (placement.is_norm()) {
+        return fmt::format("Partial(norm({}))", placement.norm_order());
+      }
       return fmt::format("Partial({})", name_of(placement.reduce_op()));
     case PlacementKind::strided_shard:
       break;
@@ -92,6 +145,9 @@ Placement parse_placement(std::string_view text) {
   }
   if (name == "Replicate" && argument.empty()) {
     return Replicate();
+  }
+  if (const auto order = norm_order_of(argument); name == "Partial" && order) {
+    return NormPartial(*order);
   }
   if (name == "Partial") {
     const std::optional<ReduceOp> op =

@@ -20,15 +20,19 @@ class Placement {
   inline constexpr bool is_strided_shard() const { return kind_ == PlacementKind::strided_shard; }
   /// The sharded dim; -1 for Replicate and Partial. Below 0 also while counted from the back.
   inline constexpr int dim() const { return dim_; }
-  /// How a Partial's values become one.
+  /// How a Partial's values become one; of a norm's: sum, of their powers.
   inline constexpr ReduceOp reduce_op() const { return op_; }
+  /// Whether it is a norm's Partial, and of which order p: the values x of the ranks stand for
+  /// (sum |x|^p)^(1/p). 0 for all others.
+  inline constexpr bool is_norm() const { return is_partial() && argument_ != 1; }
+  double norm_order() const;
   /// Of a StridedShard: into how many pieces the dim had been cut before this axis; else 1.
-  inline constexpr int split_factor() const { return split_factor_; }
+  inline constexpr int split_factor() const { return is_strided_shard() ? argument_ : 1; }
   /// All of it in one number, for hashes and keys.
   inline constexpr std::uint64_t bits() const {
     return static_cast<std::uint64_t>(kind_) | static_cast<std::uint64_t>(op_) << 8 |
            static_cast<std::uint64_t>(static_cast<std::uint16_t>(dim_)) << 16 |
-           static_cast<std::uint64_t>(static_cast<std::uint32_t>(split_factor_)) << 32;
+           static_cast<std::uint64_t>(static_cast<std::uint32_t>(argument_)) << 32;
   }
   friend inline constexpr bool operator==(const Placement&, const Placement&) = default;
 
@@ -36,13 +40,14 @@ class Placement {
   friend constexpr Placement Shard(int);
   friend constexpr Placement Partial(ReduceOp);
   friend constexpr Placement StridedShard(int, int);
-  inline constexpr Placement(PlacementKind kind, ReduceOp op, int dim, int split_factor)
-      : kind_(kind), op_(op), dim_(static_cast<std::int16_t>(dim)), split_factor_(split_factor) {}
+  friend Placement NormPartial(double);
+  inline constexpr Placement(PlacementKind kind, ReduceOp op, int dim, int argument)
+      : kind_(kind), op_(op), dim_(static_cast<std::int16_t>(dim)), argument_(argument) {}
 
   PlacementKind kind_ = PlacementKind::replicate;
   ReduceOp op_ = ReduceOp::sum;
   std::int16_t dim_ = -1;
-  std::int32_t split_factor_ = 1;
+  std::int32_t argument_ = 1;  // a StridedShard's split factor, the bits of a norm's order, else 1
 };
 
 /// Cut along `dim` into chunks of ceil(n / k); trailing ranks may hold less, or nothing.
@@ -53,13 +58,21 @@ inline constexpr Placement Replicate() { return {}; }
 inline constexpr Placement Partial(ReduceOp op = ReduceOp::sum) {
   return {PlacementKind::partial, op, -1, 1};
 }
+/// Whether a norm of this order has a Partial of its own: a number above 0 that f32 holds exactly,
+/// but 1, of which the norm is a sum.
+bool has_norm_partial(double order);
+/// Every rank holds the norm of its part of what a norm of order p is taken of; the value is
+/// (sum |x|^p)^(1/p). Orders whose norms are combined in other ways give the placement that does:
+/// 0 (a count) and 1 Partial(sum), infinity Partial(max), -infinity Partial(min).
+/// Error (input): another order that has_norm_partial refuses.
+Placement NormPartial(double order);
 /// A Shard whose dim had been cut into `split_factor` pieces by later axes before. Only a form to
 /// print and to read: Layout::make turns it into a Shard and a shard order.
 inline constexpr Placement StridedShard(int dim, int split_factor) {
   return {PlacementKind::strided_shard, ReduceOp::sum, dim, split_factor};
 }
 
-/// "Shard(0)", "Replicate", "Partial(sum)", "StridedShard(0, 2)".
+/// "Shard(0)", "Replicate", "Partial(sum)", "Partial(norm(2))", "StridedShard(0, 2)".
 std::string to_string(Placement placement);
 /// "[Shard(0), Replicate]".
 std::string to_string(std::span<const Placement> placements);

@@ -61,6 +61,15 @@ void check(const Layout& from, const Layout& to, const Dims& shape) {
   }
   check_layout_fits(from, shape.size(), "redistribute");
   check_layout_fits(to, shape.size(), "redistribute");
+  for (int axis = 0; axis < to.ndim(); ++axis) {
+    const Placement wanted = to.placement(axis);
+    if (wanted.is_norm() && wanted != from.placement(axis)) {
+      fail_input(
+          fmt::format("redistribute: no value can be brought to {} (expected so on mesh axis '{}' "
+                      "already, got {}): a value below 0 is no norm; ask for Replicate or Shard",
+                      to_string(wanted), to.mesh().axis_name(axis), to_string(from)));
+    }
+  }
 }
 
 std::string format_seconds(double seconds) {
@@ -112,6 +121,11 @@ int ways(const Step& step) {
     product *= step.before.mesh().axis_size(axis);
   }
   return product;
+}
+
+double norm_order(const Step& step) {
+  const Placement before = step.before.placement(step.axes[0]);
+  return before.is_norm() ? before.norm_order() : step.after.placement(step.axes[0]).norm_order();
 }
 
 std::string axis_names(const Step& step) {

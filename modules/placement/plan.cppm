@@ -17,8 +17,8 @@ enum class StepKind : std::uint8_t {
   reduce_scatter,  // Partial(op) -> Shard(to_dim): reduce, keep the own chunk of to_dim
   all_to_all,      // Shard(from_dim) -> Shard(to_dim): send chunk c of to_dim to rank c, join along
                    // from_dim
-  keep_first,      // Replicate -> Partial(sum or product): coordinate 0 keeps its values, the
-                   // others hold terms of the operation's identity, 0 or 1; local
+  keep_first,      // Replicate -> Partial(sum, product or norm): coordinate 0 keeps its values,
+                   // the others hold terms of the operation's identity, 0 or 1; local
   relabel,         // the rank's data stays as it is: Replicate -> Partial(avg, max or min), and
                    // every change along an axis of one rank
   pad,             // Shard(from_dim) -> Partial(sum): the own chunk, zeros around it; local
@@ -46,12 +46,15 @@ struct Step {
   ReduceOp op = ReduceOp::sum;  // of the Partial before or after
   Layout before;
   Layout after;
-  std::int64_t bytes = 0;  // that a rank receives, chunks padded; 0 for local steps
+  std::int64_t bytes = 0;  // that the rank which receives most receives; 0 for local steps
   double cost = 0;         // seconds, by the axes' links
 };
 
 /// How many ranks take part in a step: the product of its axes' sizes.
 int ways(const Step& step);
+/// Of a step from or to a norm's Partial: its order. What is reduced are the values' powers of it,
+/// in f64, and their root is the result. 0 for all other steps.
+double norm_order(const Step& step);
 /// The names of a step's axes, "shard" or "replicate+shard".
 std::string axis_names(const Step& step);
 
@@ -71,8 +74,9 @@ struct Plan {
 /// nobody's way is not touched. Steps of one kind over several axes become one where that is
 /// cheaper. The same on every rank. Cached for its arguments; the reference stays valid until the
 /// process ends. Partials are reduced by increasing axis unless their operations commute (equal
-/// ones, and sum with avg); Partial to Partial of another operation goes through Replicate. Error
-/// (input): the layouts are of different meshes, or shard a dim that the tensor lacks.
+/// ones, and sum with avg); Partial to Partial of another operation goes through Replicate. Errors
+/// (input): the layouts are of different meshes, or shard a dim that the tensor lacks; `to` has a
+/// norm's Partial on an axis where `from` has not: a value below 0 is no norm.
 const Plan& plan_redistribute(const Layout& from, const Layout& to, const Dims& shape,
                               std::size_t element_size);
 
@@ -104,8 +108,8 @@ std::vector<Transfer> transfers(const Layout& from, const Layout& to, const Dims
 namespace tessera::plan_detail {
 
 /// Fills a step's cost, and its bytes unless it is an exchange: those that a rank receives in a
-/// ring (all-gather, reduce-scatter, all-reduce) or directly (all-to-all), chunks padded. Sizes are
-/// the largest of any rank, so that all ranks agree.
+/// ring (all-gather, reduce-scatter, all-reduce) or directly (all-to-all). Sizes are the largest of
+/// any rank, so that all ranks agree.
 void price(Step& step, const Dims& shape, std::int64_t element_size);
 
 /// The search behind plan_redistribute; the layouts fit each other and the shape.

@@ -30,11 +30,19 @@ void price(Step& step, const Dims& shape, std::int64_t element_size) {
   const auto padded_bytes = [&](const Layout& layout) {
     return padded_local_shape(shape, layout).product() * element_size;
   };
-  const std::int64_t ranks = ways(step);
+  const int ranks = ways(step);
+  if (norm_order(step) != 0 && communicates(step.kind)) {
+    element_size = 8;  // powers travel in f64
+  }
   switch (step.kind) {
-    case StepKind::all_gather:
-      step.bytes = (ranks - 1) * padded_bytes(step.before);
+    case StepKind::all_gather: {
+      // All but the own chunk; the last one is the shortest.
+      Dims others = padded_local_shape(shape, step.after);
+      std::int64_t& extent = others[step.from_dim];
+      extent = std::min(extent, (ranks - 1) * chunk_size(extent, ranks));
+      step.bytes = others.product() * element_size;
       break;
+    }
     case StepKind::reduce_scatter:
       step.bytes = (ranks - 1) * padded_bytes(step.after);
       break;
@@ -42,9 +50,15 @@ void price(Step& step, const Dims& shape, std::int64_t element_size) {
       step.bytes = 2 * (ranks - 1) * padded_bytes(step.before) / ranks;
       break;
     case StepKind::all_to_all: {
-      Dims block = padded_local_shape(shape, step.before);
-      block[step.to_dim] = chunk_size(block[step.to_dim], static_cast<int>(ranks));
-      step.bytes = (ranks - 1) * block.product() * element_size;
+      // From each other chunk of one dim the own chunk of the other.
+      const std::int64_t from = padded_local_shape(shape, step.after)[step.from_dim];
+      Dims received = padded_local_shape(shape, step.before);
+      const std::int64_t to = received[step.to_dim];
+      for (int rank = 0; rank < ranks; ++rank) {
+        received[step.from_dim] = from - chunk_of({0, from}, ranks, rank).length;
+        received[step.to_dim] = chunk_of({0, to}, ranks, rank).length;
+        step.bytes = std::max(step.bytes, received.product() * element_size);
+      }
       break;
     }
     case StepKind::slice:

@@ -19,9 +19,9 @@ namespace tessera {
 
 namespace {
 
-/// Whether two reductions may change places.
-bool commute(ReduceOp a, ReduceOp b) {
-  const auto linear = [](ReduceOp op) { return op == ReduceOp::sum || op == ReduceOp::avg; };
+/// Whether the reductions of two Partials may change places.
+bool commute(Placement a, Placement b) {
+  const auto linear = [](Placement p) { return p == Partial() || p == Partial(ReduceOp::avg); };
   return a == b || (linear(a) && linear(b));
 }
 
@@ -97,7 +97,7 @@ class Search {
     }
     if (placement.is_partial()) {
       return std::ranges::all_of(from_.placements(), [&](Placement p) {
-        return !p.is_partial() || commute(p.reduce_op(), placement.reduce_op());
+        return !p.is_partial() || commute(p, placement);
       });
     }
     // A shard stays when the same cuts come before it.
@@ -144,7 +144,7 @@ class Search {
         offer(entry, StepKind::slice, {axis}, Shard(dim));
       }
       if (target.is_partial()) {
-        const bool zeros = target.reduce_op() == ReduceOp::sum;
+        const bool zeros = target.reduce_op() == ReduceOp::sum;  // a norm's too
         const bool ones = target.reduce_op() == ReduceOp::product;
         offer(entry, zeros || ones ? StepKind::keep_first : StepKind::relabel, {axis}, target);
       }
@@ -174,7 +174,7 @@ class Search {
     for (int other = 0; other < axis; ++other) {
       const Placement placement = at.placement(other);
       if (placement.is_partial() && at.mesh().axis_size(other) > 1 &&
-          !commute(placement.reduce_op(), at.placement(axis).reduce_op())) {
+          !commute(placement, at.placement(axis))) {
         return false;
       }
     }
@@ -216,11 +216,19 @@ class Search {
   /// Partials of one operation are reduced at once: all of them, or any that there are few of.
   void reduce_several(const Entry& entry) {
     const Layout& at = entry.layout;
-    for (int which = 0; which < reduce_op_count; ++which) {
-      Axes axes;
+    for (int first = 0; first < at.ndim(); ++first) {
+      if (!at.placement(first).is_partial()) {
+        continue;
+      }
+      Axes axes;  // those of the first one's operation; none if an earlier one has it
       for (int axis = 0; axis < at.ndim(); ++axis) {
-        if (changes(axis) && at.placement(axis) == Partial(static_cast<ReduceOp>(which)) &&
-            is_next_reduced(at, axis)) {
+        if (at.placement(axis) != at.placement(first)) {
+          continue;
+        }
+        if (axis < first) {
+          break;
+        }
+        if (changes(axis) && is_next_reduced(at, axis)) {
           axes.emplace_back(axis);
         }
       }

@@ -1,7 +1,9 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -22,6 +24,8 @@ namespace tessera {
 
 void Attributes::overflow() { fail("operator: too many attributes for one call"); }
 
+Attributes& Attributes::add_number(double value) { return add(std::bit_cast<std::int64_t>(value)); }
+
 Attributes& Attributes::scalar(double value) {
   return free_integer(std::bit_cast<std::int64_t>(value));
 }
@@ -33,6 +37,8 @@ Attributes& Attributes::free_integer(std::int64_t value) {
   free_[free_count_++] = value;
   return *this;
 }
+
+double AttributeReader::number() { return std::bit_cast<double>(integer()); }
 
 double AttributeReader::scalar() { return std::bit_cast<double>(free_integer()); }
 
@@ -103,6 +109,18 @@ void read_schema(Op& op) {
 }
 
 }  // namespace
+
+Op::OperandPlace Op::place_of(std::size_t i, std::size_t count) const {
+  const auto lists = static_cast<std::size_t>(
+      std::count_if(operands.begin(), operands.end(),
+                    [](const Parameter& p) { return p.type.find("...") != std::string::npos; }));
+  const std::size_t single = operands.size() - lists;
+  if (i < single || lists == 0) {
+    return {i, -1};
+  }
+  const std::size_t length = std::max<std::size_t>((count - single) / lists, 1);
+  return {single + (i - single) / length, static_cast<std::ptrdiff_t>((i - single) % length)};
+}
 
 const Op& register_op(Op op) {
   read_schema(op);

@@ -34,6 +34,8 @@ class Attributes {
   inline Attributes& add_pointer(const void* pointer) {
     return add(reinterpret_cast<std::int64_t>(pointer));
   }
+  /// A number that decides placements, so it is fixed: the order of a norm.
+  Attributes& add_number(double value);
   Attributes& scalar(double value);
   Attributes& free_integer(std::int64_t value);
 
@@ -88,6 +90,7 @@ class AttributeReader {
   inline const T* pointer() {
     return reinterpret_cast<const T*>(integer());
   }
+  double number();
   double scalar();
   inline std::int64_t free_integer() { return free_[free_at_++]; }
 
@@ -120,7 +123,7 @@ using ResultShapes = InlineVector<ResultShape, 2>;
 /// What a placement rule looks at: global shapes, and for how many ranks each dim of each operand
 /// is cut in all.
 struct RuleContext {
-  const Call& call;  // operands are distributed or replicated tensors; look at shapes only
+  const Call& call;  // operands may be plain tensors (then none has a layout): look at shapes
   std::span<const ResultShape> out;  // global
   int axis = 0;                      // the mesh axis that is asked for
   std::int64_t axis_size = 1;
@@ -183,11 +186,13 @@ inline constexpr std::uint64_t saves_all = ~std::uint64_t{0};
 /// registers it.
 struct Op {
   /// "softmax(x; dim: int)": operands and, after `;`, attributes in the order in which they are
-  /// added: int, bool, dims, dtype, spec (a pointer) are fixed; float, free are free. Behind an
-  /// operand's name: `?` it may be absent, `...` a list of tensors (the last operand only), `!` an
-  /// in-place operator writes it besides operand 0 ("adamw_(parameter, gradient, exp_avg!)"): it
-  /// is never converted, as what is written would be lost with the copy, and the operator moves
-  /// its version.
+  /// added: int, bool, dims, dtype, number, spec (a pointer) are fixed; float, free are free.
+  /// Behind an operand's name: `?` it may be absent, `...` a list of tensors (the last operands
+  /// only; several lists are of one length and stand one behind the other), `!` an in-place
+  /// operator writes it besides operand 0 ("adamw_(parameter, gradient, exp_avg!)"): it is never
+  /// converted, as what is written would be lost with the copy, and the operator moves its
+  /// version. An in-place operator of lists writes each tensor of the first one from those at the
+  /// same place of the others; what stands at different places may lie in different shard orders.
   std::string schema = {};
 
   /// Global or local shapes and types of the results, from the operands' shapes. Checks them: the
@@ -234,6 +239,14 @@ struct Op {
   std::vector<Parameter> operands = {};
   std::vector<Parameter> parameters = {};
   int id = 0;
+
+  /// The operand of the schema that operand `i` of a call with `count` operands belongs to, and its
+  /// place in the list if that is one (else -1).
+  struct OperandPlace {
+    std::size_t operand = 0;
+    std::ptrdiff_t in_list = -1;
+  };
+  OperandPlace place_of(std::size_t i, std::size_t count) const;
 };
 
 /// Adds an operator for the life of the process. Errors: a name that exists, a schema that cannot

@@ -35,6 +35,11 @@ std::vector<Placement> choices(const Tensor& x, std::span<const Placement> other
   return all;
 }
 
+bool has_negative(const Tensor& x) {
+  const std::vector<double> values = x ? to_doubles(x) : std::vector<double>();
+  return std::any_of(values.begin(), values.end(), [](double value) { return !(value >= 0); });
+}
+
 /// All combinations, the last operand's choices fastest.
 void combine(const std::vector<std::vector<Placement>>& choices, std::vector<Placements>& into) {
   Placements chosen;
@@ -62,8 +67,14 @@ double noise(std::int64_t element, std::int64_t place) {
 }
 
 /// The term of `value` that index `index` of `size` along one axis holds.
-double term(double value, ReduceOp op, std::int64_t element, int index, int size) {
+double term(double value, Placement partial, std::int64_t element, int index, int size) {
   const auto owner = static_cast<int>(element % size);
+  if (partial.is_norm()) {
+    // One rank has half of the sum of powers, the others have the other half.
+    const double share = size == 1 ? 1 : index == owner ? 0.5 : 0.5 / (size - 1);
+    return value * std::pow(share, 1 / partial.norm_order());
+  }
+  const ReduceOp op = partial.reduce_op();
   switch (op) {
     case ReduceOp::avg:
     case ReduceOp::sum: {
@@ -174,6 +185,10 @@ std::vector<Placements> axis_placements(const CallSample& sample, std::size_t mo
     const Placement other[] = {Partial(op)};
     with(other, false, others);
   }
+  if (std::none_of(sample.inputs.begin(), sample.inputs.end(), has_negative)) {
+    const Placement norm[] = {NormPartial(2)};
+    with(norm, false, others);
+  }
   select(others, most / 3);
   all.insert(all.end(), others.begin(), others.end());
   return all;
@@ -233,8 +248,7 @@ Tensor make_operand(const Tensor& whole, const Layout& layout) {
     x = ops::cast(x, DType::f64);
     for (std::int64_t i = 0; i < x.numel(); ++i) {
       double& value = x.data<double>()[i];
-      value = term(value, p.reduce_op(), i, static_cast<int>(coordinates[axis]),
-                   layout.mesh().axis_size(axis));
+      value = term(value, p, i, static_cast<int>(coordinates[axis]), layout.mesh().axis_size(axis));
     }
   }
   x = ops::cast(x, whole.dtype());

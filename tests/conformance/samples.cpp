@@ -234,8 +234,9 @@ void call_loss_parallel(Recorder& recorder) {
   };
   differentiate([&](const Tensor& x) { return ops::cross_entropy(x, targets, -1, true); });
   differentiate([&](const Tensor& x) { return ops::cross_entropy_rows(x, targets, -1, true); });
-  differentiate(
-      [&](const Tensor& x) { return ops::nll_loss(x, targets, ops::Reduction::sum, -1); });
+  for (const ops::Reduction reduction : {ops::Reduction::sum, ops::Reduction::mean}) {
+    differentiate([&](const Tensor& x) { return ops::nll_loss(x, targets, reduction, -1); });
+  }
   for (const int dim : {2, 1}) {
     differentiate([&](const Tensor& x) { return ops::log_softmax(x, dim, true); });
   }
@@ -245,6 +246,9 @@ void call_loss_parallel(Recorder& recorder) {
 void call_the_rest(Recorder& recorder) {
   recorder.allow_more(2);
   listen(recorder, "call", [] {
+    for (const double p : {2.0, 3.0}) {  // called where a gradient meets norms of parts
+      call(find_op("whole_norm"), {numbers({2, 3})}, Attributes().add_number(p));
+    }
     RandomStream stream{.seed = 7, .stream = 3, .offset = 8};
     call_random(stream);
     call_lists();

@@ -40,6 +40,10 @@ double reduced(ReduceOp op, double a, double b) {
   return a;
 }
 
+double norm_of(double order, double a, double b) {
+  return std::pow(std::pow(std::abs(a), order) + std::pow(std::abs(b), order), 1 / order);
+}
+
 Elements placed(const Tensor& part, int rank) {
   const Spec& spec = *part.spec();
   const LocalPart box = local_part(spec.shape, spec.layout, rank);
@@ -71,7 +75,8 @@ void combine(Elements& a, const Elements& b, Placement placement) {
     } else if (a.present[i] != b.present[i]) {
       fail("ranks along an axis that does not shard hold different elements");
     } else if (placement.is_partial()) {
-      a.values[i] = reduced(placement.reduce_op(), a.values[i], b.values[i]);
+      a.values[i] = placement.is_norm() ? norm_of(placement.norm_order(), a.values[i], b.values[i])
+                                        : reduced(placement.reduce_op(), a.values[i], b.values[i]);
     } else if (!same(a.values[i], b.values[i])) {
       fail("replicas differ in element " + std::to_string(i) + ": " + std::to_string(a.values[i]) +
            " and " + std::to_string(b.values[i]));

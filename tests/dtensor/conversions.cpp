@@ -1,5 +1,6 @@
 // Ways into distributed tensors and out of them.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -134,6 +135,42 @@ TEST_CASE("from_local gives its gradient to the rank's own tensor, by the reduct
                    }),
                    "one kind of reduction at a time"),
           "two kinds of reductions");
+  });
+}
+
+TEST_CASE("from_local gives a norm's terms their shares of its gradient") {
+  const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
+  on_ranks::run(2, [&] {
+    const bool first = current_rank() == 0;
+    for (const double order : {2.0, 3.0, 0.5}) {
+      const std::vector<double> mine =
+          first ? std::vector<double>{3, 0, 5, 0} : std::vector<double>{4, 0, 12, 2};
+      const std::vector<double> other =
+          first ? std::vector<double>{4, 0, 12, 2} : std::vector<double>{3, 0, 5, 0};
+      Tensor local = term(mine);
+      local.set_requires_grad();
+      const Tensor x = from_local(local, Layout::make(mesh, {NormPartial(order)}));
+      const Tensor y = full_tensor(x);
+      const Tensor g = full({4}, 8, DType::f64);
+      backward({&y, 1}, {&g, 1});
+      for (std::size_t i = 0; i < 4; ++i) {
+        const double whole =
+            std::pow(std::pow(mine[i], order) + std::pow(other[i], order), 1 / order);
+        const double share = mine[i] == 0 ? 0 : 8 * std::pow(mine[i] / whole, order - 1);
+        check(std::abs(to_doubles(y)[i] - whole) < 1e-12, "the norm of both");
+        check(std::abs(to_doubles(local.grad())[i] - share) < 1e-12, "its own share");
+      }
+      Tensor z = detached(x);
+      z.set_requires_grad();
+      check(contains(error_of([&] { to_local(z); }), "to_local: x is Partial(norm("),
+            "what ranks do with their terms does not follow");
+    }
+    const Tensor x = numbered({4});
+    check(contains(error_of([&] { distribute(x, Layout::make(mesh, {NormPartial(2)})); }),
+                   "no value can be brought to Partial(norm(2))"),
+          "a value is no norm of parts");
+    const Tensor none = distributed_zeros({2}, Layout::make(mesh, {NormPartial(2)}));
+    check(to_doubles(full_tensor(none)) == std::vector<double>(2, 0), "zeros are");
   });
 }
 

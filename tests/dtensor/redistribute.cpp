@@ -1,6 +1,5 @@
 // Redistribution between random pairs of layouts against cutting and reducing plain arrays: values
 // and gradients, at once and asynchronously, on one mesh and between two.
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -24,6 +23,7 @@ import tessera.dtensor;
 using namespace tessera;
 using on_ranks::check;
 using simulation::Array;
+using simulation::near;
 
 namespace {
 
@@ -40,9 +40,12 @@ class Dice {
   std::uint64_t state_;
 };
 
-Layout random_layout(const DeviceMesh& mesh, int dims, Dice& dice) {
+Layout random_layout(const DeviceMesh& mesh, int dims, Dice& dice, bool with_norms) {
   std::vector<Placement> kinds = {Replicate(), Partial(), Partial(ReduceOp::avg),
                                   Partial(static_cast<ReduceOp>(dice(reduce_op_count)))};
+  if (with_norms) {
+    kinds.push_back(NormPartial(dice(3) == 0 ? 3 : 2));
+  }
   for (int dim = 0; dim < dims; ++dim) {
     kinds.push_back(Shard(dim));
     kinds.push_back(Shard(dim));
@@ -76,8 +79,14 @@ std::vector<Conversion> random_conversions(const DeviceMesh& from, const DeviceM
   std::vector<Conversion> all;
   for (std::size_t i = 0; i < count; ++i) {
     const Dims& shape = shapes[dice(shapes.size())];
-    all.push_back({random_layout(from, shape.size(), dice), random_layout(to, shape.size(), dice),
-                   shape, i % 3 != 0});
+    const Layout before = random_layout(from, shape.size(), dice, true);
+    Layout after = random_layout(to, shape.size(), dice, false);
+    for (int axis = 0; from == to && axis < to.ndim(); ++axis) {
+      if (before.placement(axis).is_norm() && dice(3) == 0) {
+        after = after.with_placement(axis, before.placement(axis));  // norms can only stay
+      }
+    }
+    all.push_back({before, after, shape, i % 3 != 0});
   }
   return all;
 }
@@ -94,14 +103,6 @@ Tensor redistributed(const Tensor& x, const Conversion& c) {
   }
   PendingRedistribution pending = redistribute_async(x, c.to);
   return pending.wait();
-}
-
-bool near(const Array& a, const Array& b) {
-  bool equal = a.shape == b.shape && a.values.size() == b.values.size();
-  for (std::size_t i = 0; equal && i < a.values.size(); ++i) {
-    equal = std::abs(a.values[i] - b.values[i]) <= 1e-9 * std::max(1.0, std::abs(b.values[i]));
-  }
-  return equal;
 }
 
 /// What one rank ends with.

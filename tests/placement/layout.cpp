@@ -249,9 +249,28 @@ TEST_CASE("layouts of one meaning are one object") {
 
 TEST_CASE("placements are read from their text") {
   CHECK(sizeof(Placement) <= 8);
-  for (const Placement placement : {Shard(0), Shard(-2), Replicate(), Partial(),
-                                    Partial(ReduceOp::product), StridedShard(1, 4)}) {
+  for (const Placement placement :
+       {Shard(0), Shard(-2), Replicate(), Partial(), Partial(ReduceOp::product), StridedShard(1, 4),
+        NormPartial(2), NormPartial(0.5), NormPartial(1e6)}) {
     CHECK(parse_placement(to_string(placement)) == placement);
+  }
+  CHECK(to_string(NormPartial(2)) == "Partial(norm(2))");
+  CHECK(parse_placement("Partial( norm(2.50) )") == NormPartial(2.5));
+  CHECK(NormPartial(2).is_partial());
+  CHECK(NormPartial(2).norm_order() == 2);
+  CHECK(NormPartial(2) != NormPartial(3));
+  CHECK(NormPartial(2).bits() != Partial().bits());
+  CHECK(Partial().norm_order() == 0);
+  CHECK(StridedShard(0, 3).norm_order() == 0);
+  // Norms that are sums or extrema.
+  CHECK(parse_placement("Partial(norm(1))") == Partial());
+  CHECK(NormPartial(0) == Partial());
+  CHECK(parse_placement("Partial(norm(inf))") == Partial(ReduceOp::max));
+  CHECK(parse_placement("Partial(norm(-inf))") == Partial(ReduceOp::min));
+  for (const double order : {-2.0, 0.1, 1e300, 1e-40}) {
+    CHECK_FALSE(has_norm_partial(order));
+    CHECK_THAT(text_of_error([&] { NormPartial(order); }),
+               Contains("no partial norm has this order"));
   }
   CHECK(parse_placement(" Partial ( ) ") == Partial(ReduceOp::sum));
   CHECK(parse_placement("Partial") == Partial(ReduceOp::sum));
@@ -261,7 +280,8 @@ TEST_CASE("placements are read from their text") {
         std::vector<Placement>{Shard(1), StridedShard(0, 2), Replicate()});
   for (const char* wrong :
        {"", "Shard", "Shard()", "Shard(x)", "Shard(0", "Shard(99)", "Shard(0))", "shard(0)",
-        "Partial(mean)", "Replicate(0)", "StridedShard(0)", "StridedShard(0, 0)"}) {
+        "Partial(mean)", "Partial(norm)", "Partial(norm())", "Partial(norm(x))", "Replicate(0)",
+        "StridedShard(0)", "StridedShard(0, 0)"}) {
     INFO(wrong);
     CHECK_THAT(text_of_error([&] { parse_placement(wrong); }), Contains("expected Shard(dim)"));
   }

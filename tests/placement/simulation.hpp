@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -82,8 +83,19 @@ inline Array join(const std::vector<Array>& pieces, int dim) {
   return whole;
 }
 
-inline Array reduce(const std::vector<Array>& terms, ReduceOp op) {
+/// Of norms of `order`, if that is not 0: their norm.
+inline Array reduce(const std::vector<Array>& terms, ReduceOp op, double order = 0) {
   Array result = terms.front();
+  if (order != 0) {
+    for (std::size_t i = 0; i < result.values.size(); ++i) {
+      double sum = 0;
+      for (const Array& term : terms) {
+        sum += std::pow(std::abs(term.values.at(i)), order);
+      }
+      result.values[i] = std::pow(sum, 1 / order);
+    }
+    return result;
+  }
   for (std::size_t t = 1; t < terms.size(); ++t) {
     for (std::size_t i = 0; i < result.values.size(); ++i) {
       double& value = result.values[i];
@@ -124,9 +136,9 @@ inline Array after_step(const Step& step, const std::vector<Array>& held, std::s
     case StepKind::all_gather:
       return join(held, step.from_dim);
     case StepKind::all_reduce:
-      return reduce(held, step.op);
+      return reduce(held, step.op, norm_order(step));
     case StepKind::reduce_scatter:
-      return chunk(reduce(held, step.op), step.to_dim, ways, own);
+      return chunk(reduce(held, step.op, norm_order(step)), step.to_dim, ways, own);
     case StepKind::all_to_all: {
       std::vector<Array> received;
       received.reserve(held.size());
@@ -194,9 +206,10 @@ inline std::vector<Array> execute(const Step& step, const DeviceMesh& mesh,
     after.push_back(step.kind == StepKind::exchange ? exchange(step, shape, group, held, rank)
                                                     : after_step(step, held, own));
     if (step.kind == StepKind::keep_first && step.op == ReduceOp::product && own != 0) {
-      // Terms of sums that are formed before: one rank's is 1, the others' are 0.
+      // Terms of sums and norms that are formed before: one rank's is 1, the others' are 0.
       for (int axis = 0; axis < step.axes[0]; ++axis) {
-        if (step.before.placement(axis) == tessera::Partial() &&
+        const Placement other = step.before.placement(axis);
+        if ((other == tessera::Partial() || other.is_norm()) &&
             mesh.coordinate_of(rank, axis) > 0) {
           std::fill(after.back().values.begin(), after.back().values.end(), 0.0);
         }
@@ -226,10 +239,31 @@ inline std::vector<Array> reduce_partials(const Layout& layout, std::vector<Arra
       step.kind = StepKind::all_reduce;
       step.axes = {axis};
       step.op = layout.placement(axis).reduce_op();
+      step.before = layout;
+      step.after = layout.with_placement(axis, tessera::Replicate());
       held = execute(step, layout.mesh(), held, {});
     }
   }
   return held;
+}
+
+/// Equal but for the rounding of roots.
+inline bool near(const Array& a, const Array& b) {
+  bool equal = a.shape == b.shape && a.values.size() == b.values.size();
+  for (std::size_t i = 0; equal && i < a.values.size(); ++i) {
+    equal = std::abs(a.values[i] - b.values[i]) <= 1e-9 * std::max(1.0, std::abs(b.values[i]));
+  }
+  return equal;
+}
+
+/// Whether a value can be brought from one layout to the other: not to a norm's terms.
+inline bool is_possible(const Layout& from, const Layout& to) {
+  for (int axis = 0; axis < to.ndim(); ++axis) {
+    if (to.placement(axis).is_norm() && to.placement(axis) != from.placement(axis)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 /// All layouts of a mesh with these placements, in all shard orders.
@@ -261,8 +295,11 @@ inline std::vector<Layout> all_layouts(const DeviceMesh& mesh, std::span<const P
 
 /// What all ranks hold of a tensor whose value is unknown but fixed: on Partial axes each
 /// coordinate has terms of its own. Multiples of 144, so that averages over 2, 3 and 4 are exact.
+/// Where some are norms, none is below 0.
 inline std::vector<Array> some_locals(const Layout& layout, const Dims& shape) {
   std::vector<Array> held;
+  const bool norms = std::ranges::any_of(layout.placements(),
+                                         [](Placement placement) { return placement.is_norm(); });
   for (const int rank : layout.mesh().ranks()) {
     const Dims at = *layout.mesh().coordinates_of(rank);
     std::uint64_t seed = 7;
@@ -274,6 +311,7 @@ inline std::vector<Array> some_locals(const Layout& layout, const Dims& shape) {
     for (double& value : global.values) {
       seed = tessera::hash_combine(seed, 1);
       value = 144.0 * (static_cast<double>(seed % 9) - 4.0);
+      value = norms ? std::abs(value) : value;
     }
     held.push_back(cut(global, layout, at));
   }

@@ -60,6 +60,8 @@ Attributes pack_attributes(const Op& op, const Json& values, const std::string& 
     const Json& value = values[parameter.name];
     if (parameter.type == "float") {
       attributes.scalar(value.get<double>());
+    } else if (parameter.type == "number") {
+      attributes.add_number(value.get<double>());
     } else if (parameter.type == "free") {
       attributes.free_integer(value.get<std::int64_t>());
     } else if (parameter.type == "bool") {
