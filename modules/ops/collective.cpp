@@ -4,16 +4,12 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
-#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "kernels/pointwise.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -27,6 +23,8 @@ namespace tessera::ops {
 namespace {
 
 using collective::Communicator;
+using collective::ReduceSegmentsOptions;
+using collective::Segment;
 using collective::Work;
 
 /// Whether parts of `dim` lie in one piece, one after another.
@@ -34,26 +32,29 @@ bool is_outermost(const Dims& shape, int dim) {
   return std::all_of(shape.begin(), shape.begin() + dim, [](std::int64_t d) { return d == 1; });
 }
 
-std::size_t bytes_of(const Tensor& x) {
-  return static_cast<std::size_t>(x.numel()) * size_of(x.dtype());
-}
+/// The parts of a tensor of `shape` cut along `dim`, each in one piece, one behind the other by
+/// rank; none is padded. All but the last ones are of one length, so they are a Segment's pieces.
+struct Parts {
+  Dims shape;
+  int dim;
+  Tensor memory;  // of all elements; the tensor itself where its parts lie so already
+  const Communicator& group;
 
-/// [ranks, shape with `dim` cut to a chunk]: room for a padded part of each rank.
-Tensor padded_parts(const Dims& shape, int dim, std::int64_t extent, int ranks, DType dtype) {
-  Dims padded = with_extent(shape, dim, chunk_size(extent, ranks));
-  padded.insert(0, ranks);
-  return empty(padded, dtype);
-}
-
-/// The first `length` of rank `rank`'s padded part, along `dim` of the tensor.
-Tensor part_at(const Tensor& parts, int rank, int dim, std::int64_t length) {
-  const Tensor row = narrowed_operand(parts, 0, rank, 1);
-  Dims shape = row.shape();
-  Dims strides = row.strides();
-  shape.erase(0);
-  strides.erase(0);
-  return narrowed_operand(alias(row, shape, strides, row.offset()), dim, 0, length);
-}
+  std::int64_t extent() const { return shape[dim]; }
+  std::int64_t chunk() const {
+    return with_extent(shape, dim, chunk_size(extent(), group.size())).product();
+  }
+  /// Rank `rank`'s part, and the same part of a tensor of the whole shape.
+  Tensor at(int rank) const {
+    const Dims part = with_extent(shape, dim, part_of(extent(), group, rank).length);
+    const std::int64_t first = std::min(memory.numel(), chunk() * rank);
+    return alias(memory, part, contiguous_strides(part), memory.offset() + first);
+  }
+  Tensor of(const Tensor& whole, int rank) const {
+    const ShardRange range = part_of(extent(), group, rank);
+    return narrowed_operand(whole, dim, range.begin, range.length);
+  }
+};
 
 // all_gather
 
@@ -83,21 +84,20 @@ PendingTensor start_all_gather(const Call& call, const Tensor& whole) {
         {shard},
         {}};
   }
-  const Tensor parts = padded_parts(whole.shape(), dim, extent, group.size(), shard.dtype());
-  const Tensor mine = part_at(parts, group.rank(), dim, shard.shape()[dim]);
-  copy_into(mine, shard);
-  const std::int64_t count = parts.numel() / group.size();
-  const std::byte* const own = static_cast<const std::byte*>(parts.raw_data()) +
-                               bytes_of(parts) / static_cast<std::size_t>(group.size()) *
-                                   static_cast<std::size_t>(group.rank());
-  return {whole,
-          group.all_gather_async(own, parts.raw_data(), count, shard.dtype()),
-          {},
-          [whole, parts, dim, extent, &group] {
-            for (int rank = 0; rank < group.size(); ++rank) {
-              const ShardRange range = part_of(extent, group, rank);
-              copy_into(narrowed_operand(whole, dim, range.begin, range.length),
-                        part_at(parts, rank, dim, range.length));
+  const bool direct = is_outermost(whole.shape(), dim);
+  const Parts parts{whole.shape(), dim, direct ? whole : empty({whole.numel()}, whole.dtype()),
+                    group};
+  // Peers may read a segment's source after wait(), if they can reach it: this copy they cannot.
+  const Tensor own = empty(shard.shape(), shard.dtype());
+  copy_into(own, shard);
+  const Segment segment{own.raw_data(), parts.memory.raw_data(), parts.chunk(), whole.numel()};
+  Work work = group.all_gather_async(std::span(&segment, 1), shard.dtype());
+  if (direct) {
+    return {whole, std::move(work), {own}, {}};
+  }
+  return {whole, std::move(work), {own}, [whole, parts] {
+            for (int rank = 0; rank < parts.group.size(); ++rank) {
+              copy_into(parts.of(whole, rank), parts.at(rank));
             }
           }};
 }
@@ -144,21 +144,16 @@ PendingTensor start_reduce_scatter(const Call& call, const Tensor& out) {
         {source},
         {}};
   }
-  const Tensor parts = padded_parts(x.shape(), dim, extent, group.size(), x.dtype());
-  std::memset(parts.raw_data(), 0, bytes_of(parts));  // what is padded is reduced too
+  // A copy in either case: see all_gather.
+  const Parts parts{x.shape(), dim, empty({x.numel()}, x.dtype()), group};
   for (int rank = 0; rank < group.size(); ++rank) {
-    const ShardRange range = part_of(extent, group, rank);
-    copy_into(part_at(parts, rank, dim, range.length),
-              narrowed_operand(x, dim, range.begin, range.length));
+    copy_into(parts.at(rank), parts.of(x, rank));
   }
-  Dims chunk = x.shape();
-  chunk[dim] = chunk_size(extent, group.size());
-  const Tensor mine = empty(chunk, x.dtype());
-  return {
-      out,
-      group.reduce_scatter_async(parts.raw_data(), mine.raw_data(), mine.numel(), x.dtype(), op),
-      {parts},
-      [out, mine, dim] { copy_into(out, narrowed_operand(mine, dim, 0, out.shape()[dim])); }};
+  const Segment segment{parts.memory.raw_data(), out.raw_data(), parts.chunk(), x.numel()};
+  ReduceSegmentsOptions options;
+  options.reduce = op;
+  Work work = group.reduce_scatter_async(std::span(&segment, 1), x.dtype(), options);
+  return {out, std::move(work), {parts.memory}, {}};
 }
 
 void reduce_scatter_cpu(const Call& call, std::span<Tensor> out) {
