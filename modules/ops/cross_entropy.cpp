@@ -347,8 +347,15 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
 }  // namespace
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index,
-                     bool loss_parallel) {
-  return call_one(sum_op, {logits, targets}, Attributes().add(ignore_index).add(loss_parallel));
+                     bool loss_parallel, Reduction reduction) {
+  if (reduction == Reduction::none) {
+    return cross_entropy_rows(logits, targets, ignore_index, loss_parallel);
+  }
+  const Tensor sum =
+      call_one(sum_op, {logits, targets}, Attributes().add(ignore_index).add(loss_parallel));
+  return reduction == Reduction::sum
+             ? sum
+             : div(sum, cast(counted_rows(targets, ignore_index), sum.dtype()));
 }
 
 Tensor cross_entropy_rows(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index,

@@ -138,6 +138,41 @@ const Op& kl_div_op =
                  .saves_inputs = saves_all,
                  .about = "target (log target - log_probs), 0 for a target of 0."});
 
+// counted_rows: what the mean over rows divides by.
+
+void count_infer(const Call& call, ResultShapes& out) {
+  check_type(call, 0, DType::i64);
+  out.push_back({{}, DType::i64});
+}
+
+void count_cpu(const Call& call, std::span<Tensor> out) {
+  const std::int64_t ignored = call.read().integer();
+  const Tensor targets = contiguous_operand(call.in[0]);
+  std::int64_t count = 0;
+  for (std::int64_t row = 0; row < targets.numel(); ++row) {
+    count += pointer<std::int64_t>(targets)[row] != ignored ? 1 : 0;
+  }
+  *pointer<std::int64_t>(out[0]) = count;
+}
+
+void count_rule(const RuleContext& context, Strategies& strategies) {
+  for (int d = 0; d < context.call.in[0].dims(); ++d) {
+    strategies.push_back(strategy({Shard(d)}, {Replicate()}));
+    strategies.back().reductions = {InnerReduction{.op = ReduceOp::sum}};
+  }
+}
+
+void count_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
+  out.push_back(reduce(call_one(call.op, {call.in[0]}, call.attributes), ReduceOp::sum));
+}
+
+const Op& count_op = register_op({.schema = "counted_rows(targets; ignore_index: int)",
+                                  .infer = count_infer,
+                                  .cpu = count_cpu,
+                                  .rule = count_rule,
+                                  .composed = count_composed,
+                                  .about = "How many of all ranks' targets are not ignore_index."});
+
 // nll_loss: the loss of each row; a rank that holds some classes gives the losses of their rows.
 
 /// Which classes the local call has.
@@ -328,8 +363,11 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& targets, Reduction reduct
   if (reduction != Reduction::mean) {
     return reduced(each, reduction);
   }
-  const Tensor ignored = mul_scalar(ones_like(targets), static_cast<double>(ignore_index));
-  return div(sum(each), cast(sum(ne(targets, ignored)), each.dtype()));
+  return div(sum(each), cast(counted_rows(targets, ignore_index), each.dtype()));
+}
+
+Tensor counted_rows(const Tensor& targets, std::int64_t ignore_index) {
+  return call_one(count_op, {targets}, Attributes().add(ignore_index));
 }
 
 }  // namespace tessera::ops
