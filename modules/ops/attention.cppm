@@ -23,7 +23,8 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
                                     bool is_causal = false, double scale = 0,
                                     RandomStream& stream = random_stream("dropout"));
 /// Rotary embedding of x [B, T, H, D] in the halves form (first half with second half, as
-/// transformers' Llama), for positions offset .. offset + T - 1.
+/// transformers' Llama), for positions offset .. offset + T - 1. Sharded by batch, by heads, or by
+/// time (dim 1): each rank begins at the position at which its part does.
 Tensor rotary(const Tensor& x, double theta, std::int64_t offset = 0);
 /// silu(gate) * up.
 Tensor swiglu(const Tensor& gate, const Tensor& up);

@@ -34,6 +34,15 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({x.shape(), x.dtype()});
 }
 
+/// The local call of a sharded x has one attribute more: the place of its first time in the whole.
+std::int64_t first_time(const Call& call) {
+  return call.attributes.fixed().empty() ? 0 : call.read().integer();
+}
+
+Attributes with_first_time(const LocalContext& context) {
+  return Attributes(context.call.attributes).add(local_offset(*context.in[0])[1]);
+}
+
 void turn(const Call& call, const Tensor& out, bool inverse) {
   const Tensor& in = call.in[0];
   const Tensor x = in.strides()[3] == 1 ? in : contiguous_operand(in);
@@ -47,7 +56,7 @@ void turn(const Call& call, const Tensor& out, bool inverse) {
   shape.stride_time = x.strides()[1];
   shape.stride_head = x.strides()[2];
   shape.theta = attributes.scalar();
-  shape.position_offset = attributes.free_integer();
+  shape.position_offset = attributes.free_integer() + first_time(call);
   shape.inverse = inverse;
   if (x.numel() == 0) {
     return;
@@ -59,9 +68,8 @@ void turn(const Call& call, const Tensor& out, bool inverse) {
 void cpu(const Call& call, std::span<Tensor> out) { turn(call, out[0], false); }
 void inverse_cpu(const Call& call, std::span<Tensor> out) { turn(call, out[0], true); }
 
-/// Batches and heads; a shard of the times would begin at another position.
 void rule(const RuleContext& context, Strategies& strategies) {
-  for (const int d : {0, 2}) {
+  for (const int d : {0, 1, 2}) {
     strategies.push_back(strategy({Shard(d)}, {Shard(d)}));
   }
   pass_partial(context, strategies, 0b1);
@@ -76,6 +84,7 @@ const Op& rotary_op = register_op({
     .infer = infer,
     .cpu = cpu,
     .rule = rule,
+    .localize = with_first_time,
     .backward = backward,
     .about = "Rotary position embedding of [batch, time, head, head_dim], in the halves form.",
 });
@@ -85,6 +94,7 @@ const Op& inverse_op = register_op({
     .infer = infer,
     .cpu = inverse_cpu,
     .rule = rule,
+    .localize = with_first_time,
     .backward = inverse_backward,
     .about = "Turns back what rotary turned: its inverse and its gradient.",
 });

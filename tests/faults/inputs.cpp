@@ -157,7 +157,7 @@ TEST_CASE("layouts that do not fit are found before the ranks start") {
        {"module 'model.layers.0", "rms_norm: operand 'x'", "Partial(sum)",
         "styles at work in 'model.layers.0': ", "ColwiseParallel on 'tensor'"}},
       {tensor_run(style("SequenceParallel", q)),
-       {"module 'model.layers.0.self_attn'", "rotary: operand 'x'", "[Shard(1)]",
+       {"module 'model.layers.0.self_attn'", "causal_attention: operand 'q'", "[Shard(1)]",
         "SequenceParallel on 'tensor'"}},
       {tensor_run(style("ColwiseParallel", up, "output=\"Shard(7)\"")),
        {"module 'model.layers.0.mlp.up_proj'", "output 0 has 3 dims", "Shard(7)",
