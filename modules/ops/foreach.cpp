@@ -143,17 +143,20 @@ const Op& zero_op =
     over_lists<1, true>("foreach_zero_(tensors!...)", zero_cpu, "Zeros over all tensors.");
 const Op& mul_op = over_lists<1, true>("foreach_mul_(tensors!...; value: float)", mul_cpu,
                                        "Multiplies all tensors by a number.");
-const Op& add_op = over_lists<2, true>("foreach_add_(tensors!...; alpha: float)", add_cpu,
-                                       "Adds alpha times a second list's tensors to a list's.");
+const Op& add_op =
+    over_lists<2, true>("foreach_add_(tensors!..., others...; alpha: float)", add_cpu,
+                        "Adds alpha times a second list's tensors to a list's.");
 const Op& lerp_op = over_lists<2, true>(
-    "foreach_lerp_(tensors!...; weight: float)", function_cpu<FunctionOp::lerp_scalar, 2>,
+    "foreach_lerp_(tensors!..., ends...; weight: float)", function_cpu<FunctionOp::lerp_scalar, 2>,
     "Moves a list's tensors by a weight towards a second list's.");
-const Op& addcmul_op = over_lists<3, false>(
-    "foreach_addcmul_(tensors!...; value: float)", function_cpu<FunctionOp::addcmul, 3>,
-    "Adds value times the products of two lists' tensors to a list's.");
-const Op& addcdiv_op = over_lists<3, false>(
-    "foreach_addcdiv_(tensors!...; value: float)", function_cpu<FunctionOp::addcdiv, 3>,
-    "Adds value times the quotients of two lists' tensors to a list's.");
+const Op& addcmul_op =
+    over_lists<3, false>("foreach_addcmul_(tensors!..., tensors1..., tensors2...; value: float)",
+                         function_cpu<FunctionOp::addcmul, 3>,
+                         "Adds value times the products of two lists' tensors to a list's.");
+const Op& addcdiv_op =
+    over_lists<3, false>("foreach_addcdiv_(tensors!..., tensors1..., tensors2...; value: float)",
+                         function_cpu<FunctionOp::addcdiv, 3>,
+                         "Adds value times the quotients of two lists' tensors to a list's.");
 
 // foreach_squared_norm
 

@@ -25,7 +25,10 @@ void sgd_(const Tensor& parameter, const Tensor& gradient, const Tensor& momentu
           const SgdStep& settings);
 
 // Forms over lists: one call, and one pass of the dispatcher, for all tensors. Lists have one
-// length; x[i] and what goes with it have one shape and one layout, x is written in place.
+// length; x[i] and what goes with it have one shape; x is written in place and stays as it lies,
+// what goes with x[i] must lie as x[i] does, or be brought there as every operand is: a Replicate
+// one is cut, any other is an error that names it, or redistributed in an AllowRedistribution
+// scope.
 void foreach_zero_(std::span<const Tensor> x);
 void foreach_mul_(std::span<const Tensor> x, double value);
 void foreach_add_(std::span<const Tensor> x, std::span<const Tensor> y, double alpha = 1);
