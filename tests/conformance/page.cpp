@@ -4,6 +4,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 import tessera.base;
@@ -28,19 +29,30 @@ TESSERA_WRITE_OPERATORS_PAGE=1 build/release/bin/test_conformance '[page]'
 
 *Propagates* lists what a placement rule accepts on one mesh axis, for the example's operands: a placement for each operand,
 an arrow, a placement for each result. S0 is Shard(0), R Replicate, P Partial(sum), P' Partial(sum) or Partial(avg), P*
-Partial of any reduction. R for all operands and results is always accepted and not listed; on several axes each axis
+Partial of any reduction, N2 Partial(norm(2)). All-reduces in brackets are part of the operator there: of the numbers that
+it needs of all ranks on its way, as many as it has rows or results. R for all operands and results is always accepted and not listed; on several axes each axis
 follows a line of its own. From there, a Replicate operand may also be taken as S or P, which costs nothing.
 
 Any other placement is an error that names the operand and the `redistribute` that mends it. Within an
 `AllowRedistribution` scope it is done: operands are brought to the cheapest line, or to R. To make R of a shard is one
 all-gather of the tensor, of a Partial one all-reduce.
 
-*Gradient*: whether backward goes through it. An operator whose name ends in `_` writes its first operand. Functions that
-are not listed call several of these: `matmul`, `group_norm`, `batch_norm`, `conv1d`, `chunk`, `movedim`, `repeat`,
-`take_along_dim` and others in [modules/ops](../modules/ops).
+*Gradient*: whether backward goes through it. An operator whose name ends in `_` writes its first operand. Elementwise
+operators have forms that are not listed apart, named in the last column: `_` writes the first operand (`add_`), `_out` a
+tensor that is given before the operands. A form takes what the operator does and leaves the written tensor as it lies.
+
+Functions that are not listed call several of these: `matmul`, `group_norm`, `batch_norm`, `conv1d`, `chunk`, `movedim`,
+`repeat`, `take_along_dim` and others in [modules/ops](../modules/ops). `nonzero` and `masked_select` take plain tensors
+only, as the shape of their result depends on the values and shapes are found from shapes; `unique` is an operator as its
+results have room for all of x, which the function cuts off behind the last value found.
 )";
 
 std::string in_short(Placement p) {
+  if (p.is_norm()) {
+    constexpr std::size_t around = std::string_view("Partial(norm(").size();
+    const std::string text = to_string(p);
+    return "N" + text.substr(around, text.size() - around - 2);
+  }
   if (p.is_shard()) {
     return "S" + std::to_string(p.dim());
   }
@@ -56,7 +68,12 @@ std::string line_of(const Strategy& s, const CallSample& sample) {
   for (const Placement p : s.out) {
     line += " " + in_short(p);
   }
-  return line;
+  std::string reductions;
+  for (const InnerReduction& reduction : s.reductions) {
+    reductions +=
+        (reductions.empty() ? " (all-reduce " : ", ") + std::string(name_of(reduction.op));
+  }
+  return line + reductions + (reductions.empty() ? "" : ")");
 }
 
 std::string replaced(std::string text, const std::string& what, const std::string& by) {
@@ -112,8 +129,7 @@ std::vector<std::string> lines_of(const CallSample& sample) {
   std::vector<std::string> lines;
   for (const Strategy& s : strategies_of(sample)) {
     const std::string line = line_of(s, sample);
-    const bool only_whole =
-        line.find('S') == std::string::npos && line.find('P') == std::string::npos;
+    const bool only_whole = line.find_first_of("SPN") == std::string::npos;
     if (!only_whole && std::find(lines.begin(), lines.end(), line) == lines.end()) {
       lines.push_back(line);
     }
@@ -151,19 +167,33 @@ bool is_gradient(const Op& op) {
   return op.name.ends_with("_backward") || op.name.find("_grad_") != std::string::npos;
 }
 
+/// "`_` `_out`"
+std::string forms_of(const Op& op) {
+  std::string forms;
+  for (const Op* form : all_ops()) {
+    if (form->form_of == &op) {
+      forms += (forms.empty() ? "`" : " `") + form->name.substr(op.name.size()) + "`";
+    }
+  }
+  return forms;
+}
+
 }  // namespace
 
 std::string operators_page(const std::map<std::string, std::vector<CallSample>>& samples) {
   std::string page = introduction;
   for (const bool gradients : {false, true}) {
     page += gradients ? "\n## Called by gradients\n\n" : "\n## Operators\n\n";
-    page += "| operator | what it gives | propagates | gradient |\n| --- | --- | --- | --- |\n";
+    page +=
+        "| operator | what it gives | propagates | gradient | forms |\n"
+        "| --- | --- | --- | --- | --- |\n";
     for (const Op* op : all_ops()) {
-      if (op->name.starts_with("wrong_") || is_gradient(*op) != gradients) {
+      if (op->name.starts_with("wrong_") || is_gradient(*op) != gradients ||
+          op->form_of != nullptr) {
         continue;
       }
       page += "| `" + op->schema + "` | " + op->about + " | " + propagation(*op, samples) + " | " +
-              (op->backward != nullptr ? "yes" : "no") + " |\n";
+              (op->backward != nullptr ? "yes" : "no") + " | " + forms_of(*op) + " |\n";
     }
   }
   return page;
