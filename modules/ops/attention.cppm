@@ -26,6 +26,9 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
 /// transformers' Llama), for positions offset .. offset + T - 1. Sharded by batch, by heads, or by
 /// time (dim 1): each rank begins at the position at which its part does.
 Tensor rotary(const Tensor& x, double theta, std::int64_t offset = 0);
+/// The same for positions that are given, i64 [T] or [B, T], 0 or more: of sequences that are
+/// packed together, or dealt out to the ranks in another order. Sharded by time, they are as x is.
+Tensor rotary(const Tensor& x, const Tensor& positions, double theta);
 /// silu(gate) * up.
 Tensor swiglu(const Tensor& gate, const Tensor& up);
 

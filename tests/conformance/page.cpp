@@ -31,7 +31,7 @@ TESSERA_WRITE_OPERATORS_PAGE=1 build/release/bin/test_conformance '[page]'
 an arrow, a placement for each result. S0 is Shard(0), R Replicate, P Partial(sum), P' Partial(sum) or Partial(avg), P*
 Partial of any reduction, N2 Partial(norm(2)). All-reduces in brackets are part of the operator there: of the numbers that
 it needs of all ranks on its way, as many as it has rows or results. R for all operands and results is always accepted and not listed; on several axes each axis
-follows a line of its own. From there, a Replicate operand may also be taken as S or P, which costs nothing.
+follows a line of its own, and each tensor of a `foreach` list too. From there, a Replicate operand may also be taken as S or P, which costs nothing.
 
 Any other placement is an error that names the operand and the `redistribute` that mends it. Within an
 `AllowRedistribution` scope it is done: operands are brought to the cheapest line, or to R. To make R of a shard is one
@@ -125,9 +125,30 @@ void join_reductions(std::vector<std::string>& lines) {
   lines = result;
 }
 
+/// The sample with operands that all lie in one way on two ranks, as far as they can.
+CallSample laid_out(const CallSample& sample, Placement placement) {
+  const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
+  CallSample laid = sample;
+  for (Tensor& x : laid.inputs) {
+    const Placement p = placement.is_shard() && x.dims() == 0 ? Replicate() : placement;
+    const Spec* const spec = Spec::make(Layout::make(mesh, {p}), x.shape(), x.dtype());
+    x = make_distributed(empty(local_shape(*spec), x.dtype(), meta), spec);
+  }
+  return laid;
+}
+
 std::vector<std::string> lines_of(const CallSample& sample) {
+  Strategies strategies = strategies_of(sample);
+  // A list's tensors stay as they lie: its rule looks at them.
+  const auto& operands = sample.op->operands;
+  if (!operands.empty() && operands[0].type.find("...") != std::string::npos) {
+    for (const Placement placement : {Shard(0), Partial(), Partial(ReduceOp::avg)}) {
+      const Strategies more = strategies_of(laid_out(sample, placement));
+      strategies.insert(strategies.end(), more.begin(), more.end());
+    }
+  }
   std::vector<std::string> lines;
-  for (const Strategy& s : strategies_of(sample)) {
+  for (const Strategy& s : strategies) {
     const std::string line = line_of(s, sample);
     const bool only_whole = line.find_first_of("SPN") == std::string::npos;
     if (!only_whole && std::find(lines.begin(), lines.end(), line) == lines.end()) {

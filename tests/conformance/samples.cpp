@@ -283,6 +283,12 @@ void call_the_rest(Recorder& recorder) {
     for (const char* scan : {"linear_recurrence", "linear_recurrence_from_end"}) {
       call_one(find_op(scan), {numbers({3, 4, 2}), numbers({3, 4, 2}, 1)}, Attributes().add(1));
     }
+    for (const Dims& shape : {Dims{5}, Dims{2, 5}}) {
+      const Tensor turned = numbers({2, 5, 2, 4});
+      const Tensor positions = ops::cast(ops::mul_scalar(numbers(shape), 3), DType::i64);
+      call(find_op("rotary_at"), {turned, positions}, Attributes().scalar(100));
+      call(find_op("rotary_at_inverse"), {turned, positions}, Attributes().scalar(100));
+    }
     stream.offset = 4;
     const Tensor q = numbers({3, 4, 2, 3});
     const Tensor k = numbers({3, 2, 5, 3}, 1);

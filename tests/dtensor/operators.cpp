@@ -299,6 +299,66 @@ TEST_CASE("rotary embeds each part of a sequence at its own positions, bit for b
   });
 }
 
+TEST_CASE("rotary takes the positions that are given, sharded as x is") {
+  const std::vector<double> order = {0, 6, 1, 5, 2, 9, 3};  // dealt out from both ends
+  const std::vector<double> rows = {0, 1, 2, 0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11};  // packed
+  for (const std::vector<double>& list : {order, rows}) {
+    const Dims shape = list.size() == 7 ? Dims{7} : Dims{2, 7};
+    const Tensor positions =
+        ops::cast(from_values(std::span<const double>(list), shape), DType::i64);
+    const Tensor x = numbers({2, 7, 2, 6}, DType::f32);
+    Tensor plain = ops::clone(x);
+    plain.set_requires_grad();
+    const Tensor expected = ops::rotary(plain, positions, 100);
+    // Each time by itself, by its offset.
+    for (int b = 0; b < 2; ++b) {
+      for (int t = 0; t < 7; ++t) {
+        const Tensor one = ops::narrow(ops::narrow(x, 0, b, 1), 1, t, 1);
+        const auto at = static_cast<std::int64_t>(
+            list.at(static_cast<std::size_t>(shape.size() == 1 ? t : 7 * b + t)));
+        CHECK(to_doubles(ops::narrow(ops::narrow(detached(expected), 0, b, 1), 1, t, 1)) ==
+              to_doubles(ops::rotary(one, 100, at)));
+      }
+    }
+    backward({&expected, 1}, {&x, 1});
+    for (const DeviceMesh& mesh : meshes()) {
+      on_ranks::run(4, [&] {
+        std::vector<std::vector<Placement>> ways = {{Shard(1)}, {Shard(0)}, {Shard(2)}};
+        if (mesh.ndim() == 2) {
+          ways = {{Shard(1), Shard(1)}, {Shard(0), Shard(1)}, {Shard(1), Shard(2)}};
+        }
+        for (const std::vector<Placement>& way : ways) {
+          const Layout layout = Layout::make(mesh, way);
+          Layout as_x = Layout::replicated(mesh);
+          for (int axis = 0; axis < mesh.ndim(); ++axis) {
+            if (layout.placement(axis).is_shard(1)) {
+              as_x = as_x.with_placement(axis, Shard(positions.dims() - 1));
+            } else if (layout.placement(axis).is_shard(0) && positions.dims() == 2) {
+              as_x = as_x.with_placement(axis, Shard(0));
+            }
+          }
+          Tensor part = distribute(x, layout);
+          part.set_requires_grad();
+          const CommunicationReport report;
+          const Tensor y = ops::rotary(part, distribute(positions, as_x), 100);
+          const Tensor dy = distribute(x, layout);
+          backward({&y, 1}, {&dy, 1});
+          check(report.entries().empty() && y.layout() == layout, "where it lies");
+          check(values(y) == part_of(expected, layout), "values in " + to_string(layout));
+          check(values(part.grad()) == part_of(plain.grad(), layout),
+                "gradient in " + to_string(layout));
+        }
+      });
+    }
+  }
+  const Tensor x = numbers({2, 3, 1, 4});
+  CHECK(contains(error_of([&] { ops::rotary(x, from_values<std::int64_t>({0, -2, 1}, {3}), 10); }),
+                 "rotary_at: position -2 is below 0 (number 1 of [3])"));
+  CHECK(contains(
+      error_of([&] { ops::rotary(x, from_values<std::int64_t>({0, 1}, {2}), 10); }),
+      "rotary_at: positions are [time] or [batch, time] (expected [3] or [2, 3], got [2])"));
+}
+
 TEST_CASE("each place of a list has its own layout") {
   const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, {2, 2});
   on_ranks::run(4, [&] {

@@ -63,15 +63,21 @@ template <class T>
 void rotary(const RotaryShape& shape, const T* x, T* y) {
   using C = Compute<T>;
   const std::int64_t half = shape.head_dim / 2;
-  const auto table = table_for<C>(shape.theta, half, shape.position_offset + shape.time);
+  const auto table = table_for<C>(
+      shape.theta, half,
+      shape.positions != nullptr ? shape.positions_end : shape.position_offset + shape.time);
   const std::int64_t grain = 1 + (1 << 14) / (shape.heads * shape.head_dim + 1);
   const C direction = shape.inverse ? C{-1} : C{1};
   parallel_for(0, shape.batch * shape.time, grain, [&](std::int64_t begin, std::int64_t end) {
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t time = row % shape.time;
-        const C* cosines = table->cosines.data() + (shape.position_offset + time) * half;
-        const C* sines = table->sines.data() + (shape.position_offset + time) * half;
+        const std::int64_t position =
+            shape.positions != nullptr
+                ? shape.positions[row / shape.time * shape.stride_positions + time]
+                : shape.position_offset + time;
+        const C* cosines = table->cosines.data() + position * half;
+        const C* sines = table->sines.data() + position * half;
         const T* in = x + row / shape.time * shape.stride_batch + time * shape.stride_time;
         T* out = y + row * shape.heads * shape.head_dim;
         for (std::int64_t i = 0; i < half; i += simd::kLanes<T>) {

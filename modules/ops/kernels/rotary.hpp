@@ -18,6 +18,11 @@ struct RotaryShape {
   std::int64_t stride_time = 0;
   std::int64_t stride_head = 0;
   std::int64_t position_offset = 0;  // time t stands at position t + position_offset, at least 0
+  /// The positions themselves, instead of the offset: of batch b and time t at positions[b *
+  /// stride_positions + t], from 0 to below positions_end.
+  const std::int64_t* positions = nullptr;
+  std::int64_t stride_positions = 0;
+  std::int64_t positions_end = 0;
   double theta = 10000.0;
   bool inverse = false;  // turns back: the gradient of the rotation
 };
