@@ -66,9 +66,39 @@ void whole_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
   out.push_back(cast(pow_scalar(sum, 1 / p), x.dtype()));
 }
 
-/// The same value in another layout.
-void whole_backward(const BackwardContext&, std::span<const Tensor> grads, std::span<Tensor> out) {
+// Its gradient: the value is the same in another layout, so dy passes. Where it comes as terms of a
+// sum (a gradient is differentiated again), what the norms were made of needs all of it.
+
+void passed_rule(const RuleContext& context, Strategies& strategies) {
+  rules::pointwise(context, strategies);
+  strategies.push_back(strategy({Partial()}, {Replicate()}));
+  strategies.back().reductions = {InnerReduction{.op = ReduceOp::sum}};
+}
+
+void passed_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
+  out.push_back(reduce(call.in[0], ReduceOp::sum));
+}
+
+void passed_backward(const BackwardContext&, std::span<const Tensor> grads, std::span<Tensor> out) {
   out[0] = grads[0];
+}
+
+const Op& passed_op = register_op(
+    {.schema = "whole_norm_backward(dy)",
+     .infer = whole_infer,
+     .cpu = whole_cpu,
+     .rule = passed_rule,
+     .composed = passed_composed,
+     .backward = passed_backward,
+     .about = "The gradient of whole_norm: dy, summed where each rank holds a term of it."});
+
+void whole_backward(const BackwardContext&, std::span<const Tensor> grads, std::span<Tensor> out) {
+  const Tensor& dy = grads[0];
+  bool terms = false;
+  for (int axis = 0; dy.is_distributed() && axis < dy.layout().ndim(); ++axis) {
+    terms = terms || dy.layout().placement(axis) == Partial();
+  }
+  out[0] = terms ? call_one(passed_op, {dy}) : dy;
 }
 
 const Op& whole_op =

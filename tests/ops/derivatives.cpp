@@ -38,24 +38,19 @@ bool is_small_and_differentiable(const OperatorSample& sample) {
   for (const Tensor& x : sample.inputs) {
     if (x && is_floating(x.dtype())) {
       elements += x.numel();
-      if (x.dtype() != DType::f64) {
+      const std::vector<double> v = to_doubles(x);
+      if (x.dtype() != DType::f64 ||
+          std::any_of(v.begin(), v.end(), [](double value) { return std::isinf(value); })) {
         return false;
       }
-      for (const double value : to_doubles(x)) {
-        if (std::isinf(value)) {
-          return false;
-        }
-      }
     }
   }
-  for (const Tensor& y : sample.outputs) {
-    if (is_floating(y.dtype()) && y.dtype() != DType::f64) {
-      return false;
-    }
-  }
+  const bool coarse = std::any_of(
+      sample.outputs.begin(), sample.outputs.end(),
+      [](const Tensor& y) { return is_floating(y.dtype()) && y.dtype() != DType::f64; });
   const bool used = std::any_of(sample.input_gradients.begin(), sample.input_gradients.end(),
                                 [](const Tensor& g) { return g.defined(); });
-  return used && elements > 0 && elements <= 40;
+  return used && !coarse && elements > 0 && elements <= 40;
 }
 
 /// Sum of results times weights; of those results that are floating and weighted.
@@ -330,8 +325,11 @@ const std::map<std::string, std::string> not_reached = {
     {"redistribute", "of distributed tensors: tests/dtensor/redistribute.cpp"},
     {"redistribute_async", "of distributed tensors: tests/dtensor/redistribute.cpp"},
     {"redistribute_between", "of distributed tensors: tests/dtensor/redistribute.cpp"},
+    {"rotary_at", "without a stored sample: tests/dtensor/operators.cpp"},
+    {"rotary_at_inverse", "without a stored sample: tests/dtensor/operators.cpp"},
     {"to_local", "of distributed tensors: tests/dtensor"},
     {"whole_norm", "of distributed tensors: tests/dtensor/operators.cpp"},
+    {"whole_norm_backward", "of distributed tensors: tests/conformance"},
 };
 
 std::set<std::string> names_of(const std::map<std::string, std::string>& reasons) {
