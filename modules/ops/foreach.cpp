@@ -49,24 +49,9 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-Placement placement_of(const RuleContext& context, const Tensor& x) {
-  return x.is_distributed() ? x.layout().placement(context.axis) : Replicate();
-}
-
-/// Each tensor stays as it lies, and what goes with it must lie so too. Terms of a sum pass where
-/// the operator is linear in all lists.
 template <std::size_t lists, bool linear>
 void rule(const RuleContext& context, Strategies& strategies) {
-  const std::span<const Tensor> in = context.call.in;
-  const std::size_t count = in.size() / lists;
-  Strategy s;
-  for (std::size_t i = 0; i < in.size(); ++i) {
-    const Placement p = placement_of(context, in[i % count]);
-    const bool term = p == Partial() || p == Partial(ReduceOp::avg);
-    s.in.push_back(p.is_shard() || (linear && term) ? p : Replicate());
-  }
-  s.out.push_back(s.in[0]);
-  strategies.push_back(std::move(s));
+  rules::rows_of_lists(context, strategies, lists, linear);
 }
 
 /// write(x, operands that lie contiguously, numbers): for each tensor of the first list.
@@ -180,7 +165,7 @@ void norm_rule(const RuleContext& context, Strategies& strategies) {
   Strategy s;
   bool sharded = false;
   for (const Tensor& x : context.call.in) {
-    const Placement p = placement_of(context, x);
+    const Placement p = rules::placement_of(context, x);
     sharded = sharded || p.is_shard();
     if (!p.is_shard() && x.dims() == 0) {
       return;

@@ -5,24 +5,30 @@ import tessera.tensor;
 
 export namespace tessera::ops {
 
-/// One step of AdamW as torch's: p *= 1 - lr * decay; moments; p -= lr / (1 - beta1^t) * m /
-/// (sqrt(v / (1 - beta2^t)) + eps). In one pass, in place over p, m (exp_avg) and v (exp_avg_sq),
-/// for gradient * grad_scale. `step` counts from 1.
+// An optimizer's step for lists of parameters: one call, and one pass of the dispatcher, for all of
+// them. Lists have one length; what goes with a parameter has its shape and layout. Parameters and
+// what is kept for them are written in place. Errors: other lengths, shapes, types or layouts; what
+// is written is not contiguous.
+
+/// AdamW as torch's: p *= 1 - lr * decay; moments; p -= lr / (1 - beta1^t) * m /
+/// (sqrt(v / (1 - beta2^t)) + eps), for gradient * grad_scale. In one pass over p, m (exp_avgs) and
+/// v (exp_avg_sqs). `step` counts from 1.
 struct AdamWStep {
   double lr, beta1, beta2, eps, weight_decay, grad_scale;
   std::int64_t step;
 };
-void adamw_(const Tensor& parameter, const Tensor& gradient, const Tensor& exp_avg,
-            const Tensor& exp_avg_sq, const AdamWStep& settings);
+void adamw_(std::span<const Tensor> parameters, std::span<const Tensor> gradients,
+            std::span<const Tensor> exp_avgs, std::span<const Tensor> exp_avg_sqs,
+            const AdamWStep& settings);
 
-/// One step of SGD as torch's (L2 decay; momentum buffer undefined for momentum 0).
+/// SGD as torch's (L2 decay; undefined momentum buffers for momentum 0).
 struct SgdStep {
   double lr, momentum, weight_decay, grad_scale;
   bool nesterov;
-  bool first;  // the buffer starts as the gradient
+  bool first;  // the buffers start as the gradients
 };
-void sgd_(const Tensor& parameter, const Tensor& gradient, const Tensor& momentum_buffer,
-          const SgdStep& settings);
+void sgd_(std::span<const Tensor> parameters, std::span<const Tensor> gradients,
+          std::span<const Tensor> momentum_buffers, const SgdStep& settings);
 
 // Forms over lists: one call, and one pass of the dispatcher, for all tensors. Lists have one
 // length; x[i] and what goes with it have one shape; x is written in place and stays as it lies,

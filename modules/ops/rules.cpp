@@ -1,4 +1,5 @@
 module;
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -124,6 +125,24 @@ void kept_dims(const RuleContext& context, Strategies& strategies, const Dims& d
       strategies.push_back(std::move(s));
     }
   }
+}
+
+Placement placement_of(const RuleContext& context, const Tensor& operand) {
+  return operand.is_distributed() ? operand.layout().placement(context.axis) : Replicate();
+}
+
+void rows_of_lists(const RuleContext& context, Strategies& strategies, std::size_t lists,
+                   bool linear) {
+  const std::span<const Tensor> in = context.call.in;
+  const std::size_t count = in.size() / lists;
+  Strategy s;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const Placement p = placement_of(context, in[i % count]);
+    const bool term = p == Partial() || p == Partial(ReduceOp::avg);
+    s.in.push_back(p.is_shard() || (linear && term) ? p : Replicate());
+  }
+  s.out.push_back(s.in[0]);
+  strategies.push_back(std::move(s));
 }
 
 }  // namespace tessera::rules

@@ -35,4 +35,12 @@ void linear(const RuleContext& context, Strategies& strategies);
 /// sharded. Of one operand; all results have the reduced shape.
 void kept_dims(const RuleContext& context, Strategies& strategies, const Dims& dims, bool keepdim);
 
+/// How an operand lies on the axis that is asked for; Replicate where it is plain.
+Placement placement_of(const RuleContext& context, const Tensor& operand);
+/// Adds: each tensor of the first of `lists` lists of one length, which stand one behind the other,
+/// stays as it lies, and what stands at its place in the others must lie so too. Terms of a sum
+/// pass only if the operator is `linear` in all lists. Absent operands are left alone.
+void rows_of_lists(const RuleContext& context, Strategies& strategies, std::size_t lists,
+                   bool linear);
+
 }  // namespace tessera::rules

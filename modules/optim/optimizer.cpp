@@ -1,8 +1,9 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,29 +19,28 @@ import tessera.nn;
 namespace tessera::optim {
 namespace {
 
-bool decays(const nn::Parameter& parameter, Decay decay) {
+bool decay_acts(Decay decay, const nn::Parameter& parameter) {
   return decay == Decay::all || parameter.value.dims() >= 2;
 }
 
 class AdamW final : public Optimizer {
  public:
   AdamW(std::vector<nn::ParameterPointer> parameters, const AdamWOptions& options)
-      : Optimizer(std::move(parameters)), options_(options) {}
+      : Optimizer(std::move(parameters), {"exp_avg", "exp_avg_sq"}), options_(options) {}
 
  protected:
-  std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
-  void step_one(const nn::Parameter& parameter, const Tensor& gradient, State& state, double lr,
-                double grad_scale) override {
-    const ops::AdamWStep settings{
-        .lr = lr,
-        .beta1 = options_.beta1,
-        .beta2 = options_.beta2,
-        .eps = options_.eps,
-        .weight_decay = decays(parameter, options_.decay) ? options_.weight_decay : 0,
-        .grad_scale = grad_scale,
-        .step = state.step};
-    ops::adamw_(parameter.value, gradient, state.tensors["exp_avg"], state.tensors["exp_avg_sq"],
-                settings);
+  bool decays(const nn::Parameter& parameter) const override {
+    return decay_acts(options_.decay, parameter);
+  }
+  void step_group(const Group& group, double lr, double grad_scale) override {
+    ops::adamw_(group.parameters, group.gradients, group.states[0], group.states[1],
+                {.lr = lr,
+                 .beta1 = options_.beta1,
+                 .beta2 = options_.beta2,
+                 .eps = options_.eps,
+                 .weight_decay = group.decays ? options_.weight_decay : 0,
+                 .grad_scale = grad_scale,
+                 .step = group.step});
   }
 
  private:
@@ -50,24 +50,24 @@ class AdamW final : public Optimizer {
 class Sgd final : public Optimizer {
  public:
   Sgd(std::vector<nn::ParameterPointer> parameters, const SgdOptions& options)
-      : Optimizer(std::move(parameters)), options_(options) {}
+      : Optimizer(std::move(parameters), options.momentum == 0
+                                             ? std::vector<std::string>{}
+                                             : std::vector<std::string>{"momentum_buffer"}),
+        options_(options) {}
 
  protected:
-  std::vector<std::string> state_names() const override {
-    return options_.momentum == 0 ? std::vector<std::string>{}
-                                  : std::vector<std::string>{"momentum_buffer"};
+  bool decays(const nn::Parameter& parameter) const override {
+    return decay_acts(options_.decay, parameter);
   }
-  void step_one(const nn::Parameter& parameter, const Tensor& gradient, State& state, double lr,
-                double grad_scale) override {
-    const ops::SgdStep settings{
-        .lr = lr,
-        .momentum = options_.momentum,
-        .weight_decay = decays(parameter, options_.decay) ? options_.weight_decay : 0,
-        .grad_scale = grad_scale,
-        .nesterov = options_.nesterov,
-        .first = state.step == 1};
-    const Tensor buffer = options_.momentum == 0 ? Tensor() : state.tensors["momentum_buffer"];
-    ops::sgd_(parameter.value, gradient, buffer, settings);
+  void step_group(const Group& group, double lr, double grad_scale) override {
+    const std::vector<Tensor> none(group.states.empty() ? group.parameters.size() : 0);
+    ops::sgd_(group.parameters, group.gradients, group.states.empty() ? none : group.states[0],
+              {.lr = lr,
+               .momentum = options_.momentum,
+               .weight_decay = group.decays ? options_.weight_decay : 0,
+               .grad_scale = grad_scale,
+               .nesterov = options_.nesterov,
+               .first = group.step == 1});
   }
 
  private:
@@ -76,18 +76,20 @@ class Sgd final : public Optimizer {
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<nn::ParameterPointer> parameters)
-    : parameters_(std::move(parameters)), states_(parameters_.size()) {}
+Optimizer::Optimizer(std::vector<nn::ParameterPointer> parameters,
+                     std::vector<std::string> state_names)
+    : parameters_(std::move(parameters)),
+      state_names_(std::move(state_names)),
+      states_(parameters_.size()) {}
 
 Optimizer::~Optimizer() = default;
 
 Optimizer::State& Optimizer::state_of(std::size_t i) {
   State& state = states_[i];
-  const std::vector<std::string> names = state_names();
-  if (state.tensors.size() < names.size()) {
+  if (state.tensors.size() < state_names_.size()) {
     const MemoryScope scope(MemoryCategory::optimizer);
-    for (const std::string& name : names) {
-      state.tensors[name] = ops::zeros_like(detached(parameters_[i]->value));
+    for (std::size_t k = state.tensors.size(); k < state_names_.size(); ++k) {
+      state.tensors.push_back(ops::zeros_like(detached(parameters_[i]->value)));
     }
   }
   return state;
@@ -95,6 +97,7 @@ Optimizer::State& Optimizer::state_of(std::size_t i) {
 
 void Optimizer::step(double lr, double grad_scale) {
   const NoGrad no_grad;
+  std::vector<Group> groups;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const nn::Parameter& parameter = *parameters_[i];
     const Tensor& gradient = parameter.value.grad();
@@ -111,7 +114,25 @@ void Optimizer::step(double lr, double grad_scale) {
     }
     State& state = state_of(i);
     ++state.step;
-    step_one(parameter, gradient, state, lr, grad_scale);
+    const bool decayed = decays(parameter);
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const Group& g) {
+      return g.step == state.step && g.decays == decayed &&
+             g.parameters[0].is_distributed() == parameter.value.is_distributed() &&
+             (!gradient.is_distributed() ||
+              g.parameters[0].layout().mesh() == parameter.value.layout().mesh());
+    });
+    if (group == groups.end()) {
+      group = groups.insert(groups.end(), {.step = state.step, .decays = decayed});
+      group->states.resize(state_names_.size());
+    }
+    group->parameters.push_back(parameter.value);
+    group->gradients.push_back(gradient);
+    for (std::size_t k = 0; k < state_names_.size(); ++k) {
+      group->states[k].push_back(state.tensors[k]);
+    }
+  }
+  for (const Group& group : groups) {
+    step_group(group, lr, grad_scale);
   }
 }
 
@@ -130,8 +151,8 @@ void Optimizer::prepare_state() {
 StateDict Optimizer::state() const {
   StateDict dict;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    for (const auto& [name, tensor] : states_[i].tensors) {
-      dict.tensors.emplace(name + "." + parameters_[i]->name, tensor);
+    for (std::size_t k = 0; k < states_[i].tensors.size(); ++k) {
+      dict.tensors.emplace(state_names_[k] + "." + parameters_[i]->name, states_[i].tensors[k]);
     }
     dict.scalars.emplace("step." + parameters_[i]->name, states_[i].step);
   }

@@ -13,12 +13,12 @@ enum class Decay : std::uint8_t { matrices, all };
 /// made at its first step.
 class Optimizer {
  public:
-  explicit Optimizer(std::vector<nn::ParameterPointer> parameters);
   virtual ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
   /// One step with this learning rate; gradients are multiplied by `grad_scale` first (clipping).
+  /// Parameters that are as many steps old are changed by one call of an operator, however many.
   /// Parameters without a gradient stay as they are. Errors: a gradient in another layout than its
   /// parameter's names both.
   void step(double lr, double grad_scale = 1);
@@ -37,20 +37,31 @@ class Optimizer {
   const std::vector<nn::ParameterPointer>& parameters() const { return parameters_; }
 
  protected:
-  /// What is kept for one parameter.
-  struct State {
-    std::map<std::string, Tensor> tensors;
-    std::int64_t step = 0;
+  /// `state_names`: the tensors that are kept for each parameter.
+  Optimizer(std::vector<nn::ParameterPointer> parameters, std::vector<std::string> state_names);
+
+  /// Parameters that take the same step, with what goes with each: lists of one length.
+  struct Group {
+    std::int64_t step = 0;  // of these parameters, from 1
+    bool decays = false;
+    std::vector<Tensor> parameters = {};
+    std::vector<Tensor> gradients = {};
+    std::vector<std::vector<Tensor>> states = {};  // a list for each of state_names
   };
-  /// The names of the tensors in State.
-  virtual std::vector<std::string> state_names() const = 0;
-  virtual void step_one(const nn::Parameter& parameter, const Tensor& gradient, State& state,
-                        double lr, double grad_scale) = 0;
+  virtual void step_group(const Group& group, double lr, double grad_scale) = 0;
+  /// Whether weight decay acts on a parameter.
+  virtual bool decays(const nn::Parameter& parameter) const = 0;
 
  private:
+  /// What is kept for one parameter.
+  struct State {
+    std::vector<Tensor> tensors;
+    std::int64_t step = 0;
+  };
   State& state_of(std::size_t i);
 
   std::vector<nn::ParameterPointer> parameters_;
+  std::vector<std::string> state_names_;
   std::vector<State> states_;
 };
 

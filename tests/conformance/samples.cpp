@@ -257,21 +257,24 @@ void call_the_rest(Recorder& recorder) {
       ops::fill_(x, 2.5);
       ops::copy_(x, numbers(shape, 2));
       ops::copy_(x, numbers(Dims{shape.back()}, 2));
-      ops::sgd_(x, numbers(shape, 3), numbers(shape, 4),
+      const auto list = [&](int seed) {
+        return std::vector<Tensor>{numbers(shape, seed), numbers({4}, seed + 1)};
+      };
+      ops::sgd_(list(2), list(3), list(4),
                 {.lr = 0.1,
                  .momentum = 0.9,
                  .weight_decay = 0.1,
                  .grad_scale = 0.5,
                  .nesterov = true,
                  .first = false});
-      ops::sgd_(x, numbers(shape, 3), Tensor(),
+      ops::sgd_(list(2), list(3), std::vector<Tensor>(2),
                 {.lr = 0.1,
                  .momentum = 0,
                  .weight_decay = 0,
                  .grad_scale = 1,
                  .nesterov = false,
                  .first = true});
-      ops::adamw_(x, numbers(shape, 3), numbers(shape, 4), numbers(shape, 5),
+      ops::adamw_(list(2), list(3), list(4), list(5),
                   {.lr = 0.1,
                    .beta1 = 0.9,
                    .beta2 = 0.95,

@@ -81,6 +81,8 @@ Tensor product(const Tensor& a, const Tensor& b) {
   return c;
 }
 
+std::vector<Tensor> one(const Tensor& x) { return {x}; }
+
 Tensor stored(const std::map<std::string, StoredTensor>& tensors, const std::string& key) {
   const StoredTensor& t = tensors.at(key);
   const Tensor x = empty(Dims(std::span(t.shape)), t.dtype == "F64" ? DType::f64 : DType::f32);
@@ -334,12 +336,12 @@ TEST_CASE("optimizers do the steps that PyTorch does") {
           const std::uint64_t version = second.storage().version();
           ++step;
           if (adamw) {
-            ops::adamw_(p, g, first, second,
+            ops::adamw_(one(p), one(g), one(first), one(second),
                         {run.at("lr")[i], run.at("betas")[0], run.at("betas")[1], run.at("eps"),
                          run.at("weight_decay"), 1, step});
             CHECK(second.storage().version() == version + 1);
           } else {
-            ops::sgd_(p, g, first,
+            ops::sgd_(one(p), one(g), one(first),
                       {run.at("lr")[i], run.at("momentum"), run.at("weight_decay"), 1,
                        run.at("nesterov"), step == 1});
           }
@@ -366,7 +368,7 @@ TEST_CASE("an optimizer step on shards is the step on the whole, and scales the 
   const Tensor v = zeros(shape, DType::f64);
   const ops::AdamWStep settings{0.1, 0.9, 0.99, 1e-8, 0.1, 0.5, 1};
   const Tensor start = from_values(std::span<const double>(to_doubles(whole)), shape);
-  ops::adamw_(whole, gradient, m, v, settings);
+  ops::adamw_(one(whole), one(gradient), one(m), one(v), settings);
   // The first moment after one step is (1 - beta1) times the scaled gradient.
   CHECK(m.data<double>()[4] == Approx(0.1 * 0.5 * gradient.data<double>()[4]));
   on_every_rank(shape, DType::f64, [&](const Tensor& local, const Tensor& p) {
@@ -382,8 +384,9 @@ TEST_CASE("an optimizer step on shards is the step on the whole, and scales the 
     };
     part(start, local);
     const auto fresh = [&] { return zeros(local.shape(), DType::f64); };
-    ops::adamw_(p, make_distributed(part(gradient, fresh()), spec), make_distributed(fresh(), spec),
-                make_distributed(fresh(), spec), settings);
+    ops::adamw_(one(p), one(make_distributed(part(gradient, fresh()), spec)),
+                one(make_distributed(fresh(), spec)), one(make_distributed(fresh(), spec)),
+                settings);
     CHECK(is_part_of(local, *spec, whole));
   });
 }
@@ -436,6 +439,13 @@ TEST_CASE("errors say what was expected and what came") {
   CHECK(error_of([&] { ops::rotary(numbers({1, 2, 1, 3}), 1000); }).find("must be even") !=
         std::string::npos);
   CHECK(error_of([&] {
-          ops::adamw_(transposed(x), transposed(x), transposed(x), transposed(x), {});
-        }) == "adamw_: parameter is not contiguous; it is written in place");
+          const std::vector<Tensor> list = {x, transposed(x)};
+          ops::adamw_(list, list, list, list, {});
+        }) == "adamw_: parameters[1] is not contiguous; it is written in place");
+  CHECK(error_of([&] {
+          ops::adamw_(one(x), one(transposed(x)), one(x), one(x), {});
+        }).find("gradients[0] is of another shape than its parameter") != std::string::npos);
+  CHECK(error_of([&] {
+          ops::adamw_(one(x), {}, one(x), one(x), {});
+        }).find("the lists differ in length (1 parameters, 0 gradients)") != std::string::npos);
 }

@@ -18,15 +18,12 @@ constexpr std::int64_t kGrain = 1 << 15;
 template <class C, class Gradient>
 void adamw(const AdamW& options, std::int64_t count, C* parameter, const Gradient* gradient,
            C* exp_avg, C* exp_avg_sq) {
-  const auto step = static_cast<double>(options.step);
-  const double correction1 = 1.0 - std::pow(options.beta1, step);
-  const double correction2 = 1.0 - std::pow(options.beta2, step);
   const auto decay = static_cast<C>(1.0 - options.learning_rate * options.weight_decay);
   const auto beta1 = static_cast<C>(1.0 - options.beta1);  // as torch: m += (g - m) (1 - beta1)
   const auto beta2 = static_cast<C>(options.beta2);
   const auto beta2_rest = static_cast<C>(1.0 - options.beta2);
-  const auto step_size = static_cast<C>(options.learning_rate / correction1);
-  const auto root_factor = static_cast<C>(1.0 / std::sqrt(correction2));
+  const auto step_size = static_cast<C>(options.learning_rate / options.correction1);
+  const auto root_factor = static_cast<C>(1.0 / std::sqrt(options.correction2));
   const auto eps = static_cast<C>(options.eps);
   const auto scale = static_cast<C>(options.grad_scale);
   parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {

@@ -14,13 +14,14 @@ struct AdamW {
   double eps = 1e-8;
   double weight_decay = 1e-2;
   double grad_scale = 1.0;  // multiplies the gradient first (clipping)
-  std::int64_t step = 1;    // of this update, from 1
+  double correction1 = 1;   // 1 - beta1^t at the update t, from 1
+  double correction2 = 1;   // 1 - beta2^t
 };
 
 /// As torch.optim.AdamW: p *= 1 - lr wd; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
-/// p -= lr / (1 - b1^step) * m / (sqrt(v) / sqrt(1 - b2^step) + eps). Bias corrections are in
-/// double. All arrays have `count` elements and alias none of the others. Source: Loshchilov and
-/// Hutter, Decoupled Weight Decay Regularization (2019).
+/// p -= lr / correction1 * m / (sqrt(v) / sqrt(correction2) + eps). All arrays have `count`
+/// elements and alias none of the others. Source: Loshchilov and Hutter, Decoupled Weight Decay
+/// Regularization (2019).
 template <class C, class Gradient>
 void adamw(const AdamW& options, std::int64_t count, C* parameter, const Gradient* gradient,
            C* exp_avg, C* exp_avg_sq);
