@@ -130,6 +130,9 @@ CallSample laid_out(const CallSample& sample, Placement placement) {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
   CallSample laid = sample;
   for (Tensor& x : laid.inputs) {
+    if (!x) {
+      continue;
+    }
     const Placement p = placement.is_shard() && x.dims() == 0 ? Replicate() : placement;
     const Spec* const spec = Spec::make(Layout::make(mesh, {p}), x.shape(), x.dtype());
     x = make_distributed(empty(local_shape(*spec), x.dtype(), meta), spec);

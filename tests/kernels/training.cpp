@@ -13,8 +13,14 @@ using namespace tessera::kernels::test;
 TEMPLATE_TEST_CASE("rotary turns pairs, and inverse turns them back", "[rotary]", float, double,
                    BFloat16) {
   const std::int64_t head_dim = GENERATE(2, 10, 32, 128);
-  const RotaryShape shape{2,        5, 3,       head_dim, 5 * 4 * head_dim, 4 * head_dim,
-                          head_dim, 7, 10000.0, false};
+  RotaryShape shape{.batch = 2,
+                    .time = 5,
+                    .heads = 3,
+                    .head_dim = head_dim,
+                    .stride_batch = 5 * 4 * head_dim,
+                    .stride_time = 4 * head_dim,
+                    .stride_head = head_dim,
+                    .position_offset = 7};
   const auto x = values<TestType>(2 * 5 * 4 * head_dim, 1);
   std::vector<TestType> y(static_cast<std::size_t>(2 * 5 * 3 * head_dim)), back(y);
   rotary(shape, x.data(), y.data());
@@ -36,9 +42,10 @@ TEMPLATE_TEST_CASE("rotary turns pairs, and inverse turns them back", "[rotary]"
     }
   }
   CHECK(worst(y, expected) < tolerance<TestType>());
-  const RotaryShape inverse{2,        5, 3,       head_dim, 5 * 3 * head_dim, 3 * head_dim,
-                            head_dim, 7, 10000.0, true};
-  rotary(inverse, y.data(), back.data());
+  shape.stride_batch = 5 * 3 * head_dim;
+  shape.stride_time = 3 * head_dim;
+  shape.inverse = true;
+  rotary(shape, y.data(), back.data());
   CHECK(worst(back, original) < 2 * tolerance<TestType>());
 }
 

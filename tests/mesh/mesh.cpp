@@ -169,7 +169,7 @@ TEST_CASE("concatenate joins slices of different axes into their common mesh") {
 }
 
 TEST_CASE("a mesh that does not fit is an error that says how") {
-  using Catch::Matchers::Contains;
+  using Catch::Contains;
   const auto error = [](Names names, Dims shape, Ranks ranks = {}) {
     return text_of_error([&] { DeviceMesh::make(names, shape, ranks); });
   };

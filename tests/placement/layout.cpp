@@ -14,7 +14,7 @@ import tessera.mesh;
 import tessera.placement;
 
 using namespace tessera;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

@@ -17,7 +17,7 @@ import tessera.placement;
 #include "simulation.hpp"
 
 using namespace tessera;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using Axes = InlineVector<int, 4>;
 
 namespace {

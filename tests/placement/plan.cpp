@@ -13,7 +13,7 @@ import tessera.placement;
 #include "simulation.hpp"
 
 using namespace tessera;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using simulation::all_layouts;
 using simulation::Array;
 using simulation::some_locals;

@@ -2,7 +2,13 @@
 #pragma once
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
+#include <string>
 using Catch::Approx;  // NOLINT(misc-unused-using-decls)
+namespace Catch {
+inline Matchers::StringContainsMatcher Contains(const std::string& part) {
+  return Matchers::ContainsSubstring(part);
+}
+}  // namespace Catch
 #else
 #include <catch2/catch.hpp>
 #endif
