@@ -1,12 +1,5 @@
 #pragma once
-// Catch2 2 or 3, and what the kernels' tests share: reproducible values and a comparison with a
-// scale.
-
-#if __has_include(<catch2/catch_all.hpp>)
-#include <catch2/catch_all.hpp>
-#else
-#include <catch2/catch.hpp>
-#endif
+// What the kernels' tests share: reproducible values and a comparison with a scale.
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "catch.hpp"
 #include "kernels/types.hpp"
 
 namespace tessera::kernels::test {
