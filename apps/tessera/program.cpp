@@ -97,8 +97,9 @@ class CommandLine {
     CLI::App* command =
         add("train", "Train a model as a config says", [this] { return run_train(train_); });
     command->add_option("CONFIG", train_.config, "The run's config, a TOML file")->required();
-    command->add_option("KEY=VALUE", train_.overrides,
-                        "Override keys of the config: train.steps=50 mesh.shape=[2,2]");
+    command->add_option(
+        "OVERRIDES", train_.overrides,
+        "KEY=VALUE each, in place of the config's: train.steps=50 mesh.shape=[2,2]");
     command
         ->add_option("--plugin", train_.plugins,
                      "Load this plugin (a file or a folder of them); may be repeated")
