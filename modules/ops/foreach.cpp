@@ -7,11 +7,8 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <initializer_list>
 #include <span>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "kernels/functions.hpp"
 #include "kernels/reduce.hpp"
@@ -286,27 +283,9 @@ const Op& chunk_cat_op = register_op(
      .about = "Each tensor cut into chunks along dim, padded with zeros; the chunks of one number "
               "side by side."});
 
-/// The lists one behind the other. Errors: of different lengths.
-void call_lists(const Op& op, std::initializer_list<std::span<const Tensor>> lists,
-                const Attributes& attributes = {}) {
-  std::vector<Tensor> all;
-  all.reserve(lists.size() * lists.begin()->size());
-  for (const std::span<const Tensor> list : lists) {
-    if (list.size() != lists.begin()->size()) {
-      fail(fmt::format("{}: the lists have different lengths ({} and {})", op.name,
-                       lists.begin()->size(), list.size()));
-    }
-    all.insert(all.end(), list.begin(), list.end());
-  }
-  if (!all.empty()) {
-    const NoGrad constant;
-    call(op, all, attributes);
-  }
-}
-
 }  // namespace
 
-void foreach_zero_(std::span<const Tensor> x) { call_lists(zero_op, {x}); }
+void foreach_zero_(std::span<const Tensor> x) { call_lists(zero_op, {x}, {}); }
 
 void foreach_mul_(std::span<const Tensor> x, double value) {
   call_lists(mul_op, {x}, Attributes().scalar(value));

@@ -4,9 +4,12 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kernels/pointwise.hpp"
 module tessera.ops;
@@ -163,6 +166,25 @@ void check_type(const Call& call, std::size_t i, DType dtype) {
     refuse(call,
            fmt::format("{} has the wrong type (expected {}, got {}); cast it",
                        call.op.operands[i].name, name_of(dtype), name_of(call.in[i].dtype())));
+  }
+}
+
+void call_lists(const Op& op, std::initializer_list<std::span<const Tensor>> lists,
+                const Attributes& attributes) {
+  const std::size_t count = lists.begin()->size();
+  std::vector<Tensor> all;
+  all.reserve(lists.size() * count);
+  for (const std::span<const Tensor>& list : lists) {
+    if (list.size() != count) {
+      const auto which = static_cast<std::size_t>(&list - lists.begin());
+      fail(fmt::format("{}: the lists differ in length ({} {}, {} {})", op.name, count,
+                       op.operands[0].name, list.size(), op.operands[which].name));
+    }
+    all.insert(all.end(), list.begin(), list.end());
+  }
+  if (!all.empty()) {
+    const NoGrad constant;
+    call(op, all, attributes);
   }
 }
 

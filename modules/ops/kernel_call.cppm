@@ -87,6 +87,11 @@ Dims without_last(const Dims& shape);
 void pass_partial(const RuleContext& context, Strategies& strategies, unsigned operands,
                   unsigned results = ~0U);
 
+/// Calls an operator that writes lists of tensors, one behind the other, outside of any graph;
+/// empty lists are nothing to do. Errors: lists of different lengths.
+void call_lists(const Op& op, std::initializer_list<std::span<const Tensor>> lists,
+                const Attributes& attributes);
+
 // Of gradients that can be differentiated again; by operators.
 /// sum + term; the term itself where nothing was added yet.
 void add_to(Tensor& sum, const Tensor& term);

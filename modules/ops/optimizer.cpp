@@ -7,10 +7,8 @@ module;
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "kernels/adamw.hpp"
 module tessera.ops;
@@ -181,55 +179,32 @@ const Op& sgd_op = register_op({
     .about = "One step of SGD for all parameters; writes them and momentum_buffers.",
 });
 
-/// All lists in one, each of the first one's length. Errors: another length.
-std::vector<Tensor> joined(const Op& op, std::initializer_list<std::span<const Tensor>> lists) {
-  std::vector<Tensor> all;
-  const std::size_t count = lists.begin()->size();
-  all.reserve(count * lists.size());
-  for (const std::span<const Tensor> list : lists) {
-    if (list.size() != count) {
-      fail(fmt::format("{}: the lists differ in length ({} parameters, {} {})", op.name, count,
-                       list.size(), op.operands[all.size() / count].name));
-    }
-    all.insert(all.end(), list.begin(), list.end());
-  }
-  return all;
-}
-
 }  // namespace
 
 void adamw_(std::span<const Tensor> parameters, std::span<const Tensor> gradients,
             std::span<const Tensor> exp_avgs, std::span<const Tensor> exp_avg_sqs,
             const AdamWStep& settings) {
-  const NoGrad constant;
-  if (parameters.empty()) {
-    return;
-  }
-  call(adamw_op, joined(adamw_op, {parameters, gradients, exp_avgs, exp_avg_sqs}),
-       Attributes()
-           .scalar(settings.lr)
-           .scalar(settings.beta1)
-           .scalar(settings.beta2)
-           .scalar(settings.eps)
-           .scalar(settings.weight_decay)
-           .scalar(settings.grad_scale)
-           .free_integer(settings.step));
+  call_lists(adamw_op, {parameters, gradients, exp_avgs, exp_avg_sqs},
+             Attributes()
+                 .scalar(settings.lr)
+                 .scalar(settings.beta1)
+                 .scalar(settings.beta2)
+                 .scalar(settings.eps)
+                 .scalar(settings.weight_decay)
+                 .scalar(settings.grad_scale)
+                 .free_integer(settings.step));
 }
 
 void sgd_(std::span<const Tensor> parameters, std::span<const Tensor> gradients,
           std::span<const Tensor> momentum_buffers, const SgdStep& settings) {
-  const NoGrad constant;
-  if (parameters.empty()) {
-    return;
-  }
-  call(sgd_op, joined(sgd_op, {parameters, gradients, momentum_buffers}),
-       Attributes()
-           .scalar(settings.lr)
-           .scalar(settings.momentum)
-           .scalar(settings.weight_decay)
-           .scalar(settings.grad_scale)
-           .free_integer(settings.nesterov ? 1 : 0)
-           .free_integer(settings.first ? 1 : 0));
+  call_lists(sgd_op, {parameters, gradients, momentum_buffers},
+             Attributes()
+                 .scalar(settings.lr)
+                 .scalar(settings.momentum)
+                 .scalar(settings.weight_decay)
+                 .scalar(settings.grad_scale)
+                 .free_integer(settings.nesterov ? 1 : 0)
+                 .free_integer(settings.first ? 1 : 0));
 }
 
 }  // namespace tessera::ops
