@@ -19,19 +19,13 @@ import tessera.nn;
 namespace tessera::optim {
 namespace {
 
-bool decay_acts(Decay decay, const nn::Parameter& parameter) {
-  return decay == Decay::all || parameter.value.dims() >= 2;
-}
-
 class AdamW final : public Optimizer {
  public:
   AdamW(std::vector<nn::ParameterPointer> parameters, const AdamWOptions& options)
-      : Optimizer(std::move(parameters), {"exp_avg", "exp_avg_sq"}), options_(options) {}
+      : Optimizer(std::move(parameters), {"exp_avg", "exp_avg_sq"}, options.decay),
+        options_(options) {}
 
  protected:
-  bool decays(const nn::Parameter& parameter) const override {
-    return decay_acts(options_.decay, parameter);
-  }
   void step_group(const Group& group, double lr, double grad_scale) override {
     ops::adamw_(group.parameters, group.gradients, group.states[0], group.states[1],
                 {.lr = lr,
@@ -50,15 +44,13 @@ class AdamW final : public Optimizer {
 class Sgd final : public Optimizer {
  public:
   Sgd(std::vector<nn::ParameterPointer> parameters, const SgdOptions& options)
-      : Optimizer(std::move(parameters), options.momentum == 0
-                                             ? std::vector<std::string>{}
-                                             : std::vector<std::string>{"momentum_buffer"}),
+      : Optimizer(std::move(parameters),
+                  options.momentum == 0 ? std::vector<std::string>{}
+                                        : std::vector<std::string>{"momentum_buffer"},
+                  options.decay),
         options_(options) {}
 
  protected:
-  bool decays(const nn::Parameter& parameter) const override {
-    return decay_acts(options_.decay, parameter);
-  }
   void step_group(const Group& group, double lr, double grad_scale) override {
     const std::vector<Tensor> none(group.states.empty() ? group.parameters.size() : 0);
     ops::sgd_(group.parameters, group.gradients, group.states.empty() ? none : group.states[0],
@@ -77,9 +69,10 @@ class Sgd final : public Optimizer {
 }  // namespace
 
 Optimizer::Optimizer(std::vector<nn::ParameterPointer> parameters,
-                     std::vector<std::string> state_names)
+                     std::vector<std::string> state_names, Decay decay)
     : parameters_(std::move(parameters)),
       state_names_(std::move(state_names)),
+      decay_(decay),
       states_(parameters_.size()) {}
 
 Optimizer::~Optimizer() = default;
@@ -114,7 +107,7 @@ void Optimizer::step(double lr, double grad_scale) {
     }
     State& state = state_of(i);
     ++state.step;
-    const bool decayed = decays(parameter);
+    const bool decayed = decay_ == Decay::all || parameter.value.dims() >= 2;
     auto group = std::find_if(groups.begin(), groups.end(), [&](const Group& g) {
       return g.step == state.step && g.decays == decayed &&
              g.parameters[0].is_distributed() == parameter.value.is_distributed() &&

@@ -38,7 +38,8 @@ class Optimizer {
 
  protected:
   /// `state_names`: the tensors that are kept for each parameter.
-  Optimizer(std::vector<nn::ParameterPointer> parameters, std::vector<std::string> state_names);
+  Optimizer(std::vector<nn::ParameterPointer> parameters, std::vector<std::string> state_names,
+            Decay decay);
 
   /// Parameters that take the same step, with what goes with each: lists of one length.
   struct Group {
@@ -49,8 +50,6 @@ class Optimizer {
     std::vector<std::vector<Tensor>> states = {};  // a list for each of state_names
   };
   virtual void step_group(const Group& group, double lr, double grad_scale) = 0;
-  /// Whether weight decay acts on a parameter.
-  virtual bool decays(const nn::Parameter& parameter) const = 0;
 
  private:
   /// What is kept for one parameter.
@@ -62,6 +61,7 @@ class Optimizer {
 
   std::vector<nn::ParameterPointer> parameters_;
   std::vector<std::string> state_names_;
+  Decay decay_;
   std::vector<State> states_;
 };
 
