@@ -24,7 +24,7 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
   const auto wrong = [&](const std::string& what) {
     fail_input(fmt::format("{}: {}; get the folder again", path, what));
   };
-  const auto index = checkpoint_detail::parse_object(checkpoint_detail::read_text(path));
+  const auto index = read_json_object(path);
   if (!index.problem.empty()) {
     wrong(index.problem);
   }

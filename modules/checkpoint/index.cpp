@@ -191,7 +191,7 @@ void check_tensor(const std::string& name, const IndexedTensor& tensor, const st
 }  // namespace
 
 std::string to_json(const CheckpointIndex& index) {
-  const ParsedJson meta = parse_object(index.meta);
+  const ParsedJson meta = parse_json_object(index.meta);
   if (!meta.problem.empty()) {
     fail_input(
         fmt::format("checkpoint: the meta data is wrong: {}; pass a JSON object", meta.problem));
@@ -224,7 +224,7 @@ std::string to_json(const CheckpointIndex& index) {
 }
 
 CheckpointIndex index_from_json(const std::string& text, const std::string& path) {
-  const ParsedJson parsed = parse_object(text);
+  const ParsedJson parsed = parse_json_object(text);
   if (!parsed.problem.empty()) {
     wrong(path, parsed.problem);
   }

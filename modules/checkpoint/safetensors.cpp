@@ -65,7 +65,7 @@ class HeaderReader {
           std::min<std::uint64_t>(longest_header, bytes.size() - sizeof length), length));
     }
     const ParsedJson header =
-        parse_object({reinterpret_cast<const char*>(bytes.data()) + sizeof length, length});
+        parse_json_object({reinterpret_cast<const char*>(bytes.data()) + sizeof length, length});
     if (!header.problem.empty()) {
       wrong("the header is wrong: " + header.problem);
     }

@@ -175,7 +175,7 @@ TEST_CASE("a hostile file is one clear error that names file and tensor") {
       {file_of("{", 0), "not JSON"},
       {file_of("[]", 0), "not a JSON object"},
       {file_of("{\"\xff\":1}", 0), "UTF-8"},
-      {file_of(std::string(100000, '['), 0), "not JSON"},
+      {file_of(std::string(100000, '['), 0), "nested too deeply"},
       {file_of(R"({"x":1})", 0), "needs dtype"},
       {file_of(R"({"x":1e999})", 0), "out of range"},
       {file_of(one("F8", "[2]", "[0,8]"), 8), "not known"},
@@ -195,7 +195,7 @@ TEST_CASE("a hostile file is one clear error that names file and tensor") {
       {file_of(R"({"x":)" + entry("U8", "[4]", "[0,4]") + R"(,"x":)" + entry("U8", "[4]", "[4,8]") +
                    "}",
                8),
-       "'x' stands twice"},
+       "the name 'x' occurs twice"},
       {file_of(R"({"__metadata__":{"a":1}})", 0), "__metadata__"},
   };
   for (std::size_t i = 0; i < cases.size(); ++i) {

@@ -1,0 +1,30 @@
+// JSON that others may have written: parsed within stated limits, so that a hostile text costs
+// neither minutes nor gigabytes. Every text from outside the program goes through here.
+#pragma once
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+struct JsonLimits {
+  std::size_t bytes = 100'000'000;  // of the text
+  std::size_t values = 10'000'000;  // objects, lists, names and single values together
+  std::size_t depth = 64;           // of objects and lists within each other
+};
+
+struct ParsedJson {
+  nlohmann::json value;
+  std::string problem;  // empty: the text is an object in which no name occurs twice
+};
+
+/// Parses an object. Stops at the first thing that is wrong, a broken limit included; the work is
+/// proportional to the text up to there. The problem's text fits after "FILE: ".
+ParsedJson parse_json_object(std::string_view text, const JsonLimits& limits = {});
+
+/// The same for a file, whose size is checked before a byte of it is read. A file that cannot be
+/// read, or is not a regular file, is a problem too.
+ParsedJson read_json_object(const std::string& path, const JsonLimits& limits = {});
+
+}  // namespace tessera

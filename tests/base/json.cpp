@@ -1,0 +1,71 @@
+// JSON from outside: what is wrong with it is found within the limits of depth, values and bytes.
+#include "tessera/json.hpp"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "catch.hpp"
+
+using tessera::parse_json_object;
+using tessera::read_json_object;
+
+namespace {
+
+std::string nested(std::size_t levels) {
+  return R"({"a": )" + std::string(levels - 1, '[') + std::string(levels - 1, ']') + "}";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  INFO("'" << text << "' should hold '" << part << "'");
+  CHECK(text.find(part) != std::string::npos);
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("an object is parsed, anything else is a problem") {
+  const auto good = parse_json_object(R"({"a": [1, -2.5, "b", null], "c": {"a": true}})");
+  CHECK(good.problem.empty());
+  CHECK(good.value == nlohmann::json({{"a", {1, -2.5, "b", nullptr}}, {"c", {{"a", true}}}}));
+  contains(parse_json_object("[1]").problem, "not a JSON object");
+  contains(parse_json_object("{").problem, "not JSON");
+  contains(parse_json_object("").problem, "not JSON");
+  contains(parse_json_object("{} {}").problem, "not JSON");
+  contains(parse_json_object("{\"\xff\": 1}").problem, "not JSON");
+  contains(parse_json_object(R"({"a": 1e999})").problem, "out of range");
+  contains(parse_json_object(R"({"b": {"a": 1, "a": 2}})").problem, "the name 'a' occurs twice");
+  // The same name in two objects is no repetition.
+  CHECK(parse_json_object(R"({"a": {"a": 1}, "b": {"a": 1}})").problem.empty());
+}
+
+TEST_CASE("depth, values and bytes are bounded while the text is parsed") {
+  CHECK(parse_json_object(nested(64)).problem.empty());
+  contains(parse_json_object(nested(65)).problem, "nested too deeply (at most 64 levels)");
+  // It never ends, and is refused for its depth all the same: nothing after it was looked at.
+  contains(parse_json_object(R"({"a": )" + std::string(1'000'000, '[')).problem, "too deeply");
+  contains(parse_json_object(R"({"a": {"b": {}}})", {.depth = 2}).problem, "too deeply");
+  const std::string three = R"({"a": [1, 2]})";  // the object, a name, a list, two numbers
+  CHECK(parse_json_object(three, {.values = 5}).problem.empty());
+  contains(parse_json_object(three, {.values = 4}).problem, "too many values (at most 4)");
+  CHECK(parse_json_object(three, {.bytes = three.size()}).problem.empty());
+  contains(parse_json_object(three, {.bytes = three.size() - 1}).problem, "too large");
+}
+
+TEST_CASE("a file's size is compared before it is read") {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("tessera_json_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  const std::string path = folder / "a.json";
+  std::ofstream(path) << R"({"a": 1})";
+  CHECK(read_json_object(path).value == nlohmann::json({{"a", 1}}));
+  // A hole of 1 TB: reading it would end the test.
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 40);
+  contains(read_json_object(path).problem, "too large (expected at most 100000000 bytes");
+  contains(read_json_object(folder / "none").problem, "cannot be read");
+  contains(read_json_object(folder).problem, "not a regular file");
+  contains(read_json_object("/dev/zero").problem, "not a regular file");
+  std::filesystem::remove_all(folder);
+}
