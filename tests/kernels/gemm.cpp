@@ -1,5 +1,7 @@
 #include "kernels/gemm.hpp"
 
+#include <utility>
+
 #include "check.hpp"
 #include "kernels/parallel.hpp"
 
@@ -8,18 +10,17 @@ using namespace tessera::kernels::test;
 
 namespace {
 
+/// The products of `s` against loops in double. Operands with a batch stride of 0 have one entry.
 template <class T, class Out>
-void check(Gemm s) {
-  // Rows are stored wider than needed, entries further apart.
-  s.lda = (s.trans_a ? s.m : s.k) + 3;
-  s.ldb = (s.trans_b ? s.k : s.n) + 1;
-  s.ldc = s.n + 2;
-  s.stride_a = (s.trans_a ? s.k : s.m) * s.lda + 5;
-  if (s.stride_b != 0) s.stride_b = (s.trans_b ? s.n : s.k) * s.ldb + 5;
-  s.stride_c = s.m * s.ldc + 5;
-  const auto a = values<T>(s.batch * s.stride_a, 1);
-  const auto b = values<T>(s.batch * s.stride_b + (s.trans_b ? s.n : s.k) * s.ldb, 2);
-  auto c = values<Out>(s.batch * s.stride_c, 3);
+double error_of(const Gemm& s) {
+  const auto stored = [&](bool transposed, std::int64_t rows, std::int64_t columns,
+                          std::int64_t stride, std::int64_t batch_stride) {
+    return (s.batch == 0 ? 0 : s.batch - 1) * batch_stride +
+           (transposed ? columns : rows) * stride + (transposed ? rows : columns);
+  };
+  const auto a = values<T>(stored(s.trans_a, s.m, s.k, s.lda, s.stride_a), 1);
+  const auto b = values<T>(stored(s.trans_b, s.k, s.n, s.ldb, s.stride_b), 2);
+  auto c = values<Out>(stored(false, s.m, s.n, s.ldc, s.stride_c), 3);
   auto expected = as_double(c);
   for (std::int64_t e = 0; e < s.batch; ++e) {
     for (std::int64_t i = 0; i < s.m; ++i) {
@@ -37,7 +38,19 @@ void check(Gemm s) {
     }
   }
   gemm(s, a.data(), b.data(), c.data());
-  CHECK(worst(c, expected) < tolerance<Out>());
+  return worst(c, expected);
+}
+
+template <class T, class Out>
+void check(Gemm s) {
+  // Rows are stored wider than needed, entries further apart.
+  s.lda = (s.trans_a ? s.m : s.k) + 3;
+  s.ldb = (s.trans_b ? s.k : s.n) + 1;
+  s.ldc = s.n + 2;
+  s.stride_a = (s.trans_a ? s.k : s.m) * s.lda + 5;
+  if (s.stride_b != 0) s.stride_b = (s.trans_b ? s.n : s.k) * s.ldb + 5;
+  s.stride_c = s.m * s.ldc + 5;
+  CHECK(error_of<T, Out>(s) < tolerance<Out>());
 }
 
 void check_types(const Gemm& shape) {
@@ -79,6 +92,55 @@ TEST_CASE("gemm agrees with loops in double", "[gemm]") {
     shape.stride_b = stride_b;
     check_types(shape);
   }
+}
+
+namespace {
+
+/// How the entries of a batch are stored: one after the other with gaps, row by row beside each
+/// other, one entry for all, or each one element further than the one before.
+enum class Batch { apart, interleaved, shared, overlapping };
+
+void place(Batch how, std::int64_t rows, std::int64_t columns, std::int64_t batch,
+           std::int64_t& stride, std::int64_t& batch_stride) {
+  stride = how == Batch::interleaved ? columns * batch : columns + 2;
+  batch_stride = how == Batch::apart         ? rows * stride + 5
+                 : how == Batch::interleaved ? columns
+                 : how == Batch::overlapping ? 1
+                                             : 0;
+}
+
+}  // namespace
+
+// Each oneDNN has its own view of strides where an extent is 1, and refuses other strides.
+TEST_CASE("gemm takes every extent with every storage of its operands", "[gemm]") {
+  const std::vector<std::int64_t> extents{1, 2, 19};
+  std::size_t products = 0;
+  for (unsigned choice = 0; choice < 3U * 3 * 3 * 4 * 4 * 2 * 8; ++choice) {
+    unsigned rest = choice;
+    const auto next = [&](unsigned count) { return std::exchange(rest, rest / count) % count; };
+    Gemm s;
+    s.m = extents[next(3)];
+    s.n = extents[next(3)];
+    s.k = extents[next(3)];
+    s.batch = 3;
+    const auto batch_a = static_cast<Batch>(next(4));
+    const auto batch_b = static_cast<Batch>(next(4));
+    const auto batch_c = static_cast<Batch>(next(2));
+    s.trans_a = next(2) == 1;
+    s.trans_b = next(2) == 1;
+    s.accumulate = next(2) == 1;
+    place(batch_a, s.trans_a ? s.k : s.m, s.trans_a ? s.m : s.k, s.batch, s.lda, s.stride_a);
+    place(batch_b, s.trans_b ? s.n : s.k, s.trans_b ? s.k : s.n, s.batch, s.ldb, s.stride_b);
+    place(batch_c, s.m, s.n, s.batch, s.ldc, s.stride_c);
+    const double error = error_of<float, float>(s);
+    if (!(error < tolerance<float>())) {
+      CAPTURE(s.m, s.n, s.k, s.lda, s.stride_a, s.ldb, s.stride_b, s.ldc, s.stride_c);
+      CAPTURE(s.trans_a, s.trans_b, s.accumulate);
+      CHECK(error < tolerance<float>());
+    }
+    ++products;
+  }
+  CHECK(products == 6912);
 }
 
 namespace {

@@ -2,6 +2,7 @@
 set(TESSERA_KERNEL_SOURCES
     kernels/parallel.cpp
     kernels/gemm.cpp
+    kernels/onednn.cpp
     kernels/attention.cpp
     kernels/attention_backward.cpp
     kernels/norm.cpp
