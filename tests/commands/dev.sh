@@ -76,6 +76,24 @@ new_machine absent
 TESSERA_SETUP=0 dev setup
 expect 'TESSERA_SETUP=0 installs nothing' is "$status:$calls" '0:'
 
+# Debian 13 installs Catch2 with nothing else: what builds the program must not configure the tests.
+new_machine absent
+stand_in cmake <<<"echo \"\$*\" >>$machine/calls; echo 'cmake version 3.31.6'"
+stand_in ctest <<<'echo 100% tests passed, 0 tests failed out of 1'
+if ((EUID == 0)); then
+  dev build
+  expect 'the program is built without Catch2' is "$status:${calls/catch2/}" "0:$calls"
+fi
+TESSERA_SETUP=0 dev build
+expect 'the program is built without its tests' is "$status:$calls" '0:*--preset release -D TESSERA_BUILD_TESTS=OFF*'
+TESSERA_SETUP=0 dev test
+expect 'the tests are configured where they are built' is "$status:$calls" \
+  '0:*--preset release -D TESSERA_BUILD_TESTS=ON*'
+: >"$machine/calls"
+touch "$machine/build/release/CTestTestfile.cmake"
+TESSERA_SETUP=0 dev build
+expect 'and stay configured' is "$status:$calls" '0:*--preset release -D TESSERA_BUILD_TESTS=ON*'
+
 new_machine installed
 stand_in cmake <<<'echo "cmake version 3.28.3"'
 TESSERA_SETUP=0 dev setup
