@@ -3,6 +3,7 @@
 #
 #   dev.sh REPOSITORY
 set -euo pipefail
+unset TESSERA_SETUP # of whoever runs this
 repository=$1
 machine=$(mktemp -d)
 trap 'rm -rf "$machine"' EXIT
