@@ -7,7 +7,7 @@ repository=$1
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 cd "$tree"
-mkdir -p docs configs modules/a
+mkdir -p docs configs apps/examples modules/a
 touch configs/some.toml
 cp "$repository/dev" .
 printf '#!/bin/sh\necho "  train   a command"\n' >program
