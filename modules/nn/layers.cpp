@@ -32,7 +32,7 @@ std::vector<std::string> Linear::input_names() const { return {"input"}; }
 
 Tensors Linear::forward(const Tensors& inputs) {
   const bool bias = parameters().size() > 1;
-  return {ops::linear(inputs[0], parameters()[0].second->use(),
+  return {ops::linear(input(inputs, 0), parameters()[0].second->use(),
                       bias ? parameters()[1].second->use() : Tensor())};
 }
 
@@ -44,7 +44,7 @@ std::string_view Embedding::kind() const { return "Embedding"; }
 std::vector<std::string> Embedding::input_names() const { return {"input"}; }
 
 Tensors Embedding::forward(const Tensors& inputs) {
-  return {ops::embedding(parameters()[0].second->use(), inputs[0])};
+  return {ops::embedding(parameters()[0].second->use(), input(inputs, 0))};
 }
 
 RMSNorm::RMSNorm(std::int64_t dim, double eps, DType dtype) : eps_(eps) {
@@ -56,7 +56,7 @@ std::string_view RMSNorm::kind() const { return "RMSNorm"; }
 std::vector<std::string> RMSNorm::input_names() const { return {"hidden_states"}; }
 
 Tensors RMSNorm::forward(const Tensors& inputs) {
-  return {ops::rms_norm(inputs[0], parameters()[0].second->use(), eps_)};
+  return {ops::rms_norm(input(inputs, 0), parameters()[0].second->use(), eps_)};
 }
 
 Dropout::Dropout(double p) : p_(p) {}
@@ -65,10 +65,11 @@ std::string_view Dropout::kind() const { return "Dropout"; }
 std::vector<std::string> Dropout::input_names() const { return {"input"}; }
 
 Tensors Dropout::forward(const Tensors& inputs) {
+  const Tensor& x = input(inputs, 0);
   if (!is_training() || p_ == 0) {
     return inputs;
   }
-  return {ops::dropout(inputs[0], p_, random_stream("dropout"))};
+  return {ops::dropout(x, p_, random_stream("dropout"))};
 }
 
 CrossEntropyLoss::CrossEntropyLoss(std::int64_t ignore_index) : ignore_index_(ignore_index) {}
@@ -77,7 +78,7 @@ std::string_view CrossEntropyLoss::kind() const { return "CrossEntropyLoss"; }
 std::vector<std::string> CrossEntropyLoss::input_names() const { return {"input", "target"}; }
 
 Tensors CrossEntropyLoss::forward(const Tensors& inputs) {
-  return {ops::cross_entropy(inputs[0], inputs[1], ignore_index_, loss_parallel_)};
+  return {ops::cross_entropy(input(inputs, 0), input(inputs, 1), ignore_index_, loss_parallel_)};
 }
 
 }  // namespace tessera::nn

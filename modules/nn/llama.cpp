@@ -58,7 +58,7 @@ std::string_view LlamaAttention::kind() const { return "LlamaAttention"; }
 std::vector<std::string> LlamaAttention::input_names() const { return {"hidden_states"}; }
 
 Tensors LlamaAttention::forward(const Tensors& inputs) {
-  const Tensor& x = inputs[0];
+  const Tensor& x = input(inputs, 0);
   const std::int64_t d = shape_.head_extent();
   const auto heads_of = [&](const Tensor& projected) {
     return ops::view(projected, {projected.size(0), projected.size(1), projected.size(2) / d, d});
@@ -111,7 +111,8 @@ std::string_view LlamaMLP::kind() const { return "LlamaMLP"; }
 std::vector<std::string> LlamaMLP::input_names() const { return {"hidden_states"}; }
 
 Tensors LlamaMLP::forward(const Tensors& inputs) {
-  return {(*down_)(ops::swiglu((*gate_)(inputs[0]), (*up_)(inputs[0])))};
+  const Tensor& x = input(inputs, 0);
+  return {(*down_)(ops::swiglu((*gate_)(x), (*up_)(x)))};
 }
 
 LlamaBlock::LlamaBlock(const LlamaShape& shape, int layer, KeyValueCache* const* cache) {
@@ -133,7 +134,7 @@ Tensors LlamaBlock::forward(const Tensors& inputs) {
   const auto dropped = [](const std::shared_ptr<Dropout>& dropout, Tensor x) {
     return dropout ? (*dropout)(x) : std::move(x);
   };
-  const Tensor& x = inputs[0];
+  const Tensor& x = input(inputs, 0);
   const Tensor middle = ops::add(x, dropped(attention_dropout_, (*attention_)((*input_norm_)(x))));
   return {ops::add(middle, dropped(mlp_dropout_, (*mlp_)((*post_norm_)(middle))))};
 }
@@ -152,7 +153,7 @@ std::string_view LlamaModel::kind() const { return "LlamaModel"; }
 std::vector<std::string> LlamaModel::input_names() const { return {"input_ids"}; }
 
 Tensors LlamaModel::forward(const Tensors& inputs) {
-  Tensor x = (*embedding_)(inputs[0]);
+  Tensor x = (*embedding_)(input(inputs, 0));
   for (const auto& block : blocks_) {
     if (activation_checkpointing && grad_enabled()) {
       const Tensors in{x};
@@ -180,7 +181,7 @@ std::string_view LlamaForCausalLM::kind() const { return "LlamaForCausalLM"; }
 std::vector<std::string> LlamaForCausalLM::input_names() const { return {"input_ids"}; }
 
 Tensors LlamaForCausalLM::forward(const Tensors& inputs) {
-  const Tensor hidden = (*model_)(inputs[0]);
+  const Tensor hidden = (*model_)(input(inputs, 0));
   if (cache_ != nullptr) {
     cache_->length += inputs[0].size(1);
   }

@@ -37,11 +37,24 @@ Tensors Module::operator()(const Tensors& inputs) {
   }
 }
 
+std::size_t Module::named_inputs() {
+  if (!named_inputs_) {
+    named_inputs_ = input_names().size();
+  }
+  return *named_inputs_;
+}
+
 Tensors Module::run(const Tensors& inputs) {
-  if (pre_hooks_.empty() && hooks_.empty()) {
+  const std::size_t named = named_inputs();
+  if (named > 0 && inputs.size() > named) {
+    fail(fmt::format("{}: got too many inputs (expected at most {}: {}; got {})", kind(), named,
+                     join_words(input_names()), inputs.size()));
+  }
+  if (pre_hooks_.empty() && hooks_.empty() && inputs.size() >= named) {
     return forward(inputs);
   }
   Tensors seen = inputs;
+  seen.resize(std::max(named, inputs.size()));
   for (const ForwardPreHook& hook : pre_hooks_) {
     hook(*this, seen);
   }
@@ -54,7 +67,22 @@ Tensors Module::run(const Tensors& inputs) {
 
 Tensor Module::operator()(const Tensor& input) {
   Tensors outputs = (*this)(Tensors{input});
+  if (outputs.empty()) {
+    fail(
+        fmt::format("module '{}' ({}): returned no output (expected at least one)", name_, kind()));
+  }
   return std::move(outputs[0]);
+}
+
+const Tensor& Module::input(const Tensors& inputs, std::size_t position) const {
+  if (position < inputs.size() && inputs[position]) {
+    return inputs[position];
+  }
+  const std::vector<std::string> names = input_names();
+  fail(fmt::format(
+      "{}: input {} is missing (expected a tensor, got {}); pass it in the call", kind(),
+      position < names.size() ? fmt::format("'{}'", names[position]) : fmt::format("{}", position),
+      position < inputs.size() ? "an undefined one" : "none"));
 }
 
 Tensors Module::by_name(std::initializer_list<NamedTensor> inputs) {
@@ -76,16 +104,24 @@ std::vector<std::string> Module::input_names() const { return {}; }
 std::vector<std::string> Module::output_names() const { return {}; }
 
 void Module::set_names(const std::string& name) {
-  name_ = name;
-  scope_ = interned_name(name);
-  for (const auto& [key, parameter] : parameters_) {
-    if (parameter->name.empty()) {
-      parameter->name = name.empty() ? key : name + "." + key;
+  std::set<const Module*> named;
+  const std::function<void(Module&, const std::string&)> visit = [&](Module& module,
+                                                                     const std::string& path) {
+    if (!named.insert(&module).second) {
+      return;
     }
-  }
-  for (const auto& [key, child] : children_) {
-    child->set_names(name.empty() ? key : name + "." + key);
-  }
+    module.name_ = path;
+    module.scope_ = interned_name(path);
+    for (const auto& [key, parameter] : module.parameters_) {
+      if (parameter->name.empty()) {
+        parameter->name = path.empty() ? key : path + "." + key;
+      }
+    }
+    for (const auto& [key, child] : module.children_) {
+      visit(*child, path.empty() ? key : path + "." + key);
+    }
+  };
+  visit(*this, name);
 }
 
 const ParameterPointer& Module::parameter(std::string_view name) const {
@@ -99,10 +135,23 @@ const ParameterPointer& Module::parameter(std::string_view name) const {
 
 void Module::set_parameter(std::string_view name, ParameterPointer parameter) {
   for (auto& [key, slot] : parameters_) {
-    if (key == name) {
-      slot = std::move(parameter);
-      return;
+    if (key != name) {
+      continue;
     }
+    if (!parameter) {
+      fail(fmt::format("module '{}' ({}): set_parameter('{}') got no parameter", name_, kind(),
+                       name));
+    }
+    const Tensor& before = slot->value;
+    const Tensor& after = parameter->value;
+    if (!(before.shape() == after.shape()) || before.dtype() != after.dtype()) {
+      fail(
+          fmt::format("module '{}' ({}): parameter '{}' cannot be shared (expected {}{}, got {}{})",
+                      name_, kind(), name, name_of(before.dtype()), to_string(before.shape()),
+                      name_of(after.dtype()), to_string(after.shape())));
+    }
+    slot = std::move(parameter);
+    return;
   }
   fail(fmt::format("module '{}' ({}): has no parameter '{}'", name_, kind(), name));
 }
@@ -111,6 +160,10 @@ void Module::add_pre_hook(ForwardPreHook hook) { pre_hooks_.push_back(std::move(
 void Module::add_hook(ForwardHook hook) { hooks_.push_back(std::move(hook)); }
 void Module::add_outer_pre_hook(ForwardPreHook hook) {
   pre_hooks_.insert(pre_hooks_.begin(), std::move(hook));
+}
+
+void Module::keep_alive(std::shared_ptr<const void> owner) {
+  kept_alive_.push_back(std::move(owner));
 }
 
 void Module::train(bool training) {
@@ -122,20 +175,52 @@ void Module::train(bool training) {
 
 void Module::check_placements(std::span<const int>) const {}
 
+namespace {
+
+/// A child or parameter that is about to be added under `name`.
+template <class Entries, class Pointer>
+void check_addition(const char* what, const std::string& name, const Entries& entries,
+                    const Pointer& added) {
+  if (name.empty() || !added) {
+    fail(fmt::format("module: a {} was added without {}", what,
+                     name.empty() ? "a name" : "an object"));
+  }
+  if (std::any_of(entries.begin(), entries.end(),
+                  [&](const auto& entry) { return entry.first == name; })) {
+    fail(fmt::format("module: it has a {} '{}' already; use another name", what, name));
+  }
+}
+
+}  // namespace
+
 void Module::add_parameter(std::string name, ParameterPointer parameter) {
+  check_addition("parameter", name, parameters_, parameter);
   parameters_.emplace_back(std::move(name), std::move(parameter));
 }
 
 void Module::attach(std::string name, std::shared_ptr<Module> child) {
+  check_addition("child", name, children_, child);
   children_.emplace_back(std::move(name), std::move(child));
 }
 
-std::vector<Module*> all_modules(Module& root) {
-  std::vector<Module*> modules = {&root};
-  for (const auto& [key, child] : root.children()) {
-    const std::vector<Module*> below = all_modules(*child);
-    modules.insert(modules.end(), below.begin(), below.end());
+namespace {
+
+void collect_modules(Module& root, std::set<const Module*>& seen, std::vector<Module*>& modules) {
+  if (!seen.insert(&root).second) {
+    return;
   }
+  modules.push_back(&root);
+  for (const auto& [key, child] : root.children()) {
+    collect_modules(*child, seen, modules);
+  }
+}
+
+}  // namespace
+
+std::vector<Module*> all_modules(Module& root) {
+  std::vector<Module*> modules;
+  std::set<const Module*> seen;
+  collect_modules(root, seen, modules);
   return modules;
 }
 
@@ -167,12 +252,13 @@ void materialize(Module& root) {
     if (!value.is_meta()) {
       continue;
     }
+    const bool trained = value.requires_grad();
     if (value.is_distributed()) {
       value = make_distributed(zeros(value.local().shape(), value.dtype()), value.spec());
     } else {
       value = zeros(value.shape(), value.dtype());
     }
-    value.set_requires_grad();
+    value.set_requires_grad(trained);
   }
 }
 

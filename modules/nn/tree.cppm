@@ -14,7 +14,7 @@ struct Initialization {
 /// A parameter's place in the model. Tied weights share one.
 class Parameter {
  public:
-  /// On the meta device until it is materialised.
+  /// On the meta device until it is materialised. value.set_requires_grad(false) freezes it.
   Parameter(const Dims& shape, DType dtype, Initialization initialization);
 
   /// What the optimizer changes and a checkpoint holds; between two steps the only form there is.
@@ -60,8 +60,10 @@ class Module {
   virtual std::string_view kind() const = 0;  // "Linear"
   virtual Tensors forward(const Tensors& inputs) = 0;
 
+  /// Calls forward with the hooks around it. Named inputs that are not given are absent
+  /// (undefined). Errors: more inputs than input_names().
   Tensors operator()(const Tensors& inputs);
-  /// One input, one output.
+  /// One input; the first output. Errors: there is none.
   Tensor operator()(const Tensor& input);
   /// A call by the inputs' names, in any order; inputs that are not given are absent (undefined).
   /// Errors: a name that is none of input_names().
@@ -74,7 +76,8 @@ class Module {
 
   /// The path from the root, "model.layers.0.mlp"; empty for the root. Filled by set_names.
   const std::string& name() const { return name_; }
-  /// Names this module and all below it; the root calls it once the tree is built.
+  /// Names this module and all below it; the root calls it once the tree is built. A module or
+  /// parameter that is in several places has the name of the first.
   void set_names(const std::string& name = "");
 
   const std::vector<std::pair<std::string, ParameterPointer>>& parameters() const {
@@ -85,13 +88,20 @@ class Module {
   }
   /// The parameter of this name. Errors: there is none.
   const ParameterPointer& parameter(std::string_view name) const;
-  /// Lets a parameter of this module be another module's (tied weights).
+  /// Lets a parameter of this module be another module's (tied weights). Errors: there is none of
+  /// this name; another shape or type.
   void set_parameter(std::string_view name, ParameterPointer parameter);
 
   void add_pre_hook(ForwardPreHook hook);
   void add_hook(ForwardHook hook);
   /// The hook runs before those that are there (an outer style around inner ones).
   void add_outer_pre_hook(ForwardPreHook hook);
+
+  /// Holds `owner` as long as the module: whoever adds hooks that refer to an object of its own.
+  void keep_alive(std::shared_ptr<const void> owner);
+  /// Whether a parallel plan was applied to this module; set by the plan.
+  bool is_planned() const { return planned_; }
+  void set_planned() { planned_ = true; }
 
   /// Called when all styles have placed the parameters; `axes` are the mesh axes along which the
   /// ranks share the work on one part of the batch. Errors (input): placements with which forward
@@ -103,6 +113,9 @@ class Module {
   bool is_training() const { return training_; }
 
  protected:
+  /// The input at this position, for forward. Errors: it is absent.
+  const Tensor& input(const Tensors& inputs, std::size_t position) const;
+  /// Errors, here and in attach: the name is taken, or empty; nothing is given.
   void add_parameter(std::string name, ParameterPointer parameter);
   template <class M, class... A>
   std::shared_ptr<M> add_child(std::string name, A&&... arguments) {
@@ -114,17 +127,22 @@ class Module {
 
  private:
   Tensors run(const Tensors& inputs);
+  /// How many inputs have names; counted at the first call.
+  std::size_t named_inputs();
 
   std::string name_;
   const std::string* scope_ = interned_name("");  // the name, for ModuleScope
+  std::optional<std::size_t> named_inputs_;
   bool training_ = true;
+  bool planned_ = false;
+  std::vector<std::shared_ptr<const void>> kept_alive_;
   std::vector<std::pair<std::string, ParameterPointer>> parameters_;
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
   std::vector<ForwardPreHook> pre_hooks_;
   std::vector<ForwardHook> hooks_;
 };
 
-/// This module and all below it, parents first, in the order in which they were added.
+/// This module and all below it, each once, parents first, in the order in which they were added.
 std::vector<Module*> all_modules(Module& root);
 
 /// All parameters below `root`, each once (tied weights under their first name), in the order of
@@ -134,6 +152,7 @@ std::vector<ParameterPointer> all_parameters(Module& root);
 std::vector<std::pair<std::string, ParameterPointer>> named_parameters(Module& root);
 
 /// Gives every parameter that is still on the meta device memory of its own (the local part only).
+/// Frozen parameters stay frozen.
 void materialize(Module& root);
 /// Fills all parameters as their Initialization says, from the stream "init": bit-equal in every
 /// layout.

@@ -1,8 +1,12 @@
 module;
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -32,6 +36,61 @@ bool gradient_sync_enabled() { return sync_flag(); }
 GradientSyncScope::GradientSyncScope(bool enabled) : before_(std::exchange(sync_flag(), enabled)) {}
 GradientSyncScope::~GradientSyncScope() { sync_flag() = before_; }
 
+namespace {
+
+/// The mesh of the parameters whose gradients ranks have in common; none where there is one rank.
+const DeviceMesh* shared_mesh(std::span<const nn::ParameterPointer> parameters) {
+  for (const nn::ParameterPointer& parameter : parameters) {
+    if (parameter->value.is_distributed()) {
+      const DeviceMesh& mesh = parameter->value.layout().mesh();
+      return mesh.size() > 1 ? &mesh : nullptr;
+    }
+  }
+  return nullptr;
+}
+
+/// A parameter without a gradient must have none on every rank: ranks would pair the sums of
+/// different parameters, or wait for each other.
+void check_presence(std::span<const nn::ParameterPointer> parameters) {
+  const DeviceMesh* const mesh = shared_mesh(parameters);
+  if (mesh == nullptr) {
+    return;
+  }
+  std::vector<std::int32_t> present;
+  for (const nn::ParameterPointer& parameter : parameters) {
+    present.push_back(parameter->value.grad() ? 1 : 0);
+  }
+  const std::vector<std::int32_t> mine = present;
+  std::vector<int> axes(static_cast<std::size_t>(mesh->ndim()));
+  std::iota(axes.begin(), axes.end(), 0);
+  const CommunicationTimer timer;
+  communicator(*mesh, axes)
+      .all_reduce(present.data(), present.data(), static_cast<std::int64_t>(present.size()),
+                  DType::i32);
+  if (communication_reported()) {
+    std::vector<std::string> names;
+    for (const int axis : axes) {
+      names.emplace_back(mesh->axis_name(axis));
+    }
+    record_communication(
+        {"all_reduce", fmt::format("{}", fmt::join(names, "+")),
+         2 * (mesh->size() - 1) * static_cast<std::int64_t>(present.size() * sizeof present[0]) /
+             mesh->size(),
+         "finish_gradients", false, timer.seconds()});
+  }
+  for (std::size_t i = 0; i < present.size(); ++i) {
+    if (present[i] != 0 && present[i] != mesh->size()) {
+      fail(
+          fmt::format("gradients: parameter '{}' has a gradient on {} of {} ranks ({} on rank {}); "
+                      "all ranks must use the same parameters in a step",
+                      parameters[i]->name, present[i], mesh->size(), mine[i] != 0 ? "one" : "none",
+                      current_rank()));
+    }
+  }
+}
+
+}  // namespace
+
 void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& parameters) {
   std::map<DType, std::vector<nn::Parameter*>> by_type;
   for (nn::Parameter* parameter : parameters) {
@@ -46,7 +105,8 @@ void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& 
     }
     const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
     Bucket& bucket = buckets_[{axis, dtype}];
-    if (bucket.bytes < bytes) {
+    // Gradients of an earlier step that nobody has dropped are in the old memory.
+    if (bucket.bytes < bytes || bucket.memory.use_count() > 1) {
       bucket.memory = std::make_shared<collective::SharedBuffer>(group.allocate(bytes));
       bucket.bytes = bytes;
     }
@@ -78,6 +138,7 @@ void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& 
 
 void GradientFinisher::finish(std::span<const nn::ParameterPointer> parameters) {
   const NoGrad no_grad;
+  check_presence(parameters);
   std::map<int, std::vector<nn::Parameter*>> partial;
   for (const nn::ParameterPointer& parameter : parameters) {
     const Tensor& value = parameter->value;

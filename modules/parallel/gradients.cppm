@@ -25,9 +25,11 @@ class GradientSyncScope {
 /// Brings every gradient to its parameter's layout after the last backward of a step. A gradient
 /// that is Partial where its parameter is Replicate is summed over that axis, all of them in one
 /// all-reduce for each axis; any other difference is redistributed by itself. Afterwards those
-/// gradients lie in one flat buffer.
+/// gradients are in one flat buffer, which is used again once they have been dropped. Gradients
+/// that are kept over several steps add up.
 class GradientFinisher {
  public:
+  /// Errors: a parameter has a gradient on some ranks only (one small all-reduce finds it).
   void finish(std::span<const nn::ParameterPointer> parameters);
 
  private:

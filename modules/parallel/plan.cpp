@@ -131,23 +131,40 @@ void check_together(const std::vector<StyleEntry>& entries, const std::vector<St
   }
 }
 
+/// Marks the model as planned and lets it keep what the plan's hooks refer to.
+void take_model(nn::Module& model, const std::shared_ptr<const void>& styles) {
+  model.set_names(model.name());  // patterns, groups and errors refer to names
+  const std::vector<nn::Module*> modules = nn::all_modules(model);
+  for (const nn::Module* module : modules) {
+    if (module->is_planned()) {
+      fail_input(fmt::format(
+          "parallel plan: {} was given to a plan before, which may have failed; build a new model",
+          in_words(*module)));
+    }
+  }
+  for (nn::Module* module : modules) {
+    module->set_planned();
+    module->keep_alive(styles);
+  }
+}
+
 }  // namespace
 
 ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
                            const std::vector<StyleEntry>& entries, plugin::Host& host)
-    : model_(model), mesh_(mesh) {
+    : model_(model), mesh_(mesh), styles_(std::make_shared<Styles>()) {
   std::vector<StyleFacts> facts;
   std::vector<int> axes;
   for (const StyleEntry& entry : entries) {
     axes.push_back(axis_of(mesh, entry));
     Options options(entry.options, place_of(entry));
     try {
-      styles_.push_back(host.find<ParallelStyle>(entry.style)(options));
+      styles_->push_back(host.find<ParallelStyle>(entry.style)(options));
     } catch (const Error& error) {
       fail_at(entry, error);
     }
     options.finish();
-    facts.push_back(styles_.back()->facts());
+    facts.push_back(styles_->back()->facts());
   }
   check_together(entries, facts);
 
@@ -169,11 +186,13 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
     }
   }
 
+  take_model(model, styles_);
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    const bool trained = parameter->value.requires_grad();
     const Spec* const spec =
         Spec::make(Layout::replicated(mesh), parameter->value.shape(), parameter->value.dtype());
     parameter->value = make_distributed(parameter->value, spec);
-    parameter->value.set_requires_grad();
+    parameter->value.set_requires_grad(trained);
     parameter->placed_by.assign(static_cast<std::size_t>(mesh.ndim()), {});
   }
   std::map<std::tuple<std::string, int, const nn::Module*>, const StyleEntry*> first;
@@ -193,7 +212,7 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
       applied_.emplace_back(module->name(),
                             fmt::format("{} on '{}'", place_of(entries[i]), entries[i].axis));
       try {
-        styles_[i]->apply({*module, mesh, axes[i], entries[i].style, place_of(entries[i])});
+        (*styles_)[i]->apply({*module, mesh, axes[i], entries[i].style, place_of(entries[i])});
       } catch (const Error& error) {
         fail_at(entries[i], error);
       }
@@ -269,14 +288,18 @@ Layout ParallelPlan::batch_layout() const {
 }
 
 void ParallelPlan::materialize() {
-  for (const auto& style : styles_) {
+  if (materialized_) {
+    fail("parallel plan: materialize() was called twice; the parameters have their memory already");
+  }
+  materialized_ = true;
+  for (const auto& style : *styles_) {
     style->materialize();
   }
   nn::materialize(model_);
 }
 
 void ParallelPlan::before_optimizer() {
-  for (const auto& style : styles_) {
+  for (const auto& style : *styles_) {
     style->before_optimizer();
   }
 }

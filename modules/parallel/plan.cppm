@@ -29,13 +29,16 @@ struct StyleSummary {
 };
 
 /// Styles applied to a model on a mesh. Everything that is wrong with it is found while it is made,
-/// without any communication: it can be made before ranks are started, to check it.
+/// without any communication: it can be made before ranks are started, to check it. The model may
+/// be used after the plan is gone: it keeps the styles alive.
 class ParallelPlan {
  public:
   /// Makes every parameter a distributed tensor over the whole mesh (still on the meta device) and
   /// applies the entries in order. Errors (input), all with the entry's place: unknown style or
   /// axis, a pattern that matches nothing, styles that conflict or come in the wrong order, a style
-  /// twice on one module (both entries are named), an axis of several ranks that no style uses.
+  /// twice on one module (both entries are named), an axis of several ranks that no style uses, a
+  /// model that a plan was applied to before, wholly or until it failed. Frozen parameters stay
+  /// frozen.
   ParallelPlan(nn::Module& model, const DeviceMesh& mesh, const std::vector<StyleEntry>& entries,
                plugin::Host& host);
   ~ParallelPlan();
@@ -52,7 +55,8 @@ class ParallelPlan {
   Layout batch_layout() const;
   const std::vector<StyleSummary>& summary() const { return summary_; }
 
-  /// Gives every parameter its memory: styles first, then plain memory for the rest.
+  /// Gives every parameter its memory: styles first, then plain memory for the rest. Errors: it was
+  /// called before.
   void materialize();
   /// An error of a forward or backward with this plan, in the words of the config: with the entries
   /// that are at work in the module in which it was raised, or nearest to it. Kind input.
@@ -64,9 +68,11 @@ class ParallelPlan {
  private:
   nn::Module& model_;
   DeviceMesh mesh_;
-  std::vector<std::unique_ptr<ParallelStyle>> styles_;
+  using Styles = std::vector<std::unique_ptr<ParallelStyle>>;
+  std::shared_ptr<Styles> styles_;  // the model's modules hold it too, for their hooks
   std::vector<int> batch_axes_;
   std::vector<StyleSummary> summary_;
+  bool materialized_ = false;
   /// What was applied where, in order: a module's name and the entry.
   std::vector<std::pair<std::string, std::string>> applied_;
 };

@@ -116,10 +116,11 @@ void StyleTarget::place(nn::Parameter& parameter, Placement placement) const {
                     placed_by.entry, style, to_string(wanted), module.name()));
   }
   placed_by = {style, entry};
+  const bool trained = parameter.value.requires_grad();
   const Spec* const spec = Spec::make(layout.with_placement(axis, wanted), parameter.value.shape(),
                                       parameter.value.dtype());
   parameter.value = make_distributed(empty(local_shape(*spec), spec->dtype, meta), spec);
-  parameter.value.set_requires_grad();
+  parameter.value.set_requires_grad(trained);
 }
 
 void redistribute_inputs(nn::Module& module, const ValuePlacements& values, int axis) {

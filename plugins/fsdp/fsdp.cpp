@@ -2,15 +2,16 @@
 // uses them. Options: reshard_after_forward = true (false keeps the whole values until backward has
 // used them).
 //
-// Order: forward of a module gathers its group (and asks for the next one) -> computes -> frees;
-// its backward gathers again (and asks for the one before) -> when all gradients of the group are
-// there, they are reduced into the shards' gradients and the whole values are freed.
-#include <fmt/format.h>
-
+// Order: forward of a module gathers its groups (and issues the gather of the next module's) ->
+// computes -> frees; its backward gathers again (and issues the one before) -> when all gradients
+// of a group have arrived, they are reduced into the shards' gradients and the whole values are
+// freed.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,131 +33,169 @@ namespace {
 using namespace tessera;
 using namespace tessera::parallel;
 
-class Fsdp final : public ParallelStyle {
+/// The groups of one module, one for each data type: a collective has one type.
+struct Unit {
+  nn::Module* module = nullptr;
+  std::vector<std::unique_ptr<fsdp::Group>> groups = {};
+};
+
+/// What the hooks share. Modules and graphs keep it alive, whatever becomes of the plan.
+class Sharding : public std::enable_shared_from_this<Sharding> {
  public:
-  explicit Fsdp(Options& options)
-      : reshard_after_forward_(options.flag("reshard_after_forward", true)) {}
+  explicit Sharding(bool reshard_after_forward) : reshard_after_forward_(reshard_after_forward) {}
 
-  StyleFacts facts() const override {
-    return {.splits_batch = true,
-            .after = {"ColwiseParallel", "RowwiseParallel", "SequenceParallel", "NoParallel",
-                      "PrepareModuleInput", "PrepareModuleOutput", "PrepareModuleInputOutput"},
-            .excludes = {"Replicate"}};
-  }
-
-  void apply(const StyleTarget& target) override {
-    auto group = std::make_unique<fsdp::Group>(
-        target.module.name().empty() ? "." : target.module.name(), target.mesh, target.axis);
-    for (const nn::ParameterPointer& parameter : nn::all_parameters(target.module)) {
-      const auto& placed_by = parameter->placed_by[static_cast<std::size_t>(target.axis)];
-      if (placed_by.style == target.style) {
-        continue;  // an inner module's group has it
-      }
-      target.place(*parameter, Shard(0));
-      group->add(parameter);
-    }
-    if (group->empty()) {
-      return;
-    }
-    const std::size_t index = groups_.size();
-    const bool outermost = target.module.name().empty();
-    groups_.push_back(std::move(group));
-    target.module.add_outer_pre_hook(
-        [this, index](nn::Module&, Tensors&) { before_forward(index); });
-    target.module.add_hook([this, index, outermost](nn::Module&, const Tensors&, Tensors& outputs) {
-      after_forward(index, outermost, outputs);
+  void add(nn::Module& module, std::vector<std::unique_ptr<fsdp::Group>> groups) {
+    const std::vector<nn::Module*> inside = nn::all_modules(module);
+    const std::size_t index = units_.size();
+    const bool outermost =
+        (index > 0 || module.name().empty()) &&
+        std::all_of(units_.begin(), units_.end(), [&](const Unit& unit) {
+          return std::find(inside.begin(), inside.end(), unit.module) != inside.end();
+        });
+    outermost_ = outermost ? std::optional(index) : std::nullopt;
+    units_.push_back({&module, std::move(groups)});
+    const auto self = shared_from_this();
+    module.add_outer_pre_hook(
+        [self, index](nn::Module&, Tensors&) { self->before_forward(index); });
+    module.add_hook([self, index](nn::Module&, const Tensors&, Tensors& outputs) {
+      self->after_forward(index, outputs);
     });
   }
 
-  void materialize() override {
-    for (const auto& group : groups_) {
-      group->materialize();
+  template <class F>
+  void for_each_group(F f) {
+    for (Unit& unit : units_) {
+      for (const auto& group : unit.groups) {
+        f(*group);
+      }
     }
   }
 
-  void before_optimizer() override {
-    for (const auto& group : groups_) {
-      group->wait_sources_free();
-      group->reshard();
-    }
+  /// Parameters may be written from here on.
+  void settle() {
+    for_each_group([](fsdp::Group& group) { group.wait_sources_free(); });
     reducing_.clear();
   }
 
  private:
-  void before_forward(std::size_t index) {
-    groups_[index]->unshard();
-    if (in_backward()) {
-      return;  // computed again for backward: only make sure that the parameters are there
-    }
-    if (order_complete_) {
-      const std::size_t next = next_forward_[index];
-      if (next != index) {
-        groups_[next]->start_unshard();
+  /// Lives as long as the callback at the end of a backward. Dropped without having run, the
+  /// backward threw.
+  struct Backward {
+    std::shared_ptr<Sharding> sharding;
+    bool finished = false;
+    explicit Backward(std::shared_ptr<Sharding> owner) : sharding(std::move(owner)) {}
+    Backward(const Backward&) = delete;
+    Backward& operator=(const Backward&) = delete;
+    ~Backward() {
+      if (!finished) {
+        sharding->for_each_group([](fsdp::Group& group) { group.abandon_backward(); });
       }
-    } else {
-      forward_order_.push_back(index);
+    }
+  };
+
+  void start(std::size_t unit) {
+    for (const auto& group : units_[unit].groups) {
+      group->start_unshard();
     }
   }
 
-  void after_forward(std::size_t index, bool outermost, Tensors& outputs) {
-    if (!in_backward()) {
-      if (outermost) {
-        complete_order();
+  void before_forward(std::size_t index) {
+    const bool again = in_backward();  // computed again by an activation checkpoint
+    if (!again && (!running_ || running_ == index)) {
+      running_ = index;
+      keep_ = grad_enabled();
+      for_each_group([](fsdp::Group& group) { group.drop_prefetch(); });
+      if (!order_complete_) {
+        forward_order_.clear();
       }
-      // Backward begins with the outermost group: freeing it would only gather it again.
-      if (!grad_enabled() || (reshard_after_forward_ && !outermost)) {
-        groups_[index]->reshard();
+    }
+    for (const auto& group : units_[index].groups) {
+      group->unshard(again);
+    }
+    if (again || running_ != outermost_) {
+      return;
+    }
+    if (!order_complete_) {
+      forward_order_.push_back(index);
+    } else if (next_forward_[index] != index) {
+      start(next_forward_[index]);
+    }
+  }
+
+  void after_forward(std::size_t index, Tensors& outputs) {
+    if (!in_backward()) {
+      // Backward begins with the outermost module: freeing its values would only gather them again.
+      if (!keep_ || (reshard_after_forward_ && index != outermost_)) {
+        for (const auto& group : units_[index].groups) {
+          group->reshard();
+        }
+      }
+      if (running_ == index) {
+        end_forward(index);
       }
     }
     for (const Tensor& output : outputs) {
       if (output && output.requires_grad()) {
-        add_gradient_hook(output, [this, index](const Tensor&) {
-          before_backward(index);
+        add_gradient_hook(output, [self = shared_from_this(), index](const Tensor&) {
+          self->before_backward(index);
           return Tensor();
         });
       }
     }
   }
 
+  void end_forward(std::size_t index) {
+    running_.reset();
+    if (index == outermost_) {
+      complete_order();
+    }
+    for_each_group([](fsdp::Group& group) { group.drop_prefetch(); });
+    settle();
+  }
+
   void before_backward(std::size_t index) {
-    if (!backward_running_) {
-      backward_running_ = true;
-      queue_final_callback([this] { finish_backward(); });
+    if (backward_.expired()) {
+      const auto backward = std::make_shared<Backward>(shared_from_this());
+      backward_ = backward;
+      queue_final_callback([backward] {
+        backward->sharding->finish_backward();
+        backward->finished = true;
+      });
     }
     reduce_complete_groups(index);
-    groups_[index]->unshard();
+    for (const auto& group : units_[index].groups) {
+      group->unshard(true);
+    }
     if (order_complete_ && previous_forward_[index] != index) {
-      groups_[previous_forward_[index]]->start_unshard();
+      start(previous_forward_[index]);
     }
   }
 
   /// Groups whose gradients have all arrived are done with their whole values.
   void reduce_complete_groups(std::size_t except) {
-    for (std::size_t i = 0; i < groups_.size(); ++i) {
-      if (i != except && groups_[i]->gradients_complete()) {
-        after_backward(i);
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      for (const auto& group : units_[i].groups) {
+        if (i != except && group->gradients_complete()) {
+          end_backward(*group);
+        }
       }
     }
   }
 
-  void after_backward(std::size_t index) {
-    groups_[index]->end_backward(gradient_sync_enabled(), reducing_);
-  }
+  void end_backward(fsdp::Group& group) { group.end_backward(gradient_sync_enabled(), reducing_); }
 
   void finish_backward() {
-    backward_running_ = false;
-    for (std::size_t i = 0; i < groups_.size(); ++i) {
-      after_backward(i);
-    }
+    for_each_group([this](fsdp::Group& group) { end_backward(group); });
+    settle();
   }
 
   void complete_order() {
     if (order_complete_) {
       return;
     }
-    next_forward_.resize(groups_.size());
-    previous_forward_.resize(groups_.size());
-    for (std::size_t i = 0; i < groups_.size(); ++i) {
+    next_forward_.resize(units_.size());
+    previous_forward_.resize(units_.size());
+    for (std::size_t i = 0; i < units_.size(); ++i) {
       next_forward_[i] = previous_forward_[i] = i;
     }
     for (std::size_t i = 0; i + 1 < forward_order_.size(); ++i) {
@@ -167,14 +206,70 @@ class Fsdp final : public ParallelStyle {
   }
 
   bool reshard_after_forward_;
-  std::vector<std::unique_ptr<fsdp::Group>> groups_;
+  std::vector<Unit> units_;
+  /// The unit around all others, if there is one.
+  std::optional<std::size_t> outermost_;
+  /// The unit whose forward the program called, while it runs.
+  std::optional<std::size_t> running_;
+  /// Whether a backward will follow that forward. (An activation checkpoint inside of it disables
+  /// recording.)
+  bool keep_ = false;
   std::vector<std::size_t> forward_order_;
   std::vector<std::size_t> next_forward_;
   std::vector<std::size_t> previous_forward_;
   /// What peers may still read of the last reduction.
   std::vector<Tensor> reducing_;
   bool order_complete_ = false;
-  bool backward_running_ = false;
+  std::weak_ptr<Backward> backward_;
+};
+
+class Fsdp final : public ParallelStyle {
+ public:
+  explicit Fsdp(Options& options)
+      : sharding_(std::make_shared<Sharding>(options.flag("reshard_after_forward", true))) {}
+
+  StyleFacts facts() const override {
+    return {.splits_batch = true,
+            .after = {"ColwiseParallel", "RowwiseParallel", "SequenceParallel", "NoParallel",
+                      "PrepareModuleInput", "PrepareModuleOutput", "PrepareModuleInputOutput"},
+            .excludes = {"Replicate"}};
+  }
+
+  void apply(const StyleTarget& target) override {
+    const std::string name = target.module.name().empty() ? "." : target.module.name();
+    std::map<DType, std::unique_ptr<fsdp::Group>> by_type;
+    for (const nn::ParameterPointer& parameter : nn::all_parameters(target.module)) {
+      const auto& placed_by = parameter->placed_by[static_cast<std::size_t>(target.axis)];
+      if (placed_by.style == target.style) {
+        continue;  // an inner module's group has it
+      }
+      target.place(*parameter, Shard(0));
+      auto& group = by_type[parameter->value.dtype()];
+      if (!group) {
+        group = std::make_unique<fsdp::Group>(name, target.mesh, target.axis);
+      }
+      group->add(parameter);
+    }
+    std::vector<std::unique_ptr<fsdp::Group>> groups;
+    for (auto& [dtype, group] : by_type) {
+      groups.push_back(std::move(group));
+    }
+    if (!groups.empty()) {
+      sharding_->add(target.module, std::move(groups));
+    }
+  }
+
+  void materialize() override {
+    sharding_->for_each_group([](fsdp::Group& group) { group.materialize(); });
+  }
+
+  void before_optimizer() override {
+    sharding_->for_each_group([](fsdp::Group& group) { group.reshard(); });
+    sharding_->settle();
+  }
+
+ private:
+  std::shared_ptr<Sharding> sharding_;
 };
 
 }  // namespace

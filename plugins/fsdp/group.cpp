@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,7 +15,6 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
 import tessera.collective;
-import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
 import tessera.parallel;
@@ -32,6 +32,8 @@ constexpr std::size_t slot_alignment = 64;
 std::size_t aligned(std::size_t bytes) {
   return (bytes + slot_alignment - 1) / slot_alignment * slot_alignment;
 }
+
+std::uint64_t version_of(const Tensor& shard) { return shard.local().storage().version(); }
 
 }  // namespace
 
@@ -57,8 +59,10 @@ void Group::plan_memory() {
 
 void Group::set_unsharded(Member& m, Tensor local) {
   m.unsharded = make_distributed(std::move(local), m.whole);
-  m.unsharded.set_requires_grad();
-  add_post_accumulate_hook(m.unsharded, [this](Tensor&) { ++arrived_; });
+  if (m.parameter->value.requires_grad()) {
+    m.unsharded.set_requires_grad();
+    add_post_accumulate_hook(m.unsharded, [arrived = m.arrived](Tensor&) { *arrived = true; });
+  }
 }
 
 void Group::materialize() {
@@ -80,32 +84,53 @@ void Group::materialize() {
                                   static_cast<std::int64_t>(m.offset) / element, value.dtype()));
 
     std::byte* const mine = shards_->data() + m.slot;
+    const bool trained = value.requires_grad();
     value =
         make_distributed(from_memory(mine, local_shape(*sharded), value.dtype(), shards_), sharded);
-    value.set_requires_grad();
+    value.set_requires_grad(trained);
     const std::int64_t begin = std::min(m.total, me * m.chunk);
     gather_.push_back(
         {begin < m.total ? mine : nullptr, m.unsharded.local().raw_data(), m.chunk, m.total});
   }
+  // No elements: only its extent takes part in the comparison of calls.
+  identity_.chunk =
+      1 + static_cast<std::int64_t>(std::hash<std::string>{}(name_)&std::size_t{0x7fffffff});
+  gather_.push_back(identity_);
   reshard();
 }
 
-/// Puts a collective into the communication report: a rank receives a padded shard of each other.
-void Group::report(const char* operation, double seconds) const {
+/// Puts a collective into the communication report.
+void Group::report(const char* operation, std::int64_t bytes, double seconds) const {
   if (communication_reported()) {
-    const auto bytes = static_cast<std::int64_t>(shard_bytes_) * (mesh_.axis_size(axis_) - 1);
     record_communication(
         {operation, mesh_.axis_name(axis_), bytes, "FSDP " + name_, false, seconds});
   }
 }
 
-/// Ends a gather that is under way.
+/// A rank receives a padded shard of each other.
+std::int64_t Group::gathered_bytes() const {
+  return static_cast<std::int64_t>(shard_bytes_) * (mesh_.axis_size(axis_) - 1);
+}
+
 void Group::finish_gathering() {
   const CommunicationTimer timer;
   if (materialized()) {
     gathering_.wait();
   }
-  report("all_gather", timer.seconds());
+  report("all_gather", gathered_bytes(), timer.seconds());
+}
+
+bool Group::written() const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [](const Member& m) { return version_of(m.parameter->value) != m.gathered; });
+}
+
+bool Group::written_anywhere() {
+  std::int32_t flag = written() ? 1 : 0;
+  const CommunicationTimer timer;
+  communicator_->all_reduce(&flag, &flag, 1, DType::i32, ReduceOp::max);
+  report("all_reduce", sizeof flag, timer.seconds());
+  return flag != 0;
 }
 
 void Group::start_unshard() {
@@ -114,9 +139,25 @@ void Group::start_unshard() {
   }
   if (materialized()) {
     whole_->restore_memory();
-    for (std::size_t i = 0; i < members_.size(); ++i) {
-      gather_[i].destination = members_[i].unsharded.local().raw_data();
+    if (gathered_before_ && written()) {
+      whole_->bump_version();  // what autograd saved of the values before is out of date
     }
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      Member& m = members_[i];
+      const Tensor& shard = m.parameter->value.local();
+      if (shard.numel() > 0 && shard.raw_data() != gather_[i].source) {
+        fail(
+            fmt::format("FSDP: parameter '{}' was replaced by another tensor; write into it with "
+                        "ops::copy_ under NoGrad",
+                        m.parameter->name));
+      }
+      if (m.unsharded.requires_grad() != m.parameter->value.requires_grad()) {
+        set_unsharded(m, m.unsharded.local());  // it was frozen, or is no longer
+      }
+      m.gathered = version_of(m.parameter->value);
+      gather_[i].destination = m.unsharded.local().raw_data();
+    }
+    gathered_before_ = true;
     gathering_ = communicator_->all_gather_async(gather_, members_[0].parameter->value.dtype());
   } else if (!members_[0].unsharded) {
     plan_memory();
@@ -127,10 +168,23 @@ void Group::start_unshard() {
   state_ = State::gathering;
 }
 
-void Group::unshard() {
+void Group::unshard(bool again) {
+  if (state_ == State::unsharded && materialized()) {
+    if (again && written()) {
+      whole_->bump_version();
+    } else if (!again && written_anywhere()) {
+      reshard();
+    }
+  }
   start_unshard();
   if (state_ == State::gathering) {
     finish_gathering();
+    if (materialized() && written()) {
+      fail(fmt::format(
+          "FSDP: parameters of group '{}' were written while they were gathered; write parameters "
+          "between two steps, after before_optimizer() of the parallel plan",
+          name_));
+    }
     state_ = State::unsharded;
   }
   for (Member& m : members_) {
@@ -151,83 +205,16 @@ void Group::reshard() {
   }
 }
 
-void Group::end_backward(bool reduce, std::vector<Tensor>& reading) {
-  arrived_ = 0;
-  if (reduce) {
-    reduce_gradients(reading);
-  }
-  reshard();
-}
-
-void Group::reduce_gradients(std::vector<Tensor>& reading) {
-  std::size_t present = 0;
-  std::string missing;
-  for (const Member& m : members_) {
-    present += m.unsharded.grad() ? 1 : 0;
-    missing = m.unsharded.grad() ? missing : m.parameter->name;
-  }
-  if (present == 0) {
-    return;
-  }
-  if (present < members_.size()) {
-    fail(fmt::format(
-        "FSDP: parameter '{}' of group '{}' had no gradient on rank {}, others of the group had; a "
-        "parameter that a step does not use must stand in a group of its own",
-        missing, name_, current_rank()));
-  }
-  const DType dtype = members_[0].parameter->value.dtype();
-  const auto element = static_cast<std::int64_t>(size_of(dtype));
-  const bool accumulate = static_cast<bool>(members_[0].parameter->value.grad());
-  if (!accumulate) {
-    const MemoryScope scope(MemoryCategory::gradient);
-    shard_gradients_ = materialized() ? Storage::allocate(shard_bytes_) : Storage::none();
-  }
-  std::vector<collective::Segment> segments;
-  std::vector<Tensor> sources;
-  for (Member& m : members_) {
-    const Tensor& whole = m.unsharded.grad();
-    Layout layout = whole.layout();
-    if (layout.placement(axis_).is_replicate()) {
-      layout =
-          layout.with_placement(axis_, Partial());  // the same on all ranks: one of them keeps it
-    } else if (!(layout.placement(axis_) == Partial())) {
-      fail(fmt::format("FSDP: the gradient of '{}' is {}; Partial(sum) along axis '{}' is expected",
-                       m.parameter->name, to_string(layout), mesh_.axis_name(axis_)));
-    }
-    // Other axes: where the parameter is a Shard the gradient must lie alike; Partials wait for the
-    // end of the step.
-    Layout wanted = layout;
-    for (int a = 0; a < mesh_.ndim(); ++a) {
-      if (a != axis_ && m.parameter->value.layout().placement(a).is_shard()) {
-        wanted = wanted.with_placement(a, m.parameter->value.layout().placement(a));
-      }
-    }
-    sources.push_back(ops::contiguous(redistribute(whole, wanted).local()));
-    const Layout sharded = wanted.with_placement(axis_, Shard(0));
-    const Spec* const gradient = Spec::make(sharded, whole.shape(), dtype);
-    const Dims shape = local_shape(*gradient);
-    const auto at = static_cast<std::int64_t>(m.slot) / element;
-    const Tensor shard = from_storage(shard_gradients_, shape, contiguous_strides(shape), at, dtype,
-                                      materialized() ? cpu : meta);
-    segments.push_back({sources.back().raw_data(), shard.raw_data(), m.chunk, m.total});
-    if (!accumulate) {
-      m.parameter->value.grad() = make_distributed(shard, gradient);
-    }
-  }
-  if (materialized()) {
-    communicator_->wait_sources_free();  // of the reduction before: `reading` lets go of them below
-  }
-  const CommunicationTimer timer;
-  if (materialized()) {
-    communicator_->reduce_scatter(segments, dtype, {.accumulate = accumulate});
-  }
-  report("reduce_scatter", timer.seconds());
-  reading = std::move(sources);
-  for (Member& m : members_) {
-    m.unsharded.grad() = Tensor();
+void Group::drop_prefetch() {
+  if (state_ == State::gathering) {
+    reshard();
   }
 }
 
-void Group::wait_sources_free() { communicator_->wait_sources_free(); }
+void Group::wait_sources_free() {
+  if (materialized()) {
+    communicator_->wait_sources_free();
+  }
+}
 
 }  // namespace fsdp

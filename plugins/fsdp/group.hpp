@@ -1,4 +1,5 @@
-// One FSDP group: the parameters of one module that no inner module's group has taken.
+// One FSDP group: the parameters of one data type of one module that no inner module's group has
+// taken.
 #pragma once
 
 // Included after the imports of tessera's modules.
@@ -6,8 +7,11 @@
 namespace fsdp {
 
 /// Parameters that are gathered, freed and reduced together. Between uses each is a shard in one
-/// flat buffer that every rank of the axis can read; the gathered values lie in one other storage
-/// that comes and goes.
+/// flat buffer that every rank of the axis can read. The gathered values are in another storage,
+/// whose memory is released and restored while its identity stays.
+///
+/// A write to a shard is detected by the version of its storage. The next forward gathers again;
+/// what autograd saved of the values before is then an error in backward, as on one device.
 ///
 /// A group that is not materialised (a trial of the layouts on the meta device, before the ranks
 /// start) goes through the same states with whole values and gradients that have no bytes.
@@ -17,48 +21,74 @@ class Group {
       : name_(std::move(name)), mesh_(mesh), axis_(axis) {}
 
   void add(tessera::nn::ParameterPointer parameter) { members_.push_back({std::move(parameter)}); }
-  bool empty() const { return members_.empty(); }
-  const std::string& name() const { return name_; }
 
   /// Gives the shards their memory and makes the (memory-less) unsharded parameters.
   void materialize();
 
-  /// Issues the all-gather, unless it is under way or done. Moves nothing yet.
+  /// Issues the all-gather, unless it is in flight or done. Moves nothing yet.
   void start_unshard();
-  /// Completes the all-gather; the parameters compute with their whole values from here on.
-  void unshard();
+  /// Completes the all-gather; the parameters compute with their whole values from here on. Whole
+  /// values that an earlier forward has left are gathered again if any rank has written its shards
+  /// since; this costs one small all-reduce. `again`: for backward, which uses what forward used.
+  void unshard(bool again);
   /// Frees the whole values.
   void reshard();
-  bool is_unsharded() const { return state_ == State::unsharded; }
+  /// Drops a prefetched gather that nothing has used.
+  void drop_prefetch();
 
-  /// This backward is done with the group: reduces the whole gradients into the shards' gradients
-  /// (unless more backwards of the step follow: `reduce` false) and frees the whole values.
-  /// `reading` keeps what peers may still read, until the next reduction. Errors: some members have
-  /// a gradient and some have not.
+  /// The backward has no more use for the group: frees the whole values. With `reduce` the whole
+  /// gradients are added to the shards' gradients; without it (more backwards of the step follow)
+  /// they are kept as the parameters' gradients, Partial along the axis. `reading` keeps what peers
+  /// may still read, until the next reduction. Errors: some members have a gradient, others that
+  /// require one do not; the gradient's own graph was requested.
   void end_backward(bool reduce, std::vector<tessera::Tensor>& reading);
-  /// Whether all members have the gradient of this backward.
-  bool gradients_complete() const { return arrived_ == members_.size(); }
+  /// The backward threw: its gradients that were not reduced are dropped.
+  void abandon_backward() noexcept;
+  /// Whether every member has its gradient of this backward, so that no later step of it needs the
+  /// whole values. False with frozen members: their uses cannot be seen.
+  bool gradients_complete() const;
 
   /// Waits until no peer reads the shards any more.
   void wait_sources_free();
 
  private:
-  void report(const char* operation, double seconds) const;
-  void finish_gathering();
   struct Member {
     tessera::nn::ParameterPointer parameter;
     const tessera::Spec* whole = nullptr;  // Replicate on the axis
     tessera::Tensor unsharded = {};        // of that spec; a leaf; its memory comes and goes
     std::int64_t chunk = 0;                // elements of a full piece
-    std::int64_t total = 0;  // elements of the whole (of this rank's part along other axes)
-    std::size_t slot = 0;    // bytes from the start of the flat buffer of shards
-    std::size_t offset = 0;  // bytes from the start of the storage of whole values
+    std::int64_t total = 0;      // elements of the whole (of this rank's part along other axes)
+    std::size_t slot = 0;        // bytes from the start of the flat buffer of shards
+    std::size_t offset = 0;      // bytes from the start of the storage of whole values
+    std::uint64_t gathered = 0;  // version of the shard's storage that was gathered last
+    /// Shared with the hook of the unsharded leaf, which a graph may keep alive.
+    std::shared_ptr<bool> arrived = std::make_shared<bool>(false);
   };
-  /// Finds what each member becomes, how large the buffers are, and where it lies in them.
+
+  /// Finds what each member becomes, how large the buffers are, and where it is in them.
   void plan_memory();
-  /// Makes a member's unsharded leaf of this local tensor.
+  /// Makes a member's unsharded leaf of this local tensor; it is frozen when the parameter is.
   void set_unsharded(Member& m, tessera::Tensor local);
+  void report(const char* operation, std::int64_t bytes, double seconds) const;
+  std::int64_t gathered_bytes() const;
+  void finish_gathering();
+  /// Whether this rank has written a shard since the last gather was issued.
+  bool written() const;
+  /// Whether any rank has. One small all-reduce.
+  bool written_anywhere();
+
   void reduce_gradients(std::vector<tessera::Tensor>& reading);
+  /// Whether the parameter's gradient is a whole one that was kept for a later reduction.
+  bool holds_whole_gradient(const Member& m) const;
+  /// Moves the whole gradients of this backward to the parameters, unless a parameter has a sharded
+  /// gradient already: then nothing is moved and the result is false.
+  bool keep_gradients();
+  void check_gradient(const Member& m) const;
+  /// The whole gradient of the step so far, taken from the member; undefined when there is none.
+  tessera::Tensor take_gradient(Member& m);
+  /// The layout in which the gradient is reduced: Partial along the axis.
+  tessera::Layout reducible_layout(const Member& m, const tessera::Tensor& gradient) const;
+
   bool materialized() const { return communicator_ != nullptr; }
 
   enum class State { sharded, gathering, unsharded };
@@ -72,11 +102,13 @@ class Group {
   tessera::collective::Communicator* communicator_ = nullptr;
   std::shared_ptr<tessera::collective::SharedBuffer> shards_;
   tessera::Counted<tessera::Storage> whole_;
-  tessera::Counted<tessera::Storage> shard_gradients_;
+  bool gathered_before_ = false;
+  /// Compared among the ranks with every gather and reduction: ranks that are in different groups
+  /// of one shape must not exchange their parameters.
+  tessera::collective::Segment identity_;
   std::vector<tessera::collective::Segment> gather_;
   tessera::collective::Work gathering_;
   State state_ = State::sharded;
-  std::size_t arrived_ = 0;
 };
 
 }  // namespace fsdp

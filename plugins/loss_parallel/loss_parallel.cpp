@@ -30,6 +30,9 @@ class LossParallel final : public ParallelStyle {
     }
     loss->set_loss_parallel(true);
     target.module.add_pre_hook([axis = target.axis](nn::Module&, Tensors& inputs) {
+      if (!inputs[0]) {
+        return;  // forward says what is missing
+      }
       const Layout& logits = inputs[0].layout();
       if (!logits.placement(axis).is_shard(inputs[0].dims() - 1)) {
         fail_input(fmt::format(

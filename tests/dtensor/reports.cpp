@@ -86,21 +86,25 @@ TEST_CASE("a report tells each collective's module, direction, axis, bytes and t
     parallel::GradientFinisher().finish(nn::all_parameters(model));
 
     const auto& entries = report.entries();
-    check(entries.size() == 2, report.to_string());
+    check(entries.size() == 3, report.to_string());
     check(entries[0].operation == "all_gather" && entries[0].module == "model.second" &&
               !entries[0].backward && entries[0].axis == "tensor" &&
               entries[0].where == "redistribute" && entries[0].bytes == 3 * 6 * 4,
           report.to_string());
-    // first's weight and bias are Partial after backward, and summed in one all-reduce.
+    // The ranks agree on which parameters have a gradient.
     check(entries[1].operation == "all_reduce" && entries[1].where == "finish_gradients" &&
-              entries[1].bytes == (6 * 4 + 6) * 4 && entries[1].module.empty(),
+              entries[1].axis == "data+tensor",
+          report.to_string());
+    // first's weight and bias are Partial after backward, and summed in one all-reduce.
+    check(entries[2].operation == "all_reduce" && entries[2].where == "finish_gradients" &&
+              entries[2].bytes == (6 * 4 + 6) * 4 && entries[2].module.empty(),
           report.to_string());
     check(entries[0].seconds > 0 && report.seconds() < 30, "times");
     check(contains(report.to_string(), "1 x all_gather on tensor, 72 B, ") &&
               contains(report.to_string(), "forward (redistribute, in model.second)"),
           report.to_string());
     const auto json = nlohmann::json::parse(report.to_json());
-    check(json.size() == 2 && json[0]["module"] == "model.second" && json[0]["bytes"] == 72 &&
+    check(json.size() == 3 && json[0]["module"] == "model.second" && json[0]["bytes"] == 72 &&
               json[0]["phase"] == "forward" && json[0]["axis"] == "tensor" &&
               json[0]["implicit"] == false && json[0]["seconds"] > 0,
           report.to_json());
@@ -151,7 +155,9 @@ TEST_CASE("FSDP's gathers and reductions are in the report") {
     bool forward = false;
     bool backward = false;
     for (const Communication& c : report.entries()) {
-      check(c.where.starts_with("FSDP") && c.axis == "shard" && c.bytes > 0, report.to_string());
+      check((c.where.starts_with("FSDP") || c.where == "finish_gradients") && c.axis == "shard" &&
+                c.bytes > 0,
+            report.to_string());
       forward |= !c.backward && c.operation == "all_gather" && c.module == "first";
       backward |= c.backward && c.operation == "reduce_scatter";
     }

@@ -235,8 +235,9 @@ TEST_CASE("values of a module are prepared by position, by name, nested and abse
 
 TEST_CASE("names and positions that a module does not have are errors") {
   const DeviceMesh mesh = DeviceMesh::make({"tensor"}, {2});
-  const auto refused = [&](nn::Module& module, const std::string& options) {
+  const auto refused = [&]<class Model>(const Model&, const std::string& options) {
     return error_of([&] {
+      Model module;  // a new one: a model takes one plan
       const parallel::ParallelPlan plan(module, mesh,
                                         {entry("PrepareModuleInput", {"."}, options, "run.toml:4")},
                                         shipped_styles());

@@ -1,0 +1,188 @@
+// What a group does with its gradients.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.collective;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.parallel;
+
+#include "group.hpp"
+
+namespace fsdp {
+
+using namespace tessera;
+
+bool Group::gradients_complete() const {
+  return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return *m.arrived; });
+}
+
+void Group::abandon_backward() noexcept {
+  for (Member& m : members_) {
+    *m.arrived = false;
+    if (m.unsharded) {
+      m.unsharded.grad() = Tensor();
+    }
+  }
+}
+
+void Group::end_backward(bool reduce, std::vector<Tensor>& reading) {
+  const NoGrad no_grad;
+  for (Member& m : members_) {
+    *m.arrived = false;
+    if (m.unsharded && m.unsharded.grad()) {
+      check_gradient(m);
+    }
+  }
+  if (reduce || !keep_gradients()) {
+    reduce_gradients(reading);
+  }
+  reshard();
+}
+
+void Group::check_gradient(const Member& m) const {
+  const Tensor& gradient = m.unsharded.grad();
+  if (gradient.requires_grad()) {
+    fail(
+        fmt::format("FSDP: the graph of the gradient of '{}' was requested (create_graph), but the "
+                    "gradient is reduced outside of the graph; use Replicate for second "
+                    "derivatives",
+                    m.parameter->name));
+  }
+  if (gradient.dtype() != m.parameter->value.dtype()) {
+    fail(fmt::format("FSDP: the gradient of '{}' has the wrong type (expected {}, got {})",
+                     m.parameter->name, name_of(m.parameter->value.dtype()),
+                     name_of(gradient.dtype())));
+  }
+}
+
+bool Group::holds_whole_gradient(const Member& m) const {
+  const Tensor& gradient = m.parameter->value.grad();
+  return gradient && gradient.is_distributed() && gradient.layout().mesh() == mesh_ &&
+         !gradient.layout().placement(axis_).is_shard();
+}
+
+bool Group::keep_gradients() {
+  for (const Member& m : members_) {
+    if (m.parameter->value.grad() && !holds_whole_gradient(m)) {
+      return false;
+    }
+  }
+  for (Member& m : members_) {
+    if (Tensor gradient = take_gradient(m)) {
+      m.parameter->value.grad() = std::move(gradient);
+    }
+  }
+  return true;
+}
+
+Tensor Group::take_gradient(Member& m) {
+  Tensor gradient = m.unsharded ? std::exchange(m.unsharded.grad(), Tensor()) : Tensor();
+  if (gradient) {
+    gradient = redistribute(gradient, reducible_layout(m, gradient));
+  }
+  if (holds_whole_gradient(m)) {
+    Tensor kept = std::exchange(m.parameter->value.grad(), Tensor());
+    kept = redistribute(kept, reducible_layout(m, kept));
+    gradient = gradient ? add_gradients(kept, gradient) : std::move(kept);
+  }
+  return gradient;
+}
+
+Layout Group::reducible_layout(const Member& m, const Tensor& gradient) const {
+  Layout layout = gradient.layout();
+  if (layout.placement(axis_).is_replicate()) {
+    layout =
+        layout.with_placement(axis_, Partial());  // the same on all ranks: one of them keeps it
+  } else if (!(layout.placement(axis_) == Partial())) {
+    fail(fmt::format(
+        "FSDP: the gradient of '{}' has the wrong layout (expected Partial(sum) along axis '{}', "
+        "got {})",
+        m.parameter->name, mesh_.axis_name(axis_), to_string(layout)));
+  }
+  // Other axes: where the parameter is a Shard, the gradient must be the same shard; Partials wait
+  // for the end of the step.
+  const Layout& parameter = m.parameter->value.layout();
+  for (int a = 0; a < mesh_.ndim(); ++a) {
+    if (a != axis_ && parameter.placement(a).is_shard()) {
+      layout = layout.with_placement(a, parameter.placement(a));
+    }
+  }
+  return layout;
+}
+
+void Group::reduce_gradients(std::vector<Tensor>& reading) {
+  std::vector<Member*> trained;
+  std::vector<Tensor> wholes;
+  const Member* missing = nullptr;
+  for (Member& m : members_) {
+    Tensor whole = take_gradient(m);
+    if (whole) {
+      trained.push_back(&m);
+      wholes.push_back(std::move(whole));
+    } else if (m.parameter->value.requires_grad()) {
+      missing = &m;
+    }
+  }
+  if (trained.empty()) {
+    return;
+  }
+  if (missing != nullptr) {
+    fail(fmt::format(
+        "FSDP: parameter '{}' of group '{}' has no gradient on rank {}, but others of the group "
+        "do; give a parameter that a step does not use a group of its own, or freeze it with "
+        "set_requires_grad(false)",
+        missing->parameter->name, name_, current_rank()));
+  }
+  const DType dtype = members_[0].parameter->value.dtype();
+  const auto element = static_cast<std::int64_t>(size_of(dtype));
+  // Fresh memory: gradients of earlier backwards, wherever they are, stay and are added to.
+  Counted<Storage> memory;
+  {
+    const MemoryScope scope(MemoryCategory::gradient);
+    memory = materialized() ? Storage::allocate(shard_bytes_) : Storage::none();
+  }
+  std::vector<collective::Segment> segments;
+  std::vector<Tensor> sources;
+  std::vector<Tensor> gradients;
+  for (std::size_t i = 0; i < trained.size(); ++i) {
+    const Member& m = *trained[i];
+    const Tensor& whole = wholes[i];
+    sources.push_back(ops::contiguous(whole.local()));
+    const Spec* const sharded =
+        Spec::make(whole.layout().with_placement(axis_, Shard(0)), whole.shape(), dtype);
+    const Dims shape = local_shape(*sharded);
+    const Tensor shard = from_storage(memory, shape, contiguous_strides(shape),
+                                      static_cast<std::int64_t>(m.slot) / element, dtype,
+                                      materialized() ? cpu : meta);
+    segments.push_back({sources.back().raw_data(), shard.raw_data(), m.chunk, m.total});
+    gradients.push_back(make_distributed(shard, sharded));
+  }
+  segments.push_back(identity_);
+  const CommunicationTimer timer;
+  if (materialized()) {
+    communicator_->wait_sources_free();  // of the reduction before: `reading` lets go of them below
+    communicator_->reduce_scatter(segments, dtype);
+  }
+  report("reduce_scatter", gathered_bytes(), timer.seconds());
+  reading = std::move(sources);
+  for (std::size_t i = 0; i < trained.size(); ++i) {
+    Tensor& gradient = trained[i]->parameter->value.grad();
+    gradient = gradient ? add_gradients(gradient, gradients[i]) : std::move(gradients[i]);
+  }
+}
+
+}  // namespace fsdp

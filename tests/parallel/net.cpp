@@ -1,0 +1,176 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.collective;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.plugin;
+import tessera.parallel;
+
+#include "net.hpp"
+#include "support.hpp"
+
+namespace parallel_test {
+
+using namespace tessera;
+
+namespace {
+
+constexpr double deviation = 0.5;
+
+Tensor whole(const Tensor& x) { return x.is_distributed() ? full_tensor(detached(x)) : x; }
+
+}  // namespace
+
+NetBlock::NetBlock(double dropout) {
+  norm_ = add_child<nn::RMSNorm>("norm", 6, 1e-5, DType::f64);
+  drop_ = add_child<nn::Dropout>("drop", dropout);
+  up_ = add_child<nn::Linear>("up", 6, 7, true, deviation, DType::f64);
+  down_ = add_child<nn::Linear>("down", 7, 6, false, deviation, DType::f64);
+}
+
+Tensors NetBlock::forward(const Tensors& inputs) {
+  const Tensor inner = (*down_)(ops::relu((*up_)((*drop_)((*norm_)(inputs[0])))));
+  return {ops::add(inputs[0], inner)};
+}
+
+Net::Net(const NetOptions& options) : checkpointing_(options.checkpointing) {
+  embed_ = add_child<nn::Embedding>("embed", vocabulary, 6, deviation, DType::f64);
+  for (const char* name : {"blocks.0", "blocks.1"}) {
+    blocks_.push_back(add_child<NetBlock>(name, options.dropout));
+  }
+  head_ = add_child<nn::Linear>("head", 6, vocabulary, false, deviation, DType::f64);
+  if (options.tied) {
+    head_->set_parameter("weight", embed_->parameter("weight"));
+  }
+  set_names();
+  for (const auto& [name, parameter] : nn::named_parameters(*this)) {
+    for (const std::string& pattern : options.frozen) {
+      if (matches_pattern(name, pattern)) {
+        parameter->value.set_requires_grad(false);
+      }
+    }
+  }
+}
+
+Tensors Net::forward(const Tensors& inputs) {
+  Tensor x = (*embed_)(inputs[0]);
+  for (const auto& block : blocks_) {
+    if (checkpointing_ && grad_enabled()) {
+      const Tensors in{x};
+      x = checkpoint([block](std::span<const Tensor> again) { return (*block)(Tensors{again[0]}); },
+                     in)[0];
+    } else {
+      x = (*block)(x);
+    }
+  }
+  return {(*head_)(x)};
+}
+
+Tensor net_tokens(std::int64_t rows, int seed) {
+  std::vector<std::int64_t> tokens;
+  for (std::int64_t i = 0; i < 3 * rows; ++i) {
+    tokens.push_back((i * 7 + 5 * seed + i * i) % Net::vocabulary);
+  }
+  return from_values(std::span<const std::int64_t>(tokens), {rows, 3});
+}
+
+Named values_of(nn::Module& model) {
+  const NoGrad no_grad;
+  Named all;
+  for (const nn::ParameterPointer& p : nn::all_parameters(model)) {
+    all[p->name] = to_doubles(whole(p->value));
+  }
+  return all;
+}
+
+Named gradients_of(nn::Module& model) {
+  const NoGrad no_grad;
+  Named all;
+  for (const nn::ParameterPointer& p : nn::all_parameters(model)) {
+    if (p->value.grad()) {
+      all[p->name] = to_doubles(whole(p->value.grad()));
+    }
+  }
+  return all;
+}
+
+void write_values(nn::Module& model, const Named& values) {
+  const NoGrad no_grad;
+  for (const nn::ParameterPointer& p : nn::all_parameters(model)) {
+    const std::vector<double>& source = values.at(p->name);
+    Tensor x = from_values(std::span<const double>(source), p->value.shape());
+    if (p->value.is_distributed()) {
+      x = distribute(x, p->value.layout());
+    }
+    ops::copy_(p->value, x);
+  }
+}
+
+void clear_gradients(nn::Module& model) {
+  for (const nn::ParameterPointer& p : nn::all_parameters(model)) {
+    p->value.grad() = Tensor();
+  }
+}
+
+void change_values(nn::Module& model, double factor, double offset) {
+  const NoGrad no_grad;
+  for (const nn::ParameterPointer& p : nn::all_parameters(model)) {
+    ops::copy_(p->value, ops::add_scalar(ops::mul_scalar(p->value, factor), offset));
+  }
+}
+
+double difference(const Named& a, const Named& b) {
+  double largest = a.size() == b.size() ? 0 : std::numeric_limits<double>::infinity();
+  for (const auto& [name, values] : a) {
+    const auto other = b.find(name);
+    largest = std::max(largest, other == b.end() ? std::numeric_limits<double>::infinity()
+                                                 : difference(values, other->second));
+  }
+  return largest;
+}
+
+Planned::Planned(std::shared_ptr<nn::Module> net, const DeviceMesh& mesh,
+                 const std::vector<parallel::StyleEntry>& entries)
+    : model(std::move(net)), plan(*model, mesh, entries, shipped_styles()) {
+  plan.materialize();
+  nn::initialize(*model);
+}
+
+Tensor Planned::loss(const Tensor& tokens) {
+  return ops::sum(ops::square((*model)(distribute(tokens, plan.batch_layout()))));
+}
+
+std::shared_ptr<nn::Module> plain(std::shared_ptr<nn::Module> net) {
+  set_seed(5);  // as on_ranks does
+  nn::materialize(*net);
+  nn::initialize(*net);
+  return net;
+}
+
+Tensor plain_loss(nn::Module& model, const Tensor& tokens) {
+  return ops::sum(ops::square(model(tokens)));
+}
+
+parallel::StyleEntry fsdp(std::vector<std::string> on, bool reshard, const std::string& axis) {
+  return {"FSDP", axis, std::move(on), reshard ? "{}" : R"~({"reshard_after_forward": false})~",
+          ""};
+}
+
+}  // namespace parallel_test
