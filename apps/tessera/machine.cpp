@@ -138,23 +138,23 @@ std::vector<std::string> advice(const Machine& m) {
                               m.usable_cores, m.cores));
   }
   all.push_back(
-      fmt::format("Up to {} rank(s) have a core each; with more, ranks wait for each "
-                  "other's turns and collectives sleep instead of spinning.",
+      fmt::format("Up to {} rank(s) get one core each; with more ranks, the ranks share "
+                  "cores and collectives sleep instead of spinning.",
                   static_cast<int>(std::max(1.0, std::floor(cores)))));
   const auto has = [&](const char* name) {
     return std::ranges::find(m.simd, name) != m.simd.end();
   };
   if (!has("AVX2") && !has("NEON")) {
-    all.emplace_back("No AVX2 or NEON: the kernels run their slowest form.");
+    all.emplace_back("No AVX2 or NEON: the slowest kernels are used.");
   } else if (!has("AVX-512 bf16") && !has("AMX bf16") && !has("NEON bf16")) {
     all.emplace_back("No bf16 instructions: f32 products are as fast as bf16 ones here.");
   }
   const std::uint64_t memory =
       m.memory_limit > 0 ? std::min(m.memory_limit, m.memory_available) : m.memory_available;
   all.push_back(
-      fmt::format("Memory: AdamW in f32 keeps 16 bytes a parameter besides activations; "
-                  "{} are enough for about {:.1f} billion parameters over all ranks, if "
-                  "they are fully sharded.",
+      fmt::format("Memory: AdamW in f32 needs 16 bytes per parameter, plus activations; "
+                  "{} are enough for about {:.1f} billion fully sharded parameters, "
+                  "over all ranks.",
                   format_bytes(memory), static_cast<double>(memory) * 0.7 / 16e9));
   if (m.shared_memory_free == 0) {
     all.emplace_back("There is no /dev/shm, so ranks cannot share memory; mount a tmpfs there.");

@@ -30,7 +30,7 @@ Machine look_at_machine();
 /// The instruction sets that kernels use and these CPU flags (of /proc/cpuinfo) contain.
 std::vector<std::string> simd_of_flags(std::string_view flags);
 
-/// What limits what on such a machine, one sentence each.
+/// The limits of such a machine, one sentence each.
 std::vector<std::string> advice(const Machine& machine);
 
 }  // namespace tessera::app

@@ -53,7 +53,7 @@ class CommandLine {
     add_checkpoint();
     add_bench();
     add_layout();
-    add("doctor", "Show what this machine has and what limits what", [] { return run_doctor(); });
+    add("doctor", "Show the resources and limits of this machine", [] { return run_doctor(); });
     add("keys", "Print every key of the config with type, default and meaning (Markdown)",
         [] { return run_keys(); });
     add_plugin_command(app_, chosen);
@@ -94,12 +94,12 @@ class CommandLine {
   }
 
   void add_train() {
-    CLI::App* command =
-        add("train", "Train a model as a config says", [this] { return run_train(train_); });
-    command->add_option("CONFIG", train_.config, "The run's config, a TOML file")->required();
+    CLI::App* command = add("train", "Train the model that a config describes",
+                            [this] { return run_train(train_); });
+    command->add_option("CONFIG", train_.config, "The config of the run, a TOML file")->required();
     command->add_option(
         "OVERRIDES", train_.overrides,
-        "KEY=VALUE each, in place of the config's: train.steps=50 mesh.shape=[2,2]");
+        "KEY=VALUE pairs that replace keys of the config: train.steps=50 mesh.shape=[2,2]");
     command
         ->add_option("--plugin", train_.plugins,
                      "Load this plugin (a file or a folder of them); may be repeated")
@@ -113,65 +113,68 @@ class CommandLine {
   void add_generate() {
     CLI::App* command = add("generate", "Continue a text with a trained model",
                             [this] { return run_generate(generate_); });
-    command->add_option("CHECKPOINT", generate_.checkpoint, "A checkpoint's folder")->required();
+    command->add_option("CHECKPOINT", generate_.checkpoint, "The folder of the checkpoint")
+        ->required();
     command->add_option("--prompt", generate_.prompt, "The text to continue")->required();
     GenerationOptions& o = generate_.options;
-    command->add_option("--tokens", o.tokens, "How many tokens to make")
+    command->add_option("--tokens", o.tokens, "The number of tokens to generate")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
         ->capture_default_str();
-    command->add_option("--temperature", o.temperature, "0 takes the likeliest token always")
+    command->add_option("--temperature", o.temperature, "0 always selects the most likely token")
         ->check(CLI::Range(0.0, 100.0))
         ->capture_default_str();
-    command->add_option("--top-k", o.top_k, "Choose among the K likeliest; 0: among all")
+    command->add_option("--top-k", o.top_k, "Sample from the K most likely tokens; 0: from all")
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
-    command->add_option("--seed", o.seed, "Of the random choice")->capture_default_str();
+    command->add_option("--seed", o.seed, "The seed of the sampling")->capture_default_str();
   }
 
   void add_bench() {
     CLI::App* command = add(
-        "bench", "Measure this machine and this program, as ratios to a ceiling of the same run",
+        "bench",
+        "Measure this machine and this program, as ratios to a ceiling measured in the same run",
         [this] { return run_bench(bench_); });
-    command
-        ->add_option("WHAT", bench_.what,
-                     "One of gemm, dispatch, collectives, step; all when absent")
+    command->add_option("WHAT", bench_.what, "gemm, dispatch, collectives or step; default: all")
         ->check(CLI::IsMember({"gemm", "dispatch", "collectives", "step"}));
-    command->add_flag("--json", bench_.json, "Print an array of objects");
+    command->add_flag("--json", bench_.json, "Print a JSON array of objects");
   }
 
   void add_layout() {
     CLI::App* command =
-        add("layout", "Draw which rank holds which part of a tensor, and plan a change of it",
+        add("layout", "Draw which rank holds which part of a tensor, and plan a redistribution",
             [this] { return run_layout(layout_); });
     command
         ->add_option("PLACEMENTS", layout_.placements,
-                     "One for each mesh axis: \"[Shard(0), Replicate]\"")
+                     "One placement per mesh axis: \"[Shard(0), Replicate]\"")
         ->required();
-    command->add_option("--mesh", layout_.mesh, "The mesh's axes: 2x2, or shard=2,tensor=2 by name")
+    command
+        ->add_option("--mesh", layout_.mesh,
+                     "The axes of the mesh: 2x2, or with names shard=2,tensor=2")
         ->required();
-    command->add_option("--shape", layout_.shape, "The tensor's extents: 8x6")->required();
-    command->add_option("--to", layout_.to, "Draw this layout too, and the plan that leads to it");
-    command->add_option("--element-size", layout_.element_size, "Bytes of an element, for the plan")
+    command->add_option("--shape", layout_.shape, "The shape of the tensor: 8x6")->required();
+    command->add_option("--to", layout_.to,
+                        "Also draw this layout, and print the redistribution plan");
+    command->add_option("--element-size", layout_.element_size, "Bytes per element, for the plan")
         ->check(CLI::Range(1, 16))
         ->capture_default_str();
-    command->add_option("--svg", layout_.svg, "Write the picture to this file too");
+    command->add_option("--svg", layout_.svg, "Also write the picture to this file");
   }
 
   void add_checkpoint() {
-    CLI::App* command = app_.add_subcommand("checkpoint", "Look at a checkpoint, or export it");
+    CLI::App* command = app_.add_subcommand("checkpoint", "Inspect or export a checkpoint");
     command->require_subcommand(1);
-    CLI::App* info = command->add_subcommand("info", "Print what a checkpoint holds");
-    info->add_option("PATH", checkpoint_, "A checkpoint's folder")->required();
+    CLI::App* info = command->add_subcommand("info", "Print the contents of a checkpoint");
+    info->add_option("PATH", checkpoint_, "The folder of the checkpoint")->required();
     info->callback([this] { chosen = [this] { return run_checkpoint_info(checkpoint_); }; });
     CLI::App* out = command->add_subcommand(
-        "export", "Write config.json and model.safetensors as transformers reads them");
-    out->add_option("PATH", checkpoint_, "A checkpoint's folder")->required();
+        "export", "Write config.json and model.safetensors in the format of transformers");
+    out->add_option("PATH", checkpoint_, "The folder of the checkpoint")->required();
     out->add_option("--to", folder_, "The folder to write")->required();
     out->callback(
         [this] { chosen = [this] { return run_checkpoint_export(checkpoint_, folder_); }; });
   }
 
-  CLI::App app_{"Tessera trains models that are spread over a mesh of ranks.", "tessera"};
+  CLI::App app_{"Tessera trains models that are distributed over a mesh of ranks.", "tessera"};
   TrainArguments train_;
   GenerateArguments generate_;
   BenchArguments bench_;

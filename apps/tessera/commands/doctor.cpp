@@ -45,14 +45,15 @@ int run_doctor() {
                     {"plugins", plugin_count(plugins)},
                     {"", "installed in " + or_none(plugin::installed_plugin_folder())},
                     {"", "yours in " + or_none(plugin::user_plugin_folder())}});
-  text += "\nWhat limits what\n";
+  text += "\nLimits\n";
   for (const std::string& line : advice(m)) {
     text += "  " + line + "\n";
   }
   for (const plugin::Found& found : plugins) {
     if (!found.refusals.empty()) {
-      text += fmt::format("  The plugin {} is refused; tessera plugin check {} says why.\n",
-                          found.file, found.file);
+      text +=
+          fmt::format("  The plugin {} is refused; tessera plugin check {} prints the reason.\n",
+                      found.file, found.file);
     }
   }
   std::fwrite(text.data(), 1, text.size(), stdout);

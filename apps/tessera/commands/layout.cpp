@@ -103,7 +103,8 @@ void write_file(const std::string& path, const std::string& text) {
   file << text;
   file.close();
   if (!file) {
-    fail_input(fmt::format("layout: {} cannot be written; is its folder there and yours?", path));
+    fail_input(
+        fmt::format("layout: cannot write {}; check that its folder exists and is writable", path));
   }
 }
 

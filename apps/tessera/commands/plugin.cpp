@@ -31,7 +31,7 @@ using plugin::Stamp;
 constexpr int wrong_input = 2;
 
 constexpr const char* order_of_search =
-    "Plugins are looked for in this order:\n"
+    "Plugins are searched in this order:\n"
     "  1. --plugin PATH and the config's plugins.paths (files or folders)\n"
     "  2. TESSERA_PLUGIN_PATH: absolute paths of files or folders, separated by ':'\n"
     "  3. $XDG_DATA_HOME/tessera/plugins, or ~/.local/share/tessera/plugins\n"
@@ -246,7 +246,7 @@ int run_new(const PluginArguments& arguments) {
   print(text + fmt::format("\nNext:\n  cd {}\n  cmake -B build -G Ninja "
                            "-DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_BUILD_TYPE=Release\n"
                            "  cmake --build build\n"
-                           "README.md has the rest.\n",
+                           "README.md explains the rest.\n",
                            folder.string()));
   return 0;
 }
@@ -255,7 +255,7 @@ int run_new(const PluginArguments& arguments) {
 
 void add_plugin_command(CLI::App& program, std::function<int()>& chosen) {
   const auto arguments = std::make_shared<PluginArguments>();
-  CLI::App* const all = program.add_subcommand("plugin", "Look at plugins, check them, begin one");
+  CLI::App* const all = program.add_subcommand("plugin", "List, check and create plugins");
   all->require_subcommand(1);
   all->footer(order_of_search);
   const auto add = [&](const char* name, const char* help,
@@ -267,38 +267,38 @@ void add_plugin_command(CLI::App& program, std::function<int()>& chosen) {
   const auto add_paths = [&](CLI::App* command) {
     command
         ->add_option("--plugin", arguments->paths,
-                     "Look here too, and first (a file or a folder); may be repeated")
+                     "Search this file or folder first; may be repeated")
         ->type_name("PATH")
         ->expected(1)
         ->take_all()
         ->allow_extra_args(false);
   };
 
-  CLI::App* const list =
-      add("list", "Show every plugin that is found, and why some are refused", run_list);
+  CLI::App* const list = add("list", "List all plugins, and why some are refused", run_list);
   list->footer(order_of_search);
   add_paths(list);
 
   CLI::App* const info =
-      add("info", "Show what a plugin offers, its options, and how it was built", run_info);
-  info->add_option("NAME", arguments->name, "Of the plugin, of what it provides, or its file")
+      add("info", "Show what a plugin provides, its options, and how it was built", run_info);
+  info->add_option("NAME", arguments->name, "The plugin, something that it provides, or its file")
       ->required();
   add_paths(info);
 
   CLI::App* const check =
-      add("check", "Try plugins in a process of their own and print all that is against them",
+      add("check", "Check plugins in a separate process and print every reason against them",
           run_check);
-  check->add_option("FILE", arguments->files, "The library's file; several may be given")
+  check->add_option("FILE", arguments->files, "The file of the library; may be repeated")
       ->required();
-  check->footer("The exit code is 0 when all are usable and 2 when one is refused.");
+  check->footer("The exit code is 0 if all plugins are usable and 2 if one is refused.");
 
   CLI::App* const fresh =
-      add("new", "Write a folder with a small plugin that works as it is", run_new);
+      add("new", "Create a folder with a small plugin that works without changes", run_new);
   fresh->footer("");
-  fresh->add_option("NAME", arguments->name, "The plugin's name, as in MyStyle")->required();
-  fresh->add_option("--kind", arguments->kind, "What it is: " + join_words(template_kinds()))
+  fresh->add_option("NAME", arguments->name, "The name of the plugin, for example MyStyle")
+      ->required();
+  fresh->add_option("--kind", arguments->kind, "The plugin kind: " + join_words(template_kinds()))
       ->capture_default_str();
-  fresh->add_option("--folder", arguments->folder, "Where the folder NAME is made")
+  fresh->add_option("--folder", arguments->folder, "Where to create the folder NAME")
       ->capture_default_str();
 }
 
