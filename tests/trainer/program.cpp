@@ -110,7 +110,7 @@ TEST_CASE("a layout that cannot be is one error") {
   is_input_error("layout '[Shard(0)]' --mesh 4096 --shape 4", "expected at most 1024");
   is_input_error("layout '[Shard(0)]' --mesh 2 --shape 4x-1", "'-1'");
   is_input_error("layout '[Shard(0)]' --mesh 2 --shape 4 --svg /nowhere/x.svg",
-                 "/nowhere/x.svg cannot be written");
+                 "cannot write /nowhere/x.svg");
 }
 
 TEST_CASE("doctor tells what the machine has") {
