@@ -161,11 +161,18 @@ class CommandLine {
   }
 
   void add_checkpoint() {
-    CLI::App* command = app_.add_subcommand("checkpoint", "Inspect or export a checkpoint");
+    CLI::App* command = app_.add_subcommand("checkpoint", "Inspect, verify or export a checkpoint");
     command->require_subcommand(1);
     CLI::App* info = command->add_subcommand("info", "Print the contents of a checkpoint");
     info->add_option("PATH", checkpoint_, "The folder of the checkpoint")->required();
     info->callback([this] { chosen = [this] { return run_checkpoint_info(checkpoint_); }; });
+    CLI::App* verify = command->add_subcommand(
+        "verify", "Compare all bytes of a checkpoint with the hashes that were saved");
+    verify
+        ->add_option("PATH", checkpoint_,
+                     "The folder of the checkpoint, or a folder of checkpoints")
+        ->required();
+    verify->callback([this] { chosen = [this] { return run_checkpoint_verify(checkpoint_); }; });
     CLI::App* out = command->add_subcommand(
         "export", "Write config.json and model.safetensors in the format of transformers");
     out->add_option("PATH", checkpoint_, "The folder of the checkpoint")->required();

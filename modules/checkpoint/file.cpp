@@ -118,11 +118,6 @@ FolderLock::~FolderLock() {
   }
 }
 
-std::string read_text(const std::string& path) {
-  const MappedFile file(path);
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
 void sync_folder(const std::string& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   // Some file systems cannot synchronise folders (EINVAL); then there is nothing to wait for.

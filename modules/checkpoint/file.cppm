@@ -53,8 +53,6 @@ class FolderLock {
   bool held_ = false;
 };
 
-/// A whole small file. Error (input): it cannot be read.
-std::string read_text(const std::string& path);
 /// Names that were made or changed in the folder are on the disk when this returns.
 void sync_folder(const std::string& folder);
 /// The folder that `path` lies in; "." for a bare name.

@@ -3,6 +3,7 @@ module;
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -15,11 +16,13 @@ module;
 #include <vector>
 
 #include "json.hpp"
+#include "tessera/content_hash.hpp"
 module tessera.checkpoint;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :chunks;
 import :file;
 import :index;
 
@@ -29,7 +32,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* format_name = "tessera.checkpoint";
-constexpr std::int64_t format_version = 1;
+constexpr std::int64_t format_version = 2;  // 1 had no hashes
 
 [[noreturn]] void wrong(const std::string& path, const std::string& what) {
   fail_input(fmt::format("{}: {}; use another checkpoint", path, what));
@@ -102,13 +105,54 @@ Dims dims_of(const json& value, const std::string& where, const std::string& pat
   return Dims{std::span<const std::int64_t>(*numbers)};
 }
 
+/// 32 lower-case hexadecimal digits.
+std::string hash_of(const json& value, const std::string& where, const std::string& path) {
+  const std::string text = value.is_string() ? value.get<std::string>() : "";
+  if (text.size() != 32 || text.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    wrong(path, fmt::format("{} is not a hash (expected 32 hexadecimal digits, got {})", where,
+                            value.dump()));
+  }
+  return text;
+}
+
+/// The hash that an index ends with: of all its other entries, written in one way whatever the
+/// file's spaces and order.
+std::string hash_of_index(json whole) {
+  whole.erase("hash");
+  const std::string text = whole.dump();
+  return content_hash(std::as_bytes(std::span(text)));
+}
+
+StoredPart part_of(const json& value, DType dtype, const std::string& where,
+                   const std::string& path) {
+  StoredPart part;
+  part.file = text_of(entry(value, "file", where, path), where + ".file", path);
+  part.key = text_of(entry(value, "key", where, path), where + ".key", path);
+  part.box.offset = dims_of(entry(value, "offset", where, path), where + ".offset", path);
+  part.box.shape = dims_of(entry(value, "shape", where, path), where + ".shape", path);
+  const auto bytes = byte_count(list_of(part.box.shape), size_of(dtype));
+  if (!bytes) {
+    wrong(path,
+          fmt::format("{}.shape {} has more than 2^63 bytes", where, to_string(part.box.shape)));
+  }
+  const json& hashes = entry(value, "hashes", where, path);
+  const std::size_t expected = chunks_of(static_cast<std::size_t>(*bytes));
+  if (!hashes.is_array() || hashes.size() != expected) {
+    wrong(path, fmt::format("{}.hashes: expected a list of {}, one for each MiB", where, expected));
+  }
+  for (const json& hash : hashes) {
+    part.hashes.push_back(hash_of(hash, where + ".hashes", path));
+  }
+  return part;
+}
+
 IndexedTensor tensor_of(const json& value, const std::string& name, const std::string& path) {
   const std::string where = fmt::format("tensor '{}'", name);
   IndexedTensor tensor;
   const std::string type = text_of(entry(value, "dtype", where, path), where + ": dtype", path);
   const auto dtype = dtype_from_name(type);
   if (!dtype) {
-    wrong(path, fmt::format("{}: the type '{}' is not known", where, type));
+    wrong(path, fmt::format("{}: the dtype '{}' is not known", where, type));
   }
   tensor.info = {*dtype, dims_of(entry(value, "shape", where, path), where + ": shape", path)};
   if (!byte_count(list_of(tensor.info.shape), size_of(*dtype))) {
@@ -120,72 +164,72 @@ IndexedTensor tensor_of(const json& value, const std::string& name, const std::s
   if (!parts.is_array()) {
     wrong(path, where + ": parts is not a list");
   }
-  for (const json& part : parts) {
-    StoredPart stored;
-    stored.file = text_of(entry(part, "file", where + ": a part", path), where + ": file", path);
-    stored.key = text_of(entry(part, "key", where + ": a part", path), where + ": key", path);
-    stored.box.offset =
-        dims_of(entry(part, "offset", where + ": a part", path), where + ": offset", path);
-    stored.box.shape =
-        dims_of(entry(part, "shape", where + ": a part", path), where + ": a part's shape", path);
-    tensor.parts.push_back(std::move(stored));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    tensor.parts.push_back(part_of(parts[i], *dtype, fmt::format("{}: parts[{}]", where, i), path));
   }
   return tensor;
 }
 
-bool inside(const LocalPart& box, const Dims& shape) {
-  if (box.offset.size() != shape.size() || box.shape.size() != shape.size()) {
-    return false;
+CheckpointIndex index_from(const ParsedJson& parsed, const std::string& path) {
+  if (!parsed.problem.empty()) {
+    wrong(path, parsed.problem);
   }
-  for (int d = 0; d < shape.size(); ++d) {
-    if (box.shape[d] < 1 || box.shape[d] > shape[d] || box.offset[d] > shape[d] - box.shape[d]) {
-      return false;
+  const json& whole = parsed.value;
+  if (entry(whole, "format", "the index", path) != format_name) {
+    wrong(path, fmt::format("it is not the index of a checkpoint (expected format '{}', got {})",
+                            format_name, whole["format"].dump()));
+  }
+  if (entry(whole, "version", "the index", path) != format_version) {
+    fail_input(fmt::format(
+        "{}: the checkpoint has another format version (expected {}, got {}); export it with the "
+        "Tessera that wrote it ('tessera checkpoint export') and start from there (model.from)",
+        path, format_version, whole["version"].dump()));
+  }
+  const std::string hash = hash_of(entry(whole, "hash", "the index", path), "'hash'", path);
+  if (const std::string own = hash_of_index(whole); hash != own) {
+    wrong(path,
+          fmt::format("the index was changed after it was saved (its hash is {}, expected {})", own,
+                      hash));
+  }
+  CheckpointIndex index;
+  const json& meta = entry(whole, "meta", "the index", path);
+  if (!meta.is_object()) {
+    wrong(path, "'meta' is not an object");
+  }
+  index.meta = meta.dump();
+  const auto each = [&](const char* key, const auto& read) {
+    const json& object = entry(whole, key, "the index", path);
+    if (!object.is_object()) {
+      wrong(path, fmt::format("'{}' is not an object", key));
     }
-  }
-  return true;
-}
-
-bool overlap(const LocalPart& a, const LocalPart& b) {
-  for (int d = 0; d < a.shape.size(); ++d) {
-    if (a.offset[d] >= b.offset[d] + b.shape[d] || b.offset[d] >= a.offset[d] + a.shape[d]) {
-      return false;
+    for (const auto& [name, value] : object.items()) {
+      read(name, value);
     }
-  }
-  return true;
-}
-
-/// Boxes that lie inside, do not overlap and have the tensor's volume together fill it.
-void check_tensor(const std::string& name, const IndexedTensor& tensor, const std::string& path) {
-  std::vector<const LocalPart*> boxes;
-  std::int64_t volume = 0;
-  for (const StoredPart& part : tensor.parts) {
-    if (!inside(part.box, tensor.info.shape)) {
-      wrong(path, fmt::format("tensor '{}' of shape {}: the part of shape {} at {} does not lie "
-                              "within it",
-                              name, to_string(tensor.info.shape), to_string(part.box.shape),
-                              to_string(part.box.offset)));
-    }
-    boxes.push_back(&part.box);
-  }
-  const auto first = [](const LocalPart* box) {
-    return box->offset.empty() ? std::int64_t{0} : box->offset.front();
   };
-  std::sort(boxes.begin(), boxes.end(),
-            [&](const LocalPart* a, const LocalPart* b) { return first(a) < first(b); });
-  for (std::size_t i = 0; i < boxes.size(); ++i) {
-    const std::int64_t end = boxes[i]->shape.empty() ? 1 : first(boxes[i]) + boxes[i]->shape[0];
-    for (std::size_t j = i + 1; j < boxes.size() && first(boxes[j]) < end; ++j) {
-      if (overlap(*boxes[i], *boxes[j])) {
-        wrong(path, fmt::format("tensor '{}': the parts at {} and {} overlap", name,
-                                to_string(boxes[i]->offset), to_string(boxes[j]->offset)));
-      }
+  each("files", [&](const std::string& name, const json& value) {
+    const std::string where = fmt::format("file '{}'", name);
+    if (name.empty() || name.find('/') != std::string::npos || name == "." || name == "..") {
+      wrong(path, where + " is not a file of this folder");
     }
-    volume += boxes[i]->shape.product();
-  }
-  if (volume != tensor.info.shape.product()) {
-    wrong(path, fmt::format("tensor '{}': its parts leave gaps (expected {} elements, got {})",
-                            name, tensor.info.shape.product(), volume));
-  }
+    const auto bytes = natural(entry(value, "bytes", where, path));
+    if (!bytes) {
+      wrong(path, where + ": bytes is not a whole number");
+    }
+    index.files.emplace(
+        name, StoredFile{static_cast<std::uint64_t>(*bytes),
+                         hash_of(entry(value, "header", where, path), where + ": header", path)});
+  });
+  each("scalars", [&](const std::string& name, const json& value) {
+    const auto scalar = scalar_from_json(value);
+    if (!scalar) {
+      wrong(path, fmt::format("scalar '{}' is neither a number nor a text", name));
+    }
+    index.scalars.emplace(name, *scalar);
+  });
+  each("tensors", [&](const std::string& name, const json& value) {
+    index.tensors.emplace(name, tensor_of(value, name, path));
+  });
+  return index;
 }
 
 }  // namespace
@@ -203,7 +247,8 @@ std::string to_json(const CheckpointIndex& index) {
       parts.push_back({{"file", part.file},
                        {"key", part.key},
                        {"offset", list_of(part.box.offset)},
-                       {"shape", list_of(part.box.shape)}});
+                       {"shape", list_of(part.box.shape)},
+                       {"hashes", part.hashes}});
     }
     tensors[name] = {{"dtype", name_of(tensor.info.dtype)},
                      {"shape", list_of(tensor.info.shape)},
@@ -214,9 +259,14 @@ std::string to_json(const CheckpointIndex& index) {
   for (const auto& [name, scalar] : index.scalars) {
     scalars[name] = scalar_to_json(scalar);
   }
-  const json whole = {{"format", format_name}, {"version", format_version}, {"meta", meta.value},
-                      {"files", index.files},  {"scalars", scalars},        {"tensors", tensors}};
+  json files = json::object();
+  for (const auto& [name, file] : index.files) {
+    files[name] = {{"bytes", file.bytes}, {"header", file.header}};
+  }
+  json whole = {{"format", format_name}, {"version", format_version}, {"meta", meta.value},
+                {"files", files},        {"scalars", scalars},        {"tensors", tensors}};
   try {
+    whole["hash"] = hash_of_index(whole);
     return whole.dump(1) + "\n";
   } catch (const json::exception&) {
     fail("checkpoint: a name or a text of the state is not UTF-8; rename it");
@@ -224,81 +274,11 @@ std::string to_json(const CheckpointIndex& index) {
 }
 
 CheckpointIndex index_from_json(const std::string& text, const std::string& path) {
-  const ParsedJson parsed = parse_json_object(text);
-  if (!parsed.problem.empty()) {
-    wrong(path, parsed.problem);
-  }
-  const json& whole = parsed.value;
-  if (entry(whole, "format", "the index", path) != format_name) {
-    wrong(path, "it is not the index of a checkpoint");
-  }
-  if (entry(whole, "version", "the index", path) != format_version) {
-    wrong(path, fmt::format("the checkpoint is of another version (expected {}, got {})",
-                            format_version, whole["version"].dump()));
-  }
-  CheckpointIndex index;
-  index.meta = entry(whole, "meta", "the index", path).dump();
-  const auto each = [&](const char* key, const auto& read) {
-    const json& object = entry(whole, key, "the index", path);
-    if (!object.is_object()) {
-      wrong(path, fmt::format("'{}' is not an object", key));
-    }
-    for (const auto& [name, value] : object.items()) {
-      read(name, value);
-    }
-  };
-  each("files", [&](const std::string& name, const json& value) {
-    const auto bytes = natural(value);
-    if (!bytes || name.empty() || name.find('/') != std::string::npos || name == "..") {
-      wrong(path,
-            fmt::format("file '{}' of {} bytes: not a file of this folder", name, value.dump()));
-    }
-    index.files.emplace(name, *bytes);
-  });
-  each("scalars", [&](const std::string& name, const json& value) {
-    const auto scalar = scalar_from_json(value);
-    if (!scalar) {
-      wrong(path, fmt::format("scalar '{}' is neither a number nor a text", name));
-    }
-    index.scalars.emplace(name, *scalar);
-  });
-  each("tensors", [&](const std::string& name, const json& value) {
-    index.tensors.emplace(name, tensor_of(value, name, path));
-  });
-  return index;
+  return index_from(parse_json_object(text), path);
 }
 
-void merge(CheckpointIndex& into, CheckpointIndex from, const std::string& path) {
-  into.files.merge(from.files);
-  for (auto& [name, tensor] : from.tensors) {
-    const auto [at, fresh] = into.tensors.emplace(name, tensor);
-    if (fresh) {
-      continue;
-    }
-    IndexedTensor& known = at->second;
-    if (!(known.info == tensor.info)) {
-      fail(
-          fmt::format("checkpoint {}: the ranks disagree about tensor '{}' ({}{} and {}{}); every "
-                      "rank must save the same model",
-                      path, name, name_of(known.info.dtype), to_string(known.info.shape),
-                      name_of(tensor.info.dtype), to_string(tensor.info.shape)));
-    }
-    for (StoredPart& part : tensor.parts) {
-      const bool replica =
-          std::any_of(known.parts.begin(), known.parts.end(), [&](const StoredPart& other) {
-            return other.box.offset == part.box.offset && other.box.shape == part.box.shape;
-          });
-      if (!replica) {
-        known.parts.push_back(std::move(part));
-      }
-    }
-  }
-}
-
-void check_coverage(const CheckpointIndex& index, const std::string& path) {
-  for (const auto& [name, tensor] : index.tensors) {
-    check_tensor(name, tensor, path);
-  }
+CheckpointIndex read_index(const std::string& path) {
+  return index_from(read_json_object(path), path);
 }
 
 }  // namespace tessera::checkpoint_detail

@@ -1,4 +1,4 @@
-// checkpoint.json: which part of which tensor lies in which file.
+// checkpoint.json: which part of which tensor is in which file, and the hashes of all bytes.
 module tessera.checkpoint:index;
 
 import tessera.base;
@@ -15,6 +15,13 @@ struct StoredPart {
   std::string file;
   std::string key;
   LocalPart box;
+  std::vector<std::string> hashes;  // of each chunk of its bytes; the last one may be shorter
+};
+
+/// What the index knows of a file.
+struct StoredFile {
+  std::uint64_t bytes = 0;
+  std::string header;  // hash of the header: its length and its JSON
 };
 
 struct IndexedTensor {
@@ -26,14 +33,18 @@ struct IndexedTensor {
 struct CheckpointIndex {
   std::map<std::string, IndexedTensor> tensors;
   std::map<std::string, StateDict::Scalar> scalars;
-  std::map<std::string, std::uint64_t> files;  // bytes of each
-  std::string meta = "{}";                     // JSON of whoever saves
+  std::map<std::string, StoredFile> files;
+  std::string meta = "{}";  // JSON of whoever saves
 };
 
+/// Ends with the index's own hash.
 /// Error (run): a text is not UTF-8. Error (input): meta is not a JSON object.
 std::string to_json(const CheckpointIndex& index);
-/// Error (input) that begins with `path`: wrong JSON, another version, values that make no sense.
+/// Error (input) that begins with `path` and names the field: wrong JSON, another version, a text
+/// that does not have its hash, values of a wrong type or out of range.
 CheckpointIndex index_from_json(const std::string& text, const std::string& path);
+/// The same for a file; Error (input), too, when it cannot be read or is too large.
+CheckpointIndex read_index(const std::string& path);
 /// Adds what another rank wrote; of equal parts the first stays. Error: the ranks disagree about a
 /// tensor.
 void merge(CheckpointIndex& into, CheckpointIndex from, const std::string& path);

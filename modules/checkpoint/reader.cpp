@@ -2,18 +2,26 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
+
+#include "tessera/content_hash.hpp"
 module tessera.checkpoint;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :chunks;
 import :file;
 import :index;
 
@@ -24,9 +32,56 @@ namespace checkpoint_detail {
 struct CheckpointContent {
   CheckpointIndex index;
   std::map<std::string, SafetensorsFile> files;
+  /// For each part, which of its chunks have been compared with their hashes.
+  std::map<const StoredPart*, std::unique_ptr<std::atomic<bool>[]>> compared;
 };
 
 namespace {
+
+/// The first chunk among [first, last] that does not have its hash; nothing when all do.
+std::optional<std::size_t> damaged_chunk(const CheckpointContent& content, const StoredPart& part,
+                                         std::size_t first, std::size_t last) {
+  const std::span<const std::byte> bytes = content.files.at(part.file).bytes(part.key);
+  std::atomic<bool>* const compared = content.compared.at(&part).get();
+  for (std::size_t i = first; i <= last; ++i) {
+    if (!compared[i].load(std::memory_order_relaxed)) {
+      if (content_hash(chunk_at(bytes, i)) != part.hashes[i]) {
+        return i;
+      }
+      compared[i].store(true, std::memory_order_relaxed);
+    }
+  }
+  return std::nullopt;
+}
+
+std::string damage(const std::string& name, const StoredPart& part, std::size_t chunk) {
+  return fmt::format("tensor '{}': bytes of '{}' in {} are not those that were saved (MiB {})",
+                     name, part.key, part.file, chunk);
+}
+
+/// The places of the first and the last element of a box within a tensor of that shape.
+std::pair<std::size_t, std::size_t> ends_of(const LocalPart& box, const Dims& shape) {
+  const Dims strides = contiguous_strides(shape);
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  for (int d = 0; d < shape.size(); ++d) {
+    first += box.offset[d] * strides[d];
+    last += (box.offset[d] + box.shape[d] - 1) * strides[d];
+  }
+  return {static_cast<std::size_t>(first), static_cast<std::size_t>(last)};
+}
+
+/// Compares the chunks that a box (indices within the part; not empty) touches.
+void compare_box(const CheckpointContent& content, const std::string& folder,
+                 const std::string& name, const StoredPart& part, const LocalPart& box) {
+  const std::size_t width = size_of(content.index.tensors.at(name).info.dtype);
+  const auto [first, last] = ends_of(box, part.box.shape);
+  const auto chunk =
+      damaged_chunk(content, part, first * width / chunk_bytes, last * width / chunk_bytes);
+  if (chunk) {
+    fail_input(fmt::format("{}: {}; use another checkpoint", folder, damage(name, part, *chunk)));
+  }
+}
 
 /// What two boxes share; not a box (an extent below 1) when they share nothing.
 LocalPart intersection(const LocalPart& a, const LocalPart& b) {
@@ -60,16 +115,24 @@ Tensor box_of(const Tensor& x, const Dims& begin, const Dims& shape) {
   return alias(x, shape, x.strides(), offset);
 }
 
-void check_files(const CheckpointContent& content, const std::string& path) {
-  for (const auto& [name, bytes] : content.index.files) {
-    const std::uint64_t got = content.files.at(name).file_bytes();
-    if (got != bytes) {
-      fail_input(
-          fmt::format("{}: file '{}' is not the one that was saved (expected {} bytes, got "
-                      "{}); use another checkpoint",
-                      path, name, bytes, got));
-    }
+/// Opens a file once its size and its header are known to be those that were saved.
+SafetensorsFile open_file(const std::filesystem::path& path, const StoredFile& expected) {
+  const MappedFile file(path.string());
+  if (file.bytes().size() != expected.bytes) {
+    fail_input(
+        fmt::format("{}: the file is not the one that was saved (expected {} bytes, got {}); use "
+                    "another checkpoint",
+                    path.string(), expected.bytes, file.bytes().size()));
   }
+  if (header_hash(file) != expected.header) {
+    fail_input(
+        fmt::format("{}: the file's header is not the one that was saved; use another checkpoint",
+                    path.string()));
+  }
+  return SafetensorsFile(path.string());
+}
+
+void check_files(const CheckpointContent& content, const std::string& path) {
   for (const auto& [name, tensor] : content.index.tensors) {
     for (const StoredPart& part : tensor.parts) {
       const auto file = content.files.find(part.file);
@@ -77,7 +140,7 @@ void check_files(const CheckpointContent& content, const std::string& path) {
       if (file == content.files.end() || !file->second.contains(part.key) ||
           !(file->second.info(part.key) == expected)) {
         fail_input(fmt::format(
-            "{}: tensor '{}': file '{}' does not hold '{}' as {}{}; use another "
+            "{}: tensor '{}': file '{}' has no key '{}' that is {}{}; use another "
             "checkpoint",
             path, name, part.file, part.key, name_of(expected.dtype), to_string(expected.shape)));
       }
@@ -99,14 +162,17 @@ CheckpointReader::CheckpointReader(const std::string& folder) : TensorSource(fol
                     folder, checkpoint_detail::index_name));
   }
   auto content = std::make_shared<checkpoint_detail::CheckpointContent>();
-  content->index = checkpoint_detail::index_from_json(checkpoint_detail::read_text(path), path);
+  content->index = checkpoint_detail::read_index(path);
   checkpoint_detail::check_coverage(content->index, path);
-  for (const auto& [name, bytes] : content->index.files) {
-    content->files.emplace(name, SafetensorsFile((base / name).string()));
+  for (const auto& [name, file] : content->index.files) {
+    content->files.emplace(name, checkpoint_detail::open_file(base / name, file));
   }
   checkpoint_detail::check_files(*content, path);
   for (const auto& [name, tensor] : content->index.tensors) {
     tensors_.emplace(name, tensor.info);
+    for (const checkpoint_detail::StoredPart& part : tensor.parts) {
+      content->compared.emplace(&part, new std::atomic<bool>[part.hashes.size()]());
+    }
   }
   scalars_ = content->index.scalars;
   content_ = std::move(content);
@@ -121,8 +187,8 @@ const std::string& CheckpointReader::saved_layout(const std::string& name) const
 
 std::uint64_t CheckpointReader::stored_bytes() const {
   std::uint64_t bytes = 0;
-  for (const auto& [name, file_bytes] : content_->index.files) {
-    bytes += file_bytes;
+  for (const auto& [name, file] : content_->index.files) {
+    bytes += file.bytes;
   }
   return bytes;
 }
@@ -135,15 +201,29 @@ std::uint64_t CheckpointReader::bytes_read() const {
   return bytes;
 }
 
+std::vector<std::string> CheckpointReader::verify() const {
+  using namespace checkpoint_detail;
+  std::vector<std::string> damages;
+  for (const auto& [name, tensor] : content_->index.tensors) {
+    for (const StoredPart& part : tensor.parts) {
+      if (const auto chunk = damaged_chunk(*content_, part, 0, part.hashes.size() - 1)) {
+        damages.push_back(damage(name, part, *chunk));
+      }
+    }
+  }
+  return damages;
+}
+
 void CheckpointReader::copy_box(const std::string& name, const LocalPart& box,
                                 const Tensor& into) const {
   using namespace checkpoint_detail;
   for (const StoredPart& part : content_->index.tensors.at(name).parts) {
     const LocalPart both = intersection(part.box, box);
     if (!is_empty(both)) {
+      const LocalPart within{difference(both.offset, part.box.offset), both.shape};
+      compare_box(*content_, path_, name, part, within);
       content_->files.at(part.file).read(
-          part.key, {difference(both.offset, part.box.offset), both.shape},
-          box_of(into, difference(both.offset, box.offset), both.shape));
+          part.key, within, box_of(into, difference(both.offset, box.offset), both.shape));
     }
   }
 }

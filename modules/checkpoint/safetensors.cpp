@@ -222,6 +222,11 @@ const std::map<std::string, std::string>& SafetensorsFile::metadata() const {
   return content_->metadata;
 }
 std::uint64_t SafetensorsFile::file_bytes() const { return content_->file.bytes().size(); }
+std::span<const std::byte> SafetensorsFile::bytes(const std::string& name) const {
+  const TensorInfo& stored = info(name);
+  return {content_->data.at(name),
+          static_cast<std::size_t>(stored.shape.product()) * size_of(stored.dtype)};
+}
 std::uint64_t SafetensorsFile::bytes_read() const { return content_->bytes_read; }
 
 void SafetensorsFile::copy_box(const std::string& name, const LocalPart& box,

@@ -23,6 +23,8 @@ class SafetensorsFile : public TensorSource {
   /// The header's __metadata__.
   const std::map<std::string, std::string>& metadata() const;
   std::uint64_t file_bytes() const;
+  /// A tensor's bytes as they are in the file. Error (input): no such tensor.
+  std::span<const std::byte> bytes(const std::string& name) const;
   std::uint64_t bytes_read() const override;
 
  private:

@@ -21,8 +21,10 @@ module tessera.checkpoint;
 import tessera.base;
 import tessera.collective;
 import tessera.mesh;
+import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
+import :chunks;
 import :file;
 import :index;
 import :together;
@@ -112,12 +114,28 @@ std::optional<LocalPart> part_to_write(const std::string& name, const Tensor& te
   return part.shape.product() > 0 ? std::optional(part) : std::nullopt;
 }
 
+/// The hashes of a packed tensor's bytes, after a look at the values.
+std::vector<std::string> checked_hashes(const std::string& name, const Tensor& packed,
+                                        const SaveOptions& options) {
+  const std::span<const std::byte> bytes(
+      static_cast<const std::byte*>(packed.raw_data()),
+      static_cast<std::size_t>(packed.numel()) * size_of(packed.dtype()));
+  if (options.only_finite && !all_finite(bytes, packed.dtype())) {
+    fail(
+        fmt::format("checkpoint: tensor '{}' holds values that are NaN or infinite; nothing was "
+                    "saved",
+                    name));
+  }
+  return hashes_of(bytes);
+}
+
 /// Writes this rank's file, if it has to write anything, and says what is in it.
-CheckpointIndex write_shards(const std::string& folder, const StateDict& state, int rank) {
+CheckpointIndex write_shards(const std::string& folder, const StateDict& state, int rank,
+                             const SaveOptions& options) {
   CheckpointIndex index;
   const std::string file = fmt::format("rank-{}.safetensors", rank);
   std::map<std::string, TensorInfo> keys;
-  std::vector<std::pair<std::string, Tensor>> values;
+  std::vector<std::string> mine;  // tensors of which this rank writes a part
   for (const auto& [name, tensor] : state.tensors) {
     const std::optional<LocalPart> part = part_to_write(name, tensor, rank);
     IndexedTensor indexed{{tensor.dtype(), tensor.shape()}, "plain", {}};
@@ -126,19 +144,25 @@ CheckpointIndex write_shards(const std::string& folder, const StateDict& state, 
     }
     if (part) {
       const std::string key = fmt::format("{}@{}", name, fmt::join(part->offset.span(), ","));
-      indexed.parts.push_back({file, key, *part});
+      indexed.parts.push_back({file, key, *part, {}});
       keys.emplace(key, TensorInfo{tensor.dtype(), part->shape});
-      values.emplace_back(key, tensor.is_distributed() ? tensor.local() : tensor);
+      mine.push_back(name);
     }
     index.tensors.emplace(name, std::move(indexed));
   }
   if (!keys.empty()) {
-    SafetensorsWriter writer((fs::path(folder) / file).string(), keys);
-    for (const auto& [key, tensor] : values) {
-      writer.write(key, tensor);
+    const std::string path = (fs::path(folder) / file).string();
+    SafetensorsWriter writer(path, keys);
+    for (const std::string& name : mine) {
+      const Tensor& tensor = state.tensors.at(name);
+      const Tensor packed =
+          ops::contiguous(detached(tensor.is_distributed() ? tensor.local() : tensor));
+      StoredPart& part = index.tensors.at(name).parts.front();
+      part.hashes = checked_hashes(name, packed, options);
+      writer.write(part.key, packed);
     }
     writer.finish();
-    index.files.emplace(file, writer.file_bytes());
+    index.files.emplace(file, StoredFile{writer.file_bytes(), header_hash(MappedFile(path))});
   }
   return index;
 }
@@ -181,7 +205,7 @@ struct Temporary {
 }  // namespace checkpoint_detail
 
 void save_checkpoint(const std::string& folder, const StateDict& state,
-                     const std::string& meta_data) {
+                     const std::string& meta_data, const SaveOptions& options) {
   using namespace checkpoint_detail;
   collective::World& world = collective::World::current();
   std::vector<int> ranks(static_cast<std::size_t>(world.size()));
@@ -207,7 +231,7 @@ void save_checkpoint(const std::string& folder, const StateDict& state,
   });
   const std::string temporary = broadcast_text(group, mine.path);
   std::string report;
-  act_together(group, [&] { report = to_json(write_shards(temporary, state, rank)); });
+  act_together(group, [&] { report = to_json(write_shards(temporary, state, rank, options)); });
   const std::vector<std::string> reports = gather_texts(group, report);
   act_together(group, [&] {
     if (rank == 0) {

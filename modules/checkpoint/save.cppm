@@ -5,19 +5,25 @@ import tessera.tensor;
 
 export namespace tessera {
 
+struct SaveOptions {
+  /// Tensors with values that are NaN or infinite are an error, so that what was saved before stays
+  /// the newest checkpoint. Scalars may be anything.
+  bool only_finite = true;
+};
+
 /// Saves the state into `folder`: rank-N.safetensors of every rank and checkpoint.json. All ranks
 /// of the world call it, each with its own shards: of a part that several ranks hold (Replicate)
-/// one writes it; of a plain tensor and of the scalars rank 0's counts. `meta_data`: a JSON object
-/// to keep with it. The ranks talk over a communicator of their own.
+/// one writes it; of a plain tensor and of the scalars rank 0's are saved. `meta_data`: a JSON
+/// object to keep with it. The ranks communicate over a communicator of their own.
 ///
-/// All or nothing: everything is written beside it, brought to the disk, and takes the folder's
-/// name as the last step; an older checkpoint of that name stays whole until then. What crashed
+/// All or nothing: everything is written to a folder beside it, brought to the disk, and renamed to
+/// `folder` as the last step; an older checkpoint of that name stays whole until then. What crashed
 /// saves have left in the parent folder is removed.
 ///
 /// Error, the same on all ranks: the disk is full or any other failure of any rank (nothing is left
-/// behind then); a Partial or meta tensor; the ranks disagree about a tensor or leave gaps in it.
-/// Error (input): the folder is there and is not a checkpoint.
+/// then); a Partial or meta tensor; a value that is not finite; the ranks disagree about a tensor
+/// or leave gaps in it. Error (input): the folder exists and is not a checkpoint.
 void save_checkpoint(const std::string& folder, const StateDict& state,
-                     const std::string& meta_data = "{}");
+                     const std::string& meta_data = "{}", const SaveOptions& options = {});
 
 }  // namespace tessera

@@ -22,8 +22,23 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view front = "step-";
 
-/// The sub-folders step-DIGITS, newest first.
-std::vector<std::string> steps_in(const std::string& folder) {
+/// Why the folder cannot be used; "" when it can.
+std::string problem_of(const std::string& path) {
+  try {
+    const CheckpointReader reader(path);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+std::string checkpoint_folder(const std::string& folder, std::int64_t step) {
+  return (fs::path(folder) / fmt::format("{}{:08}", front, step)).string();
+}
+
+std::vector<std::string> checkpoints_in(const std::string& folder) {
   std::vector<std::pair<std::uint64_t, std::string>> steps;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
@@ -43,24 +58,8 @@ std::vector<std::string> steps_in(const std::string& folder) {
   return paths;
 }
 
-/// Why the folder cannot be used; "" when it can.
-std::string problem_of(const std::string& path) {
-  try {
-    const CheckpointReader reader(path);
-    return "";
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
-
-}  // namespace
-
-std::string checkpoint_folder(const std::string& folder, std::int64_t step) {
-  return (fs::path(folder) / fmt::format("{}{:08}", front, step)).string();
-}
-
 std::optional<std::string> latest_checkpoint(const std::string& folder) {
-  const std::vector<std::string> steps = steps_in(folder);
+  const std::vector<std::string> steps = checkpoints_in(folder);
   if (steps.empty()) {
     return std::nullopt;
   }
@@ -80,7 +79,7 @@ void prune_checkpoints(const std::string& folder, int keep) {
   if (keep < 1) {
     fail_input(fmt::format("checkpoint: at least one must be kept (got {})", keep));
   }
-  const std::vector<std::string> steps = steps_in(folder);
+  const std::vector<std::string> steps = checkpoints_in(folder);
   for (std::size_t i = static_cast<std::size_t>(keep); i < steps.size(); ++i) {
     std::error_code error;
     const std::string doomed = steps[i] + ".tmp-removed";

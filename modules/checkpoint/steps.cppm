@@ -7,6 +7,10 @@ export namespace tessera {
 /// FOLDER/step-00000100: where the checkpoint of a step belongs.
 std::string checkpoint_folder(const std::string& folder, std::int64_t step);
 
+/// The checkpoints in `folder` (their paths), newest first, whether or not they can be read. What
+/// crashed saves have left is not among them.
+std::vector<std::string> checkpoints_in(const std::string& folder);
+
 /// The newest checkpoint in `folder` (its path), or nothing when there is none. What crashed saves
 /// have left does not count. Error (input): the newest cannot be read; the text names it and the
 /// newest good one.

@@ -37,13 +37,14 @@ const std::map<std::string, TensorInfo>& state_infos() {
   return infos;
 }
 
-/// The byte of a global element: known on every rank without a file.
+/// The byte of a global element: known on every rank without a file. Bit 6 is clear, so that no
+/// floating value has all bits of its exponent set: saves refuse what is not finite.
 unsigned char byte_at(const std::string& name, std::int64_t element, std::size_t byte) {
   const std::size_t seed = std::hash<std::string>{}(name);
   const std::size_t value = static_cast<std::size_t>(element) * 8 + byte;
   const std::size_t mixed = (value * 2654435761U + seed) >> 7;
   return static_cast<unsigned char>(state_infos().at(name).dtype == DType::boolean ? mixed % 2
-                                                                                   : mixed);
+                                                                                   : mixed & 0xbf);
 }
 
 /// Calls f(byte of the local memory, its true value) for all bytes of the calling rank's part.

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "commands/commands.hpp"
 #include "config/config.hpp"
@@ -56,6 +57,37 @@ int run_checkpoint_info(const std::string& path) {
     }
   }
   fmt::print("{}", format_table(rows));
+  return 0;
+}
+
+int run_checkpoint_verify(const std::string& path) {
+  std::vector<std::string> folders = checkpoints_in(path);
+  if (folders.empty() || std::filesystem::exists(std::filesystem::path(path) / "checkpoint.json")) {
+    folders = {path};
+  }
+  std::string damage;
+  for (const std::string& folder : folders) {
+    std::vector<std::string> problems;
+    std::uint64_t bytes = 0;
+    try {
+      const CheckpointReader reader(folder);
+      bytes = reader.stored_bytes();
+      for (const std::string& problem : reader.verify()) {
+        problems.push_back(fmt::format("{}: {}", folder, problem));
+      }
+    } catch (const Error& error) {
+      problems = {error.what()};
+    }
+    if (problems.empty()) {
+      fmt::print("{}: whole, {} compared\n", folder, format_bytes(bytes));
+    }
+    for (const std::string& problem : problems) {
+      damage += "\n  " + problem;
+    }
+  }
+  if (!damage.empty()) {
+    fail_input(fmt::format("{}: damaged; use another checkpoint{}", path, damage));
+  }
   return 0;
 }
 

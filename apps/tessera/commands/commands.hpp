@@ -23,6 +23,9 @@ struct GenerateArguments {
 int run_generate(const GenerateArguments& arguments);
 
 int run_checkpoint_info(const std::string& path);
+/// Compares all bytes of a checkpoint, or of every checkpoint in a folder of them, with their
+/// hashes. Error (input) that lists all damage.
+int run_checkpoint_verify(const std::string& path);
 /// Writes config.json and model.safetensors as transformers reads them.
 int run_checkpoint_export(const std::string& path, const std::string& folder);
 

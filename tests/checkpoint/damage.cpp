@@ -1,0 +1,300 @@
+// Checkpoints that were damaged, mixed up or changed on purpose, and values that must not be saved.
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+import tessera.base;
+import tessera.checkpoint;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+
+using namespace tessera;
+using namespace checkpoint_test;
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::int64_t mib = 1 << 20;
+
+/// A vector cut over the ranks, 0, 1, 2... from `first`; 4 bytes an element.
+void save(const std::string& path, int ranks, double first = 0, std::int64_t elements = 64) {
+  on_ranks(ranks, [&](int rank) {
+    const Spec* spec = Spec::make(Layout::make(DeviceMesh::make({"shard"}, {ranks}), {Shard(0)}),
+                                  {elements}, DType::f32);
+    const std::int64_t rows = local_shape(*spec)[0];
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      values.push_back(static_cast<float>(first + static_cast<double>(rank * rows + i)));
+    }
+    StateDict state;
+    state.tensors["x"] =
+        make_distributed(from_values(std::span<const float>(values), {rows}), spec);
+    state.scalars["progress.step"] = std::int64_t{7};
+    state.scalars["lr"] = 0.5;
+    save_checkpoint(path, state, R"({"config": {"a": 1}})");
+  });
+}
+
+/// The error of reading all of it; "" when nothing is wrong.
+std::string problem_of(const std::string& path) {
+  return input_error([&] {
+    const CheckpointReader reader(path);
+    for (const auto& [name, info] : reader.tensors()) {
+      static_cast<void>(reader.read(name));
+    }
+  });
+}
+
+std::string flipped(std::string bytes, std::size_t at) {
+  bytes.at(at) = static_cast<char>(bytes[at] ^ 0x04);
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("any changed byte of any file is found before its values are used") {
+  const Folder folder;
+  save(folder.at("c"), 2);
+  REQUIRE(problem_of(folder.at("c")).empty());
+  for (const char* file : {"checkpoint.json", "rank-0.safetensors", "rank-1.safetensors"}) {
+    const std::string name = std::string("c/") + file;
+    const std::string good = read_file(folder.at(name));
+    for (std::size_t at = 0; at < good.size(); ++at) {
+      folder.write(name, flipped(good, at));
+      const std::string problem = problem_of(folder.at("c"));
+      INFO(file << ", byte " << at << ": " << problem);
+      REQUIRE(contains(problem, file));
+    }
+    folder.write(name, good);
+  }
+  CHECK(problem_of(folder.at("c")).empty());
+}
+
+TEST_CASE("a file of another step of the same run is found, though all its sizes fit") {
+  const Folder folder;
+  save(folder.at("step-2"), 2, 0);
+  save(folder.at("step-6"), 2, 100);
+  const std::string old = read_file(folder.at("step-2/rank-1.safetensors"));
+  REQUIRE(old.size() == read_file(folder.at("step-6/rank-1.safetensors")).size());
+  folder.write("step-6/rank-1.safetensors", old);
+  CHECK(
+      contains(problem_of(folder.at("step-6")),
+               "tensor 'x': bytes of 'x@32' in rank-1.safetensors are not those that were saved"));
+  // And the first rank's file in the second's place.
+  folder.write("step-2/rank-1.safetensors", read_file(folder.at("step-2/rank-0.safetensors")));
+  CHECK(contains(problem_of(folder.at("step-2")), "rank-1.safetensors"));
+}
+
+TEST_CASE("a load compares the chunks that it reads, verify compares all") {
+  const Folder folder;
+  const std::int64_t elements = 3 * mib / 4 + 10;  // three chunks and 40 bytes
+  save(folder.at("c"), 1, 0, elements);
+  const std::string name = "c/rank-0.safetensors";
+  const std::string good = read_file(folder.at(name));
+  const std::size_t header = good.size() - static_cast<std::size_t>(elements) * 4;
+  const auto damaged = [&](std::size_t byte) {
+    folder.write(name, flipped(good, header + byte));
+    return CheckpointReader(folder.at("c"));
+  };
+  const auto read = [&](const CheckpointReader& reader, std::int64_t first, std::int64_t count) {
+    return input_error([&] {
+      const Tensor part = zeros({count});
+      reader.read("x", {{first}, {count}}, part);
+      CHECK(to_doubles(part).back() == static_cast<double>(first + count - 1));
+    });
+  };
+  CHECK(CheckpointReader(folder.at("c")).verify().empty());
+  {
+    const CheckpointReader reader = damaged(mib + 5);  // in the second chunk
+    CHECK(read(reader, 0, mib / 4).empty());
+    CHECK(read(reader, 2 * (mib / 4), mib / 4).empty());
+    CHECK(contains(read(reader, mib / 4 - 1, 2), "(MiB 1)"));
+    CHECK(contains(read(reader, mib / 2 - 1, 1), "(MiB 1)"));
+    const std::vector<std::string> damages = reader.verify();
+    REQUIRE(damages.size() == 1);
+    CHECK(contains(damages[0], "tensor 'x': bytes of 'x@0' in rank-0.safetensors"));
+  }
+  const CheckpointReader reader = damaged(3 * mib + 39);  // the last byte
+  CHECK(read(reader, 0, 3 * mib / 4).empty());
+  CHECK(contains(read(reader, elements - 1, 1), "(MiB 3)"));
+}
+
+TEST_CASE("the hashes are XXH3-128 of each MiB, of each header and of the index") {
+  const Folder folder;
+  save(folder.at("c"), 1, 0, mib / 2);
+  const Json index = Json::parse(read_file(folder.at("c/checkpoint.json")));
+  const std::string file = read_file(folder.at("c/rank-0.safetensors"));
+  const std::size_t header = file.size() - 2 * mib;
+  CHECK(index["files"]["rank-0.safetensors"]["header"] == xxh3(file.substr(0, header)));
+  CHECK(index["tensors"]["x"]["parts"][0]["hashes"] ==
+        Json::array({xxh3(file.substr(header, mib)), xxh3(file.substr(header + mib))}));
+  CHECK(Json::parse(rehashed(index)) == index);
+}
+
+TEST_CASE("an index of another format version says what to do") {
+  const Folder folder;
+  save(folder.at("c"), 1);
+  Json index = Json::parse(read_file(folder.at("c/checkpoint.json")));
+  index["version"] = 1;
+  index.erase("hash");
+  folder.write("c/checkpoint.json", index.dump());
+  const std::string problem = problem_of(folder.at("c"));
+  CHECK(contains(problem, "another format version (expected 2, got 1)"));
+  CHECK(contains(problem, "tessera checkpoint export"));
+}
+
+TEST_CASE("each field of the index that is absent or of a wrong type is an error that names it") {
+  const Folder folder;
+  save(folder.at("c"), 2);
+  const Json good = Json::parse(read_file(folder.at("c/checkpoint.json")));
+  const Json wrong_values = {nullptr,
+                             true,
+                             -1,
+                             2.5,
+                             "word",
+                             Json::array(),
+                             Json::object(),
+                             Json::array({-1}),
+                             Json::array({nullptr})};
+  int cases = 0;
+  const std::function<void(const Json::json_pointer&)> mutate = [&](const Json::json_pointer& at) {
+    const Json& value = good[at];
+    for (const auto& [key, child] : value.items()) {
+      const Json::json_pointer inner = value.is_array() ? at / std::stoul(key) : at / key;
+      const std::string path = inner.to_string();
+      if (child.is_structured() && path != "/meta/config") {  // what is in it is not this format's
+        mutate(inner);
+      }
+      if (path == "/hash" || path.starts_with("/meta/")) {
+        continue;
+      }
+      const auto problem = [&](const std::string& what, const Json& index) {
+        folder.write("c/checkpoint.json", rehashed(index));
+        const std::string text = problem_of(folder.at("c"));
+        INFO(path << " " << what << ": " << text);
+        CHECK(contains(text, "checkpoint.json"));
+        // Entries of lists are named by the list.
+        CHECK((value.is_array() || contains(text, key)));
+        ++cases;
+      };
+      if (value.is_object() && !path.starts_with("/scalars/")) {
+        Json index = good;
+        index[at].erase(key);
+        if (path != "/files/rank-0.safetensors" && path != "/files/rank-1.safetensors" &&
+            path != "/tensors/x") {
+          problem("erased", index);
+        }
+      }
+      for (const Json& other : wrong_values) {
+        const bool text_for_people = key == "layout" && other.is_string();
+        const bool a_scalar =
+            path.starts_with("/scalars/") && (other.is_number() || other.is_string());
+        const bool an_object = path == "/meta" || path == "/scalars" || path == "/files";
+        if (text_for_people || a_scalar || (an_object && other.is_object())) {
+          continue;
+        }
+        Json index = good;
+        index[inner] = other;
+        if (index["tensors"].empty()) {
+          continue;  // a checkpoint without tensors
+        }
+        problem("= " + other.dump(), index);
+      }
+    }
+  };
+  mutate(Json::json_pointer());
+  CHECK(cases > 150);
+}
+
+TEST_CASE("an index whose numbers do not fit together is an error") {
+  const Folder folder;
+  save(folder.at("c"), 2);
+  const Json good = Json::parse(read_file(folder.at("c/checkpoint.json")));
+  const auto with = [&](const std::function<void(Json&)>& change) {
+    Json index = good;
+    change(index);
+    folder.write("c/checkpoint.json", rehashed(index));
+    return problem_of(folder.at("c"));
+  };
+  const auto part = [](Json& index, int i) -> Json& { return index["tensors"]["x"]["parts"][i]; };
+  const auto tensor = [](Json& index) -> Json& { return index["tensors"]["x"]; };
+  CHECK(contains(with([](Json& i) { i["files"]["../x"] = i["files"]["rank-0.safetensors"]; }),
+                 "'../x'"));
+  CHECK(contains(with([](Json& i) { i["files"]["rank-0.safetensors"]["bytes"] = 1; }),
+                 "not the one"));
+  CHECK(contains(with([&](Json& i) { part(i, 1)["offset"] = {16}; }), "overlap"));
+  CHECK(contains(with([&](Json& i) { part(i, 1)["offset"] = {33}; }), "within"));
+  CHECK(contains(with([&](Json& i) { part(i, 1)["offset"] = {0, 0}; }), "within"));
+  CHECK(contains(with([&](Json& i) { part(i, 1)["file"] = "other"; }), "'other'"));
+  CHECK(contains(with([&](Json& i) { part(i, 1)["shape"] = {16}; }), "gaps"));
+  CHECK(contains(with([&](Json& i) { tensor(i)["parts"].erase(1); }), "gaps"));
+  CHECK(contains(with([&](Json& i) { tensor(i)["dtype"] = "f99"; }), "'f99'"));
+  CHECK(contains(with([&](Json& i) { tensor(i)["dtype"] = "i32"; }),
+                 "has no key 'x@0' that is i32[32]"));
+  // Extents are compared with what is stored before anything of their size is made.
+  CHECK(contains(with([&](Json& i) { tensor(i)["shape"] = {1LL << 62, 1LL << 62}; }), "2^63"));
+  CHECK(contains(with([&](Json& i) { part(i, 0)["shape"] = {1LL << 62, 1LL << 62}; }), "2^63"));
+  CHECK(contains(with([&](Json& i) {
+                   tensor(i)["shape"] = {1LL << 60};
+                   part(i, 1)["shape"] = {(1LL << 60) - 32};
+                 }),
+                 "hashes"));
+  CHECK(contains(with([&](Json& i) { tensor(i)["shape"] = {1LL << 60}; }), "gaps"));
+  const std::string text = good.dump();
+  folder.write("c/checkpoint.json", text.substr(0, text.size() / 2));
+  CHECK(contains(problem_of(folder.at("c")), "not JSON"));
+}
+
+TEST_CASE("a missing or cut file is named") {
+  const Folder folder;
+  save(folder.at("c"), 2);
+  const std::string data = read_file(folder.at("c/rank-1.safetensors"));
+  CHECK(contains(input_error([&] { CheckpointReader{folder.at("none")}; }), "not a checkpoint"));
+  std::filesystem::remove(folder.at("c/rank-1.safetensors"));
+  CHECK(contains(problem_of(folder.at("c")), "rank-1.safetensors"));
+  for (const std::size_t bytes : {data.size() - 1, std::size_t{9}, std::size_t{0}}) {
+    folder.write("c/rank-1.safetensors", data.substr(0, bytes));
+    CHECK(contains(problem_of(folder.at("c")), "rank-1.safetensors"));
+  }
+}
+
+TEST_CASE("values that are not finite are not saved, and the older checkpoint stays") {
+  const Folder folder;
+  save(folder.at("c"), 2);
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    for (const double value :
+         {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
+          -std::numeric_limits<double>::infinity(), 60000.0, -0.0}) {
+      std::vector<std::string> errors(2);
+      on_ranks(2, [&](int rank) {
+        const Spec* spec =
+            Spec::make(Layout::make(DeviceMesh::make({"shard"}, {2}), {Shard(0)}), {6}, dtype);
+        StateDict state;
+        state.tensors["x"] = make_distributed(full({3}, rank == 1 ? value : 1.0, dtype), spec);
+        const std::string path = folder.at(std::isfinite(value) ? "good" : "c");
+        errors[static_cast<std::size_t>(rank)] = run_error([&] { save_checkpoint(path, state); });
+        save_checkpoint(folder.at("any"), state, "{}", {.only_finite = false});
+      });
+      INFO(name_of(dtype) << " " << value << ": " << errors[0]);
+      // Every rank throws, though only one holds such a value.
+      CHECK(errors[0] == errors[1]);
+      CHECK(contains(errors[0], "'x' holds values that are NaN or infinite") ==
+            !std::isfinite(value));
+    }
+  }
+  CHECK(problem_of(folder.at("c")).empty());
+  CHECK(CheckpointReader(folder.at("c")).tensors().at("x").shape == Dims{64});
+  CHECK(folder.names() == std::vector<std::string>{"any", "c", "good"});
+}
