@@ -11,29 +11,11 @@ import tessera.base;
 import tessera.tensor;
 
 namespace tessera {
-namespace {
-
-/// The random streams as they stood at the forward, within the scope.
-class ReplayRandom {
- public:
-  explicit ReplayRandom(const std::map<std::string, RandomStream>& then) : now_(random_state()) {
-    set_random_state(then);
-  }
-  ~ReplayRandom() { set_random_state(now_); }
-  ReplayRandom(const ReplayRandom&) = delete;
-  ReplayRandom& operator=(const ReplayRandom&) = delete;
-
- private:
-  std::map<std::string, RandomStream> now_;
-};
-
-}  // namespace
-
 Tensors checkpoint(const CheckpointedFunction& function, std::span<const Tensor> inputs) {
   if (!grad_enabled()) {
     return function(inputs);
   }
-  const auto random = random_state();
+  const RandomPosition random = random_position();
   std::vector<Tensor> saved;
   for (const Tensor& input : inputs) {
     saved.push_back(input ? detached(input) : Tensor());
@@ -71,7 +53,7 @@ Tensors checkpoint(const CheckpointedFunction& function, std::span<const Tensor>
         Tensors computed;
         {
           const NoGrad recording(true);
-          const ReplayRandom replay(random);
+          const ReplayScope replay(random);
           computed = function(again);
         }
         std::vector<Tensor> roots;

@@ -53,21 +53,21 @@ Tensor distributed_full(const Dims& shape, double value, const Layout& layout, D
 }
 
 Tensor distributed_uniform(const Dims& shape, double low, double high, const Layout& layout,
-                           RandomStream& stream, DType dtype) {
+                           const RandomSource& source, DType dtype) {
   if (spec_here("distributed_uniform", shape, layout, dtype, true) == nullptr) {
-    take_numbers(stream, shape.product());  // stays in step with the ranks of the mesh
+    source.take("distributed_uniform", shape);  // stays in step with the ranks of the mesh
     return {};
   }
-  return ops::uniform_(distributed_empty(shape, layout, dtype), low, high, stream);
+  return ops::uniform_(distributed_empty(shape, layout, dtype), low, high, source);
 }
 
 Tensor distributed_normal(const Dims& shape, double mean, double deviation, const Layout& layout,
-                          RandomStream& stream, DType dtype) {
+                          const RandomSource& source, DType dtype) {
   if (spec_here("distributed_normal", shape, layout, dtype, true) == nullptr) {
-    take_numbers(stream, shape.product());
+    source.take("distributed_normal", shape);
     return {};
   }
-  return ops::normal_(distributed_empty(shape, layout, dtype), mean, deviation, stream);
+  return ops::normal_(distributed_empty(shape, layout, dtype), mean, deviation, source);
 }
 
 Tensor distributed_arange(double start, double end, double step, const Layout& layout,

@@ -22,9 +22,9 @@ Tensor distributed_full(const Dims& shape, double value, const Layout& layout,
                         DType dtype = DType::f32, Device device = cpu);
 /// Uniform in [low, high); the numbers of one device, in every layout.
 Tensor distributed_uniform(const Dims& shape, double low, double high, const Layout& layout,
-                           RandomStream& stream, DType dtype = DType::f32);
+                           const RandomSource& source, DType dtype = DType::f32);
 Tensor distributed_normal(const Dims& shape, double mean, double deviation, const Layout& layout,
-                          RandomStream& stream, DType dtype = DType::f32);
+                          const RandomSource& source, DType dtype = DType::f32);
 /// start, start + step, ... below (for a negative step above) end: ceil((end - start) / step)
 /// elements. Error: a step of 0, or one that leads away from the end.
 Tensor distributed_arange(double start, double end, double step, const Layout& layout,

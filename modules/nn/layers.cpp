@@ -69,7 +69,7 @@ Tensors Dropout::forward(const Tensors& inputs) {
   if (!is_training() || p_ == 0) {
     return inputs;
   }
-  return {ops::dropout(x, p_, random_stream("dropout"))};
+  return {ops::dropout(x, p_, by_batch_row("dropout"))};
 }
 
 CrossEntropyLoss::CrossEntropyLoss(std::int64_t ignore_index) : ignore_index_(ignore_index) {}

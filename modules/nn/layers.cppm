@@ -36,8 +36,8 @@ class RMSNorm : public Module {
   double eps_;
 };
 
-/// Zeroes elements with probability p while training and scales the rest by 1 / (1 - p). Stream
-/// "dropout".
+/// Zeroes elements with probability p while training and scales the rest by 1 / (1 - p). Draws from
+/// the stream "dropout" by batch row: dim 0 of the input is the batch (by_batch_row).
 class Dropout : public Module {
  public:
   explicit Dropout(double p);

@@ -21,7 +21,7 @@ Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, doubl
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const Tensor& mask = {}, double dropout_p = 0,
                                     bool is_causal = false, double scale = 0,
-                                    RandomStream& stream = random_stream("dropout"));
+                                    const RandomSource& source = by_batch_row("dropout"));
 /// Rotary embedding of x [B, T, H, D] in the halves form (first half with second half, as
 /// transformers' Llama), for positions offset .. offset + T - 1. Sharded by batch, by heads, or by
 /// time (dim 1): each rank begins at the position at which its part does.

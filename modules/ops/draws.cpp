@@ -33,7 +33,7 @@ Attributes localize(const LocalContext& context) {
 std::vector<std::uint32_t> words_of(kernels::RandomRange range, std::int64_t first,
                                     std::int64_t count) {
   std::vector<std::uint32_t> words(static_cast<std::size_t>(count));
-  range.first_index = static_cast<std::uint64_t>(first);
+  range.first_index = range.place(static_cast<std::uint64_t>(first));
   kernels::fill_bits(range, count, words.data());
   return words;
 }
@@ -78,7 +78,7 @@ void randperm_rule(const RuleContext& context, Strategies& strategies) {
 }
 
 const Op& randperm_op = register_op({
-    .schema = "randperm_(x; seed: free, stream: free, offset: free)",
+    .schema = "randperm_(x; seed: free, stream: free, offset: free, run: free, stride: free)",
     .infer = randperm_infer,
     .cpu = randperm_cpu,
     .rule = randperm_rule,
@@ -221,7 +221,7 @@ void multinomial_rule(const RuleContext& context, Strategies& strategies) {
 
 const Op& multinomial_op = register_op({
     .schema = "multinomial(weights; count: int, replacement: bool, seed: free, stream: free, "
-              "offset: free)",
+              "offset: free, run: free, stride: free)",
     .infer = multinomial_infer,
     .cpu = multinomial_cpu,
     .rule = multinomial_rule,
@@ -233,17 +233,19 @@ const Op& multinomial_op = register_op({
 
 Tensor randperm_(const Tensor& x, RandomStream& stream) {
   Attributes attributes;
-  add_range(attributes, stream, x.numel());
+  add_numbers(attributes, RandomSource(stream).take("randperm_", x.shape()));
   return call_one(randperm_op, {x}, attributes);
 }
 
 Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement,
-                   RandomStream& stream) {
-  const std::int64_t n = weights.dims() == 0 ? 1 : weights.shape().back();
-  const std::int64_t rows = n == 0 ? 0 : weights.numel() / n;
+                   const RandomSource& source) {
+  Dims numbers = weights.shape();
+  if (replacement && !numbers.empty()) {
+    numbers.back() = std::max<std::int64_t>(count, 0);
+  }
   Attributes attributes;
   attributes.add(count).add(replacement);
-  add_range(attributes, stream, rows * (replacement ? std::max<std::int64_t>(count, 0) : n));
+  add_numbers(attributes, source.take("multinomial", numbers));
   return call_one(multinomial_op, {weights}, attributes);
 }
 

@@ -59,9 +59,9 @@ Matrix rows_operand(const Tensor& x);
 void multiply(const Call& call, const Tensor& left, const Tensor& right, const Tensor& out,
               bool accumulate);
 
-// Random operators: the last attributes are the stream's "seed: free, stream: free, offset: free".
-/// Adds them, and takes `count` numbers of the stream.
-void add_range(Attributes& attributes, RandomStream& stream, std::int64_t count);
+// Random operators: the last attributes are "seed: free, stream: free, offset: free, run: free,
+// stride: free", the fields of RandomNumbers.
+void add_numbers(Attributes& attributes, const RandomNumbers& numbers);
 kernels::RandomRange read_range(AttributeReader& attributes);
 /// The Spec that the operator's localize() has added behind its own `fixed` attributes, so that the
 /// local call knows which elements it has; null in a plain call.

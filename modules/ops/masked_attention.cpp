@@ -54,9 +54,7 @@ Settings read_settings(const Call& call, std::size_t q) {
   }
   s.scale = read.scalar();
   s.p = read.scalar();
-  s.random.seed = static_cast<std::uint64_t>(read.free_integer());
-  s.random.stream = static_cast<std::uint64_t>(read.free_integer());
-  s.random.offset = static_cast<std::uint64_t>(read.free_integer());
+  s.random = read_range(read);
   return s;
 }
 
@@ -162,7 +160,7 @@ void masked_backward(const BackwardContext& context, std::span<const Tensor> gra
 
 const Op& masked_op = register_op({
     .schema = "scaled_dot_product_attention(q, k, v, mask?; is_causal: bool, scale: float, "
-              "dropout_p: float, seed: free, stream: free, offset: free)",
+              "dropout_p: float, seed: free, stream: free, offset: free, run: free, stride: free)",
     .infer = masked_infer,
     .cpu = masked_cpu,
     .rule = masked_rule,
@@ -236,7 +234,7 @@ void masked_second(const BackwardContext& context, std::span<const Tensor> grads
   const double p = read.scalar();
   if (p > 0) {
     again.dropout.scalar(p);
-    for (int i = 0; i < 3; ++i) {  // seed, stream, offset: a score has the number of its place
+    for (int i = 0; i < 5; ++i) {  // as add_numbers() has them: a score has the number of its place
       again.dropout.free_integer(read.free_integer());
     }
   }
@@ -255,7 +253,7 @@ void masked_second(const BackwardContext& context, std::span<const Tensor> grads
 const Op& masked_backward_op = register_op({
     .schema = "scaled_dot_product_attention_backward(dy, q, k, v, y, lse, mask?; is_causal: bool, "
               "mask_gradient: bool, scale: float, dropout_p: float, seed: free, stream: free, "
-              "offset: free)",
+              "offset: free, run: free, stride: free)",
     .infer = masked_grad_infer,
     .cpu = masked_grad_cpu,
     .rule = masked_grad_rule,
@@ -288,19 +286,15 @@ void masked_backward(const BackwardContext& context, std::span<const Tensor> gra
 
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const Tensor& mask, double dropout_p, bool is_causal,
-                                    double scale, RandomStream& stream) {
-  std::uint64_t offset = 0;
+                                    double scale, const RandomSource& source) {
+  RandomNumbers numbers;
   if (dropout_p > 0 && q.dims() == 4 && k.dims() == 4) {
-    offset = take_numbers(stream, scores_shape(q, k).product());
+    numbers = source.take("scaled_dot_product_attention", scores_shape(q, k));
   }
-  return call_one(masked_op, {q, k, v, mask},
-                  Attributes()
-                      .add(is_causal)
-                      .scalar(scale)
-                      .scalar(dropout_p)
-                      .free_integer(static_cast<std::int64_t>(stream.seed))
-                      .free_integer(static_cast<std::int64_t>(stream.stream))
-                      .free_integer(static_cast<std::int64_t>(offset)));
+  Attributes attributes;
+  attributes.add(is_causal).scalar(scale).scalar(dropout_p);
+  add_numbers(attributes, numbers);
+  return call_one(masked_op, {q, k, v, mask}, attributes);
 }
 
 }  // namespace tessera::ops

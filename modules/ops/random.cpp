@@ -21,18 +21,19 @@ import :kernel_call;
 
 namespace tessera::ops {
 
-void add_range(Attributes& attributes, RandomStream& stream, std::int64_t count) {
-  const std::uint64_t offset = take_numbers(stream, count);
-  attributes.free_integer(static_cast<std::int64_t>(stream.seed))
-      .free_integer(static_cast<std::int64_t>(stream.stream))
-      .free_integer(static_cast<std::int64_t>(offset));
+void add_numbers(Attributes& attributes, const RandomNumbers& numbers) {
+  for (const std::uint64_t field :
+       {numbers.seed, numbers.stream, numbers.offset, numbers.run, numbers.stride}) {
+    attributes.free_integer(static_cast<std::int64_t>(field));
+  }
 }
 
 kernels::RandomRange read_range(AttributeReader& attributes) {
   kernels::RandomRange range;
-  range.seed = static_cast<std::uint64_t>(attributes.free_integer());
-  range.stream = static_cast<std::uint64_t>(attributes.free_integer());
-  range.offset = static_cast<std::uint64_t>(attributes.free_integer());
+  for (std::uint64_t* field :
+       {&range.seed, &range.stream, &range.offset, &range.run, &range.stride}) {
+    *field = static_cast<std::uint64_t>(attributes.free_integer());
+  }
   return range;
 }
 
@@ -63,18 +64,28 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-/// Calls f(local index of the first, global index of the first, count) for each run of the local
-/// tensor's elements.
+/// Calls f(local index of the first, place of the first, count) for each run of the local tensor's
+/// elements whose numbers follow each other.
 template <class F>
-void for_each_local_run(const Spec* spec, std::int64_t count, F f) {
+void for_each_local_run(const Spec* spec, std::int64_t count, const RandomRange& range, F f) {
+  const auto cut = [&](std::int64_t at, std::int64_t first, std::int64_t length) {
+    const auto run = static_cast<std::int64_t>(range.run);
+    while (length > 0) {
+      const std::int64_t size = run == 0 ? length : std::min(length, run - first % run);
+      f(at, static_cast<std::int64_t>(range.place(static_cast<std::uint64_t>(first))), size);
+      at += size;
+      first += size;
+      length -= size;
+    }
+  };
   if (spec == nullptr) {
-    f(std::int64_t{0}, std::int64_t{0}, count);
+    cut(0, 0, count);
     return;
   }
   std::int64_t at = 0;
   for_each_run(spec->shape, LocalPart{local_offset(*spec), local_shape(*spec)},
                [&](std::int64_t first, std::int64_t length) {
-                 f(at, first, length);
+                 cut(at, first, length);
                  at += length;
                });
 }
@@ -85,7 +96,7 @@ void fill_in_place(const Call& call, RandomRange range, F fill) {
   const Tensor& x = call.in[0];
   const Tensor target = x.is_contiguous() ? x : empty(x.shape(), x.dtype());
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
-    for_each_local_run(spec_of(call, 0), x.numel(),
+    for_each_local_run(spec_of(call, 0), x.numel(), range,
                        [&](std::int64_t at, std::int64_t first, std::int64_t count) {
                          range.first_index = static_cast<std::uint64_t>(first);
                          fill(range, count, pointer<T>(target) + at);
@@ -119,7 +130,8 @@ void normal_cpu(const Call& call, std::span<Tensor>) {
 }
 
 const Op& uniform_op = register_op({
-    .schema = "uniform_(x; low: float, high: float, seed: free, stream: free, offset: free)",
+    .schema = "uniform_(x; low: float, high: float, seed: free, stream: free, offset: free, run: "
+              "free, stride: free)",
     .infer = infer,
     .cpu = uniform_cpu,
     .rule = rule,
@@ -129,7 +141,8 @@ const Op& uniform_op = register_op({
 });
 
 const Op& normal_op = register_op({
-    .schema = "normal_(x; mean: float, deviation: float, seed: free, stream: free, offset: free)",
+    .schema = "normal_(x; mean: float, deviation: float, seed: free, stream: free, offset: free, "
+              "run: free, stride: free)",
     .infer = infer,
     .cpu = normal_cpu,
     .rule = rule,
@@ -146,16 +159,17 @@ constexpr std::int64_t block = 4096;  // elements at a time
 template <class F>
 void for_each_word(const Spec* spec, std::int64_t count, RandomRange range, F f) {
   std::vector<std::uint32_t> words(static_cast<std::size_t>(block));
-  for_each_local_run(spec, count, [&](std::int64_t at, std::int64_t first, std::int64_t length) {
-    for (std::int64_t done = 0; done < length; done += block) {
-      const std::int64_t size = std::min(block, length - done);
-      range.first_index = static_cast<std::uint64_t>(first + done);
-      kernels::fill_bits(range, size, words.data());
-      for (std::int64_t i = 0; i < size; ++i) {
-        f(at + done + i, words[static_cast<std::size_t>(i)]);
-      }
-    }
-  });
+  for_each_local_run(spec, count, range,
+                     [&](std::int64_t at, std::int64_t first, std::int64_t length) {
+                       for (std::int64_t done = 0; done < length; done += block) {
+                         const std::int64_t size = std::min(block, length - done);
+                         range.first_index = static_cast<std::uint64_t>(first + done);
+                         kernels::fill_bits(range, size, words.data());
+                         for (std::int64_t i = 0; i < size; ++i) {
+                           f(at + done + i, words[static_cast<std::size_t>(i)]);
+                         }
+                       }
+                     });
 }
 
 /// Fills operand 0 in place with number(word), a 64-bit integer.
@@ -210,7 +224,8 @@ void randint_cpu(const Call& call, std::span<Tensor>) {
 }
 
 const Op& fill_bernoulli_op = register_op({
-    .schema = "bernoulli_(x; p: float, seed: free, stream: free, offset: free)",
+    .schema =
+        "bernoulli_(x; p: float, seed: free, stream: free, offset: free, run: free, stride: free)",
     .infer = infer,
     .cpu = fill_bernoulli_cpu,
     .rule = rule,
@@ -220,7 +235,7 @@ const Op& fill_bernoulli_op = register_op({
 });
 
 const Op& bernoulli_op = register_op({
-    .schema = "bernoulli(p; seed: free, stream: free, offset: free)",
+    .schema = "bernoulli(p; seed: free, stream: free, offset: free, run: free, stride: free)",
     .infer = infer,
     .cpu = bernoulli_cpu,
     .rule = rule,
@@ -229,7 +244,8 @@ const Op& bernoulli_op = register_op({
 });
 
 const Op& randint_op = register_op({
-    .schema = "randint_(x; low: free, high: free, seed: free, stream: free, offset: free)",
+    .schema = "randint_(x; low: free, high: free, seed: free, stream: free, offset: free, run: "
+              "free, stride: free)",
     .infer = infer,
     .cpu = randint_cpu,
     .rule = rule,
@@ -249,22 +265,23 @@ void dropout_cpu(const Call& call, std::span<Tensor> out) {
     using C = kernels::Compute<T>;
     const C factor = p < 1 ? static_cast<C>(1 / (1 - p)) : C{0};
     std::array<std::uint8_t, 4096> dropped;
-    for_each_local_run(
-        spec_of(call, 0), x.numel(), [&](std::int64_t at, std::int64_t first, std::int64_t count) {
-          constexpr auto block = static_cast<std::int64_t>(std::tuple_size_v<decltype(dropped)>);
-          for (std::int64_t done = 0; done < count; done += block) {
-            const std::int64_t size = std::min(block, count - done);
-            range.first_index = static_cast<std::uint64_t>(first + done);
-            kernels::fill_bernoulli(range, size, p, dropped.data());
-            const T* const from = pointer<T>(x) + at + done;
-            T* const to = pointer<T>(out[0]) + at + done;
-            for (std::int64_t i = 0; i < size; ++i) {
-              to[i] = dropped[static_cast<std::size_t>(i)] != 0
-                          ? T{}
-                          : static_cast<T>(static_cast<C>(from[i]) * factor);
-            }
-          }
-        });
+    for_each_local_run(spec_of(call, 0), x.numel(), range,
+                       [&](std::int64_t at, std::int64_t first, std::int64_t count) {
+                         constexpr auto block =
+                             static_cast<std::int64_t>(std::tuple_size_v<decltype(dropped)>);
+                         for (std::int64_t done = 0; done < count; done += block) {
+                           const std::int64_t size = std::min(block, count - done);
+                           range.first_index = static_cast<std::uint64_t>(first + done);
+                           kernels::fill_bernoulli(range, size, p, dropped.data());
+                           const T* const from = pointer<T>(x) + at + done;
+                           T* const to = pointer<T>(out[0]) + at + done;
+                           for (std::int64_t i = 0; i < size; ++i) {
+                             to[i] = dropped[static_cast<std::size_t>(i)] != 0
+                                         ? T{}
+                                         : static_cast<T>(static_cast<C>(from[i]) * factor);
+                           }
+                         }
+                       });
   });
 }
 
@@ -286,7 +303,8 @@ void dropout_rule(const RuleContext& context, Strategies& strategies) {
 }
 
 const Op& dropout_op = register_op({
-    .schema = "dropout(x; p: float, seed: free, stream: free, offset: free)",
+    .schema =
+        "dropout(x; p: float, seed: free, stream: free, offset: free, run: free, stride: free)",
     .infer = dropout_infer,
     .cpu = dropout_cpu,
     .rule = dropout_rule,
@@ -302,35 +320,35 @@ void dropout_backward(const BackwardContext& context, std::span<const Tensor> gr
 
 }  // namespace
 
-Tensor uniform_(const Tensor& x, double low, double high, RandomStream& stream) {
+Tensor uniform_(const Tensor& x, double low, double high, const RandomSource& source) {
   Attributes attributes;
   attributes.scalar(low).scalar(high);
-  add_range(attributes, stream, x.numel());
+  add_numbers(attributes, source.take("uniform_", x.shape()));
   return call_one(uniform_op, {x}, attributes);
 }
 
-Tensor normal_(const Tensor& x, double mean, double deviation, RandomStream& stream) {
+Tensor normal_(const Tensor& x, double mean, double deviation, const RandomSource& source) {
   Attributes attributes;
   attributes.scalar(mean).scalar(deviation);
-  add_range(attributes, stream, x.numel());
+  add_numbers(attributes, source.take("normal_", x.shape()));
   return call_one(normal_op, {x}, attributes);
 }
 
-Tensor bernoulli_(const Tensor& x, double p, RandomStream& stream) {
+Tensor bernoulli_(const Tensor& x, double p, const RandomSource& source) {
   Attributes attributes;
   attributes.scalar(p);
-  add_range(attributes, stream, x.numel());
+  add_numbers(attributes, source.take("bernoulli_", x.shape()));
   return call_one(fill_bernoulli_op, {x}, attributes);
 }
 
-Tensor bernoulli(const Tensor& p, RandomStream& stream) {
+Tensor bernoulli(const Tensor& p, const RandomSource& source) {
   operands::check_floating("bernoulli", p);
   Attributes attributes;
-  add_range(attributes, stream, p.numel());
+  add_numbers(attributes, source.take("bernoulli", p.shape()));
   return call_one(bernoulli_op, {p}, attributes);
 }
 
-Tensor randint_(const Tensor& x, std::int64_t low, std::int64_t high, RandomStream& stream) {
+Tensor randint_(const Tensor& x, std::int64_t low, std::int64_t high, const RandomSource& source) {
   const auto span = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
   if (low >= high || span > (std::uint64_t{1} << 32) || x.dtype() == DType::boolean) {
     fail(
@@ -340,14 +358,14 @@ Tensor randint_(const Tensor& x, std::int64_t low, std::int64_t high, RandomStre
   }
   Attributes attributes;
   attributes.free_integer(low).free_integer(high);
-  add_range(attributes, stream, x.numel());
+  add_numbers(attributes, source.take("randint_", x.shape()));
   return call_one(randint_op, {x}, attributes);
 }
 
-Tensor dropout(const Tensor& x, double p, RandomStream& stream) {
+Tensor dropout(const Tensor& x, double p, const RandomSource& source) {
   Attributes attributes;
   attributes.scalar(p);
-  add_range(attributes, stream, x.numel());
+  add_numbers(attributes, source.take("dropout", x.shape()));
   return call_one(dropout_op, {x}, attributes);
 }
 

@@ -6,23 +6,25 @@ import tessera.tensor;
 export namespace tessera::ops {
 
 // Number i of a call belongs to GLOBAL element i: the same bits in every layout. Each call takes
-// numel() numbers (rounded up to 4) of the stream.
+// numel() numbers (rounded up to 4) of the stream. A source is a RandomStream, or
+// by_batch_row(name) for activations: then micro-batches draw what the whole step draws
+// (MicroBatchScope).
 /// Fills x in place: uniform in [low, high), normal with mean and deviation.
-Tensor uniform_(const Tensor& x, double low, double high, RandomStream& stream);
-Tensor normal_(const Tensor& x, double mean, double deviation, RandomStream& stream);
+Tensor uniform_(const Tensor& x, double low, double high, const RandomSource& source);
+Tensor normal_(const Tensor& x, double mean, double deviation, const RandomSource& source);
 /// x / (1 - p) where a number is >= p, else 0. The mask is not stored: backward makes it again.
-Tensor dropout(const Tensor& x, double p, RandomStream& stream);
+Tensor dropout(const Tensor& x, double p, const RandomSource& source);
 /// 1 with probability p, else 0: into x, or for each probability that p holds (p's type).
-Tensor bernoulli_(const Tensor& x, double p, RandomStream& stream);
-Tensor bernoulli(const Tensor& p, RandomStream& stream);
+Tensor bernoulli_(const Tensor& x, double p, const RandomSource& source);
+Tensor bernoulli(const Tensor& p, const RandomSource& source);
 /// Fills x (any type but bool) with whole numbers of [low, high).
-Tensor randint_(const Tensor& x, std::int64_t low, std::int64_t high, RandomStream& stream);
+Tensor randint_(const Tensor& x, std::int64_t low, std::int64_t high, const RandomSource& source);
 /// Fills x (i64, one dim) with a permutation of 0 to n - 1.
 Tensor randperm_(const Tensor& x, RandomStream& stream);
-/// Draws `count` positions (i64) of each row of weights [..., n], which are not negative and need
+/// Samples `count` positions (i64) of each row of weights [..., n], which are not negative and need
 /// not sum to 1. Without replacement each position at most once. Errors: a row without weight, or
 /// with fewer positive weights than are drawn.
 Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement,
-                   RandomStream& stream);
+                   const RandomSource& source);
 
 }  // namespace tessera::ops

@@ -1,17 +1,24 @@
 module;
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 module tessera.tensor;
+
+import tessera.base;
 
 namespace tessera {
 namespace {
 
 struct Streams {
   std::uint64_t seed = 0;
-  std::map<std::string, RandomStream, std::less<>> by_name;
+  std::map<std::string, RandomStream, std::less<>> by_name;  // never erased from: see random_stream
+  std::optional<MicroBatch> micro_batch;
 };
 
 Streams& streams() {
@@ -28,6 +35,11 @@ std::uint64_t number_of(std::string_view name) {
   return hash;
 }
 
+void return_to(const RandomPosition& position) {
+  set_random_state(position.streams);
+  streams().seed = position.seed;
+}
+
 }  // namespace
 
 RandomStream& random_stream(std::string_view name) {
@@ -42,7 +54,9 @@ RandomStream& random_stream(std::string_view name) {
 void set_seed(std::uint64_t seed) {
   Streams& s = streams();
   s.seed = seed;
-  s.by_name.clear();
+  for (auto& [name, stream] : s.by_name) {
+    stream = {seed, number_of(name), 0};
+  }
 }
 
 std::uint64_t take_numbers(RandomStream& stream, std::int64_t count) {
@@ -57,11 +71,70 @@ std::map<std::string, RandomStream> random_state() {
 
 void set_random_state(const std::map<std::string, RandomStream>& state) {
   Streams& s = streams();
-  s.by_name.clear();
-  for (const auto& [name, stream] : state) {
-    s.by_name.emplace(name, stream);
-    s.seed = stream.seed;
+  if (!state.empty()) {
+    s.seed = state.rbegin()->second.seed;
   }
+  set_seed(s.seed);
+  for (const auto& [name, stream] : state) {
+    random_stream(name) = stream;
+  }
+}
+
+RandomPosition random_position() { return {streams().seed, random_state(), streams().micro_batch}; }
+
+ReplayScope::ReplayScope(const RandomPosition& position) : before_(random_position()) {
+  return_to(position);
+  streams().micro_batch = position.micro_batch;
+}
+
+ReplayScope::~ReplayScope() {
+  return_to(before_);
+  streams().micro_batch = before_.micro_batch;
+}
+
+MicroBatchScope::MicroBatchScope(const RandomPosition& step, const MicroBatch& micro_batch) {
+  const MicroBatch& m = micro_batch;
+  if (m.parts < 1 || m.batch < 1 || m.batch % m.parts != 0 || m.first < 0 || m.rows < 1 ||
+      m.rows > m.batch / m.parts - m.first) {
+    fail(fmt::format(
+        "micro-batch: rows [{}, {}) of each of {} parts are not rows of a step (expected "
+        "{} equal parts of the step's {} rows, and 1 or more rows of each part)",
+        m.first, m.first + m.rows, m.parts, m.parts, m.batch));
+  }
+  return_to(step);
+  before_ = std::exchange(streams().micro_batch, micro_batch);
+}
+
+MicroBatchScope::~MicroBatchScope() { streams().micro_batch = before_; }
+
+RandomNumbers RandomSource::take(std::string_view what, const Dims& shape) const {
+  const auto numbers = [&](std::int64_t count) {
+    return RandomNumbers{stream_->seed, stream_->stream, take_numbers(*stream_, count)};
+  };
+  const std::optional<MicroBatch>& m = streams().micro_batch;
+  if (!by_batch_row_ || !m || m->rows * m->parts == m->batch) {
+    return numbers(shape.product());
+  }
+  const std::int64_t rows = m->rows * m->parts;
+  if (shape.empty() || shape[0] % rows != 0) {
+    fail(
+        fmt::format("{}: dim 0 of {} does not hold the micro-batch's rows (expected a multiple of "
+                    "{}); draw by batch row only for activations whose dim 0 is the batch, and "
+                    "from random_stream(name) for other tensors",
+                    what, to_string(shape), rows));
+  }
+  const std::int64_t row = shape.product() / rows;  // elements
+  RandomNumbers taken = numbers(row * m->batch);
+  taken.offset += static_cast<std::uint64_t>(row * m->first);
+  taken.run = static_cast<std::uint64_t>(row * m->rows);
+  taken.stride = static_cast<std::uint64_t>(row * (m->batch / m->parts));
+  return taken;
+}
+
+RandomSource by_batch_row(std::string_view stream) {
+  RandomSource source(random_stream(stream));
+  source.by_batch_row_ = true;
+  return source;
 }
 
 }  // namespace tessera

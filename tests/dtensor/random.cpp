@@ -25,7 +25,10 @@ TEST_CASE("the page's test vectors are what the generator gives, bit for bit") {
   std::ifstream page(TESSERA_RANDOM_PAGE);
   REQUIRE(page);
   int rows = 0;
-  for (std::string line; std::getline(page, line);) {
+  std::string line;
+  while (std::getline(page, line) && !line.starts_with("| seed | stream | element |")) {
+  }
+  while (std::getline(page, line) && !line.empty()) {
     std::istringstream cells(line);
     std::string bar;
     std::string stream_name;
@@ -34,8 +37,8 @@ TEST_CASE("the page's test vectors are what the generator gives, bit for bit") {
     std::string normal;
     std::uint64_t seed = 0;
     std::uint64_t element = 0;
-    if (!line.starts_with("| ") || !(cells >> bar >> seed >> bar >> stream_name >> bar >> element >>
-                                     bar >> word >> bar >> uniform >> bar >> normal)) {
+    if (!(cells >> bar >> seed >> bar >> stream_name >> bar >> element >> bar >> word >> bar >>
+          uniform >> bar >> normal)) {
       continue;
     }
     INFO(line);
@@ -55,6 +58,38 @@ TEST_CASE("the page's test vectors are what the generator gives, bit for bit") {
     CHECK(to_doubles(u)[static_cast<std::size_t>(at)] == upper / (1 << 24));
   }
   CHECK(rows == 24);
+  set_seed(0);
+}
+
+TEST_CASE("the page's micro-batches keep what dropout keeps") {
+  std::ifstream page(TESSERA_RANDOM_PAGE);
+  std::string line;
+  while (std::getline(page, line) && line != "| parts | first | rows | kept |") {
+  }
+  int rows = 0;
+  std::getline(page, line);
+  while (std::getline(page, line)) {
+    INFO(line);
+    ++rows;
+    std::istringstream cells(line);
+    std::string bar;
+    std::string expected;
+    MicroBatch micro{.batch = 12};
+    cells >> bar >> micro.parts >> bar >> micro.first >> bar >> micro.rows >> bar;
+    for (std::string row; cells >> row && row != "|";) {
+      expected += row;
+    }
+    set_seed(5);
+    take_numbers(random_stream("dropout"), 8);
+    const MicroBatchScope scope(random_position(), micro);
+    std::string kept;
+    for (const double x : to_doubles(
+             ops::dropout(full({micro.rows * micro.parts, 3}, 1), 0.4, by_batch_row("dropout")))) {
+      kept += x == 0 ? '0' : '1';
+    }
+    CHECK(kept == expected);
+  }
+  CHECK(rows == 5);
   set_seed(0);
 }
 

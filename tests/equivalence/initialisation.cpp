@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "random_page.hpp"
 #include "safetensors.hpp"
 #include "support.hpp"
 
@@ -65,7 +66,41 @@ TEST_CASE("the first weights are the same bytes in every layout", "[initialisati
   }
 }
 
-TEST_CASE("the first weights are normal with deviation 0.02, those of norms are one",
+TEST_CASE("the first weights are the numbers of the page on random numbers", "[initialisation]") {
+  for (const bool tied : {false, true}) {
+    const Folder folder;
+    const auto tensors = read_safetensors(
+        first_weights(folder, fresh_model(tied) + training("sequential"), layout("FSDP 2 x TP 2")) +
+        "/model.safetensors");
+    std::vector<std::string> order = {"model.embed_tokens"};
+    for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+      for (const char* name :
+           {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+            "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}) {
+        order.push_back(layer + name);
+      }
+    }
+    if (!tied) {
+      order.emplace_back("lm_head");
+    }
+    std::uint64_t offset = 0;
+    for (const std::string& name : order) {
+      INFO(name << (tied ? ", tied" : ", untied"));
+      const auto& bytes = tensors.at(name + ".weight").bytes;
+      std::vector<float> values(bytes.size() / sizeof(float));
+      std::memcpy(values.data(), bytes.data(), bytes.size());
+      std::size_t differ = 0;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        differ +=
+            values[i] == std::fma(0.02F, random_page::normal(7, "init", offset + i), 0.0F) ? 0 : 1;
+      }
+      CHECK(differ == 0);
+      offset += (values.size() + 3) / 4 * 4;
+    }
+  }
+}
+
+TEST_CASE("the first weights are normal with a standard deviation of 0.02, those of norms are one",
           "[initialisation]") {
   const Folder folder;
   const auto tensors = read_safetensors(

@@ -1,6 +1,6 @@
 """Tessera's random numbers, written again from docs/random-numbers.md with nothing of Tessera in it.
 
-    python3 random_numbers.py        # prints the table of test vectors in that page
+    python3 random_numbers.py        # prints the tables of test vectors in that page
 
 Floats are IEEE single precision. A fused multiply-add is computed exactly, in rational numbers, and
 rounded once; so is every other operation.
@@ -136,6 +136,36 @@ def normal(block, element):
     return normals(block[pair], block[pair + 1])[element % 2]
 
 
+def finish(x):
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+    return x ^ (x >> 31)
+
+
+def mix(a, b):
+    return finish(a ^ ((b + 0x9E3779B97F4A7C15 + (a << 6) + (a >> 2)) % 2**64))
+
+
+def order(windows, seed, epoch, place):
+    h = 1
+    while 4**h < windows:
+        h += 1
+    while True:
+        key = mix(mix(0x7465737365726121, seed), epoch)
+        left, right = place >> h, place % 2**h
+        for _ in range(8):
+            key = mix(key, 1)
+            left, right = right, left ^ (mix(key, right) % 2**h)
+        place = left << h | right
+        if place < windows:
+            return place
+
+
+def place_in_step(i, row, batch, parts, first, rows):
+    mine = i // row
+    return (mine // rows * (batch // parts) + first + mine % rows) * row + i % row
+
+
 def main():
     assert philox([0] * 4, [0] * 2) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     print("| seed | stream | element | word | uniform in [0, 1) | normal |")
@@ -148,6 +178,26 @@ def main():
         word = block[element % 4]
         print(f"| {seed} | {stream} | {element} | {word:08x} | {uniform(word).hex()} "
               f"| {normal(block, element).hex()} |")
+
+    print("\nThe first ten windows of an epoch:\n")
+    print("| windows | seed | epoch | order |")
+    print("| --- | --- | --- | --- |")
+    for windows, seed, epoch in [(10, 1, 0), (10, 1, 1), (10, 2, 0), (100, 7, 3), (1000003, 2**63 + 7, 5)]:
+        print(f"| {windows} | {seed} | {epoch} | "
+              f"{', '.join(str(order(windows, seed, epoch, i)) for i in range(10))} |")
+
+    print("\nWhich elements of an activation with 3 elements for each row dropout with p = 0.4 keeps (1: kept), in a "
+          "step of 12 rows,\nwith seed 5, at offset 8 of the stream \"dropout\":\n")
+    print("| parts | first | rows | kept |")
+    print("| --- | --- | --- | --- |")
+    for parts, first, rows in [(1, 0, 12), (1, 4, 4), (2, 0, 3), (2, 3, 3), (3, 2, 1)]:
+        kept = ""
+        for i in range(rows * parts * 3):
+            element = 8 + place_in_step(i, 3, 12, parts, first, rows)
+            dropped = words(5, "dropout", element)[element % 4] < 0.4 * 2**32
+            kept += "" if i % 3 or i == 0 else " "
+            kept += "0" if dropped else "1"
+        print(f"| {parts} | {first} | {rows} | {kept} |")
 
 
 if __name__ == "__main__":

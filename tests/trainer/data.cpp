@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "data/permutation.hpp"
 #include "data/text_files.hpp"
 #include "data/tokenizer.hpp"
+#include "random_page.hpp"
 #include "support.hpp"
 
 import tessera.base;
@@ -177,6 +180,60 @@ TEST_CASE("hostile .npy files are refused") {
   const std::string good = npy(header("<u2", "(2,)"), two);
   for (std::size_t length = 0; length < good.size(); ++length) {
     CHECK_FALSE(npy_error(folder, good.substr(0, length)).empty());
+  }
+}
+
+TEST_CASE("the order of the windows is the one of the page on random numbers") {
+  std::ifstream page(TESSERA_SOURCE_FOLDER "/docs/random-numbers.md");
+  std::string line;
+  while (std::getline(page, line) && line != "| windows | seed | epoch | order |") {
+  }
+  int rows = 0;
+  std::getline(page, line);
+  while (std::getline(page, line) && !line.empty()) {
+    INFO(line);
+    ++rows;
+    std::istringstream cells(line);
+    std::string bar;
+    std::int64_t windows = 0;
+    std::uint64_t seed = 0;
+    std::uint64_t epoch = 0;
+    cells >> bar >> windows >> bar >> seed >> bar >> epoch >> bar;
+    const Permutation order(windows, seed, epoch);
+    for (std::int64_t place = 0; place < 10; ++place) {
+      std::int64_t window = -1;
+      cells >> window >> bar;
+      CHECK(order[place] == window);
+    }
+  }
+  CHECK(rows == 5);
+  // Sizes at which the number of bits changes, every place.
+  for (const std::uint64_t size : {1, 2, 3, 4, 5, 15, 16, 17, 64, 65, 1000}) {
+    for (const std::uint64_t epoch : {0, 1}) {
+      const Permutation order(static_cast<std::int64_t>(size), 9, epoch);
+      for (std::uint64_t place = 0; place < size; ++place) {
+        const auto window = order[static_cast<std::int64_t>(place)];
+        REQUIRE(static_cast<std::uint64_t>(window) == random_page::order(size, 9, epoch, place));
+      }
+    }
+  }
+}
+
+TEST_CASE("rows of a step are windows as the page on random numbers says") {
+  const Folder folder;
+  const std::string text = counting_config(folder, 101,
+                                           "data.seq_len = 10\ntrain.batch = 4\ntrain.seed = 3\n"
+                                           "data.validation = 0.0\n");
+  const Dataset shuffled(config_of(text), 256);
+  const Dataset sequential(config_of(text + "data.order = \"sequential\"\n"), 256);
+  REQUIRE(shuffled.windows() == 10);
+  for (std::int64_t step = 0; step < 9; ++step) {
+    for (std::int64_t row = 0; row < 4; ++row) {
+      const auto position = static_cast<std::uint64_t>(step * 4 + row);
+      CHECK(shuffled.window_of(step, row) ==
+            static_cast<std::int64_t>(random_page::order(10, 3, position / 10, position % 10)));
+      CHECK(sequential.window_of(step, row) == static_cast<std::int64_t>(position % 10));
+    }
   }
 }
 

@@ -40,9 +40,11 @@ std::vector<Communication> try_layouts(nn::LlamaForCausalLM& model,
                     [&] {
                       const CommunicationReport report;
                       try {
-                        const Tensor tokens = empty(
-                            {batch_rows(train, plan.batch_parts()).micro, config.data.seq_len},
-                            DType::i64, meta);
+                        const std::int64_t rows = batch_rows(train, plan.batch_parts()).micro;
+                        const MicroBatchScope micro_batch(
+                            random_position(),
+                            {.batch = train.batch, .parts = plan.batch_parts(), .rows = rows});
+                        const Tensor tokens = empty({rows, config.data.seq_len}, DType::i64, meta);
                         backward(batch_loss(model, plan, tokens, tokens,
                                             train.batch * config.data.seq_len));
                       } catch (const Error& error) {

@@ -119,9 +119,13 @@ StepResult Trainer::step() {
   const auto [part_rows, micro_rows] = batch_rows(train, plan_->batch_parts());
   const std::int64_t first = plan_->batch_part() * part_rows;
   const MemoryScope scope(MemoryCategory::activation);
+  const RandomPosition start = random_position();
   Tensor loss;
   for (std::int64_t row = 0; row < part_rows; row += micro_rows) {
     const parallel::GradientSyncScope sync(row + micro_rows >= part_rows);
+    const MicroBatchScope micro_batch(
+        start,
+        {.batch = train.batch, .parts = plan_->batch_parts(), .first = row, .rows = micro_rows});
     const Tensor part = loss_of(run_.data->rows(done_, first + row, micro_rows),
                                 train.batch * run_.config.data.seq_len);
     backward(part);

@@ -155,7 +155,7 @@ void drop(const AttentionShape& shape, const AttentionMask<T>& mask, const TileP
             mask.queries_in_all +
         mask.first_query + pair.query + i;
     RandomRange range = mask.random;
-    range.first_index = static_cast<std::uint64_t>(row * shape.keys + pair.key);
+    range.first_index = range.place(static_cast<std::uint64_t>(row * shape.keys + pair.key));
     fill_bernoulli(range, pair.keys, mask.dropout, dropped);
     for (std::int64_t j = 0; j < pair.keys; ++j)
       x[j * kQueryTile + i] *= dropped[j] != 0 ? C{0} : factor;

@@ -27,12 +27,20 @@ PhiloxBlock philox(PhiloxBlock counter, PhiloxKey key);
 /// one seed are the outputs of the splitmix64 generator started there.
 PhiloxKey philox_key(std::uint64_t seed, std::uint64_t stream);
 
-/// Where the elements of one fill lie in the sequence.
+/// The numbers of a tensor's elements in the sequence, and which of them one fill writes.
 struct RandomRange {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
   std::uint64_t offset = 0;       // of the whole tensor in the stream
-  std::uint64_t first_index = 0;  // global linear index of the first element of this run
+  std::uint64_t first_index = 0;  // place() of the first element of this fill
+  // A tensor of part of a batch: its elements are runs of the whole batch's, at equal distances.
+  std::uint64_t run = 0;     // elements of a run; 0: the tensor is one run
+  std::uint64_t stride = 0;  // from the start of a run to the start of the next one
+
+  /// Where the element with this global linear index is, counted from `offset`.
+  std::uint64_t place(std::uint64_t index) const {
+    return run == 0 ? index : index / run * stride + index % run;
+  }
 };
 
 // T: float, double, BFloat16, Half: the float rounded (or widened). Bits do not depend on the
