@@ -33,7 +33,7 @@ std::string one_line(std::string text) {
   return text;
 }
 
-/// Loads and registers; the report of it as text.
+/// Loads and registers; returns the report as text.
 std::string try_library(const LibraryFile& file, const Stamp& stamp) {
   Registrar registrar(stamp.name, file.path);
   std::string report;
@@ -50,7 +50,7 @@ std::string try_library(const LibraryFile& file, const Stamp& stamp) {
   return report + std::string(last_line) + "\n";
 }
 
-/// The child's life. It says nothing on the terminal and leaves no core file.
+/// What the child process does. It prints nothing and leaves no core file.
 [[noreturn]] void run_child(int report_to, const LibraryFile& file, const Stamp& stamp) {
   setpgid(0, 0);
   const rlimit none{0, 0};
@@ -71,7 +71,7 @@ std::string try_library(const LibraryFile& file, const Stamp& stamp) {
   _exit(0);
 }
 
-/// All that comes out of the pipe until its end or the deadline; false for the deadline.
+/// Reads the pipe until its end or the deadline; false for the deadline.
 bool read_until(int from, Clock::time_point deadline, std::string& text) {
   char buffer[4096];
   for (;;) {
@@ -123,19 +123,19 @@ void take_report(std::string_view report, CheckReport& into) {
 void try_in_child(const LibraryFile& file, std::chrono::milliseconds limit, CheckReport& report) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
-    fail(fmt::format("plugin check: no pipe: {}", std::strerror(errno)));
+    fail(fmt::format("plugin check: cannot create a pipe: {}", std::strerror(errno)));
   }
   const pid_t child = fork();
   if (child < 0) {
     close(ends[0]);
     close(ends[1]);
-    fail(fmt::format("plugin check: no child process: {}", std::strerror(errno)));
+    fail(fmt::format("plugin check: cannot start a child process: {}", std::strerror(errno)));
   }
   if (child == 0) {
     close(ends[0]);
     run_child(ends[1], file, *report.found.stamp);
   }
-  setpgid(child, child);  // whoever comes first: its own group, to end all that it starts
+  setpgid(child, child);  // both do it, whoever is first: its own group, to end all that it starts
   close(ends[1]);
   std::string text;
   const bool in_time = read_until(ends[0], Clock::now() + limit, text);

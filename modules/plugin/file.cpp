@@ -10,9 +10,12 @@ module;
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <vector>
+
+#include "dependencies.hpp"
+#include "elf_file.hpp"
+#include "trust.hpp"
 module tessera.plugin;
 
 namespace tessera::plugin {
@@ -20,46 +23,22 @@ namespace {
 
 constexpr std::uint64_t largest_library = std::uint64_t{2} << 30;
 
-std::shared_ptr<int> own(int descriptor) {
-  return {new int(descriptor), [](int* d) {
-            if (*d >= 0) {
-              close(*d);
-            }
-            delete d;
-          }};
-}
-
-std::string folder_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-std::string name_in_folder(const std::string& path) { return path.substr(path.rfind('/') + 1); }
-
-bool foreign_owner(const struct stat& status) {
-  return status.st_uid != 0 && status.st_uid != geteuid();
-}
-
-bool foreign_writers(const struct stat& status) {
-  return (status.st_mode & S_IWOTH) != 0 ||
-         ((status.st_mode & S_IWGRP) != 0 && status.st_gid != 0 && status.st_gid != getegid());
-}
-
-/// Who else than root and this user could change it?
-void check_ownership(const char* what, const std::string& path, const struct stat& status,
-                     std::vector<std::string>& refusals) {
-  if (foreign_owner(status)) {
-    refusals.push_back(fmt::format(
-        "{} {} belongs to user {}, who is neither root nor you; mend it with: chown {} '{}'", what,
-        path, status.st_uid, geteuid(), path));
+/// A file descriptor that is closed with its object.
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  ~Descriptor() {
+    if (value_ >= 0) {
+      close(value_);
+    }
   }
-  if (foreign_writers(status)) {
-    refusals.push_back(
-        fmt::format("{} {} can be written by others (mode {:o}, group {}); mend it with: chmod "
-                    "go-w '{}'",
-                    what, path, status.st_mode & 07777U, status.st_gid, path));
-  }
-}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int value() const { return value_; }
+
+ private:
+  int value_;
+};
 
 FileIdentity identity_from(const struct stat& status) {
   return {status.st_dev, status.st_ino, static_cast<std::uint64_t>(status.st_size),
@@ -81,18 +60,11 @@ bool read_all(int descriptor, std::vector<std::byte>& bytes) {
   return true;
 }
 
-/// Whether somebody else could exchange one of the folders above `path`. A sticky folder is safe
-/// here: only the owner renames what lies in it.
-bool safe_above(std::string path) {
-  while (path != "/") {
-    path = folder_of(path);
-    struct stat status{};
-    if (lstat(path.c_str(), &status) != 0 || foreign_owner(status) ||
-        (foreign_writers(status) && (status.st_mode & S_ISVTX) == 0)) {
-      return false;
-    }
-  }
-  return true;
+std::string absolute(const std::string& path) {
+  char folder[PATH_MAX];
+  return path.front() == '/' || getcwd(folder, sizeof(folder)) == nullptr
+             ? path
+             : fmt::format("{}/{}", folder, path);
 }
 
 }  // namespace
@@ -109,38 +81,31 @@ LibraryFile read_library_file(const std::string& path) {
     return refuse(fmt::format("cannot be found: {}", std::strerror(errno)));
   }
   file.path = resolved;
-  const std::string folder = folder_of(file.path);
-  file.folder = own(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // O_NONBLOCK: a pipe in a plugin's place must not hold us; O_NOFOLLOW: links are resolved.
-  const std::shared_ptr<int> opened = own(openat(*file.folder, name_in_folder(file.path).c_str(),
-                                                 O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  struct stat folder_status{};
+  // O_NONBLOCK: a pipe in a plugin's place must not block; O_NOFOLLOW: links are resolved.
+  const Descriptor opened(open(resolved, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat status{};
-  if (*file.folder < 0 || *opened < 0 || fstat(*file.folder, &folder_status) != 0 ||
-      fstat(*opened, &status) != 0) {
+  if (opened.value() < 0 || fstat(opened.value(), &status) != 0) {
     return refuse(fmt::format("cannot be opened: {}", std::strerror(errno)));
   }
   if (!S_ISREG(status.st_mode)) {
     return refuse("is not a plain file");
   }
-  check_ownership("the file", file.path, status, file.refusals);
-  check_ownership("its folder", folder, folder_status, file.refusals);
+  Trust trust;
+  trust.check_file(absolute(path));
   file.identity = identity_from(status);
   if (file.identity.size > largest_library) {
     return refuse(fmt::format("is larger than {} bytes", largest_library));
   }
   file.bytes.resize(file.identity.size);
-  if (!read_all(*opened, file.bytes)) {
+  if (!read_all(opened.value(), file.bytes)) {
     return refuse("changed while it was read");
   }
-  return file;
-}
-
-std::string loadable_path(const LibraryFile& file) {
-  if (safe_above(folder_of(file.path))) {
-    return file.path;
+  DynamicSection dynamic;  // what is not a library is refused with its stamp
+  if (read_dynamic_section(file.bytes, dynamic).empty()) {
+    check_dependencies(file.path, file.bytes, trust);
   }
-  return fmt::format("/proc/self/fd/{}/{}", *file.folder, name_in_folder(file.path));
+  file.refusals = trust.refusals();
+  return file;
 }
 
 FileIdentity identity_of(const std::string& path) {

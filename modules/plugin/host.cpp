@@ -23,7 +23,7 @@ namespace {
 
 using Key = std::pair<std::string, std::string>;  // kind, name
 
-/// Gate one and the file's own condition; kinds are asked each time, they may be declared later.
+/// Gate one and the state of the file. Kinds are checked at each use: they can be declared later.
 struct Scanned {
   Found found;
   FileIdentity identity;
@@ -67,7 +67,7 @@ std::uint64_t hash_text(std::string_view text) {
 
 struct Host::State {
   SearchOptions search;
-  mutable std::recursive_mutex mutex;  // a plugin may ask the Host while it registers
+  mutable std::recursive_mutex mutex;  // a plugin may use the Host while it registers
   mutable std::optional<std::vector<Scanned>> scanned;
   std::map<Key, Entry> entries;
   std::vector<LoadedPlugin> loaded;
@@ -133,7 +133,7 @@ struct Host::State {
     }
   }
 
-  /// Names that are taken already, each with both files.
+  /// Names that are already registered, each with both files.
   std::vector<std::string> duplicates(const std::vector<Entry>& added) const {
     std::vector<std::string> refusals;
     for (const Entry& entry : added) {
@@ -169,11 +169,12 @@ struct Host::State {
     if (refusals.empty()) {
       const auto other = same_plugin_loaded(*reading.stamp);
       if (other && other->empty()) {
-        return;  // the same content, wherever it lies
+        return;  // the same content, in whatever folder
       }
       if (other) {
-        refusals.push_back(fmt::format("plugin '{}' is loaded already from {}; remove one of them",
-                                       reading.stamp->name, *other));
+        refusals.push_back(fmt::format(
+            "plugin '{}' with other content is already loaded from {}; remove one of them",
+            reading.stamp->name, *other));
       }
     }
     if (refusals.empty()) {
@@ -237,7 +238,7 @@ struct Host::State {
     }
     load(usable.front().file);
     const auto it = entries.find(key);
-    require(it != entries.end(), "plugin host: a loaded plugin lacks what it promised");
+    require(it != entries.end(), "plugin host: a loaded plugin did not register what it promised");
     return it->second;
   }
 };

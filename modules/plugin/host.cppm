@@ -8,7 +8,7 @@ import :stamp;
 
 export namespace tessera::plugin {
 
-/// A file of the search and what gate one says of it; nothing of it has run.
+/// A file found by the search, and what gate one found out about it without running its code.
 struct Found {
   std::string file;
   std::optional<Stamp> stamp;         // when it could be read
@@ -24,8 +24,8 @@ struct LoadedPlugin {
   std::string file;
 };
 
-/// Finds plugins and loads those that are asked for, by kind and name. Safe to call from several
-/// threads. Libraries stay loaded when a Host ends.
+/// Finds plugins and loads the requested ones, by kind and name. Safe to call from several threads.
+/// Libraries stay loaded when a Host is destroyed.
 class Host {
  public:
   explicit Host(SearchOptions search = {});
@@ -33,10 +33,10 @@ class Host {
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 
-  /// The factory registered for `name`; loads the plugin that provides it when none has been yet.
-  /// The reference stays valid as long as the Host.
-  /// Throws Error (input): nobody provides it (with the nearest name), the file that does is
-  /// refused (with every reason), or two different files do (with both).
+  /// The factory registered for `name`; loads the plugin that provides it if that has not happened
+  /// yet. The reference stays valid as long as the Host. Throws Error (input): no plugin provides
+  /// it (with the nearest name), the file that provides it is refused (with every reason), or two
+  /// different files provide it (with both).
   template <Pluggable Interface>
   inline const FactoryOf<Interface>& find(std::string_view name) {
     declare_kind<Interface>();
@@ -44,7 +44,7 @@ class Host {
         find_factory(Interface::plugin_kind.name, name));
   }
 
-  /// Registers a factory of the program's own, without a plugin.
+  /// Registers a factory of the program itself, without a plugin.
   template <Pluggable Interface>
   inline void add(std::string_view name, FactoryOf<Interface> factory) {
     declare_kind<Interface>();
@@ -53,20 +53,22 @@ class Host {
     add_entries(registrar.entries());
   }
 
-  /// Loads one file, all or nothing; a file that is loaded already is left as it is.
+  /// Loads one file; it is registered completely or not at all. A file that is already loaded is
+  /// ignored.
   /// Throws Error (input) with every reason when it is refused.
   void load(const std::string& path);
 
-  /// All files of the search in its order, usable or refused; loads nothing.
+  /// All files found, in search order, usable or refused; loads nothing.
   std::vector<Found> list() const;
 
-  /// The names that can be had for a kind, registered or found, sorted.
+  /// The names available for a kind, registered or found, sorted.
   std::vector<std::string> names(std::string_view kind) const;
 
-  /// What has been loaded, sorted by name.
+  /// The loaded plugins, sorted by name.
   std::vector<LoadedPlugin> loaded() const;
 
-  /// A hash over name, version and content of all that is loaded, in whatever order that happened.
+  /// A hash over name, version and content of all loaded plugins. The order of loading does not
+  /// matter.
   std::uint64_t loaded_hash() const;
 
  private:
@@ -77,8 +79,8 @@ class Host {
   std::unique_ptr<State> state_;
 };
 
-/// The Host of this process; `configure_host` says where it searches and must come before the first
-/// use. Never destroyed.
+/// The Host of this process, never destroyed. `configure_host` sets where it searches, and must be
+/// called before its first use.
 Host& host();
 void configure_host(SearchOptions search);
 

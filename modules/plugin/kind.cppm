@@ -4,7 +4,7 @@ import tessera.base;
 
 export namespace tessera::plugin {
 
-/// A kind of plugin: its name and the versions of its interface that this host serves. Additions
+/// A kind of plugin: its name and the versions of its interface that this host supports. Additions
 /// raise `current`, removals raise `oldest`.
 struct Kind {
   std::string_view name;
@@ -12,9 +12,9 @@ struct Kind {
   int current = 1;
 };
 
-/// An interface that plugins implement says so with
+/// An interface for plugins declares its kind with
 ///   static constexpr plugin::Kind plugin_kind{"style", 1, 1};
-/// and may say how its objects are made with
+/// and can declare how its objects are created with
 ///   using Factory = std::function<std::unique_ptr<ParallelStyle>(const Options&)>;
 template <class Interface>
 concept Pluggable = requires {
@@ -49,8 +49,8 @@ struct DeclaredKind {
   std::string factory_type;
 };
 
-/// Makes a kind known to every Host of the process. Doing it twice is fine; the same name with
-/// another interface or other versions is an error (run).
+/// Makes a kind known to every Host of the process. A second call with the same arguments changes
+/// nothing; the same name with another interface or other versions is an error (run).
 void declare_kind(const Kind& kind, std::string_view factory_type);
 
 /// The same for an interface. A module declares its kinds in a source:
@@ -61,7 +61,7 @@ inline bool declare_kind() {
   return true;
 }
 
-/// All that was declared, sorted by name.
+/// All declared kinds, sorted by name.
 std::vector<DeclaredKind> declared_kinds();
 
 }  // namespace tessera::plugin

@@ -7,7 +7,6 @@ module;
 #include <cstring>
 #include <exception>
 #include <list>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -19,18 +18,12 @@ module tessera.plugin;
 namespace tessera::plugin {
 namespace {
 
-/// A loaded library and the folder's descriptor by which its path may lead.
-struct Loaded {
-  boost::dll::shared_library library;
-  std::shared_ptr<int> folder;
-};
-
-/// Leaked on purpose: code that registered something must outlive everything that may call it.
-const boost::dll::shared_library& keep_for_ever(Loaded loaded) {
+/// Leaked on purpose: code that registered something must outlive everything that can call it.
+const boost::dll::shared_library& keep_for_ever(boost::dll::shared_library loaded) {
   static auto* mutex = new std::mutex;
-  static auto* all = new std::list<Loaded>;
+  static auto* all = new std::list<boost::dll::shared_library>;
   const std::lock_guard lock(*mutex);
-  return all->emplace_back(std::move(loaded)).library;
+  return all->emplace_back(std::move(loaded));
 }
 
 /// Whether the stamp that was mapped is the one that was checked.
@@ -45,18 +38,17 @@ bool same_stamp(const boost::dll::shared_library& library, const LibraryFile& fi
 std::string load_and_register_unguarded(const LibraryFile& file, Registrar& registrar) {
   boost::dll::shared_library library;
   boost::dll::fs::error_code error;
-  const std::string path = loadable_path(file);
-  if (identity_of(path) != file.identity) {
-    return "the file was exchanged while it was checked";
+  if (identity_of(file.path) != file.identity) {
+    return "the file was replaced while it was checked";
   }
-  library.load(path, error, boost::dll::load_mode::rtld_now);
+  library.load(file.path, error, boost::dll::load_mode::rtld_now);
   if (error) {
-    const char* why = dlerror();  // Boost keeps it to itself
+    const char* why = dlerror();  // Boost does not report it
     return fmt::format("cannot be loaded: {}", why != nullptr ? why : error.message());
   }
-  const boost::dll::shared_library& handle = keep_for_ever({std::move(library), file.folder});
-  if (identity_of(path) != file.identity || !same_stamp(handle, file)) {
-    return "the file was exchanged while it was loaded";
+  const boost::dll::shared_library& handle = keep_for_ever(std::move(library));
+  if (identity_of(file.path) != file.identity || !same_stamp(handle, file)) {
+    return "the file was replaced while it was loaded";
   }
   if (!handle.has(TESSERA_PLUGIN_REGISTER_SYMBOL)) {
     return "has no " TESSERA_PLUGIN_REGISTER_SYMBOL "; build it with tessera_add_plugin";

@@ -1,12 +1,12 @@
-// Plugins: finding, checking and loading shared libraries. It knows no kind; each module above
-// declares the kinds that it offers.
+// Plugins: finding, checking and loading shared libraries. This module knows no kind of plugin:
+// each module above declares the kinds that it supports.
 export module tessera.plugin;
 
-export import :kind;       // Kind, declare_kind: what can be plugged in
-export import :registrar;  // Registrar: what a plugin fills
+export import :kind;       // Kind, declare_kind: which kinds of plugins there are
+export import :registrar;  // Registrar: takes what a plugin offers
 export import :stamp;      // Stamp: what gate one reads without loading
-export import :file;       // LibraryFile: an opened file that only its owner can change
-export import :search;     // where plugins are looked for
+export import :file;       // LibraryFile: a library that was read, and what is wrong with it
+export import :search;     // search_libraries: where plugins are searched
 export import :load;       // gate two: dlopen and register
 export import :host;       // Host: list, find, loaded
-export import :check;      // check_library: all that would be refused, tried in a child process
+export import :check;      // check_library: every refusal, found out in a child process

@@ -12,12 +12,12 @@ struct Entry {
   int interface_version = 1;  // of the interface that the plugin was compiled against
   std::string factory_type;
   std::shared_ptr<const void> factory;  // null when the plugin gave an empty function
-  std::string plugin;                   // who registered it
-  std::string file;                     // and from which file
+  std::string plugin;                   // that registered it
+  std::string file;                     // of that plugin
 };
 
-/// What register_plugin() fills. Nothing takes effect before the function has returned and all that
-/// it added was accepted.
+/// Takes what register_plugin() adds. It takes effect after that function has returned, and only if
+/// every entry is accepted.
 class Registrar {
  public:
   Registrar(std::string plugin, std::string file);

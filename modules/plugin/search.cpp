@@ -35,7 +35,7 @@ void add_folder(const fs::path& folder, std::vector<Candidate>& found) {
   }
 }
 
-/// A place that somebody named: a folder or a file, and it must exist.
+/// A path that the user named: a folder or a file; it must exist.
 void add_named(const fs::path& path, std::vector<Candidate>& found) {
   std::error_code error;
   if (fs::is_directory(path, error)) {
@@ -66,7 +66,7 @@ void add_environment(std::vector<Candidate>& found) {
     if (entry.front() == '/') {
       add_named(entry, found);
     } else {
-      found.push_back({entry, "relative path in TESSERA_PLUGIN_PATH; write it in full"});
+      found.push_back({entry, "relative path in TESSERA_PLUGIN_PATH; write the full path"});
     }
   }
 }

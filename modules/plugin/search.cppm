@@ -4,27 +4,28 @@ import tessera.base;
 
 export namespace tessera::plugin {
 
-/// Where to look, before the environment and the standard places.
+/// Where to search, in addition to the environment and the standard folders.
 struct SearchOptions {
   std::vector<std::string> paths;  // files or folders: --plugin and the config's [plugins] paths
   bool environment = true;         // TESSERA_PLUGIN_PATH
-  bool standard_places = true;     // the user's data folder and the installed folder
+  bool standard_places = true;     // the user's folder and the installed folder
 };
 
-/// A library file found by the search, or a place that was named and cannot be used.
+/// A library file found by the search, or a named path that cannot be used.
 struct Candidate {
   std::string path;
-  std::string refusal;  // "" for a file to look at
+  std::string refusal;  // "" for a file
 };
 
-/// All candidates in the order of search: named paths, TESSERA_PLUGIN_PATH (absolute entries,
+/// All candidates in search order: named paths, TESSERA_PLUGIN_PATH (absolute entries,
 /// separated by ':'), $XDG_DATA_HOME or ~/.local/share + /tessera/plugins, lib/tessera/plugins
-/// beside libtessera.so. Of a folder: its *.so by name. The working directory is never searched.
+/// next to libtessera.so. Of a folder: its *.so files, sorted by name. The working directory is
+/// never searched.
 std::vector<Candidate> search_libraries(const SearchOptions& options);
 
-/// The folder of the plugins that are installed with this library; "" when it cannot be told.
+/// The folder of the plugins that are installed with this library; "" when it is unknown.
 std::string installed_plugin_folder();
-/// The user's own folder for plugins; "" without a home.
+/// The user's own folder for plugins; "" without a home folder.
 std::string user_plugin_folder();
 
 }  // namespace tessera::plugin

@@ -76,7 +76,7 @@ Stamp decode(const GateStamp& raw, std::vector<std::string>& refusals) {
   const auto field = [&](const char* name, std::span<const char> bytes) {
     std::optional<std::string> text = text_of(bytes);
     if (!text) {
-      refusals.push_back(fmt::format("stamp, {}: not a text", name));
+      refusals.push_back(fmt::format("stamp, {}: not printable text", name));
     }
     return text.value_or("");
   };
@@ -159,7 +159,7 @@ StampReading read_stamp(std::span<const std::byte> file) {
   GateStamp raw{};
   std::memcpy(&raw, file.data() + place.offset, std::min(place.size, sizeof(raw)));
   if (std::memcmp(raw.magic, gate_magic, sizeof(raw.magic)) != 0) {
-    reading.refusals.emplace_back("stamp: does not begin with Tessera's magic bytes");
+    reading.refusals.emplace_back("stamp: does not start with Tessera's magic bytes");
     return reading;
   }
   if (raw.abi_epoch != gate_abi_epoch) {
@@ -178,10 +178,10 @@ StampReading read_stamp(std::span<const std::byte> file) {
   if (std::memcmp(digest.data(), raw.digest, digest.size()) != 0) {
     const bool never = std::all_of(std::begin(raw.digest), std::end(raw.digest),
                                    [](unsigned char byte) { return byte == 0; });
-    reading.refusals.emplace_back(
-        never ? "content: never stamped; run tessera-stamp on it"
-              : "content: not as it was linked (cut, damaged, edited or stripped); build it again, "
-                "or run tessera-stamp on it if the change was yours");
+    reading.refusals.emplace_back(never ? "content: never stamped; run tessera-stamp on it"
+                                        : "content: differs from what was linked (cut, damaged, "
+                                          "edited or stripped); build it again, "
+                                          "or run tessera-stamp on it if the change was yours");
   }
   reading.stamp = decode(raw, reading.refusals);
   compare_with_host(*reading.stamp, reading.refusals);
@@ -212,7 +212,7 @@ std::vector<std::string> refused_kinds(const Stamp& stamp) {
   for (const Offer& offer : stamp.provides) {
     if (std::none_of(stamp.kinds.begin(), stamp.kinds.end(),
                      [&](const KindUse& use) { return use.kind == offer.kind; })) {
-      refusals.push_back(fmt::format("stamp: provides {} '{}', but its kinds are without {}",
+      refusals.push_back(fmt::format("stamp: provides {} '{}', but {} is not among its kinds",
                                      offer.kind, offer.name, offer.kind));
     }
   }
@@ -231,10 +231,10 @@ std::vector<std::string> refused_entries(const Stamp& stamp, const std::vector<E
     }
     seen.push_back(offer);
     if (std::find(stamp.provides.begin(), stamp.provides.end(), offer) == stamp.provides.end()) {
-      refusals.push_back(fmt::format(
-          "{}: registered, but the stamp does not provide it; name it under PROVIDES in "
-          "tessera_add_plugin",
-          thing));
+      refusals.push_back(
+          fmt::format("{}: registered, but not promised by the stamp; name it under PROVIDES in "
+                      "tessera_add_plugin",
+                      thing));
     }
     if (entry.factory == nullptr) {
       refusals.push_back(fmt::format("{}: its factory is empty", thing));
@@ -256,7 +256,7 @@ std::vector<std::string> refused_entries(const Stamp& stamp, const std::vector<E
   }
   for (const Offer& offer : stamp.provides) {
     if (std::find(seen.begin(), seen.end(), offer) == seen.end()) {
-      refusals.push_back(fmt::format("{} '{}': provided by the stamp, but never registered",
+      refusals.push_back(fmt::format("{} '{}': promised by the stamp, but not registered",
                                      offer.kind, offer.name));
     }
   }

@@ -29,29 +29,28 @@ struct Stamp {
   std::string name;
   std::string version;
   std::string description;
-  std::string oldest_host;  // the oldest Tessera that it works with
+  std::string oldest_host;  // the oldest version of Tessera that it works with
   std::vector<KindUse> kinds;
   std::vector<Offer> provides;
   std::vector<Fact> facts;  // the interface's fingerprint and the tool chain's facts
   std::string digest;       // of the file's content, in hex
 };
 
-/// A stamp as far as it could be read, and every reason against the library (none: gate one is
-/// passed).
+/// A stamp, if it could be read, and every reason to refuse the library (none: it passes gate one).
 struct StampReading {
   std::optional<Stamp> stamp;
   std::vector<std::string> refusals;
 };
 
-/// Gate one: reads the stamp from a library's bytes and compares it with this host. The bytes may
-/// be anything.
+/// Gate one: reads the stamp from a library's bytes and compares it with this host. The bytes need
+/// not be a valid library.
 StampReading read_stamp(std::span<const std::byte> file);
 
-/// Reasons against a stamp's kinds: unknown here, or of a version that this host does not serve.
-/// Apart from read_stamp, because kinds may be declared later.
+/// Reasons to refuse a stamp's kinds: unknown to this host, or of a version that it does not
+/// support. Not part of read_stamp, because kinds can be declared later.
 std::vector<std::string> refused_kinds(const Stamp& stamp);
 
-/// Reasons against what register_plugin() added: it must be just what the stamp promises.
+/// Reasons to refuse what register_plugin() added: it must be exactly what the stamp promises.
 std::vector<std::string> refused_entries(const Stamp& stamp, const std::vector<Entry>& entries);
 
 /// This host's side of the comparison.

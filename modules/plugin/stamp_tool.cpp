@@ -38,7 +38,8 @@ int main(int argc, char** argv) {
     return refuse(path, why);
   }
   if (place.size != sizeof(GateStamp)) {
-    return refuse(path, "the stamp's size is not this tool's");
+    return refuse(
+        path, "the stamp has another size than this tool's (was it built with another Tessera?)");
   }
   const std::size_t at = place.offset + offsetof(GateStamp, digest);
   const Digest digest = content_digest(bytes, at);

@@ -74,7 +74,9 @@ copy_settings() {
     >"$system/etc/apt/sources.list"
   rm -f "$system"/etc/apt/sources.list.d/*
   apt-config dump | grep -E '^Acquire::(https?::|ForceIPv|Check-|Retries)' >"$system/etc/apt/apt.conf.d/90machine" || true
-  for file in /etc/resolv.conf /etc/hosts /etc/ssl/certs/ca-certificates.crt /etc/pip.conf; do
+  # The package ca-certificates, when something installs it, writes its file anew from these and its own.
+  for file in /usr/local/share/ca-certificates/*.crt /etc/resolv.conf /etc/hosts /etc/ssl/certs/ca-certificates.crt \
+    /etc/pip.conf; do
     [[ ! -e $file ]] || { mkdir -p "$system${file%/*}" && cp -L --remove-destination "$file" "$system$file"; }
   done
   for file in "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf"; do

@@ -135,7 +135,7 @@ TEST_CASE("plugin files that are named and cannot be loaded are refused") {
   refused(file("cut.so", good.substr(0, good.size() / 2)), {"cut.so", "refused"});
   std::string flipped = good;
   flipped[good.size() / 2] = static_cast<char>(flipped[good.size() / 2] ^ 1);
-  refused(file("flipped.so", flipped), {"flipped.so", "refused", "not as it was linked"});
+  refused(file("flipped.so", flipped), {"flipped.so", "refused", "differs from what was linked"});
   file("open.so", good);
   ::chmod((folder / "open.so").c_str(), 0666);
   refused("open.so", {"open.so", "refused", "writ"});

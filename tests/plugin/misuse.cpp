@@ -59,7 +59,7 @@ TEST_CASE("a library that others can change is refused with the command that men
   contains(refusal_of(file), "chmod go-w '" + file + "'");
   chmod(file.c_str(), 0644);
   chmod(folder.path.c_str(), 01777);
-  contains(refusal_of(file), "its folder " + folder.path.string() + " can be written by others");
+  contains(refusal_of(file), "the folder " + folder.path.string() + " can be written by others");
   chmod(folder.path.c_str(), 0700);
   CHECK(refusal_of(file).empty());
 }
@@ -86,16 +86,19 @@ TEST_CASE("a symbolic link is judged by what it leads to") {
   const std::string target = open.copy("Hello", "a.so");
   const fs::path link = folder.path / "link.so";
   fs::create_symlink(target, link);
-  contains(refusal_of(link.string()), "its folder " + open.path.string());
+  contains(refusal_of(link.string()), "the folder " + open.path.string());
 }
 
-TEST_CASE("a library under a folder that others may exchange is loaded by its descriptor") {
+TEST_CASE("a library below a folder that others can change is refused, however far above it is") {
   const Folder folder;
+  fs::create_directories(folder.path / "mine" / "deep");
+  const std::string file = folder.copy("Hello", "mine/deep/a.so");
+  CHECK(refusal_of(file).empty());
   chmod(folder.path.c_str(), 0777);
-  fs::create_directory(folder.path / "mine");
-  const std::string file = folder.copy("Hello", "mine/a.so");
-  plugin::Host host(only(file));
-  CHECK(host.find<Greeter>("Hello")("you")->greet() == "hello, you");
+  contains(refusal_of(file), "the folder " + folder.path.string() + " can be written by others");
+  contains(refusal_of(file), "chmod go-w '" + folder.path.string() + "'");
+  chmod(folder.path.c_str(), 01777);  // sticky, as /tmp: others cannot replace what is in it
+  CHECK(refusal_of(file).empty());
 }
 
 TEST_CASE("what is not a file is refused and does not hold us up") {
@@ -111,7 +114,8 @@ TEST_CASE("a damaged or foreign library is refused and never loaded") {
   const Folder folder;
   Content content = content_of("Hello");
   content[content.size() / 2] ^= std::byte{4};
-  contains(refusal_of(folder.write(content, "flipped.so")), "content: not as it was linked");
+  contains(refusal_of(folder.write(content, "flipped.so")),
+           "content: differs from what was linked");
   content = content_of("Hello");
   content.resize(content.size() - 1);
   contains(refusal_of(folder.write(content, "cut.so")), "cut");
@@ -146,9 +150,9 @@ TEST_CASE("a plugin that throws or breaks its promise leaves nothing registered"
   };
   contains(misbehaving("throw in register"), "threw while it was loaded or registered: no licence");
   contains(misbehaving("throw an int"), "not a std::exception");
-  contains(misbehaving("register more"), "greeter 'Unpromised': registered, but the stamp");
+  contains(misbehaving("register more"), "greeter 'Unpromised': registered, but not promised");
   contains(misbehaving("register twice"), "registered twice by one plugin");
-  contains(misbehaving("register nothing"), "provided by the stamp, but never registered");
+  contains(misbehaving("register nothing"), "promised by the stamp, but not registered");
   contains(misbehaving("register an empty factory"), "its factory is empty");
   CHECK(misbehaving("").empty());
   contains(refusal_of(std::string(LIBRARIES) + "/Undefined.so"), "nobody_defines_this");
@@ -174,6 +178,26 @@ TEST_CASE("two files with one name are an error that names both") {
   CHECK(by_file.loaded().size() == 1);
 }
 
+TEST_CASE("a second plugin with the same name and other content is an error, not ignored") {
+  const Folder folder;
+  const std::string first = folder.copy("Hello", "a.so");
+  const std::string second = folder.write(
+      with_stamp(content_of("Hello"),
+                 [](plugin::GateStamp& stamp) { std::strcpy(stamp.version, "1.2.4"); }),
+      "b.so");
+  plugin::Host by_file({{}, false, false});
+  by_file.load(first);
+  CHECK_THROWS_WITH(by_file.load(second), Catch::Contains("plugin 'Hello' with other content") &&
+                                              Catch::Contains("loaded from " + first));
+  REQUIRE(by_file.loaded().size() == 1);
+  CHECK(by_file.loaded().front().version == "1.2.3");
+
+  plugin::Host by_name(only(folder.path.string()));
+  CHECK_THROWS_WITH(by_name.find<Greeter>("Hello"),
+                    Catch::Contains(first) && Catch::Contains(second));
+  CHECK(by_name.loaded().empty());
+}
+
 TEST_CASE("a name whose only plugin is refused brings every reason") {
   const Folder folder;
   Content content = content_of("Hello");
@@ -181,9 +205,9 @@ TEST_CASE("a name whose only plugin is refused brings every reason") {
   const std::string file = folder.write(content, "a.so");
   chmod(file.c_str(), 0666);
   plugin::Host host(only(folder.path.string()));
-  CHECK_THROWS_WITH(host.find<Greeter>("Hello"), Catch::Contains(file + ": the file") &&
-                                                     Catch::Contains("written by others") &&
-                                                     Catch::Contains("not as it was linked"));
+  CHECK_THROWS_WITH(host.find<Greeter>("Hello"),
+                    Catch::Contains(file + ": the file") && Catch::Contains("written by others") &&
+                        Catch::Contains("differs from what was linked"));
   CHECK(host.loaded().empty());
 }
 

@@ -1,6 +1,8 @@
 // What the plugin tests share: a folder of their own, environment variables for a while, stamps
 // that lie.
 #pragma once
+#include <elf.h>
+
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +13,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "elf_file.hpp"
@@ -74,6 +77,25 @@ inline Content content_of(const std::string& plugin) {
   Content content(text.size());
   std::memcpy(content.data(), text.data(), text.size());
   return content;
+}
+
+inline Elf64_Ehdr header_of(const Content& content) {
+  Elf64_Ehdr header;
+  std::memcpy(&header, content.data(), sizeof(header));
+  return header;
+}
+
+/// Offset and size of the dynamic section.
+inline std::pair<std::size_t, std::size_t> dynamic_place(const Content& content) {
+  const Elf64_Ehdr header = header_of(content);
+  for (unsigned i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    std::memcpy(&segment, content.data() + header.e_phoff + i * sizeof(segment), sizeof(segment));
+    if (segment.p_type == PT_DYNAMIC) {
+      return {segment.p_offset, segment.p_filesz};
+    }
+  }
+  throw std::runtime_error("the test's plugin has no dynamic section");
 }
 
 inline std::size_t stamp_offset(const Content& content) {
