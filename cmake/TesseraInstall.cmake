@@ -45,5 +45,6 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/TesseraConfig.cmake.in
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/TesseraConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/TesseraConfig.cmake ${PROJECT_BINARY_DIR}/TesseraConfigVersion.cmake
-  ${CMAKE_CURRENT_LIST_DIR}/TesseraPlugin.cmake ${CMAKE_CURRENT_LIST_DIR}/plugin_gate.cpp.in
+  ${CMAKE_CURRENT_LIST_DIR}/TesseraPlugin.cmake ${CMAKE_CURRENT_LIST_DIR}/TesseraConsumers.cmake
+  ${CMAKE_CURRENT_LIST_DIR}/plugin_gate.cpp.in
   DESTINATION ${tessera_package})

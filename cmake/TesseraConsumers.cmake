@@ -1,0 +1,93 @@
+# What a target needs that imports Tessera's modules. A compiler reads a built interface only if it was compiled for
+# the same C++ standard, without or with the compiler's extensions as the importing source is; otherwise it reports a
+# "configuration mismatch" of a "PCH file". So when the folder that has called find_package(Tessera) is configured,
+# every target in it and below that is linked to Tessera::tessera gets what it lacks, and what contradicts is an error.
+
+# All targets of a folder and the folders below it.
+function(_tessera_targets_below folder result)
+  get_property(all DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
+  get_property(below DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
+  foreach(inner IN LISTS below)
+    _tessera_targets_below(${inner} found)
+    list(APPEND all ${found})
+  endforeach()
+  set(${result} "${all}" PARENT_SCOPE)
+endfunction()
+
+# Is a target linked to libtessera, itself or through another target?
+function(_tessera_is_linked target result)
+  set(seen "")
+  set(open ${target})
+  while(open)
+    list(POP_FRONT open next)
+    if(next STREQUAL "Tessera::tessera")
+      set(${result} TRUE PARENT_SCOPE)
+      return()
+    endif()
+    if(NOT TARGET ${next} OR next IN_LIST seen)
+      continue()
+    endif()
+    list(APPEND seen ${next})
+    foreach(property LINK_LIBRARIES INTERFACE_LINK_LIBRARIES)
+      get_target_property(libraries ${next} ${property})
+      if(libraries)
+        list(TRANSFORM libraries REPLACE "^\\$<LINK_ONLY:(.*)>$" "\\1")
+        list(APPEND open ${libraries})
+      endif()
+    endforeach()
+  endwhile()
+  set(${result} FALSE PARENT_SCOPE)
+endfunction()
+
+# The C++ standard that a target asks for, at least 20.
+function(_tessera_standard target result)
+  set(standard 20)
+  get_target_property(features ${target} COMPILE_FEATURES)
+  get_target_property(own ${target} CXX_STANDARD)
+  foreach(feature cxx_std_${own} ${features})
+    if(feature MATCHES "^cxx_std_([0-9]+)$" AND CMAKE_MATCH_1 LESS 98 AND CMAKE_MATCH_1 GREATER standard)
+      set(standard ${CMAKE_MATCH_1})
+    endif()
+  endforeach()
+  set(${result} ${standard} PARENT_SCOPE)
+endfunction()
+
+function(_tessera_prepare_consumers)
+  set(standards "")
+  set(list "")
+  _tessera_targets_below(${CMAKE_CURRENT_SOURCE_DIR} targets)
+  foreach(target IN LISTS targets)
+    get_target_property(type ${target} TYPE)
+    _tessera_is_linked(${target} linked)
+    if(NOT linked OR NOT type MATCHES "EXECUTABLE|(STATIC|SHARED|MODULE|OBJECT)_LIBRARY")
+      continue()
+    endif()
+    get_target_property(extensions ${target} CXX_EXTENSIONS)
+    if(extensions)
+      message(FATAL_ERROR "Tessera: the target '${target}' has CXX_EXTENSIONS ON, and the interfaces of Tessera's modules "
+        "are compiled without extensions; set CXX_EXTENSIONS (or CMAKE_CXX_EXTENSIONS) to OFF, or do not set it.")
+    endif()
+    _tessera_standard(${target} standard)
+    set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CXX_STANDARD ${standard} CXX_STANDARD_REQUIRED ON
+      CXX_SCAN_FOR_MODULES ON)
+    list(APPEND standards ${standard})
+    string(APPEND list "\n  ${target}: C++${standard}")
+  endforeach()
+  list(REMOVE_DUPLICATES standards)
+  list(LENGTH standards count)
+  if(count GREATER 1)
+    message(FATAL_ERROR "Tessera: all targets that import its modules must have one C++ standard (plugins: C++20); "
+      "set CXX_STANDARD. The standards are:${list}")
+  elseif(count EQUAL 1)
+    # The interfaces are compiled here, for the standard of those who import them.
+    set_property(TARGET Tessera::tessera PROPERTY IMPORTED_CXX_MODULES_COMPILE_FEATURES cxx_std_${standards})
+  endif()
+endfunction()
+
+# Once, in the outermost folder that calls find_package: the targets of all others are below it.
+get_property(_tessera_prepared TARGET Tessera::tessera PROPERTY _TESSERA_PREPARED)
+if(NOT _tessera_prepared)
+  set_property(TARGET Tessera::tessera PROPERTY _TESSERA_PREPARED TRUE)
+  cmake_language(DEFER CALL _tessera_prepare_consumers)
+endif()
+unset(_tessera_prepared)
