@@ -135,9 +135,9 @@ chosen=${chosen//,/ }
 for name in $chosen; do
   [[ $name =~ ^(bookworm|trixie|noble)$ ]] || die "TESSERA_DISTRIBUTIONS: '$name' is unknown (bookworm, trixie, noble)"
 done
-[[ $chosen == *" $codename "* ]] || skip "TESSERA_DISTRIBUTIONS names $chosen"
+[[ $chosen == *" $codename "* ]] || skip "TESSERA_DISTRIBUTIONS is '$TESSERA_DISTRIBUTIONS'"
 ((EUID == 0)) || skip "debootstrap needs root: sudo ./dev test distributions"
-for tool in debootstrap git wget unshare chroot; do
+for tool in debootstrap git wget unshare setpriv chroot; do
   command -v "$tool" >/dev/null || skip "needs $tool"
 done
 unshare --mount --pid --fork --kill-child --mount-proc true || skip 'namespaces of mounts and processes are not allowed here'
@@ -163,7 +163,8 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
-unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
+# setpriv: unshare ends with this script, and --kill-child: the processes inside end with unshare.
+setpriv --pdeathsig KILL unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
   bash "$0" "$codename" "$repository" "$3" inside "$SECONDS" &
 child=$!
 wait "$child"
