@@ -229,36 +229,45 @@ const std::vector<Between> betweens = {
 }  // namespace
 
 TEST_CASE("a second backward adds to whatever gradients there are") {
+  std::vector<Named> wanted;
   for (const Between& between : betweens) {
-    for (const bool synced : {true, false}) {  // the first backward
-      for (const bool finished : {false, true}) {
-        INFO(between.what << ", first synced: " << synced << ", finished: " << finished);
-        const auto expected = plain(std::make_shared<Net>());
-        backward(plain_loss(*expected, tokens(1)));
-        between.change(*expected);
-        backward(plain_loss(*expected, tokens(2)));
-        const Named wanted = gradients_of(*expected);
-        in_all_groupings([&](Planned& run, const std::string& what) {
-          const auto parameters = nn::all_parameters(*run.model);
-          parallel::GradientFinisher finisher;
-          {
-            const parallel::GradientSyncScope scope(synced);
-            backward(run.loss(tokens(1)));
-          }
-          if (finished) {
+    const auto expected = plain(std::make_shared<Net>());
+    backward(plain_loss(*expected, tokens(1)));
+    between.change(*expected);
+    backward(plain_loss(*expected, tokens(2)));
+    wanted.push_back(gradients_of(*expected));
+  }
+  on_ranks(2, [&](int) {
+    for (const Grouping& grouping : groupings) {
+      for (std::size_t i = 0; i < betweens.size(); ++i) {
+        for (const bool synced : {true, false}) {  // the first backward
+          for (const bool finished : {false, true}) {
+            Planned run(std::make_shared<Net>(), shard_mesh(2),
+                        {fsdp(grouping.on, grouping.reshard)});
+            const std::string what = betweens[i].what + std::string(", first group ") +
+                                     grouping.on[0] + ", first synced " + std::to_string(synced) +
+                                     ", finished " + std::to_string(finished);
+            const auto parameters = nn::all_parameters(*run.model);
+            parallel::GradientFinisher finisher;
+            {
+              const parallel::GradientSyncScope scope(synced);
+              backward(run.loss(tokens(1)));
+            }
+            if (finished) {
+              finisher.finish(parameters);
+            }
+            betweens[i].change(*run.model);
+            backward(run.loss(tokens(2)));
             finisher.finish(parameters);
+            check(difference(gradients_of(*run.model), wanted[i]) < tolerance, what);
+            for (const nn::ParameterPointer& p : parameters) {
+              check(p->value.grad().layout() == p->value.layout(), what + ": " + p->name);
+            }
           }
-          between.change(*run.model);
-          backward(run.loss(tokens(2)));
-          finisher.finish(parameters);
-          check(difference(gradients_of(*run.model), wanted) < tolerance, what);
-          for (const nn::ParameterPointer& p : parameters) {
-            check(p->value.grad().layout() == p->value.layout(), what + ": layout of " + p->name);
-          }
-        });
+        }
       }
     }
-  }
+  });
 }
 
 TEST_CASE("a backward without sync after one with sync is not lost") {

@@ -61,8 +61,8 @@ Net::Net(const NetOptions& options) : checkpointing_(options.checkpointing) {
   }
   set_names();
   for (const auto& [name, parameter] : nn::named_parameters(*this)) {
-    for (const std::string& pattern : options.frozen) {
-      if (matches_pattern(name, pattern)) {
+    for (const std::string& prefix : options.frozen) {
+      if (name.starts_with(prefix)) {
         parameter->value.set_requires_grad(false);
       }
     }
@@ -149,6 +149,7 @@ double difference(const Named& a, const Named& b) {
 Planned::Planned(std::shared_ptr<nn::Module> net, const DeviceMesh& mesh,
                  const std::vector<parallel::StyleEntry>& entries)
     : model(std::move(net)), plan(*model, mesh, entries, shipped_styles()) {
+  set_seed(5);  // as plain() does
   plan.materialize();
   nn::initialize(*model);
 }
@@ -158,7 +159,7 @@ Tensor Planned::loss(const Tensor& tokens) {
 }
 
 std::shared_ptr<nn::Module> plain(std::shared_ptr<nn::Module> net) {
-  set_seed(5);  // as on_ranks does
+  set_seed(5);
   nn::materialize(*net);
   nn::initialize(*net);
   return net;

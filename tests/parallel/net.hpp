@@ -15,7 +15,7 @@ struct NetOptions {
   bool tied = false;           // the head's weight is the embedding's
   bool checkpointing = false;  // each block computes its activations again in backward
   double dropout = 0;
-  std::vector<std::string> frozen = {};  // patterns over parameters' names
+  std::vector<std::string> frozen = {};  // what the names of frozen parameters begin with
 };
 
 /// x + down(relu(up(drop(norm(x)))))
