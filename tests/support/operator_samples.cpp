@@ -54,6 +54,10 @@ Attributes pack_attributes(const Op& op, const Json& values, const std::string& 
       attributes.add(false);  // a sample names the flags that it sets
       continue;
     }
+    if (parameter.type == "free" && !values.contains(parameter.name)) {
+      attributes.free_integer(0);  // and where in a stream it draws, if not from the start
+      continue;
+    }
     if (!values.contains(parameter.name)) {
       fail(name + ": the sample lacks attribute " + parameter.name);
     }
