@@ -1,4 +1,4 @@
-# One compile profile for the whole repository, and the functions by which each folder states what it is.
+# One compile profile for the whole repository, and the functions with which each folder declares its targets.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -20,15 +20,15 @@ if(TESSERA_SANITIZE)
 endif()
 add_link_options(-fuse-ld=lld)
 
-# What computes is the library. The programs around it only call it: -O1 halves the compiler's work on the
-# parsers, tables and assertions that they consist of.
+# The library does the numerical work. The programs only call it, and consist of parsers, tables and assertions:
+# -O1 halves the compiler's work on them.
 set(TESSERA_PROGRAM_OPTIONS $<$<CONFIG:Release>:-O1>)
 set(TESSERA_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Werror)
 
 # tessera_module(NAME INTERFACE a.cppm... [INTERNAL b.cppm...] SOURCES a.cpp... IMPORTS module...)
 # One folder under modules/ = one named module tessera.NAME, a part of the library libtessera.
-# INTERNAL are its partitions for its own bodies (no export): neither installed nor in the fingerprint.
-# IMPORTS states the modules that it may import; cmake/check_sources.pl holds it to that.
+# INTERNAL: partitions that only its own sources import (no export); neither installed nor in the fingerprint.
+# IMPORTS: the modules that it may import; cmake/check_sources.pl checks this.
 function(tessera_module name)
   cmake_parse_arguments(ARG "" "" "INTERFACE;INTERNAL;SOURCES;IMPORTS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
@@ -48,7 +48,7 @@ function(tessera_module name)
 endfunction()
 
 # tessera_test(NAME SOURCES a.cpp... [LIBRARIES lib...] [LABELS label...] [TIMEOUT seconds])
-# A Catch2 program and one ctest entry; its main is tests/support/main.cpp.
+# A Catch2 program and one ctest entry. Its main function is in tests/support/main.cpp.
 function(tessera_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)

@@ -1,5 +1,5 @@
-# The header tessera/build_identity.h: version and fingerprint of all interfaces of libtessera, made
-# again at build time when one of them changes. Call it when all modules are known.
+# Generates the header tessera/build_identity.h: version and fingerprint of all interfaces of libtessera. It is
+# regenerated at build time when an interface changes. Call this when all modules are known.
 function(tessera_write_build_identity)
   get_property(modules GLOBAL PROPERTY TESSERA_MODULES)
   get_property(files GLOBAL PROPERTY TESSERA_HEADERS)
@@ -14,7 +14,7 @@ function(tessera_write_build_identity)
   file(CONFIGURE OUTPUT ${list} CONTENT "${names}\n" @ONLY)
   set(header ${PROJECT_BINARY_DIR}/generated/tessera/build_identity.h)
   set(script ${PROJECT_SOURCE_DIR}/cmake/write_build_identity.cmake)
-  # The stamp file is the output, the header its by-product: an unchanged header rebuilds nothing.
+  # The .checked file is the output and the header a by-product, so an unchanged header causes no rebuild.
   add_custom_command(OUTPUT ${header}.checked BYPRODUCTS ${header}
     COMMAND ${CMAKE_COMMAND} -D OUTPUT=${header} -D VERSION=${PROJECT_VERSION} -D LIST=${list}
             -D ROOT=${PROJECT_SOURCE_DIR} -P ${script}

@@ -1,7 +1,6 @@
-# What an installed Tessera is: the library with the sources of its interfaces (built interfaces cannot
-# be used again), the headers that plugins need, the shipped plugins, the program, its configs, the
-# stamping tool, and the package by which find_package(Tessera) offers all that. Include it when modules,
-# plugins and the program are known.
+# Installs the library with the sources of its interfaces (a consumer cannot use the built interfaces), the
+# headers that plugins need, the shipped plugins, the program, its configs, the stamping tool, and the package for
+# find_package(Tessera). Include it when modules, plugins and the program are known.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -12,8 +11,8 @@ foreach(module IN LISTS tessera_modules)
   list(APPEND tessera_file_sets FILE_SET modules_${module} DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera)
 endforeach()
 
-# How libtessera itself was compiled and what it is linked to is no consumer's business: its interfaces
-# need neither warnings as errors nor fmt. CMake would export all of it for the interfaces' compilation.
+# Consumers compile the interfaces without libtessera's own options and libraries: the interfaces need neither
+# warnings as errors nor fmt. CMake would export all of them for that compilation.
 foreach(property COMPILE_OPTIONS INCLUDE_DIRECTORIES LINK_LIBRARIES)
   get_target_property(items tessera ${property})
   list(TRANSFORM items REPLACE "^([^$:].*)$" "$<BUILD_LOCAL_INTERFACE:\\1>")
@@ -34,7 +33,7 @@ install(FILES ${tessera_headers} ${PROJECT_BINARY_DIR}/generated/tessera/build_i
 
 get_property(tessera_plugins GLOBAL PROPERTY TESSERA_PLUGINS)
 foreach(plugin IN LISTS tessera_plugins)
-  # A plain copy: whatever edits a plugin after the link breaks its stamp.
+  # A plain copy: editing a plugin after the link invalidates its stamp.
   install(PROGRAMS $<TARGET_FILE:${plugin}> DESTINATION ${CMAKE_INSTALL_LIBDIR}/tessera/plugins)
 endforeach()
 

@@ -1,20 +1,20 @@
 # tessera_add_plugin(NAME SOURCES file... KIND kind[@version]...
 #                    [PROVIDES [kind:]name...] [VERSION x.y.z] [DESCRIPTION text]
 #                    [OLDEST_HOST x.y.z] [LIBRARIES library...])
-# A shared library that Tessera loads at run time: NAME.so. Its author writes sources that import
-# Tessera's modules and define, in one of them,
+# A shared library that Tessera loads at run time: NAME.so. Its sources import Tessera's modules, and one
+# of them defines
 #     void register_plugin(tessera::plugin::Registrar& registrar);
 # KIND      the kinds that it offers, with the version of the interface that it was written for (default 1)
 # PROVIDES  the names that register_plugin adds, of the first kind when none is given (default: NAME)
 # OLDEST_HOST  the oldest Tessera that it works with (default: the one that it is built with)
-# The library lies in TESSERA_PLUGIN_OUTPUT_DIRECTORY, or the current binary folder.
+# The library is written to TESSERA_PLUGIN_OUTPUT_DIRECTORY, or to the current binary folder.
 function(tessera_add_plugin name)
   cmake_parse_arguments(PARSE_ARGV 1 ARG "" "VERSION;DESCRIPTION;OLDEST_HOST" "SOURCES;KIND;PROVIDES;LIBRARIES")
   if(ARG_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "tessera_add_plugin(${name}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
+    message(FATAL_ERROR "tessera_add_plugin(${name}): unknown arguments: ${ARG_UNPARSED_ARGUMENTS}")
   endif()
   if(NOT ARG_SOURCES OR NOT ARG_KIND)
-    message(FATAL_ERROR "tessera_add_plugin(${name}): SOURCES and KIND are needed")
+    message(FATAL_ERROR "tessera_add_plugin(${name}): SOURCES or KIND is missing; give at least one source and one kind")
   endif()
   if(NOT ARG_VERSION)
     set(ARG_VERSION 0.1.0)
@@ -41,12 +41,12 @@ function(tessera_add_plugin name)
 
   add_library(${name} MODULE ${ARG_SOURCES} ${gate})
   target_link_libraries(${name} PRIVATE Tessera::tessera Boost::headers ${ARG_LIBRARIES})
-  # Calls inside the plugin stay inside: another library's function of the same name is not ours.
+  # Calls between the plugin's own functions must not reach a function of the same name in another library.
   target_link_options(${name} PRIVATE -Wl,-Bsymbolic-functions)
   set_target_properties(${name} PROPERTIES
     PREFIX "" SUFFIX ".so"
     CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF CXX_SCAN_FOR_MODULES ON
-    # The host brings libtessera; and an installer that edits the file would break its stamp.
+    # The host has libtessera loaded; an installer that edits the file would invalidate its stamp.
     BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "" INSTALL_RPATH_USE_LINK_PATH OFF)
   if(TESSERA_PLUGIN_OUTPUT_DIRECTORY)
     set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${TESSERA_PLUGIN_OUTPUT_DIRECTORY})

@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
-# Holds the sources to the borders of the house: who may import whom, what a facade is, what an
-# interface must not contain, how long a file may be, and that the pages' links lead somewhere.
-# Prints every finding; the exit status is 1 when there is one. Needs perl's core only.
+# Checks the boundaries between modules: which module may import which, what a facade and an interface may
+# contain, how long a file may be, and that links in pages work. Prints every finding; the exit status is 1
+# if there is one. Needs only perl's core modules.
 #
 #   perl cmake/check_sources.pl [ROOT]
 use strict;
@@ -34,7 +34,7 @@ find({ no_chdir => 1, wanted => sub {
 } }, '.');
 my @files = sort keys %text;
 
-# A module that the build does not know yet is one finding, not hundreds.
+# A module that the build does not know yet gives one finding instead of hundreds.
 my %unknown;
 for my $module (grep { defined } map { m{^modules/([^/]+)/} && $1 } @files) {
   $unknown{$module} = 1 if $module && $text{'modules/CMakeLists.txt'} !~ /^add_subdirectory\($module\)/m;
@@ -42,7 +42,7 @@ for my $module (grep { defined } map { m{^modules/([^/]+)/} && $1 } @files) {
 finding('modules/CMakeLists.txt', 1, "no add_subdirectory($_)") for sort keys %unknown;
 @files = grep { !m{^modules/([^/]+)/} || !$unknown{$1} } @files;
 
-# The order of the modules, and what each of them states that it imports.
+# The order of the modules, and the imports that each of them lists.
 my ($count, %place, %imports) = (0);
 each_match('modules/CMakeLists.txt', qr/^add_subdirectory\((\w+)\)/, sub { $place{$1} = $count++ });
 for my $module (keys %place) {
@@ -55,7 +55,7 @@ for my $module (keys %place) {
   for (split ' ', ($stated // '') =~ s/\b[A-Z]+\b.*//sr) {
     $imports{$module}{$_} = 0;
     finding($lists, 1, "IMPORTS $_: no such module") unless exists $place{$_};
-    finding($lists, 1, "IMPORTS $_: $module stands below it in modules/CMakeLists.txt")
+    finding($lists, 1, "IMPORTS $_: $module comes before it in modules/CMakeLists.txt, and may import only modules before itself")
       if ($place{$_} // -1) >= $place{$module};
   }
 }
@@ -75,7 +75,7 @@ for my $file (grep { /\.(cpp|cppm|hpp|h|cu|cuh)$/ } @files) {
     my ($number, $name) = ($_[0], $1);
     return finding($file, $number, "a header or kernel must not import ($name)") if $plain;
     return if $name =~ /^:/;
-    return finding($file, $number, "import $name: only tessera's named modules are imported")
+    return finding($file, $number, "import $name: only tessera's named modules may be imported")
       unless $name =~ /^tessera\.(\w+)$/;
     my $other = $1;
     if ($area ne 'modules') {
@@ -89,9 +89,9 @@ for my $file (grep { /\.(cpp|cppm|hpp|h|cu|cuh)$/ } @files) {
   });
   each_match($file, qr/^\s*#\s*include\s+"([^"]+)"/, sub {
     my ($number, $header) = ($_[0], $1);
-    finding($file, $number, "#include \"$header\": a plugin or app sees the public modules only")
+    finding($file, $number, "#include \"$header\": a plugin or app may use only the public modules")
       if $area =~ /^(plugins|apps)$/ && $header =~ m{(^|/)modules/};
-    finding($file, $number, "#include \"$header\": headers of another module are out of bounds")
+    finding($file, $number, "#include \"$header\": the headers of another module are private")
       if $area eq 'modules' && $header =~ m{(^|/)modules/(\w+)/|\.\./(\w+)/} && ($2 // $3) ne $folder
         && exists $place{ $2 // $3 };
   });
@@ -107,35 +107,35 @@ for my $module (sort keys %imports) {
   }
 }
 
-# Interfaces: what clang 19 miscompiles or confuses, and facades that are more than a table of contents.
+# Interfaces: what clang 19 miscompiles or confuses, and facades that contain more than their partitions.
 for my $file (grep { /\.cppm$/ } @files) {
   each_match($file, qr/^\s*(namespace\s*\{|static\s+\w|.*\bthread_local\b)/, sub {
-    finding($file, $_[0], 'an interface holds no anonymous namespace, static entity or thread_local')
+    finding($file, $_[0], 'an interface must not contain an anonymous namespace, a static entity or thread_local')
       unless /^\s+static/ || m{^\s*//};
   });
   each_match($file, qr/^#include <([a-z_]+)>/, sub {
-    finding($file, $_[0], "#include <$1>: an interface takes the standard library from tessera.base:standard");
+    finding($file, $_[0], "#include <$1>: an interface must import the standard library from tessera.base:standard");
   }) if $file =~ m{^modules/} && $file ne 'modules/base/standard.cppm';
   if (my ($module, $part) = $file =~ m{^modules/(\w+)/(\w+)\.cppm$}) {
     my ($internal) = ($text{"modules/$module/CMakeLists.txt"} // '') =~ /\bINTERNAL\b([^A-Z)]*)/;
-    my $stands = ($internal // '') =~ /\b\Q$part\E\.cppm/;
+    my $listed = ($internal // '') =~ /\b\Q$part\E\.cppm/;
     each_match($file, qr/^(export )?module tessera\./, sub {
-      finding($file, $_[0], $1 ? 'exported, but stands under INTERNAL' : 'not exported: state it under INTERNAL')
-        if defined $1 == $stands;
+      finding($file, $_[0], $1 ? 'exported, but listed under INTERNAL' : 'not exported: list it under INTERNAL')
+        if defined $1 == $listed;
     });
   }
   next unless $file =~ m{^modules/(\w+)/\1\.cppm$};
   my $module = $1;
   each_match($file, qr/\S/, sub {
     return if m{^\s*//} || /^export module tessera\.$module;$/ || m{^export import [\w.:]+; +// \S};
-    finding($file, $_[0], "a facade holds only 'export import :part;  // what it is' lines");
+    finding($file, $_[0], "a facade must contain only 'export import :part;  // what it is' lines");
   });
 }
 
-# Every source is built, is not too long, and is finished.
+# Every source is built, not too long, and finished.
 for my $file (@files) {
   my $lines = () = $text{$file} =~ /\n/g;
-  my $most = $file =~ m{^tests/} ? $longest + 100 : $longest;    # a test program is read case by case
+  my $most = $file =~ m{^tests/} ? $longest + 100 : $longest;    # a test is read case by case
   finding($file, $lines, "$lines lines; at most $most") if $lines > $most && $file !~ /\.md$/;
   each_match($file, qr/\b(TO[D]O|FIX[M]E|XX[X]|HA[C]K)\b/, sub { finding($file, $_[0], "$1: finish it") });
   next unless $file =~ m{^(modules|plugins|apps|tests)/.*\.(cpp|cppm|cu)$};
@@ -146,7 +146,7 @@ for my $file (@files) {
   finding($file, 1, "no $folder/CMakeLists.txt builds it") unless $lists =~ /\b\Q$stem\E\b/;
 }
 
-# The pages: a relative link leads to a file, and its #part to a heading there.
+# Pages: a relative link names an existing file, and its #part a heading in that file.
 sub heading_anchor { return lc($_[0]) =~ s/[^\w\s-]//gr =~ s/\s/-/gr }
 for my $file (grep { /\.md$/ } @files) {
   my $code = 0;
@@ -160,7 +160,7 @@ for my $file (grep { /\.md$/ } @files) {
       my $there = $path eq '' ? $file : dirname($file) . "/$path";
       $there =~ s{^\./}{};
       1 while $there =~ s{[^/]+/\.\./}{};
-      finding($file, $number, "the link to $target leads nowhere") unless -e $there;
+      finding($file, $number, "the link to $target is broken: there is no such file") unless -e $there;
       next unless defined $part && defined $text{$there};
       my @anchors = map { heading_anchor($_) } $text{$there} =~ /^#+\s+(.*?)\s*$/mg;
       finding($file, $number, "no heading #$part in $there") unless grep { $_ eq $part } @anchors;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# clang-tidy over every source of ours that BUILD compiles; BUILD has to be built, for the interfaces.
-# A source that was clean is not checked again until it, an interface that it can see, a header or
-# .clang-tidy changes. With TIDY_MINUTES it begins no further source after so long, and says how many are left.
+# Runs clang-tidy over every source of this repository that BUILD compiles. BUILD must be built, for its interfaces.
+# A source without findings is not checked again until it, an interface that it imports, a header or .clang-tidy
+# changes. TIDY_MINUTES limits the time: no source is started after it, and the number of sources left is printed.
 #
 #   cmake/tidy.sh BUILD [REVISION]     with a revision: only sources that changed since it
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Plants one fault at a time in a tiny tree and expects cmake/check_sources.pl to name it.
+# Adds one fault at a time to a small tree and expects cmake/check_sources.pl to report it.
 #
 #   check_sources.sh REPOSITORY
 set -euo pipefail
@@ -41,7 +41,7 @@ perl "$check" . || { echo 'a sound tree has findings'; exit 1; }
 echo 'import tessera.high;' >>modules/low/a.cppm
 expect 'an import upwards' 'high is not in the IMPORTS of modules/low'
 sed -i 's/a.cppm/a.cppm IMPORTS high/' modules/low/CMakeLists.txt
-expect 'an upward import that is stated' 'low stands below it'
+expect 'an upward import that is stated' 'low comes before it'
 sed -i 's/IMPORTS low/IMPORTS low lower/' modules/high/CMakeLists.txt
 expect 'an unknown module' 'no such module'
 sed -i '/import/d' modules/high/b.cppm
@@ -49,7 +49,7 @@ expect 'an import that is stated and unused' 'nothing in modules/high imports it
 echo 'import tessera.secret;' >>plugins/style/style.cpp
 expect 'a plugin that imports what is not public' 'no such public module'
 echo '#include "../../modules/high/b.hpp"' >plugins/style/style.cpp
-expect 'a plugin that includes a private header' 'sees the public modules only'
+expect 'a plugin that includes a private header' 'may use only the public modules'
 printf 'import tessera.high;\n#include <string>\n' >plugins/style/style.cpp
 expect 'an include after an import' 'an #include after an import'
 mkdir modules/odd && echo 'export module tessera.odd;' >modules/odd/odd.cppm
@@ -58,13 +58,13 @@ mkdir modules/high/kernels
 echo 'import tessera.low;' >modules/high/kernels/b.hpp
 expect 'a kernel header that imports' 'must not import'
 echo 'int x;' >>modules/low/low.cppm
-expect 'a facade with code' 'a facade holds only'
+expect 'a facade with code' 'a facade must contain only'
 echo 'namespace {' >>modules/low/a.cppm
-expect 'an anonymous namespace in an interface' 'no anonymous namespace'
+expect 'an anonymous namespace in an interface' 'must not contain an anonymous namespace'
 sed -i 's/^export //' modules/low/a.cppm
-expect 'an internal partition among the interfaces' 'state it under INTERNAL'
+expect 'an internal partition among the interfaces' 'list it under INTERNAL'
 sed -i 's/a.cppm/INTERNAL a.cppm/' modules/low/CMakeLists.txt
-expect 'an interface among the internal partitions' 'stands under INTERNAL'
+expect 'an interface among the internal partitions' 'listed under INTERNAL'
 echo 'int forgotten;' >modules/low/c.cpp
 expect 'a source that nothing builds' 'no modules/low/CMakeLists.txt builds it'
 printf '\n%.0s' {1..500} >>modules/low/a.cppm
@@ -72,7 +72,7 @@ expect 'a long file' 'lines; at most'
 echo "// TO""DO" >>modules/low/a.cppm
 expect 'unfinished work' 'finish it'
 rm docs/two.md
-expect 'a dead link' 'leads nowhere'
+expect 'a dead link' 'is broken'
 echo '# Else' >docs/two.md
 expect 'a link to a heading that is not there' 'no heading #the-second'
 

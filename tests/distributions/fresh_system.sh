@@ -22,6 +22,13 @@ say() { printf '%s %4d:%02d  %s\n' "$codename" $((SECONDS / 60)) $((SECONDS % 60
 die() { say "$@" >&2; exit 1; }
 skip() { say "skipped: $*"; exit 77; }
 
+chosen=" ${TESSERA_DISTRIBUTIONS:-bookworm trixie noble} "
+chosen=${chosen//,/ }
+for name in $chosen; do
+  [[ $name =~ ^(bookworm|trixie|noble)$ ]] || die "TESSERA_DISTRIBUTIONS: '$name' is unknown (bookworm, trixie, noble)"
+done
+[[ $chosen == *" $codename "* ]] || skip "TESSERA_DISTRIBUTIONS is '$TESSERA_DISTRIBUTIONS'"
+
 # The machine's own mirror of a distribution: the address of its apt sources that ends in /NAME.
 mirror_of() {  # NAME DEFAULT
   local own
@@ -130,12 +137,6 @@ if [[ ${4:-} == inside ]]; then
   exit
 fi
 
-chosen=" ${TESSERA_DISTRIBUTIONS:-bookworm trixie noble} "
-chosen=${chosen//,/ }
-for name in $chosen; do
-  [[ $name =~ ^(bookworm|trixie|noble)$ ]] || die "TESSERA_DISTRIBUTIONS: '$name' is unknown (bookworm, trixie, noble)"
-done
-[[ $chosen == *" $codename "* ]] || skip "TESSERA_DISTRIBUTIONS is '$TESSERA_DISTRIBUTIONS'"
 ((EUID == 0)) || skip "debootstrap needs root: sudo ./dev test distributions"
 for tool in debootstrap git wget unshare setpriv chroot; do
   command -v "$tool" >/dev/null || skip "needs $tool"
