@@ -99,8 +99,5 @@ int main(int argc, char** argv) {
     return 2;
   }
   plugin::configure_host({{argv[1]}, false, false});
-  return collective::launch({.ranks = 2}, [](collective::World& world) {
-    set_current_rank(world.rank());
-    return run();
-  });
+  return collective::launch({.ranks = 2}, [](collective::World&) { return run(); });
 }

@@ -67,8 +67,5 @@ int run() {
 }  // namespace
 
 int main() {
-  return collective::launch({.ranks = 4}, [](collective::World& world) {
-    set_current_rank(world.rank());
-    return run();
-  });
+  return collective::launch({.ranks = 4}, [](collective::World&) { return run(); });
 }

@@ -91,8 +91,5 @@ int run() {
 }  // namespace
 
 int main() {
-  return collective::launch({.ranks = 2}, [](collective::World& world) {
-    set_current_rank(world.rank());
-    return run();
-  });
+  return collective::launch({.ranks = 2}, [](collective::World&) { return run(); });
 }

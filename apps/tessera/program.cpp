@@ -14,6 +14,7 @@
 
 #include "commands/commands.hpp"
 #include "commands/plugin.hpp"
+#include "process.hpp"
 
 import tessera.base;
 
@@ -26,7 +27,10 @@ constexpr int interrupted = 130;
 
 void print_error(const std::string& text) {
   const bool colour = colour_on_stderr();
-  fmt::print(stderr, "{}error:{} {}\n", colour ? "\x1b[1;31m" : "", colour ? "\x1b[0m" : "", text);
+  // Not fmt::print, which throws when stderr is a terminal or a pipe that has gone.
+  const std::string line =
+      fmt::format("{}error:{} {}\n", colour ? "\x1b[1;31m" : "", colour ? "\x1b[0m" : "", text);
+  std::fputs(line.c_str(), stderr);
 }
 
 int code_of(ErrorKind kind) {
@@ -194,6 +198,7 @@ class CommandLine {
 
 int run_program(int argc, char** argv) {
   try {
+    prepare_process();
     CommandLine line;
     line.check_commands(argc, argv);
     try {

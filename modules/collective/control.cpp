@@ -56,16 +56,23 @@ void Counter::sleep(std::uint64_t seen, double seconds) {
 }
 
 Control* Control::create(Region& region, int size) {
+  const std::uint64_t records = sizeof(RankRecord) * static_cast<std::uint64_t>(size);
+  const std::uint64_t begin = (ranks_offset() + records + 4095) & ~std::uint64_t{4095};
+  constexpr std::uint64_t rest = std::uint64_t{1} << 20;  // for groups and their first calls
+  if (begin + rest > region.bytes()) {
+    fail_input(
+        fmt::format("launch: {} ranks do not fit into {} of shared memory (expected at least {}); "
+                    "start fewer ranks, or raise `ulimit -v`",
+                    size, format_bytes(region.bytes()), format_bytes(begin + rest)));
+  }
   auto* control = new (region.base()) Control;
   control->size = static_cast<std::uint32_t>(size);
   control->region_bytes = region.bytes();
   for (int r = 0; r < size; ++r) {
     new (control->ranks() + r) RankRecord;
   }
-  const std::uint64_t begin =
-      ranks_offset() + sizeof(RankRecord) * static_cast<std::uint64_t>(size);
-  control->extents.reset((begin + 4095) & ~std::uint64_t{4095}, region.bytes());
-  control->magic.store(expected_magic, std::memory_order_release);
+  control->extents.reset(region.base(), begin, region.bytes());
+  control->magic = expected_magic;
   return control;
 }
 
@@ -98,6 +105,9 @@ FirstError Control::first_error() const {
   error.step = failed_step.load();
   error.where = failed_where.load();
   error.text = failed_text.load();
+  if (error.text.empty()) {
+    error.text = "a rank died while it reported an error";
+  }
   return error;
 }
 
@@ -115,6 +125,16 @@ std::string Control::recent_calls(const Region& region, int calls_per_rank) {
     }
   }
   return text;
+}
+
+std::string Control::describe_rank(int rank) {
+  const std::int64_t step = ranks()[rank].step.load();
+  const std::string where = ranks()[rank].where.load();
+  std::string doing = step >= 0 ? fmt::format("step {}", step) : "";
+  if (!where.empty()) {
+    doing += (doing.empty() ? "" : ", ") + where;
+  }
+  return fmt::format("rank {}{}", rank, doing.empty() ? "" : fmt::format(" ({})", doing));
 }
 
 std::string Control::last_call(const Region& region, int rank) {

@@ -96,7 +96,9 @@ struct alignas(64) RankRecord {
   static constexpr std::uint64_t kept_calls = 64;
 
   std::atomic<std::int32_t> process{0};
+  std::atomic<std::uint64_t> process_start{0};  ///< see Process
   std::atomic<std::uint32_t> ended{0};
+  std::atomic<std::int32_t> waiting_for{-1};  ///< the rank for which this one waits; -1: none
   std::atomic<std::int64_t> step{-1};
   SharedText<12> where;
   std::atomic<std::uint64_t> recorded{0};
@@ -107,12 +109,10 @@ struct alignas(64) RankRecord {
 struct Control {
   static constexpr std::uint64_t expected_magic = 0x7465737365726131;
 
-  std::atomic<std::uint64_t> magic{0};
+  std::uint64_t magic = 0;
   std::uint32_t size = 0;
+  std::uint32_t joined = 0;  ///< 1: another program started the ranks, nobody watches them
   std::uint64_t region_bytes = 0;
-  std::atomic<std::int32_t> creator{0};
-  std::atomic<std::uint32_t> attached{0};
-  std::atomic<std::uint32_t> started{0};
 
   std::atomic<std::uint32_t> failed{0};  ///< 0 no, 1 being written, 2 written
   std::atomic<std::int32_t> failed_rank{-1};
@@ -120,7 +120,9 @@ struct Control {
   std::atomic<std::int64_t> failed_step{-1};
   SharedText<12> failed_where;
   SharedText<1024> failed_text;
-  std::atomic<std::uint32_t> interrupts{0};
+  std::atomic<std::uint32_t> printed{0};        ///< 1: a rank has taken on to print the error
+  std::atomic<std::uint32_t> interrupts{0};     ///< not 0: the ranks are asked to stop
+  std::atomic<std::int32_t> wait_reporter{-1};  ///< the rank whose long wait has been reported
 
   SharedLock lock;  ///< guards extents and the list of groups
   std::uint64_t first_group = 0;
@@ -130,13 +132,16 @@ struct Control {
     return reinterpret_cast<RankRecord*>(reinterpret_cast<std::byte*>(this) + ranks_offset());
   }
   static inline std::size_t ranks_offset() { return (sizeof(Control) + 63) / 64 * 64; }
-  /// Lays out a fresh region for `size` ranks. All memory behind the records is free.
+  /// Lays out a fresh region for `size` ranks. All memory after the records is free. Error
+  /// (input): the records do not fit.
   static Control* create(Region& region, int size);
 
   bool publish_error(int rank, std::string_view text, ErrorKind kind);
   FirstError first_error() const;
   /// The flight recorder, one call a line.
   std::string recent_calls(const Region& region, int calls_per_rank);
+  /// "rank 2 (step 7, saving a checkpoint)".
+  std::string describe_rank(int rank);
   /// "barrier(), call 11 of group [0, 1]", or "nothing yet".
   std::string last_call(const Region& region, int rank);
 };

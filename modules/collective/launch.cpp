@@ -6,66 +6,41 @@ module;
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 module tessera.collective;
 
 import tessera.base;
+import tessera.mesh;
 import :control;
 import :launch;
+import :process;
 import :region;
 import :runner;
+import :signals;
 import :state;
 import :world;
 
 namespace tessera::collective {
 namespace {
 
-constexpr int interrupted_code = 130;
-
-/// SIGINT, SIGTERM and the end of a child, blocked and taken one by one.
-class SignalQueue {
- public:
-  SignalQueue() {
-    sigemptyset(&watched_);
-    for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) {
-      sigaddset(&watched_, signal);
-    }
-    sigprocmask(SIG_BLOCK, &watched_, &before_);
-  }
-  ~SignalQueue() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
-  SignalQueue(const SignalQueue&) = delete;
-  SignalQueue& operator=(const SignalQueue&) = delete;
-  /// The next signal, or 0 after `seconds`.
-  int next(double seconds) {
-    const timespec limit{
-        static_cast<time_t>(seconds),
-        static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};
-    const int signal = sigtimedwait(&watched_, nullptr, &limit);
-    return signal > 0 ? signal : 0;
-  }
-  const sigset_t& before() const { return before_; }
-
- private:
-  sigset_t watched_;
-  sigset_t before_;
-};
-
 /// The forked ranks and what the parent knows of them.
 class Children {
  public:
   Children(Control& control, Region& region) : control_(control), region_(region) {}
 
-  void add(pid_t process) { processes_.push_back(process); }
+  void add(pid_t process) {
+    processes_.push_back(process);
+    stopped_.emplace_back();
+  }
   bool any_alive() const {
     return std::any_of(processes_.begin(), processes_.end(), [](pid_t p) { return p > 0; });
   }
@@ -78,28 +53,40 @@ class Children {
   }
   int code() const { return code_; }
 
-  /// Takes the children that have ended; one that died fails the run.
+  /// Takes the children that have ended; one that died fails the run. Notes which are stopped.
   void reap(bool killed_by_parent) {
     for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
-      int status = 0;
-      if (processes_[rank] <= 0 || waitpid(processes_[rank], &status, WNOHANG) <= 0) {
-        continue;
+      for (int status = 0; processes_[rank] > 0;) {
+        const pid_t got = waitpid(processes_[rank], &status, WNOHANG | WUNTRACED | WCONTINUED);
+        if (got == 0 || (got < 0 && errno == EINTR)) {
+          break;
+        }
+        if (got > 0 && WIFSTOPPED(status)) {
+          stopped_[rank].emplace();
+        } else if (got > 0 && WIFCONTINUED(status)) {
+          stopped_[rank].reset();
+          auto reporter = static_cast<std::int32_t>(rank);
+          control_.wait_reporter.compare_exchange_strong(reporter, -1);
+        } else {
+          processes_[rank] = 0;
+          note_end(rank, got < 0 ? 0 : status, killed_by_parent);
+        }
       }
-      processes_[rank] = 0;
-      if (WIFEXITED(status)) {
-        control_.ranks()[rank].ended.store(1);
-        code_ = code_ != 0 ? code_ : WEXITSTATUS(status);
-      } else if (WIFSIGNALED(status) && !killed_by_parent) {
-        const std::int64_t step = control_.ranks()[rank].step.load();
-        const std::string where = control_.ranks()[rank].where.load();
-        control_.publish_error(
-            -1,
-            fmt::format("rank {} was killed by signal {} ({}){}{}{}; its last call: {}", rank,
-                        WTERMSIG(status), strsignal(WTERMSIG(status)),
-                        step >= 0 ? fmt::format(" at step {}", step) : "",
-                        where.empty() ? "" : " in ", where,
-                        control_.last_call(region_, static_cast<int>(rank))),
-            ErrorKind::run);
+    }
+  }
+
+  /// A rank that is stopped while nobody waits for it is reported by this process.
+  void report_stopped(double after) {
+    for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
+      std::optional<Stopwatch>& stopped = stopped_[rank];
+      std::int32_t nobody = -1;
+      // A rank that waits for it knows more: it is given time to report first.
+      if (processes_[rank] > 0 && stopped && stopped->waited() > after + 2 &&
+          control_.wait_reporter.compare_exchange_strong(nobody, static_cast<int>(rank))) {
+        log(LogLevel::warning,
+            fmt::format("{} has been stopped for {:.0f} s; `kill -CONT {}` lets it run",
+                        control_.describe_rank(static_cast<int>(rank)), stopped->waited(),
+                        processes_[rank]));
       }
     }
   }
@@ -107,49 +94,54 @@ class Children {
  private:
   Control& control_;
   Region& region_;
+  void note_end(std::size_t rank, int status, bool killed_by_parent) {
+    if (WIFEXITED(status)) {
+      control_.ranks()[rank].ended.store(1);
+      code_ = code_ != 0 ? code_ : WEXITSTATUS(status);
+    } else if (WIFSIGNALED(status) && !killed_by_parent) {
+      const std::int64_t step = control_.ranks()[rank].step.load();
+      const std::string where = control_.ranks()[rank].where.load();
+      control_.publish_error(
+          -1,
+          fmt::format("rank {} was killed by signal {} ({}){}{}{}; its last call: {}", rank,
+                      WTERMSIG(status), strsignal(WTERMSIG(status)),
+                      step >= 0 ? fmt::format(" at step {}", step) : "",
+                      where.empty() ? "" : " in ", where,
+                      control_.last_call(region_, static_cast<int>(rank))),
+          ErrorKind::run);
+    }
+  }
+
   std::vector<pid_t> processes_;  // 0 once it has ended
+  std::vector<std::optional<Stopwatch>> stopped_;
   int code_ = 0;
 };
 
 [[noreturn]] void run_child(const std::shared_ptr<Region>& region, int rank,
                             const LaunchOptions& options, const RankFunction& run, pid_t parent,
-                            const sigset_t& mask) {
+                            SignalQueue& signals) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) {
     _exit(1);  // the parent died before the line above
   }
-  signal(SIGINT, SIG_IGN);  // a terminal sends it to all; the parent passes it on as a request
-  sigprocmask(SIG_SETMASK, &mask, nullptr);
+  // A terminal or `timeout` sends its signal to the whole group: in a rank it is a request too
+  // (StopHandlers, inherited). The parent decides what a second one does.
+  signals.unblock();
   const int code = run_rank(region, rank, options, Transport::shm, run);
   std::fflush(nullptr);
   _exit(code);
-}
-
-std::atomic<Control*> lone_control{nullptr};
-
-void interrupt_lone(int) {
-  if (Control* control = lone_control.load()) {
-    if (control->interrupts.fetch_add(1) != 0) {
-      _exit(interrupted_code);
-    }
-  }
 }
 
 /// One rank runs in this process: easy to debug, and nothing to share.
 int launch_lone(const LaunchOptions& options, const RankFunction& run) {
   const auto region = Region::create(arena_bytes(options), false);
   Control* control = Control::create(*region, 1);
-  lone_control.store(control);
-  struct sigaction action = {};
-  action.sa_handler = interrupt_lone;
-  struct sigaction before_int;
-  struct sigaction before_term;
-  sigaction(SIGINT, &action, &before_int);
-  sigaction(SIGTERM, &action, &before_term);
-  const int code = run_rank(region, 0, options, Transport::single, run);
-  sigaction(SIGINT, &before_int, nullptr);
-  sigaction(SIGTERM, &before_term, nullptr);
-  lone_control.store(nullptr);
+  check_room(*region, options);
+  int code = 0;
+  {
+    const StopHandlers handlers(*control, true);
+    code = run_rank(region, 0, options, Transport::single, run);
+  }
   return finish(*control, *region, options, code);
 }
 
@@ -163,6 +155,19 @@ std::size_t arena_bytes(const LaunchOptions& options) {
          static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
+void check_room(const Region& region, const LaunchOptions& options) {
+  if (options.needed_bytes > region.bytes()) {
+    fail_input(fmt::format(
+        "launch: {} ranks need {} of shared memory and there is room for {}; use fewer parameters, "
+        "a machine with more memory, or raise `ulimit -v`",
+        options.ranks, format_bytes(options.needed_bytes), format_bytes(region.bytes())));
+  }
+}
+
+RankIdentity::RankIdentity(int rank) : before_(current_rank()) { set_current_rank(rank); }
+
+RankIdentity::~RankIdentity() { set_current_rank(before_); }
+
 int exit_code_of(ErrorKind kind) {
   return kind == ErrorKind::input ? 2 : kind == ErrorKind::run ? 1 : interrupted_code;
 }
@@ -170,11 +175,16 @@ int exit_code_of(ErrorKind kind) {
 int run_rank(const std::shared_ptr<Region>& region, int rank, const LaunchOptions& options,
              Transport transport, const RankFunction& run) {
   auto* control = reinterpret_cast<Control*>(region->base());
+  const RankIdentity identity(rank);
+  if (transport != Transport::threads) {
+    set_log_rank(rank);
+  }
   ErrorKind kind = ErrorKind::run;
-  std::string text;
   try {
-    World world(
-        std::make_shared<WorldState>(region, rank, static_cast<int>(control->size), transport));
+    const auto state =
+        std::make_shared<WorldState>(region, rank, static_cast<int>(control->size), transport);
+    state->report_after = options.report_seconds;
+    World world(state);
     if (options.timeout_seconds > 0) {
       world.set_timeout(options.timeout_seconds);
     }
@@ -192,6 +202,8 @@ int run_rank(const std::shared_ptr<Region>& region, int rank, const LaunchOption
   } catch (const Error& error) {
     kind = error.kind();
     control->publish_error(rank, error.what(), kind);
+  } catch (const std::exception& error) {
+    control->publish_error(rank, error.what(), kind);
   }
   return exit_code_of(kind);
 }
@@ -201,7 +213,8 @@ int finish(Control& control, Region& region, const LaunchOptions& options, int c
   if (error.text.empty()) {
     return code;
   }
-  if (options.print_error && error.kind != ErrorKind::interrupted) {
+  if (options.print_error && error.kind != ErrorKind::interrupted &&
+      control.printed.exchange(1) == 0) {
     std::string text = fmt::format("error: {}\n", to_string(error));
     if (error.text.find("group [") != std::string::npos) {
       text += fmt::format("last calls of each rank:\n{}", control.recent_calls(region, 4));
@@ -220,14 +233,16 @@ int launch(const LaunchOptions& options, const RankFunction& run) {
   }
   const auto region = Region::create(arena_bytes(options), true);
   Control* control = Control::create(*region, options.ranks);
+  check_room(*region, options);
+  const StopHandlers handlers(*control, false);
   SignalQueue signals;
   Children children(*control, *region);
-  std::fflush(nullptr);  // or every child would write what stands in the buffers
+  std::fflush(nullptr);  // or every child would write what is in the buffers
   const pid_t parent = getpid();
   for (int rank = 0; rank < options.ranks; ++rank) {
     const pid_t process = fork();
     if (process == 0) {
-      run_child(region, rank, options, run, parent, signals.before());
+      run_child(region, rank, options, run, parent, signals);
     }
     if (process < 0) {
       const std::string reason = std::strerror(errno);
@@ -236,20 +251,27 @@ int launch(const LaunchOptions& options, const RankFunction& run) {
         signals.next(0.05);
         children.reap(true);
       }
-      fail(fmt::format("launch: cannot start rank {} ({})", rank, reason));
+      fail(fmt::format(
+          "launch: cannot start rank {} of {} ({}); use fewer ranks, or raise the limit "
+          "on processes (`ulimit -u`)",
+          rank, options.ranks, reason));
     }
     children.add(process);
   }
+  StopRequests requests;
   bool killed = false;
   bool forced = false;
   auto failed_at = std::chrono::steady_clock::time_point::max();
   while (children.any_alive()) {
-    const int signal = signals.next(0.1);
-    if ((signal == SIGINT || signal == SIGTERM) && control->interrupts.fetch_add(1) != 0) {
-      forced = killed = true;
-      children.kill_all();
+    if (signals.next(0.1) == SignalQueue::Next::stop) {
+      control->interrupts.store(1);
+      if (requests.repeated()) {
+        forced = killed = true;
+        children.kill_all();
+      }
     }
     children.reap(killed);
+    children.report_stopped(options.report_seconds);
     const auto now = std::chrono::steady_clock::now();
     if (control->failed.load() != 0 && failed_at > now) {
       failed_at = now;

@@ -1,7 +1,7 @@
 module;
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,99 +17,169 @@ import :region;
 
 namespace tessera::collective {
 
+namespace {
+
+constexpr std::size_t smallest_region = std::size_t{64} << 20;
+
+[[noreturn]] void cannot_map(std::size_t bytes, int error) {
+  rlimit limit = {};
+  getrlimit(RLIMIT_AS, &limit);
+  const bool limited = limit.rlim_cur != RLIM_INFINITY;
+  fail(fmt::format("shared memory: cannot map {} of address space ({}{}); raise `ulimit -v`",
+                   format_bytes(bytes), std::strerror(error),
+                   limited ? fmt::format(", the limit is {}", format_bytes(limit.rlim_cur)) : ""));
+}
+
+std::byte* try_map(std::size_t bytes, int flags, int descriptor) {
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, descriptor, 0);
+  return base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
+}
+
+}  // namespace
+
 std::shared_ptr<Region> Region::create(std::size_t bytes, bool shared) {
-  constexpr std::size_t least = std::size_t{64} << 20;
-  const int flags = (shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS | MAP_NORESERVE;
-  for (std::size_t wanted = std::max(bytes, least); wanted >= least; wanted /= 2) {
-    void* base = mmap(nullptr, wanted, PROT_READ | PROT_WRITE, flags, -1, 0);
-    if (base != MAP_FAILED) {
-      return std::make_shared<Region>(static_cast<std::byte*>(base), wanted);
+  const int flags = (shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS;
+  for (std::size_t wanted = std::max(bytes, smallest_region); wanted >= smallest_region;
+       wanted /= 2) {
+    if (std::byte* base = try_map(wanted, flags, -1)) {
+      return std::make_shared<Region>(base, wanted);
     }
   }
-  fail(fmt::format("shared memory: cannot map {} ({}); lower the limits on address space",
-                   format_bytes(least), std::strerror(errno)));
+  cannot_map(smallest_region, errno);
+}
+
+std::shared_ptr<Region> Region::create_shareable(std::size_t bytes) {
+  const int descriptor = memfd_create("tessera", MFD_CLOEXEC);
+  if (descriptor < 0) {
+    fail(fmt::format("shared memory: cannot be made ({})", std::strerror(errno)));
+  }
+  // The limit on the size of a file holds for this one too, and going over it is a signal.
+  rlimit limit = {};
+  getrlimit(RLIMIT_FSIZE, &limit);
+  std::size_t wanted = std::max(bytes, smallest_region);
+  if (limit.rlim_cur < smallest_region) {
+    close(descriptor);
+    fail_input(fmt::format(
+        "shared memory: the limit on the size of a file is too low for ranks that another program "
+        "starts (expected at least {}, got {}); raise `ulimit -f`",
+        format_bytes(smallest_region), format_bytes(limit.rlim_cur)));
+  }
+  int error = 0;
+  for (wanted = std::min<std::size_t>(wanted, limit.rlim_cur); wanted >= smallest_region;
+       wanted /= 2) {
+    if (std::byte* base = try_map(wanted, MAP_SHARED, descriptor)) {
+      if (ftruncate(descriptor, static_cast<off_t>(wanted)) == 0) {
+        return std::make_shared<Region>(base, wanted, descriptor);
+      }
+      error = errno;
+      munmap(base, wanted);
+    } else {
+      error = errno;
+    }
+  }
+  close(descriptor);
+  cannot_map(smallest_region, error);
 }
 
 std::shared_ptr<Region> Region::map(int descriptor, std::size_t bytes) {
-  void* base =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
-  if (base == MAP_FAILED) {
-    fail(fmt::format("shared memory: cannot map {} ({})", format_bytes(bytes),
-                     std::strerror(errno)));
+  std::byte* base = try_map(bytes, MAP_SHARED, descriptor);
+  if (base == nullptr) {
+    cannot_map(bytes, errno);
   }
-  return std::make_shared<Region>(static_cast<std::byte*>(base), bytes);
+  return std::make_shared<Region>(base, bytes);
 }
 
-Region::~Region() { munmap(base_, bytes_); }
-
-bool SharedLock::lock(const std::atomic<std::uint32_t>& give_up) {
-  for (int tries = 0; held_.exchange(1, std::memory_order_acquire) != 0; ++tries) {
-    if (give_up.load(std::memory_order_acquire) != 0) {
-      return false;
-    }
-    if (tries < 64) {
-      sched_yield();
-    } else {
-      usleep(50);
-    }
+Region::~Region() {
+  munmap(base_, bytes_);
+  if (descriptor_ >= 0) {
+    close(descriptor_);
   }
-  return true;
 }
 
-void ExtentTable::reset(std::uint64_t begin, std::uint64_t end) {
-  count_ = 1;
-  extents_[0] = {begin, end, false};
+void ExtentTable::reset(std::byte* base, std::uint64_t begin, std::uint64_t end) {
+  constexpr std::uint64_t first_table = 4096;
+  table_ = begin;
+  used_bytes_ = first_table;
+  capacity_ = first_table / sizeof(Extent);
+  count_ = 2;
+  entries(base)[0] = {begin, begin + first_table, true};
+  entries(base)[1] = {begin + first_table, end, false};
 }
 
-void ExtentTable::insert(std::uint32_t at, const Extent& extent) {
-  std::copy_backward(extents_ + at, extents_ + count_, extents_ + count_ + 1);
-  extents_[at] = extent;
+void ExtentTable::insert(Extent* extents, std::uint32_t at, const Extent& extent) {
+  std::copy_backward(extents + at, extents + count_, extents + count_ + 1);
+  extents[at] = extent;
   ++count_;
 }
 
-void ExtentTable::erase(std::uint32_t at) {
-  std::copy(extents_ + at + 1, extents_ + count_, extents_ + at);
+void ExtentTable::erase(Extent* extents, std::uint32_t at) {
+  std::copy(extents + at + 1, extents + count_, extents + at);
   --count_;
 }
 
-std::uint64_t ExtentTable::allocate(std::uint64_t bytes, std::uint64_t alignment) {
-  if (count_ + 2 > capacity) {
-    return 0;
-  }
+std::uint64_t ExtentTable::place(std::byte* base, std::uint64_t bytes, std::uint64_t alignment) {
+  Extent* extents = entries(base);
   for (std::uint32_t i = 0; i < count_; ++i) {
-    const Extent extent = extents_[i];
+    const Extent extent = extents[i];
     const std::uint64_t begin = (extent.begin + alignment - 1) & ~(alignment - 1);
     if (extent.used || begin >= extent.end || extent.end - begin < bytes) {
       continue;
     }
-    extents_[i] = {begin, begin + bytes, true};
+    extents[i] = {begin, begin + bytes, true};
     if (begin + bytes < extent.end) {
-      insert(i + 1, {begin + bytes, extent.end, false});
+      insert(extents, i + 1, {begin + bytes, extent.end, false});
     }
     if (extent.begin < begin) {
-      insert(i, {extent.begin, begin, false});
+      insert(extents, i, {extent.begin, begin, false});
     }
+    used_bytes_ += bytes;
     return begin;
   }
   return 0;
 }
 
-std::uint64_t ExtentTable::release(std::uint64_t offset) {
-  Extent* at = std::lower_bound(extents_, extents_ + count_, offset,
+bool ExtentTable::grow(std::byte* base) {
+  const std::uint64_t old = table_;
+  const std::uint64_t bytes = 2 * std::uint64_t{capacity_} * sizeof(Extent);
+  const std::uint64_t offset = place(base, (bytes + 4095) & ~std::uint64_t{4095}, 4096);
+  if (offset == 0) {
+    return false;
+  }
+  std::memcpy(base + offset, base + old, count_ * sizeof(Extent));
+  table_ = offset;
+  capacity_ = static_cast<std::uint32_t>(bytes / sizeof(Extent));
+  if (const std::uint64_t freed = release(base, old); freed != 0) {
+    discard_pages(base + old, freed, true);
+  }
+  return true;
+}
+
+std::uint64_t ExtentTable::allocate(std::byte* base, std::uint64_t bytes, std::uint64_t alignment) {
+  // One place makes up to two more entries; the table's own move is a place too.
+  if (count_ + 4 > capacity_ && !grow(base)) {
+    return 0;
+  }
+  return place(base, bytes, alignment);
+}
+
+std::uint64_t ExtentTable::release(std::byte* base, std::uint64_t offset) {
+  Extent* extents = entries(base);
+  Extent* at = std::lower_bound(extents, extents + count_, offset,
                                 [](const Extent& e, std::uint64_t o) { return e.begin < o; });
-  if (at == extents_ + count_ || at->begin != offset || !at->used) {
+  if (at == extents + count_ || at->begin != offset || !at->used) {
     return 0;
   }
   const std::uint64_t bytes = at->end - at->begin;
   at->used = false;
-  auto i = static_cast<std::uint32_t>(at - extents_);
-  if (i + 1 < count_ && !extents_[i + 1].used) {
-    extents_[i].end = extents_[i + 1].end;
-    erase(i + 1);
+  used_bytes_ -= bytes;
+  auto i = static_cast<std::uint32_t>(at - extents);
+  if (i + 1 < count_ && !extents[i + 1].used) {
+    extents[i].end = extents[i + 1].end;
+    erase(extents, i + 1);
   }
-  if (i > 0 && !extents_[i - 1].used) {
-    extents_[i - 1].end = extents_[i].end;
-    erase(i);
+  if (i > 0 && !extents[i - 1].used) {
+    extents[i - 1].end = extents[i].end;
+    erase(extents, i);
   }
   return bytes;
 }

@@ -11,15 +11,20 @@ class Region {
   /// Anonymous pages, shared with processes forked later; private ones for a single rank. Address
   /// space only: memory is used as pages are touched. Asks for less when the machine refuses.
   static std::shared_ptr<Region> create(std::size_t bytes, bool shared);
-  /// Maps `bytes` of an open shared-memory object.
+  /// The same pages behind a descriptor without a name, which other processes can be handed; they
+  /// are not in /dev/shm and not limited by its size. The descriptor closes with the region.
+  static std::shared_ptr<Region> create_shareable(std::size_t bytes);
+  /// Maps what another process made by create_shareable.
   static std::shared_ptr<Region> map(int descriptor, std::size_t bytes);
-  Region(std::byte* base, std::size_t bytes) : base_(base), bytes_(bytes) {}
+  Region(std::byte* base, std::size_t bytes, int descriptor = -1)
+      : base_(base), bytes_(bytes), descriptor_(descriptor) {}
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
   ~Region();
 
   inline std::byte* base() const { return base_; }
   inline std::size_t bytes() const { return bytes_; }
+  inline int descriptor() const { return descriptor_; }
   inline bool contains(const void* pointer) const {
     const auto distance =
         reinterpret_cast<std::uintptr_t>(pointer) - reinterpret_cast<std::uintptr_t>(base_);
@@ -33,29 +38,37 @@ class Region {
  private:
   std::byte* base_;
   std::size_t bytes_;
+  int descriptor_;
 };
 
-/// A lock that lives in shared memory. A rank that dies while it holds it fails the run, which
-/// `give_up` reports to those who wait.
+/// A lock that lives in shared memory and knows its owner: WorldState::lock waits for it, and finds
+/// out when the owner has died.
 class SharedLock {
  public:
-  /// Whether the lock was taken; false when `give_up` became non-zero first.
-  bool lock(const std::atomic<std::uint32_t>& give_up);
-  inline void unlock() { held_.store(0, std::memory_order_release); }
+  inline bool try_lock(int rank) {
+    std::int32_t none = 0;
+    return owner_.compare_exchange_strong(none, rank + 1, std::memory_order_acquire);
+  }
+  inline void unlock() { owner_.store(0, std::memory_order_release); }
+  /// The rank that holds it; -1 when it is free.
+  inline int owner() const { return owner_.load(std::memory_order_relaxed) - 1; }
 
  private:
-  std::atomic<std::uint32_t> held_{0};
+  std::atomic<std::int32_t> owner_{0};  // rank + 1
 };
 
-/// Which parts of a region are in use. Lives in shared memory, used under its owner's lock.
-/// First fit over a table sorted by offset; neighbours merge when they are freed.
+/// Which parts of a region are in use. Lives in the region, used under the lock of its Control.
+/// First fit over a table sorted by offset; neighbours merge when they are freed. The table itself
+/// is one of the extents, and moves to a larger one when it is full.
 class ExtentTable {
  public:
-  void reset(std::uint64_t begin, std::uint64_t end);
+  /// [begin, end) of the region at `base` is free.
+  void reset(std::byte* base, std::uint64_t begin, std::uint64_t end);
   /// Offset of `bytes` at `alignment` (a power of two), or 0 when there is no room.
-  std::uint64_t allocate(std::uint64_t bytes, std::uint64_t alignment);
+  std::uint64_t allocate(std::byte* base, std::uint64_t bytes, std::uint64_t alignment);
   /// Bytes that the extent at `offset` had.
-  std::uint64_t release(std::uint64_t offset);
+  std::uint64_t release(std::byte* base, std::uint64_t offset);
+  inline std::uint64_t used_bytes() const { return used_bytes_; }
 
  private:
   struct Extent {
@@ -63,13 +76,17 @@ class ExtentTable {
     std::uint64_t end;
     bool used;
   };
-  static constexpr std::uint32_t capacity = 8192;
 
-  void insert(std::uint32_t at, const Extent& extent);
-  void erase(std::uint32_t at);
+  inline Extent* entries(std::byte* base) const { return reinterpret_cast<Extent*>(base + table_); }
+  std::uint64_t place(std::byte* base, std::uint64_t bytes, std::uint64_t alignment);
+  bool grow(std::byte* base);
+  void insert(Extent* extents, std::uint32_t at, const Extent& extent);
+  void erase(Extent* extents, std::uint32_t at);
 
+  std::uint64_t table_ = 0;
+  std::uint64_t used_bytes_ = 0;
+  std::uint32_t capacity_ = 0;
   std::uint32_t count_ = 0;
-  Extent extents_[capacity];
 };
 
 /// Gives the pages of a freed extent back to the system; they read as zero afterwards.

@@ -11,15 +11,30 @@ namespace tessera::collective {
 
 int exit_code_of(ErrorKind kind);
 
-/// Address space for the region: as asked for, else as much as the machine has memory.
+/// Address space for the region: as requested, else as much as the machine has memory.
 std::size_t arena_bytes(const LaunchOptions& options);
+
+/// Error (input) when the run needs more than the region has.
+void check_room(const Region& region, const LaunchOptions& options);
+
+/// What the code of a rank sees of its number: current_rank() and the log's lines.
+class RankIdentity {
+ public:
+  explicit RankIdentity(int rank);
+  ~RankIdentity();
+  RankIdentity(const RankIdentity&) = delete;
+  RankIdentity& operator=(const RankIdentity&) = delete;
+
+ private:
+  int before_;
+};
 
 /// Runs one rank in the laid out region; its errors are published. Returns the exit code.
 int run_rank(const std::shared_ptr<Region>& region, int rank, const LaunchOptions& options,
              Transport transport, const RankFunction& run);
 
-/// Prints the first error, if there was one, with the flight recorder where ranks disagreed.
-/// Returns the exit code; `code` where all went well.
+/// Prints the first error, if there was one and no other rank has printed it, with the flight
+/// recorder where ranks disagreed. Returns the exit code; `code` where all went well.
 int finish(Control& control, Region& region, const LaunchOptions& options, int code);
 
 }  // namespace tessera::collective

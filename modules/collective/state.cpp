@@ -1,13 +1,8 @@
 module;
 #include <fmt/format.h>
-#include <sched.h>
-#include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -28,6 +23,7 @@ import :communicator;
 import :control;
 import :engine;
 import :point_to_point;
+import :process;
 import :region;
 import :state;
 import :world;
@@ -36,16 +32,6 @@ namespace tessera::collective {
 namespace {
 
 constexpr std::size_t large_page = std::size_t{2} << 20;
-
-inline void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 }  // namespace
 
@@ -71,7 +57,9 @@ WorldState::WorldState(std::shared_ptr<Region> shared_region, int own_rank, int 
       transport(kind),
       timeout(default_timeout()),
       spin_(world_size <= available_cores()) {
-  own_record().process.store(getpid());
+  const Process self = this_process();
+  own_record().process.store(self.id);
+  own_record().process_start.store(self.start);
 }
 
 WorldState::~WorldState() = default;
@@ -81,16 +69,15 @@ std::uint64_t WorldState::allocate(std::size_t bytes) {
   reap_retired();
   const std::size_t rounded = std::max<std::size_t>((bytes + 4095) & ~std::size_t{4095}, 4096);
   const std::size_t alignment = rounded >= 2 * large_page ? large_page : 4096;
-  if (!control->lock.lock(control->failed)) {
-    throw_peer_failed();
-  }
-  const std::uint64_t offset = control->extents.allocate(rounded, alignment);
+  lock();
+  const std::uint64_t offset = control->extents.allocate(region->base(), rounded, alignment);
+  const std::uint64_t used = control->extents.used_bytes();
   control->lock.unlock();
   if (offset == 0) {
-    fail(
-        fmt::format("shared memory: no room for {} ({} of address space for all ranks together); "
-                    "drop buffers that are not needed or give the launch a larger arena",
-                    format_bytes(bytes), format_bytes(region->bytes())));
+    fail(fmt::format(
+        "shared memory: no room for {} more (all ranks together use {} of {}); use fewer or "
+        "smaller buffers, a machine with more memory, or raise `ulimit -v`",
+        format_bytes(bytes), format_bytes(used), format_bytes(region->bytes())));
   }
   if (alignment == large_page) {
     advise_large_pages(region->at(offset), rounded);
@@ -99,10 +86,12 @@ std::uint64_t WorldState::allocate(std::size_t bytes) {
 }
 
 void WorldState::release(std::uint64_t offset) noexcept {
-  if (!control->lock.lock(control->failed)) {
+  try {
+    lock();
+  } catch (const Error&) {
     return;  // the run has failed: the region goes with its processes
   }
-  const std::uint64_t bytes = control->extents.release(offset);
+  const std::uint64_t bytes = control->extents.release(region->base(), offset);
   // Under the lock: nobody may get the extent before its pages are gone.
   if (bytes != 0) {
     discard_pages(region->at(offset), bytes, transport != Transport::single);
@@ -179,53 +168,6 @@ bool WorldState::progress_others(const Engine* self) {
   return any;
 }
 
-void WorldState::wait_slow(Counter& counter, std::uint64_t target, const WaitReason& reason) {
-  if (spin_) {
-    for (int i = 0; i < 800; ++i) {  // some 40 microseconds
-      pause_briefly();
-      if (counter.load() >= target) {
-        return;
-      }
-    }
-  }
-  const auto begin = std::chrono::steady_clock::now();
-  RankRecord& peer = control->ranks()[reason.peer];
-  while (true) {
-    throw_if_failed();
-    const bool ended = peer.ended.load(std::memory_order_acquire) != 0;
-    bool others = progress_others(reason.self);
-    if (reason.idle != nullptr) {
-      others |= reason.idle->progress_held();
-    }
-    const std::uint64_t seen = counter.load();
-    if (seen >= target) {
-      return;
-    }
-    const double waited = seconds_since(begin);
-    if (ended || waited > timeout) {
-      const std::string what =
-          ended ? fmt::format("waits for rank {}, which has ended", reason.peer)
-                : fmt::format("has waited {:.1f} s for rank {}", waited, reason.peer);
-      fail_published(
-          fmt::format("{}, call {} of group {}: rank {} {}; the last call of rank {}: {}",
-                      to_string(*reason.call), reason.sequence, describe_group(*reason.group), rank,
-                      what, reason.peer, control->last_call(*region, reason.peer)));
-    }
-    // A foreign launcher may not tell that a rank has died.
-    if (waited > 1 && transport == Transport::shm) {
-      const std::int32_t process = peer.process.load(std::memory_order_relaxed);
-      if (process > 0 && kill(process, 0) != 0 && errno == ESRCH) {
-        // In this rank's name: the dead one cannot print it.
-        fail_published(
-            fmt::format("rank {}, for which this rank waits, has died at step {}; its "
-                        "last call: {}",
-                        reason.peer, peer.step.load(), control->last_call(*region, reason.peer)));
-      }
-    }
-    counter.sleep(seen, others ? 0.0005 : 0.02);
-  }
-}
-
 GroupBlock* WorldState::find_or_make_group(std::span<const int> ranks, std::string_view name) {
   for (std::uint64_t at = control->first_group; at != 0;) {
     auto* group = reinterpret_cast<GroupBlock*>(region->at(at));
@@ -240,7 +182,8 @@ GroupBlock* WorldState::find_or_make_group(std::span<const int> ranks, std::stri
   const std::size_t used = transport == Transport::fake ? 0 : size_here;
   const std::size_t members = sizeof(Member) * used;
   const std::size_t bytes = head + members + sizeof(Channel) * used * used;
-  const std::uint64_t offset = control->extents.allocate((bytes + 4095) & ~std::size_t{4095}, 4096);
+  const std::uint64_t offset =
+      control->extents.allocate(region->base(), (bytes + 4095) & ~std::size_t{4095}, 4096);
   if (offset == 0) {
     return nullptr;
   }
@@ -282,12 +225,15 @@ Communicator& WorldState::communicator(std::span<const int> ranks, std::string_v
     fail(fmt::format("communicator: the name '{}' is too long (at most {} bytes)", name,
                      sizeof(GroupBlock::name)));
   }
-  if (!control->lock.lock(control->failed)) {
-    throw_peer_failed();
-  }
+  lock();
   GroupBlock* group = find_or_make_group(ranks, name);
   control->lock.unlock();
-  require(group != nullptr, "communicator: shared memory is full; drop buffers before");
+  if (group == nullptr) {
+    fail(
+        fmt::format("communicator: no room for a group of {} ranks in {} of shared memory; use "
+                    "fewer ranks or fewer buffers, or raise `ulimit -v`",
+                    ranks.size(), format_bytes(region->bytes())));
+  }
   auto engine = std::make_unique<Engine>(*this, group);
   engines_.push_back(engine.get());
   return *communicators_.emplace(std::move(key), std::make_unique<Communicator>(std::move(engine)))

@@ -35,6 +35,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   const int size;
   const Transport transport;
   double timeout = 300;
+  double report_after = 10;  ///< seconds after which a wait is reported
 
   /// Shared memory of this rank's own; throws when the region is full.
   std::uint64_t allocate(std::size_t bytes);
@@ -71,10 +72,14 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   inline RankRecord& own_record() const {
     return control->ranks()[transport == Transport::fake ? 0 : rank];
   }
+  /// Takes the lock of extents and groups (unlock by control->lock). Throws as a wait does.
+  void lock();
+
   /// Enters a call into the flight recorder.
   RecordedCall& record(std::uint64_t group, std::uint64_t sequence, const PackedCall& call);
 
  private:
+  class LongWait;
   void wait_slow(Counter& counter, std::uint64_t target, const WaitReason& reason);
   /// Whether other communicators have calls in flight.
   bool progress_others(const Engine* self);

@@ -12,6 +12,7 @@ import tessera.base;
 import :control;
 import :launch;
 import :region;
+import :runner;
 import :state;
 import :world;
 
@@ -23,8 +24,11 @@ void run_threads(int ranks, const std::function<void(World&)>& run, const Launch
   Control* control = Control::create(*region, ranks);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks));
   const auto run_rank = [&](int rank) {
+    const RankIdentity identity(rank);
     try {
-      World world(std::make_shared<WorldState>(region, rank, ranks, Transport::threads));
+      const auto state = std::make_shared<WorldState>(region, rank, ranks, Transport::threads);
+      state->report_after = options.report_seconds;
+      World world(state);
       if (options.timeout_seconds > 0) {
         world.set_timeout(options.timeout_seconds);
       }

@@ -111,7 +111,7 @@ FirstError World::first_error() const { return state_->control->first_error(); }
 bool World::interrupt_requested() const {
   return state_->control->interrupts.load(std::memory_order_relaxed) != 0;
 }
-void World::request_interrupt() { state_->control->interrupts.fetch_add(1); }
+void World::request_interrupt() { state_->control->interrupts.store(1); }
 
 void World::set_timeout(double seconds) { state_->timeout = seconds; }
 

@@ -74,8 +74,8 @@ class World {
   /// The published error; an empty text when there is none.
   FirstError first_error() const;
 
-  /// Whether the user asked to stop (SIGINT or SIGTERM to the launcher). Ranks may see it at
-  /// different steps: agree on it by a collective before acting.
+  /// Whether the user asked to stop (a signal, or a reader of stdout that has gone). Ranks may see
+  /// it at different steps: agree on it by a collective before acting.
   bool interrupt_requested() const;
   void request_interrupt();
 

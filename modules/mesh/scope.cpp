@@ -1,6 +1,8 @@
 module;
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstddef>
 #include <vector>
 module tessera.mesh;
@@ -11,8 +13,13 @@ namespace tessera {
 
 namespace {
 
+/// The main thread's rank, which threads without one have too.
+std::atomic<int> main_rank{0};
+
+bool is_main_thread() { return gettid() == getpid(); }
+
 struct ThreadState {
-  int rank = 0;
+  int rank = -1;  // -1: none
   std::vector<DeviceMesh> meshes;
 };
 
@@ -23,13 +30,21 @@ ThreadState& state() {
 
 }  // namespace
 
-int current_rank() { return state().rank; }
+int current_rank() {
+  const int own = state().rank;
+  return own >= 0 ? own : main_rank.load(std::memory_order_relaxed);
+}
 
 void set_current_rank(int rank) {
   if (rank < 0) {
     fail(fmt::format("rank: {} is below 0", rank));
   }
-  state().rank = rank;
+  if (is_main_thread()) {
+    main_rank.store(rank, std::memory_order_relaxed);
+    state().rank = -1;  // what a forked process has from the thread that forked it
+  } else {
+    state().rank = rank;
+  }
 }
 
 MeshScope::MeshScope(const DeviceMesh& mesh) : depth_(state().meshes.size()) {

@@ -5,7 +5,8 @@ import :device_mesh;
 
 export namespace tessera {
 
-/// The calling thread's global rank; whoever starts ranks sets it. 0 in a program that never did.
+/// The calling thread's global rank. Whatever starts ranks sets it (collective::launch, join_launch
+/// and run_threads do). A thread that has none has the main thread's; that is 0 until it is set.
 int current_rank();
 void set_current_rank(int rank);
 

@@ -140,7 +140,6 @@ TEST_CASE("ranks that are processes save together; when one is killed the last g
   const std::string path = folder.at("c");
   const auto save_as_processes = [&](double value, bool one_dies) {
     return collective::launch({.ranks = 2, .print_error = false}, [&](collective::World& world) {
-      set_current_rank(world.rank());
       if (one_dies && world.rank() == 1) {
         ::raise(SIGKILL);
       }

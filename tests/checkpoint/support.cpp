@@ -99,10 +99,8 @@ std::string run_error(const std::function<void()>& call) {
 }
 
 void on_ranks(int ranks, const std::function<void(int rank)>& run) {
-  tessera::collective::run_threads(ranks, [&](tessera::collective::World& world) {
-    tessera::set_current_rank(world.rank());
-    run(world.rank());
-  });
+  tessera::collective::run_threads(ranks,
+                                   [&](tessera::collective::World& world) { run(world.rank()); });
 }
 
 }  // namespace checkpoint_test

@@ -23,13 +23,11 @@ import tessera.collective;
 using namespace tessera;
 using namespace tessera::collective;
 
+#include "processes.hpp"
+
+using namespace collective_test;
+
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 /// The error that run_threads throws, or "".
 std::string error_of(int ranks, const std::function<void(World&)>& run, double timeout = 20) {
@@ -39,69 +37,6 @@ std::string error_of(int ranks, const std::function<void(World&)>& run, double t
     return error.what();
   }
   return "";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-struct Outcome {
-  int code = 0;
-  std::string errors;  // what stood on stderr
-  double seconds = 0;
-};
-
-/// Runs `body` in a process of its own, as a program would.
-Outcome as_program(const std::function<int()>& body) {
-  int ends[2];
-  REQUIRE(pipe(ends) == 0);
-  const auto begin = Clock::now();
-  std::fflush(nullptr);
-  const pid_t child = fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    dup2(ends[1], STDERR_FILENO);
-    close(ends[0]);
-    close(ends[1]);
-    int code = 99;
-    try {
-      code = body();
-    } catch (const Error& error) {
-      std::fprintf(stderr, "thrown: %s\n", error.what());
-    }
-    _exit(code);
-  }
-  close(ends[1]);
-  Outcome outcome;
-  char buffer[4096];
-  // Ends when the last process that holds the pipe has ended: no rank may stay behind.
-  for (ssize_t got = 0; (got = read(ends[0], buffer, sizeof(buffer))) > 0;) {
-    outcome.errors.append(buffer, static_cast<std::size_t>(got));
-  }
-  close(ends[0]);
-  int status = 0;
-  waitpid(child, &status, 0);
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-  outcome.seconds = seconds_since(begin);
-  return outcome;
-}
-
-/// Names in /dev/shm that this library made.
-std::vector<std::string> left_in_shared_memory() {
-  std::vector<std::string> names;
-  if (std::filesystem::exists("/dev/shm")) {
-    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-      if (contains(entry.path().filename().string(), "tessera")) {
-        names.push_back(entry.path().filename().string());
-      }
-    }
-  }
-  return names;
-}
-
-void reduce_one(World& world) {
-  float x = 1;
-  world.everyone().all_reduce(&x, &x, 1, DType::f32);
 }
 
 }  // namespace
@@ -289,106 +224,6 @@ TEST_CASE("when the launcher is killed its ranks end") {
   CHECK(outcome.code == 1000 + SIGKILL);
   CHECK(outcome.seconds < 5);  // as_program returns when the last rank has closed the pipe
   CHECK(left_in_shared_memory().empty());
-}
-
-TEST_CASE("an interrupt is a request to the ranks, a second one ends them") {
-  const auto stop_together = [](World& world) {
-    float stop = 0;
-    while (stop == 0) {
-      stop = world.interrupt_requested() ? 1 : 0;
-      world.everyone().all_reduce(&stop, &stop, 1, DType::f32, ReduceOp::max);
-    }
-    return 130;
-  };
-  for (const int ranks : {1, 2}) {
-    const Outcome outcome = as_program([&] {
-      const pid_t parent = getpid();
-      return launch({.ranks = ranks}, [&](World& world) {
-        if (world.rank() == 0) {
-          usleep(50'000);
-          kill(parent, SIGINT);
-        }
-        return stop_together(world);
-      });
-    });
-    CHECK(outcome.code == 130);
-    CHECK(outcome.errors.empty());
-  }
-  const Outcome stubborn = as_program([] {
-    const pid_t parent = getpid();
-    return launch({.ranks = 2}, [&](World& world) -> int {
-      if (world.rank() == 0) {
-        kill(parent, SIGINT);
-        usleep(200'000);
-        kill(parent, SIGINT);
-      }
-      while (true) {
-        usleep(1000);
-      }
-    });
-  });
-  CHECK(stubborn.code == 130);
-  CHECK(stubborn.seconds < 4);
-}
-
-TEST_CASE("ranks that another launcher started meet by name and leave nothing behind") {
-  const std::string job = "test-" + std::to_string(getpid());
-  const auto start = [&](int rank, int size, int local_size) {
-    return as_program([&] {
-      setenv("TESSERA_JOB", job.c_str(), 1);
-      setenv("RANK", std::to_string(rank).c_str(), 1);
-      setenv("WORLD_SIZE", std::to_string(size).c_str(), 1);
-      setenv("LOCAL_WORLD_SIZE", std::to_string(local_size).c_str(), 1);
-      if (!launched_by_other()) {
-        return 98;
-      }
-      return join_launch({.ranks = size, .timeout_seconds = 10}, [&](World& world) {
-        std::vector<float> x(300'000, static_cast<float>(world.rank()));
-        world.everyone().all_reduce(x.data(), x.data(), 300'000, DType::f32);
-        if (x[299'999] != 3) {
-          return 97;
-        }
-        if (world.rank() == 1 && job.ends_with("fails")) {
-          fail("rank one gives up");
-        }
-        world.everyone().barrier();
-        return 0;
-      });
-    });
-  };
-  const auto start_all = [&] {
-    std::vector<Outcome> outcomes(3);
-    std::vector<pid_t> unused;
-    // as_program blocks: the other ranks are started by a process each.
-    outcomes[0] = as_program([&] {
-      std::vector<pid_t> others;
-      for (int rank = 1; rank < 3; ++rank) {
-        const pid_t child = fork();
-        if (child == 0) {
-          const Outcome outcome = start(rank, 3, 3);
-          std::fputs(outcome.errors.c_str(), stderr);
-          _exit(outcome.code);
-        }
-        others.push_back(child);
-      }
-      const Outcome own = start(0, 3, 3);
-      std::fputs(own.errors.c_str(), stderr);
-      int code = own.code;
-      for (const pid_t child : others) {
-        int status = 0;
-        waitpid(child, &status, 0);
-        code = std::max(code, WEXITSTATUS(status));
-      }
-      return code;
-    });
-    return outcomes[0];
-  };
-  const Outcome good = start_all();
-  CHECK(good.code == 0);
-  CHECK(good.errors.empty());
-  CHECK(left_in_shared_memory().empty());
-  const Outcome split = start(0, 3, 2);
-  CHECK(contains(split.errors, "all ranks must be on one machine (WORLD_SIZE is 3"));
 }
 
 TEST_CASE("the bench measures what it says") {

@@ -167,7 +167,6 @@ std::vector<std::vector<CallResult>> run_cases(const DeviceMesh& mesh,
   collective::run_threads(
       mesh.size(),
       [&](collective::World& world) {
-        set_current_rank(world.rank());
         std::vector<CallResult>& mine = results[static_cast<std::size_t>(world.rank())];
         for (const Case& one : cases) {
           mine.push_back(call_case(one));

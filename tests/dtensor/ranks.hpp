@@ -22,13 +22,7 @@ void run(int ranks, F f) {
   tessera::collective::LaunchOptions options;
   options.timeout_seconds = 30;
   options.print_error = false;
-  tessera::collective::run_threads(
-      ranks,
-      [&](tessera::collective::World& world) {
-        tessera::set_current_rank(world.rank());
-        f();
-      },
-      options);
+  tessera::collective::run_threads(ranks, [&](tessera::collective::World&) { f(); }, options);
 }
 
 /// The text of the Error that f() throws; "no error" for none.

@@ -163,7 +163,7 @@ TEST_CASE("a second interrupt ends the run at once") {
   REQUIRE(ranks.size() == 4);
   kill(ranks[3], SIGSTOP);  // so that no step ends, and the first interrupt is never answered
   program.signal(SIGINT);
-  CHECK_FALSE(within(0.5, [&] { return program.ranks().size() < 4; }));
+  CHECK_FALSE(within(0.8, [&] { return program.ranks().size() < 4; }));
   program.signal(SIGINT);
   const Result result = program.wait(10);
   CHECK(result.code == 130);

@@ -31,7 +31,6 @@ void on_ranks(int ranks, const std::function<void(int rank)>& f) {
   collective::run_threads(
       ranks,
       [&](collective::World& world) {
-        set_current_rank(world.rank());
         set_seed(5);
         f(world.rank());
       },

@@ -100,7 +100,6 @@ Json on_two_ranks(const std::function<Json(collective::World&)>& run) {
   collective::LaunchOptions options;
   options.ranks = 2;
   const int code = collective::launch(options, [&](collective::World& world) {
-    set_current_rank(world.rank());
     ops::set_threads(std::max(1, available_cores() / world.size()));
     const std::string text = run(world).dump();
     if (world.rank() == 0) {

@@ -145,8 +145,6 @@ class RankRun {
  public:
   RankRun(const Run& run, const std::optional<std::string>& resume, collective::World& world)
       : run_(run), world_(world) {
-    set_current_rank(world.rank());
-    set_log_rank(world.rank());
     const auto threads = run.config.train.threads;
     ops::set_threads(threads > 0 ? static_cast<int>(threads)
                                  : std::max(1, available_cores() / world.size()));
@@ -293,8 +291,7 @@ int run_train(const TrainArguments& arguments) {
   check_outputs(run.config);
   const std::optional<std::string> resume = checkpoint_to_resume(run.config);
   check_stored(run, resume);
-  const bool first =
-      !collective::launched_by_other() || environment_variable("RANK").value_or("0") == "0";
+  const bool first = collective::is_first_process();
   if (first) {
     fmt::print("{}", format_table(rows));
     std::fflush(stdout);

@@ -1,0 +1,34 @@
+module tessera.collective:process;
+
+import tessera.base;
+
+namespace tessera::collective {
+
+/// A process by its number and its start: the system uses numbers again.
+struct Process {
+  std::int32_t id = 0;
+  std::uint64_t start = 0;  ///< clock ticks since the machine's start; 0: not known
+};
+
+enum class ProcessState : std::uint8_t { running, stopped, gone };
+
+Process this_process();
+/// `start` is 0 where /proc does not tell.
+Process process_of(std::int32_t id);
+/// A process that has ended and that its parent has not waited for (a zombie) is gone; so is one
+/// whose number another process has taken over.
+ProcessState state_of(const Process& process);
+
+/// Measures a wait. Only time in which this process was running counts: after Ctrl-Z and `fg`
+/// nobody has waited longer than before. Call waited() at least every half second.
+class Stopwatch {
+ public:
+  Stopwatch();
+  double waited();
+
+ private:
+  std::chrono::steady_clock::time_point last_;
+  double waited_ = 0;
+};
+
+}  // namespace tessera::collective
