@@ -19,10 +19,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// What one measurement calls, with the number of the round, so that buffers rotate.
+/// The call that a measurement repeats; it receives the number of the round, so that buffers
+/// rotate.
 using Body = std::function<void(int round)>;
 
-/// The slowest rank's time a call, of the fastest batch: other programs only add to it.
+/// Time per call of the slowest rank in the fastest batch: other programs only add to it.
 double measure(Communicator& c, int calls, const Body& body) {
   constexpr int batches = 15;
   double best = 0;
@@ -78,7 +79,7 @@ std::vector<CollectiveRate> measure_collectives(Communicator& c,
     const std::size_t remote = row_bytes * (ranks - 1);
     const auto add = [&](const std::string& name, std::size_t received, const Body& body) {
       const double copying = measure(c, calls, [&](int i) {
-        // No more at once than the buffers hold.
+        // At most as much at a time as the buffers hold.
         for (std::size_t left = received; left > 0; left -= std::min(left, bytes)) {
           std::memcpy(out.at(i), own.at(i), std::min(left, bytes));
         }

@@ -10,9 +10,9 @@ export namespace tessera::collective {
 struct CollectiveRate {
   std::string name;            ///< "all_reduce", ...; " (private)" when sources are ordinary memory
   std::size_t bytes = 0;       ///< of the whole tensor
-  double seconds = 0;          ///< a call, the slowest rank, the fastest of several batches
-  double received_bytes = 0;   ///< that a rank must write into its destination, its own
-                               ///< elements only where the call copies them
+  double seconds = 0;          ///< per call: the slowest rank in the fastest of several batches
+  double received_bytes = 0;   ///< bytes that a rank writes into its destination; its
+                               ///< own elements only where the call copies them
   double memcpy_seconds = 0;   ///< for all ranks at once to memcpy as many bytes, same run
   double share_of_memcpy = 0;  ///< memcpy_seconds / seconds
 };

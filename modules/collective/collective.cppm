@@ -6,5 +6,5 @@ export import :work;          // Work: an asynchronous call in flight
 export import :buffer;        // SharedBuffer: memory that every rank can reach
 export import :communicator;  // Communicator: the collectives of one group of ranks
 export import :world;         // World: this rank among all; errors, progress, interrupts
-export import :launch;        // one process a rank, ranks as threads, joining another launcher
+export import :launch;        // one process per rank, ranks as threads, joining another launcher
 export import :bench;         // rates of the collectives against the machine's memcpy

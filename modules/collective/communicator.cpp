@@ -28,10 +28,10 @@ namespace {
 const std::byte* bytes(const void* pointer) { return static_cast<const std::byte*>(pointer); }
 std::byte* bytes(void* pointer) { return static_cast<std::byte*>(pointer); }
 
-/// What a call may be wrong about without any other rank.
+/// Checks of the arguments that need no other rank.
 void check(const Call& call, int size) {
   if (call.count < 0) {
-    fail(fmt::format("{}: negative count {}", name_of(call.kind), call.count));
+    fail(fmt::format("{}: the count must be 0 or more (got {})", name_of(call.kind), call.count));
   }
   if (call.root < -1 || call.root >= size) {
     fail(fmt::format("{}: no rank {} in the group (expected 0 to {})", name_of(call.kind),
@@ -118,9 +118,9 @@ Work Communicator::all_to_all_async(const void* source, std::span<const std::int
   }
   if (std::any_of(send_counts.begin(), send_counts.end(), [](auto c) { return c < 0; }) ||
       std::any_of(receive_counts.begin(), receive_counts.end(), [](auto c) { return c < 0; })) {
-    fail("all_to_all with counts: negative count");
+    fail("all_to_all with counts: a count is negative (expected 0 or more)");
   }
-  // How much each rank sends is its own affair: the counts are compared pair by pair.
+  // Ranks may send different numbers of elements: the counts are compared pair by pair.
   Operation op = make({CallKind::all_to_all_counts, dtype, ReduceOp::sum, -1, 0, 0}, source,
                       destination, size());
   op.send_counts.assign(send_counts.begin(), send_counts.end());

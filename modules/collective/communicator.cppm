@@ -9,7 +9,7 @@ export namespace tessera::collective {
 
 /// One tensor of a call that moves many. Its `total` elements are cut into pieces of `chunk`; rank
 /// r has [min(total, r*chunk), min(total, (r+1)*chunk)), so trailing pieces may be short or empty.
-/// All ranks give the same number of segments with the same extents.
+/// All ranks pass the same number of segments with the same extents.
 /// - all_gather: `source` is this rank's piece, `destination` has room for `total` elements.
 /// - reduce_scatter: `source` has `total` elements, `destination` has room for this rank's piece.
 /// Pointers to empty pieces may be null. Source and destination must not overlap.
@@ -39,11 +39,11 @@ struct ReduceSegmentsOptions {
 /// may use a communicator; other threads take one of another name.
 ///
 /// Calls ending in _async return at once (about a microsecond, plus a copy of the source unless it
-/// lies in a SharedBuffer), before any other rank has arrived. Peers can then complete their side
+/// is in a SharedBuffer), before any other rank has arrived. Peers can then complete their side
 /// without this rank; the data that this rank receives moves in Work::wait.
 ///
-/// When a source may be overwritten: as soon as wait() has returned; only the calls over segments
-/// let peers read on after that, until wait_sources_free() says that they have finished.
+/// When a source may be overwritten: as soon as wait() has returned; only after calls over
+/// segments may peers continue to read, until wait_sources_free() returns.
 class Communicator {
  public:
   Communicator(std::unique_ptr<Engine> engine);
@@ -85,8 +85,9 @@ class Communicator {
   [[nodiscard]] Work all_to_all_async(const void* source, void* destination, std::int64_t count,
                                       DType dtype);
 
-  /// As all_to_all with own counts: send_counts[r] elements to rank r, receive_counts[r] from it,
-  /// both packed in rank order. receive_counts must be what the peers send.
+  /// Like all_to_all, with a count per pair of ranks: send_counts[r] elements to rank r,
+  /// receive_counts[r] from it, both packed in rank order. receive_counts must be what the peers
+  /// send.
   void all_to_all(const void* source, std::span<const std::int64_t> send_counts, void* destination,
                   std::span<const std::int64_t> receive_counts, DType dtype);
   [[nodiscard]] Work all_to_all_async(const void* source, std::span<const std::int64_t> send_counts,
@@ -119,7 +120,7 @@ class Communicator {
 
   /// One message to (from) a rank of the group. Messages of one sender, receiver and tag arrive in
   /// order; count and type must agree. A send copies its source and completes without its receiver,
-  /// unless 32 messages to that rank are on their way.
+  /// unless 32 messages to that rank have not been received.
   void send(const void* source, std::int64_t count, DType dtype, int to, int tag = 0);
   [[nodiscard]] Work send_async(const void* source, std::int64_t count, DType dtype, int to,
                                 int tag = 0);

@@ -24,7 +24,7 @@ import :world;
 namespace tessera::collective {
 namespace {
 
-/// The futex is the value's low half; x86-64 and arm64 are little-endian.
+/// The futex is the low half of the value; x86-64 and arm64 are little-endian.
 void* futex_of(std::atomic<std::uint64_t>& value) { return &value; }
 
 std::string describe(const Region& region, const RecordedCall& entry) {

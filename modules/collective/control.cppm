@@ -7,14 +7,14 @@ import :world;
 
 namespace tessera::collective {
 
-/// A number that one rank raises and others wait for, in shared memory, on a cache line of its own.
+/// A number in shared memory that one rank raises and others wait for, on its own cache line.
 struct alignas(64) Counter {
   std::atomic<std::uint64_t> value{0};
   std::atomic<std::uint32_t> waiters{0};
 
   inline std::uint64_t load() const { return value.load(std::memory_order_acquire); }
-  /// Stores and wakes those who sleep. Sequentially consistent on both sides: either the sleeper's
-  /// last look sees the value or this sees the sleeper.
+  /// Stores and wakes those who sleep. Sequentially consistent on both sides: either the
+  /// sleeper's last load sees the value, or this call sees the sleeper.
   inline void raise(std::uint64_t to) {
     value.store(to, std::memory_order_seq_cst);
     if (waiters.load(std::memory_order_seq_cst) != 0) {
@@ -105,7 +105,7 @@ struct alignas(64) RankRecord {
   RecordedCall calls[kept_calls];
 };
 
-/// The head of a region: what all ranks share beside the data.
+/// The start of a region: what all ranks share besides the data.
 struct Control {
   static constexpr std::uint64_t expected_magic = 0x7465737365726131;
 
@@ -120,7 +120,7 @@ struct Control {
   std::atomic<std::int64_t> failed_step{-1};
   SharedText<12> failed_where;
   SharedText<1024> failed_text;
-  std::atomic<std::uint32_t> printed{0};        ///< 1: a rank has taken on to print the error
+  std::atomic<std::uint32_t> printed{0};        ///< 1: a rank prints the error or has printed it
   std::atomic<std::uint32_t> interrupts{0};     ///< not 0: the ranks are asked to stop
   std::atomic<std::int32_t> wait_reporter{-1};  ///< the rank whose long wait has been reported
 
@@ -138,11 +138,11 @@ struct Control {
 
   bool publish_error(int rank, std::string_view text, ErrorKind kind);
   FirstError first_error() const;
-  /// The flight recorder, one call a line.
+  /// The flight recorder, one call per line.
   std::string recent_calls(const Region& region, int calls_per_rank);
   /// "rank 2 (step 7, saving a checkpoint)".
   std::string describe_rank(int rank);
-  /// "barrier(), call 11 of group [0, 1]", or "nothing yet".
+  /// "barrier(), call 11 of group [0, 1]", or "no call yet".
   std::string last_call(const Region& region, int rank);
 };
 
@@ -158,7 +158,7 @@ struct GroupBlock {
   inline std::int32_t* ranks() { return reinterpret_cast<std::int32_t*>(this + 1); }
 };
 
-/// "[0, 1]", with the name in front where there is one.
+/// "[0, 1]", after the name if it has one.
 std::string describe_group(GroupBlock& group);
 
 }  // namespace tessera::collective

@@ -60,7 +60,8 @@ Work Engine::issue(Operation&& operation) {
   state_.throw_if_failed();
   const std::uint64_t sequence = issued_;
   if (size_ > 1 && sequence >= Member::ring && !peers_done(sequence + 1 - Member::ring)) {
-    // The entry of the ring is still read: first what peers may need of this rank, then they.
+    // Peers still read the entry of the ring: first complete what they need of this rank, then
+    // wait.
     progress(sequence + 1 - Member::ring, true);
     for (int r = 0; r < size_; ++r) {
       if (r != rank_) {
@@ -106,7 +107,7 @@ void Engine::verify(const Operation& op) {
     if (r == rank_ || publication(r, op.sequence).call == own) {
       continue;
     }
-    // Both sides find it; told from the lower rank's side, so that the text does not vary.
+    // Both ranks find it; the text is the same on both, with the lower rank first.
     const int low = std::min(r, rank_);
     const int high = std::max(r, rank_);
     const Call theirs = unpack(publication(r, op.sequence).call);

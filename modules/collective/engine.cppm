@@ -11,8 +11,8 @@ import :work;
 
 namespace tessera::collective {
 
-/// What a rank tells its peers when it issues a call. Entry n % ring is rewritten only when every
-/// peer is done with call n.
+/// What a rank publishes to its peers when it issues a call. Entry n % ring is rewritten only when
+/// every peer is done with call n.
 struct alignas(64) Publication {
   PackedCall call;
   std::uint64_t source = 0;  ///< offset of the data, or of a table of offsets
@@ -24,7 +24,7 @@ struct Member {
   static constexpr std::uint64_t ring = 64;
 
   Counter published;  ///< calls whose source peers may read
-  Counter reduced;    ///< two-phase calls: this rank's piece is there; equals the call's number + 1
+  Counter reduced;    ///< two-phase calls: this rank's piece is ready; the call's number + 1
   Counter done;       ///< calls in which this rank reads nothing of its peers any more
   Publication publications[ring];
 };
@@ -68,7 +68,7 @@ struct Operation {
   Phase phase = Phase::gathering_peers;
   bool two_phase = false;
   bool direct = false;          ///< peers read the source itself
-  std::byte* result = nullptr;  ///< two-phase: base of what peers gather; own piece is at its place
+  std::byte* result = nullptr;  ///< two-phase: base of what peers gather; own piece at its offset
   std::uint64_t sequence = 0;
   RecordedCall* record = nullptr;
 };
@@ -77,7 +77,7 @@ struct Operation {
 /// and for threads. A call is published when it is issued; its data is pulled by the receivers.
 class Engine {
  public:
-  /// Sums above this are cut into one piece a rank; below, every rank sums all.
+  /// Larger reductions are cut into one piece per rank; for smaller ones every rank reduces all.
   static constexpr std::size_t symmetric_bytes = std::size_t{256} << 10;
 
   Engine(WorldState& state, GroupBlock* group);

@@ -32,7 +32,7 @@ import :world;
 namespace tessera::collective {
 namespace {
 
-/// The forked ranks and what the parent knows of them.
+/// The forked ranks, and what the parent knows about them.
 class Children {
  public:
   Children(Control& control, Region& region) : control_(control), region_(region) {}

@@ -122,7 +122,7 @@ Work Engine::receive(void* destination, std::int64_t count, DType dtype, int fro
 }
 
 void Engine::wait_receive(std::uint64_t ticket) {
-  // Earlier receives of the same sender and tag come first.
+  // Earlier receives with the same sender and tag complete first.
   const auto wanted = std::find_if(receives_.begin(), receives_.end(),
                                    [&](const PendingReceive& r) { return r.ticket == ticket; });
   if (wanted == receives_.end()) {

@@ -6,7 +6,7 @@ import :control;
 
 namespace tessera::collective {
 
-/// A message on its way. The sender fills a free slot, the receiver frees it.
+/// A message in flight. The sender fills a free slot, the receiver frees it.
 struct Message {
   std::atomic<std::uint32_t> full{0};
   std::int32_t tag = 0;

@@ -28,7 +28,7 @@ bool overlap(const std::byte* a, const std::byte* b, std::size_t bytes) {
 }  // namespace
 
 Staging::~Staging() {
-  // Peers may still read: the blocks go with the region.
+  // Peers may still read: the blocks are freed with the region.
 }
 
 std::uint64_t Staging::take(std::size_t bytes, std::uint64_t sequence, std::uint64_t all_done) {
@@ -187,7 +187,7 @@ std::uint64_t Engine::publish_counts(Operation& op) {
   const std::int64_t all =
       std::accumulate(op.send_counts.begin(), op.send_counts.end(), std::int64_t{0});
   const std::size_t bytes = static_cast<std::size_t>(all) * element;
-  // The table: where each peer's elements begin, then how many they are.
+  // The table: the offset of the elements for each peer, then their number.
   const std::uint64_t offset =
       staging_.take(2 * ranks * sizeof(std::uint64_t), op.sequence, all_done());
   op.direct = bytes != 0 && reachable(op.source, bytes);

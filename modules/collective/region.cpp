@@ -53,7 +53,7 @@ std::shared_ptr<Region> Region::create_shareable(std::size_t bytes) {
   if (descriptor < 0) {
     fail(fmt::format("shared memory: cannot be made ({})", std::strerror(errno)));
   }
-  // The limit on the size of a file holds for this one too, and going over it is a signal.
+  // The limit on file sizes applies to this file too; exceeding it raises a signal.
   rlimit limit = {};
   getrlimit(RLIMIT_FSIZE, &limit);
   std::size_t wanted = std::max(bytes, smallest_region);
@@ -155,7 +155,7 @@ bool ExtentTable::grow(std::byte* base) {
 }
 
 std::uint64_t ExtentTable::allocate(std::byte* base, std::uint64_t bytes, std::uint64_t alignment) {
-  // One place makes up to two more entries; the table's own move is a place too.
+  // One placement adds up to two entries; moving the table is a placement too.
   if (count_ + 4 > capacity_ && !grow(base)) {
     return 0;
   }
@@ -192,7 +192,7 @@ void discard_pages(std::byte* begin, std::size_t bytes, bool shared) {
 }
 
 void advise_large_pages(std::byte* begin, std::size_t bytes) {
-  madvise(begin, bytes, MADV_HUGEPAGE);  // only a wish: small pages serve as well
+  madvise(begin, bytes, MADV_HUGEPAGE);  // a hint: small pages work too
 }
 
 }  // namespace tessera::collective

@@ -4,12 +4,12 @@ import tessera.base;
 
 namespace tessera::collective {
 
-/// Pages that several ranks map, perhaps at different addresses: positions in it travel as offsets
-/// from its begin. 0 means "nowhere" (the begin holds the control block).
+/// Pages that several ranks map, perhaps at different addresses: positions are exchanged as
+/// offsets from its start. 0 means "nowhere" (the control block is at the start).
 class Region {
  public:
   /// Anonymous pages, shared with processes forked later; private ones for a single rank. Address
-  /// space only: memory is used as pages are touched. Asks for less when the machine refuses.
+  /// space only: memory is used as pages are touched. Requests less when the machine refuses.
   static std::shared_ptr<Region> create(std::size_t bytes, bool shared);
   /// The same pages behind a descriptor without a name, which other processes can be handed; they
   /// are not in /dev/shm and not limited by its size. The descriptor closes with the region.
@@ -66,7 +66,7 @@ class ExtentTable {
   void reset(std::byte* base, std::uint64_t begin, std::uint64_t end);
   /// Offset of `bytes` at `alignment` (a power of two), or 0 when there is no room.
   std::uint64_t allocate(std::byte* base, std::uint64_t bytes, std::uint64_t alignment);
-  /// Bytes that the extent at `offset` had.
+  /// Frees the extent at `offset`; returns its bytes, 0 if there is none.
   std::uint64_t release(std::byte* base, std::uint64_t offset);
   inline std::uint64_t used_bytes() const { return used_bytes_; }
 
@@ -89,9 +89,9 @@ class ExtentTable {
   std::uint32_t count_ = 0;
 };
 
-/// Gives the pages of a freed extent back to the system; they read as zero afterwards.
+/// Returns the pages of a freed extent to the system; they read as zero afterwards.
 void discard_pages(std::byte* begin, std::size_t bytes, bool shared);
-/// Asks for large pages where an extent is big enough to fill them.
+/// Requests large pages where an extent is big enough to fill them.
 void advise_large_pages(std::byte* begin, std::size_t bytes);
 
 }  // namespace tessera::collective

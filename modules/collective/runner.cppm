@@ -11,7 +11,7 @@ namespace tessera::collective {
 
 int exit_code_of(ErrorKind kind);
 
-/// Address space for the region: as requested, else as much as the machine has memory.
+/// Address space for the region: as requested, otherwise the size of the machine's memory.
 std::size_t arena_bytes(const LaunchOptions& options);
 
 /// Error (input) when the run needs more than the region has.

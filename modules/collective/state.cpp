@@ -40,8 +40,8 @@ double default_timeout() {
     char* end = nullptr;
     const double seconds = std::strtod(text->c_str(), &end);
     if (*end != '\0' || !(seconds > 0)) {
-      fail_input(
-          fmt::format("TESSERA_TIMEOUT: not a time (expected seconds above 0, got '{}')", *text));
+      fail_input(fmt::format("TESSERA_TIMEOUT: must be a time (expected seconds above 0, got '{}')",
+                             *text));
     }
     return seconds;
   }
@@ -89,10 +89,10 @@ void WorldState::release(std::uint64_t offset) noexcept {
   try {
     lock();
   } catch (const Error&) {
-    return;  // the run has failed: the region goes with its processes
+    return;  // the run has failed: the region is freed with its processes
   }
   const std::uint64_t bytes = control->extents.release(region->base(), offset);
-  // Under the lock: nobody may get the extent before its pages are gone.
+  // Under the lock: no rank may take the extent before its pages are discarded.
   if (bytes != 0) {
     discard_pages(region->at(offset), bytes, transport != Transport::single);
   }
@@ -102,7 +102,7 @@ void WorldState::release(std::uint64_t offset) noexcept {
 void WorldState::retire(std::uint64_t offset) noexcept {
   const std::lock_guard guard(mutex_);
   if (closed_) {
-    return;  // peers may still read; the region goes with its last user
+    return;  // peers may still read; the region is freed with its last user
   }
   Retired entry{offset, {}};
   for (Engine* engine : engines_) {

@@ -10,7 +10,7 @@ import :world;
 
 namespace tessera::collective {
 
-/// Who waits for whom in what, for the text of a time-out.
+/// Which rank waits for which, and in which call; for the texts of long waits.
 struct WaitReason {
   GroupBlock* group;
   const Call* call;
@@ -20,10 +20,10 @@ struct WaitReason {
   Engine* idle = nullptr;  ///< self, when none of its collectives is in the middle of a step
 };
 
-/// How long a wait may last, in seconds: TESSERA_TIMEOUT, else 300. Error (input): it is no time.
+/// How long a wait may last, in seconds: TESSERA_TIMEOUT, else 300. Error (input): not a time.
 double default_timeout();
 
-/// What a World is made of. Buffers share it, so it lives as long as the last of them.
+/// The state of a World. Buffers share it, so it lives as long as the last of them.
 class WorldState : public std::enable_shared_from_this<WorldState> {
  public:
   WorldState(std::shared_ptr<Region> region, int rank, int size, Transport transport);
@@ -37,14 +37,14 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   double timeout = 300;
   double report_after = 10;  ///< seconds after which a wait is reported
 
-  /// Shared memory of this rank's own; throws when the region is full.
+  /// Allocates shared memory for this rank; throws when the region is full.
   std::uint64_t allocate(std::size_t bytes);
   SharedBuffer allocate_buffer(std::size_t bytes) {
     return {shared_from_this(), allocate(bytes), bytes};
   }
-  /// Gives it back at once.
+  /// Frees it at once.
   void release(std::uint64_t offset) noexcept;
-  /// Gives it back when no peer reads it any more.
+  /// Frees it when no peer reads it any more.
   void retire(std::uint64_t offset) noexcept;
 
   Communicator& communicator(std::span<const int> ranks, std::string_view name);
@@ -92,7 +92,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   };
 
   bool spin_;
-  std::mutex mutex_;  // of the lists below: buffers may be dropped by any thread
+  std::mutex mutex_;  // guards the lists below: any thread may drop a buffer
   bool closed_ = false;
   std::map<std::pair<std::string, std::vector<int>>, std::unique_ptr<Communicator>> communicators_;
   std::vector<Engine*> engines_;

@@ -40,7 +40,7 @@ World::World(std::shared_ptr<WorldState> state) : state_(std::move(state)) {
   if (transport() == Transport::threads) {
     world_of_thread = this;
   } else if (transport() == Transport::fake && world_of_process.load() != nullptr) {
-    // A simulated world for planning does not take the real one's place.
+    // A simulated world, which is for planning, does not replace the real one.
   } else {
     world_of_process.store(this);
   }
@@ -59,7 +59,7 @@ std::unique_ptr<World> World::single() { return make_lone(0, 1, Transport::singl
 
 std::unique_ptr<World> World::fake(int rank, int size) {
   if (rank < 0 || rank >= size) {
-    fail_input("world: a simulated rank must lie within the simulated size");
+    fail_input("world: the simulated rank must be at least 0 and below the simulated size");
   }
   return make_lone(rank, size, Transport::fake);
 }

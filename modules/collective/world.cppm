@@ -31,7 +31,7 @@ struct FirstError {
 /// "rank 1, step 12, model.layers.3: text".
 std::string to_string(const FirstError& error);
 
-/// This rank among all. Made once a rank by launch, join_launch or run_threads.
+/// This rank among all. Made once per rank by launch, join_launch or run_threads.
 class World {
  public:
   explicit World(std::shared_ptr<WorldState> state);
@@ -53,7 +53,7 @@ class World {
 
   /// The communicator of an ordered list of different global ranks that holds this rank. Made on
   /// first use, without communication, and the same object ever after. Another `name` gives one
-  /// with a state of its own, for another thread or purpose (checkpoints).
+  /// with its own state, for another thread or purpose (checkpoints).
   Communicator& communicator(std::span<const int> ranks, std::string_view name = "");
   /// The communicator of all ranks.
   Communicator& everyone();
@@ -82,7 +82,7 @@ class World {
   /// How long a wait may last before it is an error. Default 300, or TESSERA_TIMEOUT.
   void set_timeout(double seconds);
 
-  /// The flight recorder: the last calls of each rank, oldest first, one a line.
+  /// The flight recorder: the last calls of each rank, oldest first, one per line.
   std::string recent_calls(int calls_per_rank = 8) const;
 
  private:

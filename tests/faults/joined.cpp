@@ -112,7 +112,7 @@ TEST_CASE("launches that do not fit are refused") {
   };
   auto other_machine = rank_of_two(0, "local");
   other_machine["LOCAL_WORLD_SIZE"] = "1";
-  refuses(other_machine, {"WORLD_SIZE is 2", "LOCAL_WORLD_SIZE 1", "one machine"});
+  refuses(other_machine, {"WORLD_SIZE is 2", "LOCAL_WORLD_SIZE is 1", "one machine"});
   auto outside = rank_of_two(2, "outside");
   refuses(outside, {"RANK", "WORLD_SIZE", "got 2 and 2"});
   auto no_number = rank_of_two(0, "number");
