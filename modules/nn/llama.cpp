@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -43,6 +44,28 @@ void LlamaShape::check() const {
   }
 }
 
+namespace {
+
+/// Writes x [B, T, KV, D] after the first `length` tokens of `kept` [B, KV, room, D], which grows
+/// if it must, and returns all of them as [B, T, KV, D]. A head's tokens are contiguous: attention
+/// reads them one head after the other.
+Tensor append(Tensor& kept, const Tensor& x, std::int64_t length) {
+  constexpr std::int64_t first_room = 256;
+  const std::int64_t needed = length + x.size(1);
+  if (!kept || kept.size(2) < needed) {
+    const std::int64_t room = std::max({needed, first_room, kept ? 2 * kept.size(2) : 0});
+    const Tensor larger = empty({x.size(0), x.size(2), room, x.size(3)}, x.dtype());
+    if (length > 0) {
+      ops::copy_(ops::narrow(larger, 2, 0, length), ops::narrow(kept, 2, 0, length));
+    }
+    kept = larger;
+  }
+  ops::copy_(ops::narrow(kept, 2, length, x.size(1)), ops::transpose(x, 1, 2));
+  return ops::transpose(ops::narrow(kept, 2, 0, needed), 1, 2);
+}
+
+}  // namespace
+
 LlamaAttention::LlamaAttention(const LlamaShape& shape, int layer, KeyValueCache* const* cache)
     : shape_(shape), layer_(static_cast<std::size_t>(layer)), cache_(cache) {
   const std::int64_t d = shape.head_extent();
@@ -69,12 +92,12 @@ Tensors LlamaAttention::forward(const Tensors& inputs) {
   Tensor k = ops::rotary(heads_of((*k_)(x)), shape_.rope_theta, position);
   Tensor v = heads_of((*v_)(x));
   if (cache != nullptr) {
+    if (cache->layers.size() <= layer_) {
+      cache->layers.resize(layer_ + 1);
+    }
     KeyValueCache::Layer& kept = cache->layers[layer_];
-    const std::int64_t fresh = k.size(1);
-    ops::copy_(ops::narrow(kept.keys, 1, position, fresh), k);
-    ops::copy_(ops::narrow(kept.values, 1, position, fresh), v);
-    k = ops::narrow(kept.keys, 1, 0, position + fresh);
-    v = ops::narrow(kept.values, 1, 0, position + fresh);
+    k = append(kept.keys, k, position);
+    v = append(kept.values, v, position);
   }
   const Tensor attended = ops::causal_attention(q, k, v);
   return {(*o_)(ops::view(attended, {attended.size(0), attended.size(1), attended.size(2) * d}))};

@@ -29,15 +29,15 @@ struct LlamaShape {
   std::int64_t head_extent() const { return head_dim > 0 ? head_dim : dim / heads; }
 };
 
-/// Keys and values of the tokens so far, for generation: one entry for each layer.
+/// Keys and values of the tokens so far, for generation. Starts empty; the room for tokens doubles
+/// when it is full, so the copies cost a constant time per token.
 struct KeyValueCache {
   struct Layer {
-    Tensor keys;  // [B, capacity, KV, D]
-    Tensor values;
+    Tensor keys;    // [B, KV, room, D]; undefined before the first token
+    Tensor values;  // the same
   };
   std::vector<Layer> layers;
-  std::int64_t length = 0;
-  std::int64_t capacity = 0;
+  std::int64_t length = 0;  // tokens, the same in all layers
 };
 
 class LlamaAttention : public Module {

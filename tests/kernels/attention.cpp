@@ -109,8 +109,10 @@ TEMPLATE_TEST_CASE("attention agrees with loops in double", "[attention]", float
       AttentionShape{1, 67, 131, 1, 3, 20, 0.2, true},
       AttentionShape{1, 200, 200, 1, 2, 16, 0.25, true},
       AttentionShape{1, 130, 130, 1, 1, 40, 0.2, false},
-      AttentionShape{2, 1, 77, 2, 2, 64, 0.125, true},
-      AttentionShape{1, 150, 90, 1, 1, 16, 0.25, true},
+      AttentionShape{2, 1, 77, 2, 2, 64, 0.125, true}, AttentionShape{2, 1, 13, 3, 1, 8, 0.3, true},
+      AttentionShape{1, 1, 1000, 1, 2, 31, 0.2, true},
+      AttentionShape{1, 1, 300, 2, 3, 20, 0.2, false}, AttentionShape{1, 1, 64, 1, 1, 1, 1.0, true},
+      AttentionShape{1, 1, 0, 2, 1, 8, 0.3, true}, AttentionShape{1, 150, 90, 1, 1, 16, 0.25, true},
       AttentionShape{1, 33, 33, 1, 1, 128, 0.1, true},
       AttentionShape{1, 70, 20, 1, 1, 8, 0.3, false}, AttentionShape{1, 0, 20, 1, 1, 8, 0.3, true},
       AttentionShape{1, 70, 0, 1, 1, 8, 0.3, true});

@@ -218,21 +218,27 @@ TEST_CASE("a head_dim that is not dim / heads is used as it is given") {
 
 TEST_CASE("with a cache, tokens that come in parts have the logits of the whole sequence") {
   const auto model = filled(small_shape());
-  const Values whole = to_doubles((*model)(batch(sequence)));
-  nn::KeyValueCache cache;
-  cache.capacity = 6;
-  for (int layer = 0; layer < 2; ++layer) {
-    cache.layers.push_back({zeros({1, 6, 2, 2}, DType::f64), zeros({1, 6, 2, 2}, DType::f64)});
+  std::vector<std::int64_t> tokens(600);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<std::int64_t>(i * i % 13);
   }
+  const Values whole = to_doubles((*model)(batch(tokens)));
+  nn::KeyValueCache cache;
   model->set_cache(&cache);
   const NoGrad no_grad;
   Values parts;
-  for (const std::vector<std::int64_t>& part : {std::vector<std::int64_t>{3, 12, 0}, {7}, {7, 1}}) {
-    const Values out = to_doubles((*model)(batch(part)));
+  std::size_t begin = 0;
+  // The cache grows within a part, exactly at its end, and by one token.
+  for (const std::size_t count : std::vector<std::size_t>{3, 1, 252, 1, 255, 1, 1, 86}) {
+    const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(begin);
+    const Values out = to_doubles((*model)(
+        batch(std::vector<std::int64_t>(first, first + static_cast<std::ptrdiff_t>(count)))));
     parts.insert(parts.end(), out.begin(), out.end());
+    begin += count;
   }
-  CHECK(cache.length == 6);
-  CHECK(largest(parts, whole) < 1e-12);
+  REQUIRE(begin == tokens.size());
+  CHECK(cache.length == 600);
+  CHECK(largest(parts, whole) < 1e-11);
 }
 
 TEST_CASE("activation checkpointing changes no gradient") {

@@ -1,5 +1,6 @@
 #include "attention.hpp"
 
+#include "attention_row.hpp"
 #include "attention_tiles.hpp"
 #include "parallel.hpp"
 
@@ -109,6 +110,10 @@ void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides
                        AttentionStrides v_strides, T* out, AttentionStrides out_strides,
                        Lse* log_sum_exp, const AttentionMask<T>& mask) {
   using C = Lse;
+  if (shape.queries == 1 && !mask.changes_scores() && mask.dropout == 0) {
+    attention_row(shape, q, q_strides, k, k_strides, v, v_strides, out, out_strides, log_sum_exp);
+    return;
+  }
   const std::int64_t heads = shape.kv_heads * shape.group;
   const std::int64_t query_tiles = (shape.queries + kQueryTile - 1) / kQueryTile;
   const std::int64_t head_dim = shape.head_dim;

@@ -4,6 +4,7 @@ set(TESSERA_KERNEL_SOURCES
     kernels/gemm.cpp
     kernels/onednn.cpp
     kernels/attention.cpp
+    kernels/attention_row.cpp
     kernels/attention_backward.cpp
     kernels/norm.cpp
     kernels/softmax.cpp
