@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <sstream>
+#include <tessera/json.hpp>
+#include <utility>
 #include <vector>
+
+#include "llama_keys.hpp"
+#include "llama_values.hpp"
 
 import tessera.base;
 
@@ -16,117 +17,116 @@ namespace {
 
 using Json = nlohmann::json;
 
-class Reader {
- public:
-  Reader(const Json& json, std::string name) : json_(json), name_(std::move(name)) {}
+constexpr JsonLimits limits = {.bytes = 16'000'000, .values = 1'000'000, .depth = 64};
 
-  std::int64_t size(const char* key) {
-    if (const auto value = optional_size(key)) {
-      return *value;
-    }
-    if (!present(json_, key)) {
-      problem(fmt::format("{} is missing", key));
-    }
-    return 1;
+// The largest sizes, as for the keys of [model].
+constexpr std::int64_t widest = 16777216;
+constexpr std::int64_t most = 100000;
+
+Json parsed(ParsedJson json, const std::string& name) {
+  if (!json.problem.empty()) {
+    fail_input(fmt::format("{}: {}", name, json.problem));
   }
+  return std::move(json.value);
+}
 
-  std::optional<std::int64_t> optional_size(const char* key) {
-    if (!present(json_, key)) {
-      return std::nullopt;
-    }
-    const Json& value = json_[key];
-    constexpr std::int64_t limit = std::int64_t{1} << 32;
-    if (!value.is_number_integer() || value.get<double>() < 1 ||
-        value.get<double>() > static_cast<double>(limit)) {
-      problem(fmt::format("{}: expected a positive integer, got {}", key, value.dump()));
-      return std::nullopt;
-    }
-    return value.get<std::int64_t>();
+/// What an export writes besides the keys that LlamaConfig has members for.
+Json other_keys(Json json) {
+  for (const char* key : {"architectures",
+                          "model_type",
+                          "vocab_size",
+                          "hidden_size",
+                          "intermediate_size",
+                          "num_hidden_layers",
+                          "num_attention_heads",
+                          "num_key_value_heads",
+                          "head_dim",
+                          "rms_norm_eps",
+                          "rope_theta",
+                          "rope_scaling",
+                          "rope_parameters",
+                          "tie_word_embeddings",
+                          "hidden_act",
+                          "attention_bias",
+                          "mlp_bias",
+                          "attention_dropout",
+                          "max_position_embeddings",
+                          "dtype",
+                          "torch_dtype",
+                          "transformers_version"}) {
+    json.erase(key);
   }
+  return json;
+}
 
-  double positive(const Json& in, const char* key, double fallback) {
-    if (!present(in, key)) {
-      return fallback;
-    }
-    if (!in[key].is_number() || !(in[key].get<double>() > 0)) {
-      problem(fmt::format("{}: expected a positive number, got {}", key, in[key].dump()));
-      return fallback;
-    }
-    return in[key].get<double>();
+LlamaConfig config_of(const Json& json, const std::string& name,
+                      std::vector<std::string>* unknown = nullptr) {
+  LlamaValues in(json, name);
+  if (!in.has("model_type")) {
+    in.problem("model_type is missing (expected \"llama\")");
+  } else if (json["model_type"] != "llama") {
+    in.problem(fmt::format("model_type {} is not supported (only \"llama\"): another kind of model",
+                           shown(json["model_type"])));
   }
-
-  bool flag(const char* key) {
-    if (!present(json_, key)) {
-      return false;
-    }
-    if (!json_[key].is_boolean()) {
-      problem(fmt::format("{}: expected true or false, got {}", key, json_[key].dump()));
-      return false;
-    }
-    return json_[key].get<bool>();
+  in.throw_if_any();  // of another kind of model the rest would say little
+  LlamaKeys keys = check_llama_keys(json);
+  for (std::string& problem : keys.problems) {
+    in.problem(std::move(problem));
   }
-
-  void only(const char* key, const char* word, const char* what) {
-    if (present(json_, key) && json_[key] != word) {
-      problem(fmt::format("{} {} is not supported (only \"{}\"): {}", key, json_[key].dump(), word,
-                          what));
-    }
+  if (unknown != nullptr) {
+    *unknown = std::move(keys.unknown);
   }
-
-  /// The rope's settings of old writers (rope_scaling) and new ones (rope_parameters).
-  double rope_theta() {
-    double theta = positive(json_, "rope_theta", 10000.0);
-    for (const char* key : {"rope_scaling", "rope_parameters"}) {
-      if (!present(json_, key)) {
-        continue;
-      }
-      const Json& rope = json_[key];
-      if (!rope.is_object()) {
-        problem(fmt::format("{}: expected an object, got {}", key, rope.dump()));
-        continue;
-      }
-      theta = positive(rope, "rope_theta", theta);
-      for (const char* type : {"rope_type", "type"}) {
-        if (present(rope, type) && rope[type] != "default") {
-          problem(fmt::format("{}.{} {} is not supported (only \"default\")", key, type,
-                              rope[type].dump()));
-        }
-      }
-      if (present(rope, "factor") && !present(rope, "rope_type") && !present(rope, "type")) {
-        problem(fmt::format("{}: has a factor but no type; only \"default\" is supported", key));
-      }
-      if (present(rope, "partial_rotary_factor") && rope["partial_rotary_factor"] != 1.0) {
-        problem(fmt::format("{}.partial_rotary_factor {} is not supported (only 1)", key,
-                            rope["partial_rotary_factor"].dump()));
-      }
-    }
-    return theta;
+  LlamaConfig c;
+  c.vocab = in.size("vocab_size", widest);
+  c.dim = in.size("hidden_size", widest);
+  c.layers = in.size("num_hidden_layers", most);
+  c.heads = in.size("num_attention_heads", most);
+  c.kv_heads = in.size("num_key_value_heads", most, c.heads);
+  c.ffn_dim = in.size("intermediate_size", widest);
+  c.max_positions = in.size("max_position_embeddings", std::int64_t{1} << 40, 2048);
+  c.rope_theta = in.rope_theta();
+  c.norm_eps = in.positive("rms_norm_eps", 1e-6);
+  c.tie_embeddings = in.flag("tie_word_embeddings");
+  c.dtype = in.dtype();
+  const std::int64_t head_dim = in.size("head_dim", widest, 0);
+  in.throw_if_any();
+  if (head_dim == 0 && c.dim % c.heads != 0) {
+    in.problem(
+        fmt::format("num_attention_heads {} does not divide hidden_size {}", c.heads, c.dim));
   }
-
-  void problem(std::string text) { problems_.push_back(std::move(text)); }
-
-  void throw_if_any() const {
-    if (problems_.size() == 1) {
-      fail_input(fmt::format("{}: {}", name_, problems_[0]));
-    }
-    if (!problems_.empty()) {
-      std::string text = fmt::format("{}: {} problems", name_, problems_.size());
-      for (const std::string& problem : problems_) {
-        text += "\n  " + problem;
-      }
-      fail_input(text);
-    }
+  c.head_dim = head_dim > 0 ? head_dim : c.dim / c.heads;
+  if (c.heads % c.kv_heads != 0) {
+    in.problem(fmt::format("num_key_value_heads {} does not divide num_attention_heads {}",
+                           c.kv_heads, c.heads));
   }
-
-  static bool present(const Json& in, const char* key) {
-    return in.contains(key) && !in[key].is_null();
+  if (c.head_dim % 2 != 0) {
+    in.problem(fmt::format("head_dim {} is odd; the rotary embedding needs pairs", c.head_dim));
   }
+  c.eos = in.tokens("eos_token_id", c.vocab, 2);
+  const auto bos = in.tokens("bos_token_id", c.vocab, 1);
+  // -1 is an old way to say that there is none. (nlohmann's -1 is equal to 2^64 - 1 too.)
+  const Json pad = json.value("pad_token_id", Json());
+  if (pad.is_number_unsigned() || pad != -1) {
+    in.tokens("pad_token_id", c.vocab, c.vocab);
+  }
+  in.throw_if_any();
+  check_parameter_count(c, name);
+  Json others = other_keys(json);
+  // transformers' defaults, as a reader of the export may have others.
+  others.emplace("eos_token_id", c.eos.empty() ? Json() : Json(c.eos[0]));
+  others.emplace("bos_token_id", bos.empty() ? Json() : Json(bos[0]));
+  others.emplace("pad_token_id", nullptr);
+  c.others = others.dump();
+  return c;
+}
 
- private:
-  const Json& json_;
-  std::string name_;
-  std::vector<std::string> problems_;
-};
+/// Where there is a generation_config.json, its eos alone counts, as in transformers.
+void add_generation(LlamaConfig& config, const Json& json, const std::string& name) {
+  LlamaValues in(json, name);
+  config.eos = in.tokens("eos_token_id", config.vocab, config.vocab);
+  in.throw_if_any();
+  config.generation = json.dump();
+}
 
 }  // namespace
 
@@ -136,69 +136,63 @@ std::int64_t LlamaConfig::parameters() const {
   return vocab * dim * (tie_embeddings ? 1 : 2) + layers * layer + dim;
 }
 
+void check_parameter_count(const LlamaConfig& c, const std::string& name) {
+  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
+  const double layer =
+      number(c.dim) *
+      (2 * number(c.head_dim) * (number(c.heads) + number(c.kv_heads)) + 3 * number(c.ffn_dim) + 2);
+  const double all = 2 * number(c.vocab) * number(c.dim) + number(c.layers) * layer;
+  constexpr double limit = 0x1p50;
+  if (all > limit) {
+    fail_input(fmt::format("{}: the sizes make {:.3g} parameters (expected at most {:.3g})", name,
+                           all, limit));
+  }
+}
+
 LlamaConfig parse_llama_config(std::string_view text, const std::string& name) {
-  const Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded() || !json.is_object()) {
-    fail_input(fmt::format("{}: is not a JSON object", name));
-  }
-  Reader in(json, name);
-  if (!Reader::present(json, "model_type")) {
-    in.problem("model_type is missing (expected \"llama\")");
-  }
-  in.only("model_type", "llama", "another kind of model");
-  in.throw_if_any();  // of another kind of model the rest would say little
-  in.only("hidden_act", "silu", "the feed-forward part is SwiGLU");
-  for (const char* bias : {"attention_bias", "mlp_bias"}) {
-    if (in.flag(bias)) {
-      in.problem(fmt::format("{} true is not supported: the linear layers have no bias", bias));
-    }
-  }
-  LlamaConfig c;
-  c.vocab = in.size("vocab_size");
-  c.dim = in.size("hidden_size");
-  c.layers = in.size("num_hidden_layers");
-  c.heads = in.size("num_attention_heads");
-  c.kv_heads = in.optional_size("num_key_value_heads").value_or(c.heads);
-  c.ffn_dim = in.size("intermediate_size");
-  c.rope_theta = in.rope_theta();
-  c.norm_eps = in.positive(json, "rms_norm_eps", 1e-6);  // the default of transformers
-  c.tie_embeddings = in.flag("tie_word_embeddings");
-  const auto head_dim = in.optional_size("head_dim");
-  in.throw_if_any();
-  if (!head_dim && c.dim % c.heads != 0) {
-    in.problem(
-        fmt::format("num_attention_heads {} does not divide hidden_size {}", c.heads, c.dim));
-  }
-  c.head_dim = head_dim.value_or(c.dim / c.heads);
-  if (c.heads % c.kv_heads != 0) {
-    in.problem(fmt::format("num_key_value_heads {} does not divide num_attention_heads {}",
-                           c.kv_heads, c.heads));
-  }
-  if (c.head_dim % 2 != 0) {
-    in.problem(fmt::format("head_dim {} is odd; the rotary embedding needs pairs", c.head_dim));
-  }
-  in.throw_if_any();
-  return c;
+  return config_of(parsed(parse_json_object(text, limits), name), name);
 }
 
 LlamaConfig read_llama_config(const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / "config.json";
   if (!std::filesystem::is_directory(folder)) {
     fail_input(
         fmt::format("{}: there is no such folder (expected one with config.json and "
                     "*.safetensors)",
                     folder.string()));
   }
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
-    fail_input(
-        fmt::format("{}: cannot be read; the folder must hold a config.json in Hugging "
-                    "Face's form",
-                    file.string()));
+  const std::string file = (folder / "config.json").string();
+  std::vector<std::string> unknown;
+  LlamaConfig config = config_of(parsed(read_json_object(file, limits), file), file, &unknown);
+  if (!unknown.empty()) {
+    log(LogLevel::warning,
+        fmt::format("{}: ignored keys that are unknown: {}", file, join_words(unknown)));
   }
-  std::stringstream text;
-  text << stream.rdbuf();
-  return parse_llama_config(text.str(), file.string());
+  const std::filesystem::path generation = folder / "generation_config.json";
+  std::error_code ignored;
+  if (std::filesystem::exists(generation, ignored)) {
+    add_generation(config,
+                   parsed(read_json_object(generation.string(), limits), generation.string()),
+                   generation.string());
+  }
+  return config;
+}
+
+LlamaConfig stored_llama_config(std::string_view meta, const std::string& checkpoint) {
+  const ParsedJson json = parse_json_object(meta, limits);
+  const auto model = json.value.find("model");
+  if (!json.problem.empty() || model == json.value.end() || !model->is_object()) {
+    fail_input(fmt::format("{}: is not a checkpoint of 'tessera train'", checkpoint));
+  }
+  Json words = *model;
+  for (const char* key : {"eos_token_id", "bos_token_id"}) {
+    words.emplace(key, nullptr);  // older checkpoints do not have them: there are no such tokens
+  }
+  LlamaConfig config = config_of(words, checkpoint);
+  if (const auto generation = json.value.find("generation");
+      generation != json.value.end() && generation->is_object()) {
+    add_generation(config, *generation, checkpoint);
+  }
+  return config;
 }
 
 }  // namespace tessera::app

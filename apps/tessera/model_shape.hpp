@@ -7,10 +7,10 @@
 
 namespace tessera::app {
 
-/// The model's sizes: those of the config, with 0 replaced by what it stands for, or those of
-/// model.from's config.json. `tokenizer_vocab` is the tokenizer's number of symbols, 0 for
-/// ready-made tokens. Throws Error (input), for instance when the folder's vocabulary is smaller
-/// than the tokenizer's.
+/// The model's sizes: those of the config, with 0 replaced by the default that it means, or those
+/// of model.from's config.json, compared with the weights in that folder. `tokenizer_vocab` is the
+/// tokenizer's number of symbols, 0 for ready-made tokens. Throws Error (input), for instance when
+/// the tokenizer is not the one that the folder's model was trained with.
 LlamaConfig model_shape(const Config& config, std::int64_t tokenizer_vocab);
 
 }  // namespace tessera::app

@@ -177,12 +177,15 @@ class CommandLine {
                      "The folder of the checkpoint, or a folder of checkpoints")
         ->required();
     verify->callback([this] { chosen = [this] { return run_checkpoint_verify(checkpoint_); }; });
-    CLI::App* out = command->add_subcommand(
-        "export", "Write config.json and model.safetensors in the format of transformers");
-    out->add_option("PATH", checkpoint_, "The folder of the checkpoint")->required();
-    out->add_option("--to", folder_, "The folder to write")->required();
-    out->callback(
-        [this] { chosen = [this] { return run_checkpoint_export(checkpoint_, folder_); }; });
+    CLI::App* out =
+        command->add_subcommand("export", "Write a model folder in the format of transformers");
+    out->add_option("PATH", export_.checkpoint, "The folder of the checkpoint")->required();
+    out->add_option("--to", export_.folder, "The folder to write; it must be new or empty")
+        ->required();
+    out->add_option("--dtype", export_.dtype,
+                    "Type of the weights; default: that of model.from, else float32")
+        ->check(CLI::IsMember({"float32", "bfloat16", "float16", "float64"}));
+    out->callback([this] { chosen = [this] { return run_checkpoint_export(export_); }; });
   }
 
   CLI::App app_{"Tessera trains models that are distributed over a mesh of ranks.", "tessera"};
@@ -191,7 +194,7 @@ class CommandLine {
   BenchArguments bench_;
   LayoutArguments layout_;
   std::string checkpoint_;
-  std::string folder_;
+  ExportArguments export_;
 };
 
 }  // namespace

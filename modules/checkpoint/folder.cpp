@@ -22,7 +22,7 @@ namespace {
 /// tensor -> file, as model.safetensors.index.json says.
 std::map<std::string, std::string> read_weight_map(const std::string& path) {
   const auto wrong = [&](const std::string& what) {
-    fail_input(fmt::format("{}: {}; get the folder again", path, what));
+    fail_input(fmt::format("{}: {}; download the folder again", path, what));
   };
   const auto index = read_json_object(path);
   if (!index.problem.empty()) {
@@ -61,10 +61,10 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(f
     return;
   }
   if (!std::filesystem::exists(index, ignored)) {
-    fail_input(
-        fmt::format("{}: there is neither model.safetensors nor "
-                    "model.safetensors.index.json; name a folder in Hugging Face's form",
-                    folder));
+    fail_input(fmt::format(
+        "{}: there is neither model.safetensors nor model.safetensors.index.json; name a model "
+        "folder in the format of transformers",
+        folder));
   }
   for (const auto& [name, file_name] : read_weight_map(index)) {
     auto& file = files_[file_name];
@@ -72,13 +72,25 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(f
       file = std::make_shared<const SafetensorsFile>((base / file_name).string());
     }
     if (!file->contains(name)) {
-      fail_input(
-          fmt::format("{}: tensor '{}' is not in '{}', where the index says it is; get the "
-                      "folder again",
-                      index, name, file_name));
+      fail_input(fmt::format(
+          "{}: tensor '{}' is not in the file '{}' that the index names; download the folder "
+          "again",
+          index, name, file_name));
     }
     tensors_.emplace(name, file->info(name));
     file_of_.emplace(name, file.get());
+  }
+  // Readers differ in which of two copies they take, and in whether they see what is not listed.
+  for (const auto& [file_name, file] : files_) {
+    for (const auto& [name, info] : file->tensors()) {
+      const auto listed = file_of_.find(name);
+      if (listed == file_of_.end() || listed->second != file.get()) {
+        fail_input(fmt::format(
+            "{}: tensor '{}' is also in the file '{}', which the index does not name for it; "
+            "download the folder again",
+            index, name, file_name));
+      }
+    }
   }
 }
 

@@ -14,6 +14,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
+import :values;
 
 namespace tessera {
 namespace {
@@ -167,17 +168,25 @@ class Comparison {
   std::vector<std::string> misfits_;
 };
 
+/// Files of other programs may hold anything, so their values are checked, and they have no
+/// scalars of ours.
 LoadReport load_into(const TensorSource& from, StateDict& into, const LoadOptions& options,
-                     bool with_scalars) {
-  LoadReport report = Comparison(from, into, options, with_scalars, true).finish();
+                     bool from_others) {
+  LoadReport report = Comparison(from, into, options, !from_others, true).finish();
   for (const auto& [name, tensor] : into.tensors) {
     if (from.contains(options.prefix + name)) {
-      from.read(options.prefix + name, own_part(tensor), detached(local_of(tensor)));
+      const LocalPart part = own_part(tensor);
+      const Tensor local = detached(local_of(tensor));
+      from.read(options.prefix + name, part, local);
+      if (from_others) {
+        checkpoint_detail::check_finite(
+            local, part.offset, fmt::format("{}: tensor '{}'", from.path(), options.prefix + name));
+      }
     }
   }
   for (auto& [name, scalar] : into.scalars) {
     const auto stored = from.scalars().find(options.prefix + name);
-    if (with_scalars && stored != from.scalars().end()) {
+    if (!from_others && stored != from.scalars().end()) {
       scalar = stored->second;
     }
   }
@@ -193,6 +202,7 @@ void check(const TensorSource& from, const StateDict& state, const LoadOptions& 
 void check_weights(const SafetensorsFolder& from, const StateDict& state,
                    const LoadOptions& options) {
   check(from, state, options);
+  checkpoint_detail::check_tied(from, state, options.prefix);
 }
 
 void check_state(const TensorSource& from, const StateDict& state, const LoadOptions& options) {
@@ -200,12 +210,12 @@ void check_state(const TensorSource& from, const StateDict& state, const LoadOpt
 }
 
 LoadReport load_state(const TensorSource& from, StateDict& into, const LoadOptions& options) {
-  return load_into(from, into, options, true);
+  return load_into(from, into, options, false);
 }
 
 LoadReport load_weights(const SafetensorsFolder& from, StateDict& into,
                         const LoadOptions& options) {
-  return load_into(from, into, options, false);
+  return load_into(from, into, options, true);
 }
 
 }  // namespace tessera

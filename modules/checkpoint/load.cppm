@@ -31,15 +31,17 @@ struct LoadReport {
 LoadReport load_state(const TensorSource& from, StateDict& into, const LoadOptions& options = {});
 
 /// As load_state for the tensors of a folder in Hugging Face's form; scalars stay. Floating types
-/// are cast; the rotary tables that old folders hold are ignored.
+/// are cast; the rotary tables that old folders hold are ignored. Error (input) besides: a value
+/// that is NaN or infinite in the state's type; some tensors are filled then.
 LoadReport load_weights(const SafetensorsFolder& from, StateDict& into,
                         const LoadOptions& options = {.strict = true,
                                                       .cast = true,
                                                       .prefix = "",
                                                       .ignore = {"**.rotary_emb.inv_freq"}});
 
-/// Only the comparison of load_weights, from headers alone: the state's tensors may be on the meta
-/// device. Before a run starts. Error (input): what load_weights would refuse.
+/// The comparison of load_weights, from headers: the state's tensors may be on the meta device.
+/// Before a run starts. Error (input): what load_weights would refuse before it writes, and names
+/// that are one tensor of the state (tied embeddings) but are stored with different values.
 void check_weights(const SafetensorsFolder& from, const StateDict& state,
                    const LoadOptions& options = {.strict = true,
                                                  .cast = true,

@@ -54,20 +54,19 @@ class HeaderReader {
     const std::span<const std::byte> bytes = content_.file.bytes();
     std::uint64_t length = 0;
     if (bytes.size() < sizeof length) {
-      wrong(
-          fmt::format("the file is cut: it has {} bytes, a header needs 8 and more", bytes.size()));
+      wrong(fmt::format("the file is truncated (expected at least 8 bytes, got {})", bytes.size()));
     }
     std::memcpy(&length, bytes.data(), sizeof length);
     if (length > longest_header || length > bytes.size() - sizeof length) {
       wrong(fmt::format(
-          "the header's length is wrong, or the file is cut (expected at most {}, "
+          "the length of the header is wrong, or the file is truncated (expected at most {}, "
           "got {})",
           std::min<std::uint64_t>(longest_header, bytes.size() - sizeof length), length));
     }
     const ParsedJson header =
         parse_json_object({reinterpret_cast<const char*>(bytes.data()) + sizeof length, length});
     if (!header.problem.empty()) {
-      wrong("the header is wrong: " + header.problem);
+      wrong("wrong header: " + header.problem);
     }
     data_ = bytes.subspan(sizeof length + length);
     for (const auto& [name, entry] : header.value.items()) {
@@ -88,7 +87,7 @@ class HeaderReader {
   };
 
   [[noreturn]] void wrong(const std::string& what) const {
-    fail_input(fmt::format("{}: {}; get or write the file again", path_, what));
+    fail_input(fmt::format("{}: {}; download or write the file again", path_, what));
   }
   [[noreturn]] void wrong(const std::string& name, const std::string& what) const {
     wrong(fmt::format("tensor '{}': {}", name, what));
@@ -100,7 +99,7 @@ class HeaderReader {
     }
     for (const auto& [key, value] : entry.items()) {
       if (!value.is_string()) {
-        wrong(fmt::format("__metadata__ '{}' is not a text", key));
+        wrong(fmt::format("__metadata__ '{}' is not a string", key));
       }
       content_.metadata.emplace(key, value.get<std::string>());
     }
@@ -109,36 +108,37 @@ class HeaderReader {
   void read_tensor(const std::string& name, const nlohmann::json& entry) {
     if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") ||
         !entry.contains("data_offsets")) {
-      wrong(name, "it needs dtype, shape and data_offsets");
+      wrong(name, "the entry must have dtype, shape and data_offsets");
     }
     const nlohmann::json& type = entry["dtype"];
     const auto dtype =
         type.is_string() ? dtype_from_safetensors(type.get<std::string>()) : std::nullopt;
     if (!dtype) {
-      wrong(name, fmt::format("the type {} is not known (expected {})", type.dump(),
+      wrong(name, fmt::format("unknown type {} (expected one of {})", type.dump().substr(0, 40),
                               fmt::join(names, ", ")));
     }
     const auto shape = naturals(entry["shape"], max_dims);
     if (!shape) {
-      wrong(name, fmt::format("the shape is not a list of at most {} whole numbers", max_dims));
+      wrong(name,
+            fmt::format("the shape is not a list of at most {} non-negative integers", max_dims));
     }
     const auto offsets = naturals(entry["data_offsets"], 2);
     if (!offsets || offsets->size() != 2) {
-      wrong(name, "data_offsets is not a begin and an end");
+      wrong(name, "data_offsets is not a list of two non-negative integers, begin and end");
     }
     const std::int64_t begin = (*offsets)[0];
     const std::int64_t end = (*offsets)[1];
     if (begin > end || end > static_cast<std::int64_t>(data_.size())) {
-      wrong(name, fmt::format("its bytes [{}, {}) do not lie within the file's {}", begin, end,
+      wrong(name, fmt::format("its bytes [{}, {}) are not within the {} bytes of data", begin, end,
                               data_.size()));
     }
     const auto expected = byte_count(*shape, size_of(*dtype));
     const Dims dims{std::span<const std::int64_t>(*shape)};
     if (!expected || *expected != end - begin) {
       wrong(name,
-            fmt::format("{}{} does not fill its bytes (expected {}, got {})", name_of(*dtype),
-                        to_string(dims), expected ? std::to_string(*expected) : "more than 2^63",
-                        end - begin));
+            fmt::format("data_offsets do not have the size of {}{} (expected {} bytes, got {})",
+                        name_of(*dtype), to_string(dims),
+                        expected ? std::to_string(*expected) : "more than 2^63", end - begin));
     }
     const auto at = tensors_.emplace(name, TensorInfo{*dtype, dims}).first;
     content_.data.emplace(name, data_.data() + begin);
@@ -153,16 +153,17 @@ class HeaderReader {
     std::int64_t expected = 0;
     for (const Range& range : ranges_) {
       if (range.begin != expected) {
-        wrong(*range.name,
-              fmt::format("its bytes {} (expected to begin at {}, got {})",
-                          range.begin < expected ? "overlap with another tensor's" : "leave a gap",
-                          expected, range.begin));
+        wrong(*range.name, fmt::format("its bytes {} (expected to start at {}, got {})",
+                                       range.begin < expected ? "overlap those of another tensor"
+                                                              : "leave a gap",
+                                       expected, range.begin));
       }
       expected = range.end;
     }
     if (expected != static_cast<std::int64_t>(data_.size())) {
-      wrong(fmt::format("the file does not end where its tensors do (expected {} bytes, got {})",
-                        expected, data_.size()));
+      wrong(fmt::format(
+          "the file does not end at the end of its tensors (expected {} bytes of data, got {})",
+          expected, data_.size()));
     }
   }
 
@@ -238,10 +239,9 @@ void SafetensorsFile::copy_box(const std::string& name, const LocalPart& box,
     for_each_run(stored.shape, box, [&](std::int64_t first, std::int64_t count) {
       if (std::any_of(data + first, data + first + count,
                       [](std::byte value) { return value > std::byte{1}; })) {
-        fail_input(
-            fmt::format("{}: tensor '{}': a BOOL is neither 0 nor 1; get or write the file "
-                        "again",
-                        path_, name));
+        fail_input(fmt::format(
+            "{}: tensor '{}': a BOOL is neither 0 nor 1; download or write the file again", path_,
+            name));
       }
     });
   }

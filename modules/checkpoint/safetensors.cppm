@@ -15,9 +15,9 @@ export namespace tessera {
 /// BF16 F16 I64 I32 U8 BOOL. The file must stay as it is while the object lives.
 class SafetensorsFile : public TensorSource {
  public:
-  /// Error (input) that names the file and the tensor: it cannot be read, is cut, its header's
-  /// length or JSON is wrong, a name stands twice, an unknown type, byte counts that do not fit,
-  /// ranges that overlap, leave gaps or end elsewhere than the file.
+  /// Error (input) that names the file and the tensor: the file cannot be read or is truncated; the
+  /// length or the JSON of the header is wrong; a name occurs twice; a type is unknown; a byte
+  /// count does not match its shape; ranges overlap, leave gaps or do not end where the file ends.
   explicit SafetensorsFile(const std::string& path);
 
   /// The header's __metadata__.
@@ -33,12 +33,12 @@ class SafetensorsFile : public TensorSource {
   std::shared_ptr<checkpoint_detail::SafetensorsContent> content_;
 };
 
-/// A folder in Hugging Face's form: model.safetensors, or several files that
-/// model.safetensors.index.json lists by tensor.
+/// A model folder in the format of transformers: model.safetensors, or several files that
+/// model.safetensors.index.json names for each tensor.
 class SafetensorsFolder : public TensorSource {
  public:
-  /// Error (input): neither is there, a wrong index, a file that is missing or wrong, a tensor that
-  /// is not in the file that the index names.
+  /// Error (input): there is neither of them, the index is wrong, a file is missing or wrong, a
+  /// tensor is not in the file that the index names, or is also in another one.
   explicit SafetensorsFolder(const std::string& folder);
   std::uint64_t bytes_read() const override;
 

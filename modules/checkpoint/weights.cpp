@@ -14,6 +14,7 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :file;
+import :values;
 
 namespace tessera {
 
@@ -52,7 +53,10 @@ std::vector<std::string> export_weights(const TensorSource& from, const std::str
     SafetensorsWriter writer(temporary, tensors, {{"format", "pt"}});
     for (const auto& [name, info] : tensors) {
       const Tensor whole = empty(info.shape, info.dtype);
-      from.read(options.prefix + name, {Dims::filled(info.shape.size(), 0), info.shape}, whole);
+      const Dims begin = Dims::filled(info.shape.size(), 0);
+      from.read(options.prefix + name, {begin, info.shape}, whole);
+      checkpoint_detail::check_finite(whole, begin,
+                                      fmt::format("{}: tensor '{}'", from.path(), name));
       writer.write(name, whole);
     }
     writer.finish();

@@ -166,25 +166,25 @@ TEST_CASE("a hostile file is one clear error that names file and tensor") {
     std::string what;
   };
   const std::vector<Case> cases = {
-      {"", "cut"},
-      {"1234567", "cut"},
-      {huge + "{}", "header's length"},
-      {file_of(good, 8).substr(0, 30), "header's length"},
+      {"", "truncated"},
+      {"1234567", "truncated"},
+      {huge + "{}", "length of the header"},
+      {file_of(good, 8).substr(0, 30), "length of the header"},
       {file_of(good, 7), "'x'"},
       {file_of(good, 9), "does not end"},
       {file_of("{", 0), "not JSON"},
       {file_of("[]", 0), "not a JSON object"},
       {file_of("{\"\xff\":1}", 0), "UTF-8"},
       {file_of(std::string(100000, '['), 0), "nested too deeply"},
-      {file_of(R"({"x":1})", 0), "needs dtype"},
+      {file_of(R"({"x":1})", 0), "must have dtype"},
       {file_of(R"({"x":1e999})", 0), "out of range"},
-      {file_of(one("F8", "[2]", "[0,8]"), 8), "not known"},
-      {file_of(one("F32", "[3]", "[0,8]"), 8), "does not fill"},
-      {file_of(one("F32", "[-2]", "[0,8]"), 8), "whole numbers"},
-      {file_of(one("F32", "[2.0]", "[0,8]"), 8), "whole numbers"},
+      {file_of(one("F8", "[2]", "[0,8]"), 8), "unknown type"},
+      {file_of(one("F32", "[3]", "[0,8]"), 8), "do not have the size"},
+      {file_of(one("F32", "[-2]", "[0,8]"), 8), "non-negative integers"},
+      {file_of(one("F32", "[2.0]", "[0,8]"), 8), "non-negative integers"},
       {file_of(one("F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]"), 8), "at most 8"},
-      {file_of(one("F32", "[4294967296,4294967296,2]", "[0,8]"), 8), "does not fill"},
-      {file_of(one("F32", "[2]", "[8,0]"), 8), "do not lie"},
+      {file_of(one("F32", "[4294967296,4294967296,2]", "[0,8]"), 8), "do not have the size"},
+      {file_of(one("F32", "[2]", "[8,0]"), 8), "are not within"},
       {file_of(one("F32", "[2]", "[0]"), 8), "data_offsets"},
       {file_of(one("F32", "[2]", "[18446744073709551608,0]"), 8), "data_offsets"},
       {file_of(one("F32", "[2]", "[8,16]"), 16), "gap"},
@@ -337,7 +337,10 @@ TEST_CASE("a wrong folder is an error that names what is wrong") {
   CHECK(contains(index("{}"), "no weight_map"));
   CHECK(contains(index(R"({"weight_map":{"x":"../a"}})"), "tensor 'x'"));
   CHECK(contains(index(R"({"weight_map":{"x":3}})"), "tensor 'x'"));
+  CHECK(contains(index(R"({"weight_map":{"x":"/etc/passwd"}})"), "tensor 'x'"));
+  CHECK(contains(index(R"({"weight_map":{"x":".."}})"), "tensor 'x'"));
+  CHECK(contains(index(R"({"weight_map":{"x":"a.safetensors","x":"b.safetensors"}})"), "twice"));
   CHECK(contains(index(R"({"weight_map":{"x":"a.safetensors"}})"), "a.safetensors"));
   write_tensors(folder.at("a.safetensors"), {{"y", zeros({2})}});
-  CHECK(contains(fails(), "'x' is not in 'a.safetensors'"));
+  CHECK(contains(fails(), "'x' is not in the file 'a.safetensors'"));
 }

@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -44,17 +46,25 @@ std::map<std::string, StoredTensor> tensors_of(const std::string& folder) {
   return all;
 }
 
-/// A stored tensor's bytes as f32; bf16 is the upper half of an f32.
-std::vector<std::byte> as_f32(const StoredTensor& tensor) {
-  if (tensor.dtype == "F32") {
-    return tensor.bytes;
+nlohmann::json json_of(const std::string& folder, const char* file) {
+  return nlohmann::json::parse(read_file(folder + "/" + file));
+}
+
+/// What other programs read of config.json: the same, where the source leaves it to the defaults
+/// of transformers too.
+void has_the_same_words(const std::string& exported, const std::string& source) {
+  const auto written = json_of(exported, "config.json");
+  const auto read = json_of(source, "config.json");
+  for (const auto& [key, value] : read.items()) {
+    if (key != "transformers_version" && key != "rope_scaling") {
+      INFO(key);
+      CHECK(written.at(key) == value);
+    }
   }
-  REQUIRE(tensor.dtype == "BF16");
-  std::vector<std::byte> wide(tensor.bytes.size() * 2);
-  for (std::size_t i = 0; i < tensor.bytes.size(); i += 2) {
-    std::memcpy(wide.data() + i * 2 + 2, tensor.bytes.data() + i, 2);
-  }
-  return wide;
+  const std::string dtype = read.value("dtype", read.value("torch_dtype", ""));
+  CHECK(written.at("dtype") == dtype);
+  CHECK(written.at("torch_dtype") == dtype);
+  CHECK(json_of(exported, "generation_config.json") == json_of(source, "generation_config.json"));
 }
 
 void holds_the_same(const std::string& exported, const std::string& source) {
@@ -66,8 +76,62 @@ void holds_the_same(const std::string& exported, const std::string& source) {
     const auto found = written.find(name);
     REQUIRE(found != written.end());
     CHECK(found->second.shape == tensor.shape);
-    CHECK((as_f32(found->second) == as_f32(tensor)));
+    CHECK(found->second.dtype == tensor.dtype);
+    CHECK((found->second.bytes == tensor.bytes));
   }
+}
+
+/// A copy of a stored folder whose config.json has these values in place of its own.
+std::string changed_copy(const Folder& folder, const std::string& name, const std::string& to,
+                         const nlohmann::json& changes) {
+  std::filesystem::copy(reference("folders/" + name), folder / to);
+  auto json = json_of(folder / to, "config.json");
+  json.update(changes);
+  folder.write(to + "/config.json", json.dump());
+  return folder / to;
+}
+
+/// Starts a run of one step from `model` on text, or on tokens where `text` is empty, and returns
+/// what the program says.
+equivalence::Result start(const Folder& folder, const std::string& model, const std::string& more,
+                          const std::string& text = "") {
+  const std::string tokens =
+      equivalence::write_tokens(folder, "ids.npy", std::vector<std::int32_t>(20, 1));
+  std::string run = config(model, tokens, 4, 2);
+  if (!text.empty()) {
+    const std::string line = "tokens = [\"" + tokens + "\"]";
+    run.replace(run.find(line), line.size(), "text = [\"" + folder.write("a.txt", text) + "\"]");
+  }
+  const std::string file = folder.write("run.toml", run);
+  return equivalence::run("train " + file + " log.metrics= checkpoint.folder=" + (folder / "out") +
+                          " checkpoint.resume=never " + more);
+}
+
+/// The program refuses it as wrong input with all these words.
+void refused(const equivalence::Result& result, const std::vector<std::string>& words) {
+  INFO(result.error);
+  CHECK(result.code == 2);
+  for (const std::string& word : words) {
+    INFO(word);
+    CHECK(result.error.find(word) != std::string::npos);
+  }
+}
+
+/// Adds 1 to a stored number, or makes it a NaN.
+enum class Damage { other, nan };
+void damage(const std::string& file, const std::string& tensor, std::size_t element, Damage how) {
+  std::string bytes = read_file(file);
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  const auto entry = nlohmann::json::parse(bytes.substr(8, length)).at(tensor);
+  REQUIRE(entry.at("dtype") == "F32");
+  const std::size_t at =
+      8 + length + entry.at("data_offsets")[0].get<std::size_t>() + element * sizeof(float);
+  float value = 0;
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  value = how == Damage::nan ? std::nanf("") : value + 1;
+  std::memcpy(bytes.data() + at, &value, sizeof value);
+  std::ofstream(file, std::ios::binary) << bytes;
 }
 
 }  // namespace
@@ -119,11 +183,102 @@ TEST_CASE("an exported folder holds the tensors that were read, from every kind 
       const std::string exported =
           equivalence::export_checkpoint(own, equivalence::checkpoint(own, "run", 1), "export");
       holds_the_same(exported, reference("folders/" + name));
+      has_the_same_words(exported, reference("folders/" + name));
       // And it is a folder to start from: the same model.
       CHECK(equivalence::same_bits(
           equivalence::train(own, "again", config(exported, tokens, 8, 12), layout(where)), first));
     }
   }
+}
+
+TEST_CASE("an export has the type that is asked for, and says so", "[folders]") {
+  const Folder folder;
+  REQUIRE(start(folder, reference("folders/plain"), "").code == 0);
+  const std::string saved = folder / "out/step-00000001";
+  for (const auto& [name, stored] : {std::pair{"bfloat16", "BF16"}, {"float16", "F16"}}) {
+    equivalence::succeed("checkpoint export " + saved + " --to " + (folder / name) + " --dtype " +
+                         name);
+    CHECK(json_of(folder / name, "config.json").at("dtype") == name);
+    for (const auto& [tensor, written] : tensors_of(folder / name)) {
+      CHECK(written.dtype == stored);
+    }
+  }
+  // A folder that is in use stays as it is.
+  refused(equivalence::run("checkpoint export " + saved + " --to " + (folder / "bfloat16")),
+          {"the folder is not empty", "new folder"});
+}
+
+TEST_CASE("an export of a model that was trained from nothing says what it is", "[folders]") {
+  const Folder folder;
+  const std::string text = folder.write("a.txt", std::string(600, 'a'));
+  equivalence::train(folder, "run",
+                     "[model]\ndim = 16\nlayers = 1\nheads = 2\n[data]\ntext = [\"" + text +
+                         "\"]\nseq_len = 24\nvalidation = 0.0\n[train]\nsteps = 1\nbatch = 2\n",
+                     layout("one rank"));
+  const std::string exported =
+      equivalence::export_checkpoint(folder, equivalence::checkpoint(folder, "run", 1), "export");
+  const auto words = json_of(exported, "config.json");
+  CHECK(words.at("vocab_size") == 256);
+  CHECK(words.at("max_position_embeddings") == 24);
+  CHECK(words.at("dtype") == "float32");
+  for (const char* file : {"config.json", "generation_config.json"}) {
+    for (const char* key : {"eos_token_id", "bos_token_id", "pad_token_id"}) {
+      INFO(file << " " << key);
+      CHECK(json_of(exported, file).at(key).is_null());
+    }
+  }
+  // Every byte is a token: text may be trained on from there.
+  CHECK(start(folder, exported, "", std::string(100, 'b')).code == 0);
+}
+
+TEST_CASE("text is refused where a model's tokens are not bytes", "[folders]") {
+  const Folder folder;
+  refused(start(folder, reference("folders/plain"), "", std::string(100, 'b')),
+          {"model.from", "vocabulary of 64 tokens", "data.tokens"});
+  const std::string text = folder.write("long.txt", std::string(600, 'a'));
+  equivalence::train(folder, "run",
+                     "[model]\ndim = 16\nlayers = 1\nheads = 2\n[data]\ntext = [\"" + text +
+                         "\"]\nseq_len = 24\nvalidation = 0.0\n[train]\nsteps = 1\nbatch = 2\n",
+                     layout("one rank"));
+  for (const char* file : {"tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt"}) {
+    const std::string exported = equivalence::export_checkpoint(
+        folder, equivalence::checkpoint(folder, "run", 1), file + std::string("-export"));
+    folder.write(file + std::string("-export/") + file, "{}");
+    refused(start(folder, exported, "", std::string(100, 'b')), {"model.from", file});
+    CHECK(start(folder, exported, "").code == 0);  // on tokens
+  }
+}
+
+TEST_CASE("weights that would be dropped, or are not finite, stop the run", "[folders]") {
+  const Folder folder;
+  // transformers computes with both tensors here, whatever config.json says.
+  const std::string two = changed_copy(folder, "plain", "two", {{"tie_word_embeddings", true}});
+  for (const char* more : {"", "--dry-run"}) {
+    refused(start(folder, two, more),
+            {"lm_head.weight", "model.embed_tokens.weight", "tie_word_embeddings"});
+  }
+  // A row of an embedding that no token of the data reads.
+  const std::string row = changed_copy(folder, "plain", "row", {});
+  damage(row + "/model.safetensors", "model.embed_tokens.weight", 50 * 32 + 3, Damage::nan);
+  refused(start(folder, row, ""), {"model.embed_tokens.weight", "[50, 3]", "nan"});
+  CHECK_FALSE(std::filesystem::exists(folder / "out/step-00000001"));
+}
+
+TEST_CASE("sizes that the weights do not have are refused before anything is built", "[folders]") {
+  const Folder folder;
+  int number = 0;
+  const auto with = [&](const nlohmann::json& changes) {
+    return start(folder, changed_copy(folder, "plain", std::to_string(number++), changes),
+                 "--dry-run");
+  };
+  refused(with({{"num_hidden_layers", 16777216}}), {"num_hidden_layers", "at most 100000"});
+  refused(with({{"num_hidden_layers", 100000}}), {"num_hidden_layers is 100000", "2 layers"});
+  refused(with({{"num_hidden_layers", 1}}), {"num_hidden_layers is 1", "2 layers"});
+  refused(with({{"vocab_size", 16777216}}), {"vocab_size is 16777216", "[64, 32]"});
+  refused(with({{"hidden_size", 64}}), {"hidden_size 64", "[64, 32]"});
+  refused(with({{"intermediate_size", 1000000}}), {"intermediate_size is 1000000", "[52, 32]"});
+  refused(with({{"head_dim", 1000000}}), {"num_attention_heads times head_dim is 4000000"});
+  refused(with({{"num_key_value_heads", 4}}), {"num_key_value_heads times head_dim is 32"});
 }
 
 TEST_CASE("folders whose model would be computed wrongly are refused by key and value",

@@ -1,5 +1,7 @@
 // Text from a checkpoint: what a token is must not depend on how far the cache is filled.
+#include <algorithm>
 #include <cstddef>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "catch.hpp"
@@ -63,6 +65,46 @@ TEST_CASE("drawn text is the seed's", "[generation]") {
   const std::string text = generate(from, "three", 30, "--temperature 1.5 --seed 3");
   CHECK(generate(from, "three", 30, "--temperature 1.5 --seed 3") == text);
   CHECK(generate(from, "three", 30, "--temperature 1.5 --seed 4") != text);
+}
+
+TEST_CASE("text ends before the model's own eos, and at no other token", "[generation]") {
+  const Folder folder;
+  const std::string from = trained(folder, "one rank");
+  const std::string prompt = "one two";
+  // Without an eos all tokens come, whatever they are.
+  const std::string whole = generate(from, prompt, 60, "--temperature 0");
+  REQUIRE(whole.size() == prompt.size() + 60 + 1);
+  const std::string text = whole.substr(prompt.size(), 60);
+  const std::string exported = equivalence::export_checkpoint(folder, from, "export");
+  // The same weights with other ids in config.json and generation_config.json: one step that
+  // changes no bit keeps them.
+  const auto with_eos = [&](const std::string& name, const std::string& config_eos,
+                            const std::string& generation_eos) {
+    const auto set = [&](const char* file, const std::string& eos) {
+      auto json = nlohmann::json::parse(equivalence::read_file(exported + "/" + file));
+      json["eos_token_id"] = nlohmann::json::parse(eos);
+      folder.write(std::string("export/") + file, json.dump());
+    };
+    set("config.json", config_eos);
+    set("generation_config.json", generation_eos);
+    equivalence::train(folder, name,
+                       "[model]\nfrom = \"export\"\n[data]\ntext = [\"rhyme.txt\"]\nseq_len = "
+                       "32\nvalidation = 0.0\n[train]\nsteps = 1\nbatch = 12\n[optimizer]\nlr = "
+                       "1e-30\nweight_decay = 0.0\n",
+                       layout("one rank"));
+    return generate(equivalence::checkpoint(folder, name, 1), prompt, 60, "--temperature 0");
+  };
+  const auto until = [&](std::size_t end) { return prompt + text.substr(0, end) + "\n"; };
+  const auto id = [](char c) { return std::to_string(static_cast<unsigned char>(c)); };
+  const char space = ' ';
+  const char other = text[text.find_first_not_of(' ', 5)];
+  CHECK(with_eos("none", "null", "null") == whole);
+  CHECK(with_eos("one", id(space), id(space)) == until(text.find(space)));
+  CHECK(with_eos("list", "null", "[1, " + id(space) + ", " + id(other) + "]") ==
+        until(std::min(text.find(space), text.find(other))));
+  // generation_config.json decides, as in transformers.
+  CHECK(with_eos("generation", id(space), id(other)) == until(text.find(other)));
+  CHECK(with_eos("not_config", id(space), "null") == whole);
 }
 
 TEST_CASE("text cannot be made without a prompt, a tokenizer or a checkpoint", "[generation]") {

@@ -79,7 +79,7 @@ TEST_CASE("weights that are not whole, or another model's, are refused") {
     Changed cut = change();
     cut.bytes.resize(cut.bytes.size() - 100);
     cut.write();
-    refused({"bad/model.safetensors", "do not lie within"});
+    refused({"bad/model.safetensors", "are not within"});
     cut.bytes.resize(5);
     cut.write();
     refused({"bad/model.safetensors"});
@@ -106,13 +106,13 @@ TEST_CASE("weights that are not whole, or another model's, are refused") {
     Changed turned = change();
     turned.replace("[64,32]", "[32,64]");
     turned.write();
-    refused({"bad", "shape (expected [64, 32], got [32, 64])"});
+    refused({"bad/config.json", "intermediate_size is 64", "has shape [32, 64]"});
   }
   {
     Changed other(hf, bad, "config.json");
     other.replace("\"hidden_size\": 32", "\"hidden_size\": 64");
     other.write();
-    refused({"bad", "shape (expected"});
+    refused({"bad/config.json", "hidden_size 64", "model.embed_tokens.weight has shape [256, 32]"});
   }
 }
 

@@ -1,4 +1,7 @@
 // Wrong inputs: each is one clear error, exit code 2, nothing written and nothing left running.
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -209,4 +212,60 @@ TEST_CASE("a checkpoint of another model or optimizer is refused before the run"
                         {"unexpected", "optimizer.exp_avg.lm_head.weight", "more", "saved with"}},
                        {{"checkpoint.every=1", "model.ffn_dim=96"},
                         {"model.model.layers.0.mlp.down_proj.weight", "[32, 96]", "[32, 64]"}}});
+}
+
+TEST_CASE("model folders from anywhere are refused quickly, by file and field") {
+  const RunFolder folder;
+  Program trained(folder, {"train", "run.toml", "train.steps=1", "checkpoint.every=1"});
+  REQUIRE(trained.wait(60).code == 0);
+  REQUIRE(run(folder, {"checkpoint", "export", "checkpoints/step-00000001", "--to", "hf"}).code ==
+          0);
+  const std::string good = read_file(folder / "hf/config.json");
+  std::string from = small_run;
+  from.replace(0, from.find("[data]"), "[model]\nfrom = \"hf\"\n");
+  folder.write("from.toml", from);
+  const auto with = [&](const std::string& file, const std::string& bytes,
+                        const std::vector<std::string>& words) {
+    const std::string before = read_file(folder / file);
+    folder.write(file, bytes);
+    const auto begin = std::chrono::steady_clock::now();
+    is_refused(folder, {"train", "from.toml", "--dry-run"}, words);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    INFO(file << ": " << words[0]);
+    CHECK(seconds.count() < 10);  // it took minutes, or 20 s
+    folder.write(file, before);
+  };
+  const auto config = [&](const std::string& key, const std::string& value,
+                          const std::vector<std::string>& words) {
+    std::string text = good;
+    const std::size_t at = text.find("\"" + key + "\": ") + key.size() + 4;
+    with("hf/config.json", text.replace(at, text.find_first_of(",\n", at) - at, value), words);
+  };
+  config("num_hidden_layers", "16777216", {"config.json: num_hidden_layers", "16777216"});
+  config("num_hidden_layers", "100000", {"num_hidden_layers is 100000", "the weights have 2"});
+  config("vocab_size", "255", {"vocabulary of 255 tokens"});
+  config("intermediate_size", "16777216", {"intermediate_size is 16777216"});
+  config("attention_dropout", "0.1", {"config.json: attention_dropout 0.1 is not supported"});
+  config("hidden_size", "\"32\"", {"config.json: hidden_size: expected a positive integer"});
+  const std::string brackets(50'000'000, '[');
+  with("hf/config.json", brackets, {"hf/config.json"});
+  with("hf/config.json", "{\"a\":" + brackets.substr(0, 10'000'000), {"hf/config.json"});
+  with("hf/generation_config.json", brackets, {"hf/generation_config.json"});
+  const std::uint64_t length = brackets.size();
+  with("hf/model.safetensors",
+       std::string(reinterpret_cast<const char*>(&length), sizeof length) + brackets,
+       {"hf/model.safetensors", "header"});
+}
+
+TEST_CASE("a checkpoint that is being written is not one") {
+  const RunFolder folder;
+  Program trained(folder, {"train", "run.toml", "train.steps=1", "checkpoint.every=1"});
+  REQUIRE(trained.wait(60).code == 0);
+  // A save writes the parts first, and the index before it renames the folder.
+  const std::string saved = folder / "checkpoints/step-00000001";
+  const std::string half = folder / "checkpoints/step-00000002.tmp-1";
+  std::filesystem::copy(saved, half, std::filesystem::copy_options::recursive);
+  std::filesystem::remove(half + "/checkpoint.json");
+  is_refused(folder, {"generate", half, "--prompt", "a"}, {half, "not a checkpoint"});
+  is_refused(folder, {"checkpoint", "export", half, "--to", "out"}, {half, "not a checkpoint"});
 }

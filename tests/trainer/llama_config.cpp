@@ -1,7 +1,10 @@
 #include "llama_config.hpp"
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "catch.hpp"
 #include "support.hpp"
@@ -45,7 +48,13 @@ TEST_CASE("config.json of a Llama is read") {
                          .ffn_dim = 72,
                          .rope_theta = 5000.0,
                          .norm_eps = 1e-5,
-                         .tie_embeddings = true});
+                         .tie_embeddings = true,
+                         // The defaults of transformers for keys that are absent.
+                         .max_positions = 2048,
+                         .dtype = "",
+                         .eos = {2},
+                         .others = R"({"bos_token_id":1,"eos_token_id":2,"pad_token_id":null})",
+                         .generation = ""});
   // 101*48 embeddings; a layer: q, o 48*48 each, k, v 48*24 each, three 48*72, two norms; a norm.
   CHECK(c.parameters() == 101 * 48 + 2 * (2 * 48 * 48 + 2 * 48 * 24 + 3 * 48 * 72 + 96) + 48);
 }
@@ -75,12 +84,192 @@ TEST_CASE("what the program does not compute is refused by name") {
   refused("rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 1e4}},
           "rope_parameters.rope_type \"llama3\" is not supported");
   refused("rope_scaling", {{"factor", 2.0}}, "has a factor but no type");
+  refused("rope_parameters", {{"rope_theta", 5000.0}, {"factor", 2.0}}, "has a factor but no type");
+  refused("rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}},
+          "rope_parameters.full_attention: the default rotary embedding has no such setting");
+  refused("rope_parameters", {{"rope_theta", 1e4}},
+          "rope_theta is given twice, as 5000 and as 10000");
+  refused("rope_parameters", {{"rope_theta", 5000.0}, {"partial_rotary_factor", 0.5}},
+          "rope_parameters.partial_rotary_factor 0.5 is not supported");
+  refused("partial_rotary_factor", 0.5, "partial_rotary_factor 0.5 is not supported (only 1.0)");
+  refused("attention_dropout", 0.1, "attention_dropout 0.1 is not supported (only 0.0)");
+  refused("sliding_window", 4096, "sliding_window 4096 is not supported (only null)");
+  refused("attention_chunk_size", 64, "attention_chunk_size 64 is not supported");
+  refused("is_causal", false, "is_causal false is not supported (only true)");
+  refused("is_encoder_decoder", true, "is_encoder_decoder true is not supported");
+  refused("add_cross_attention", true, "add_cross_attention true is not supported");
+  refused("pruned_heads", {{"0", {1}}}, "pruned_heads {\"0\":[1]} is not supported");
+  refused("per_layer_config", {{"0", {{"hidden_act", "gelu"}}}}, "per_layer_config");
+  refused("layer_types", {"full_attention", "sliding_attention"}, "layer_types [\"full_attention");
+  refused("mlp_layer_types", {"dense", "sparse"}, "mlp_layer_types");
+  refused("quantization_config", {{"quant_method", "gptq"}}, "quantization_config");
+  refused("loss_type", "ForMaskedLM", "loss_type \"ForMaskedLM\" is not supported");
+  refused("architectures", Json::array({"LlamaForSequenceClassification"}),
+          "architectures [\"LlamaForSequenceClassification\"] is not supported");
+  refused("auto_map", {{"AutoModelForCausalLM", "modeling_x.X"}}, "auto_map");
+  refused("dtype", "int8", "dtype \"int8\" is not supported");
+  Json both = plain();
+  both["dtype"] = "float32";
+  both["torch_dtype"] = "bfloat16";
+  CHECK(input_error([&] { parse(both); }).find("remove one of the two") != std::string::npos);
+}
+
+TEST_CASE("what transformers sets without effect on the model is accepted") {
+  Json json = plain();
+  const Json accepted = {{"attention_dropout", 0.0},
+                         {"pruned_heads", Json::object()},
+                         {"layer_types", {"full_attention", "full_attention"}},
+                         {"sliding_window", nullptr},
+                         {"architectures", Json::array({"LLaMAForCausalLM"})},
+                         {"auto_map", {{"AutoTokenizer", "tokenization_x.X"}}},
+                         {"rope_parameters", {{"rope_theta", 5000.0}, {"rope_type", "default"}}},
+                         {"pad_token_id", -1},
+                         {"use_cache", false},
+                         {"id2label", {{"0", "LABEL_0"}}},
+                         {"no_such_key_anywhere", 3}};
+  for (const auto& [key, value] : accepted.items()) {
+    INFO(key);
+    json[key] = value;
+    CHECK(parse(json).dim == 48);
+  }
+}
+
+TEST_CASE("a misspelt key of config.json is refused with the right one, an unknown one is not") {
+  // Every key that changes the model, with a letter less and with two letters exchanged.
+  for (const std::string key :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+        "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps", "rope_theta",
+        "rope_scaling", "rope_parameters", "tie_word_embeddings", "hidden_act", "attention_bias",
+        "mlp_bias", "attention_dropout", "max_position_embeddings", "sliding_window"}) {
+    std::string shorter = key;
+    shorter.erase(key.size() / 2, 1);
+    std::string exchanged = key;
+    std::swap(exchanged[key.size() - 3], exchanged[key.size() - 2]);
+    for (const std::string& wrong : {shorter, exchanged}) {
+      if (wrong != key) {
+        refused(wrong, 1, wrong + ": unknown key; did you mean '" + key + "'?");
+      }
+    }
+  }
+  refused("rope_parameters", {{"rope_tehta", 5000.0}},
+          "rope_parameters.rope_tehta: the default rotary embedding has no such setting; did you "
+          "mean 'rope_theta'?");
+  const trainer_test::Folder folder;
+  Json json = plain();
+  json["made_by"] = "a tool";
+  json["bits_and_pieces"] = {1, 2};
+  folder.write("config.json", json.dump());
+  CHECK(read_llama_config(folder.path()).dim == 48);
+}
+
+TEST_CASE("what came in with config.json goes out again") {
+  Json json = plain();
+  json.update(Json{{"eos_token_id", {7, 100}},
+                   {"bos_token_id", nullptr},
+                   {"pad_token_id", 3},
+                   {"max_position_embeddings", 512},
+                   {"torch_dtype", "bfloat16"},
+                   {"initializer_range", 0.01},
+                   {"use_cache", false},
+                   {"made_by", "a tool"},
+                   {"transformers_version", "4.40.0"}});
+  const LlamaConfig c = parse(json);
+  CHECK(c.eos == std::vector<std::int64_t>{7, 100});
+  CHECK(c.max_positions == 512);
+  CHECK(c.dtype == "bfloat16");
+  const Json out = Json::parse(hugging_face_config(c));
+  json.erase("transformers_version");  // of the program that wrote the file
+  for (const auto& [key, value] : json.items()) {
+    INFO(key);
+    CHECK(out.at(key) == value);
+  }
+  CHECK(out.at("dtype") == "bfloat16");
+  CHECK(parse(out) == c);
+  const Json generation = Json::parse(generation_config(c));
+  CHECK(generation.at("eos_token_id") == Json({7, 100}));
+  CHECK(generation.at("bos_token_id").is_null());
+}
+
+TEST_CASE("a model that was trained from nothing says so: no special tokens") {
+  LlamaConfig c = parse(plain());
+  c.others.clear();
+  c.max_positions = 77;
+  c.dtype = "float32";
+  const Json out = Json::parse(hugging_face_config(c));
+  for (const char* key : {"eos_token_id", "bos_token_id", "pad_token_id"}) {
+    INFO(key);
+    CHECK(out.at(key).is_null());  // absent, transformers would take 2 and 1
+    CHECK(Json::parse(generation_config(c)).at(key).is_null());
+  }
+  CHECK(out.at("max_position_embeddings") == 77);
+  CHECK(out.at("dtype") == "float32");
+  CHECK(parse(out).eos.empty());
+}
+
+TEST_CASE("generation_config.json decides what ends a text") {
+  const trainer_test::Folder folder;
+  Json json = plain();
+  json["eos_token_id"] = 5;
+  folder.write("config.json", json.dump());
+  CHECK(read_llama_config(folder.path()).eos == std::vector<std::int64_t>{5});
+  const auto with = [&](const std::string& text) {
+    folder.write("generation_config.json", text);
+    return read_llama_config(folder.path());
+  };
+  CHECK(with(R"({"eos_token_id": [9, 8]})").eos == std::vector<std::int64_t>{9, 8});
+  CHECK(with(R"({"eos_token_id": 9})").eos == std::vector<std::int64_t>{9});
+  CHECK(with("{}").eos.empty());
+  const LlamaConfig c = with(R"({"eos_token_id": 9, "temperature": 0.6})");
+  CHECK(Json::parse(generation_config(c)) ==
+        Json::parse(R"({"eos_token_id":9,"temperature":0.6})"));
+  CHECK(Json::parse(hugging_face_config(c)).at("eos_token_id") == 5);
+  for (const char* wrong : {"[]", "{", R"({"eos_token_id": 101})", R"({"eos_token_id": "a"})"}) {
+    INFO(wrong);
+    CHECK(input_error([&] { with(wrong); }).find("generation_config.json: ") != std::string::npos);
+  }
+}
+
+TEST_CASE("no integer of config.json may be negative, zero, huge, a fraction or a text") {
+  for (const char* key :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+        "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings"}) {
+    for (const char* value : {"-1", "0", "1000000000000000", "18446744073709551615",
+                              "18446744073709551617", "2.0", "2.5", "\"2\"", "true", "[2]", "{}"}) {
+      Json json = plain();
+      json[key] = Json::parse(value);
+      const std::string error = input_error([&] { parse(json); });
+      INFO(key << " " << value << ": " << error);
+      CHECK(error.find(key + std::string(": expected a positive integer")) != std::string::npos);
+    }
+  }
+  for (const char* key : {"eos_token_id", "bos_token_id", "pad_token_id"}) {
+    for (const char* value :
+         {"-2", "101", "18446744073709551615", "2.0", "\"2\"", "true", "[2, -1]", "[[2]]", "{}"}) {
+      Json json = plain();
+      json[key] = Json::parse(value);
+      const std::string error = input_error([&] { parse(json); });
+      INFO(key << " " << value << ": " << error);
+      CHECK(error.find(key + std::string(": expected null, a token id")) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("sizes that cannot be counted are refused") {
+  Json json = plain();
+  for (const char* key : {"vocab_size", "hidden_size", "intermediate_size", "head_dim"}) {
+    json[key] = 16777216;
+  }
+  json["num_hidden_layers"] = 100000;
+  CHECK(input_error([&] { parse(json); }).find("parameters (expected at most") !=
+        std::string::npos);
 }
 
 TEST_CASE("impossible sizes in config.json are errors") {
-  refused("hidden_size", -48, "hidden_size: expected a positive integer, got -48");
+  refused("hidden_size", -48,
+          "hidden_size: expected a positive integer of at most 16777216, got -48");
   refused("hidden_size", 1e300, "hidden_size: expected a positive integer");
-  refused("hidden_size", "48", "hidden_size: expected a positive integer, got \"48\"");
+  refused("hidden_size", "48",
+          "hidden_size: expected a positive integer of at most 16777216, got \"48\"");
   refused("vocab_size", nullptr, "vocab_size is missing");
   refused("rms_norm_eps", 0, "rms_norm_eps: expected a positive number");
   refused("num_attention_heads", 5, "num_attention_heads 5 does not divide hidden_size 48");
@@ -88,11 +277,15 @@ TEST_CASE("impossible sizes in config.json are errors") {
   refused("head_dim", 7, "head_dim 7 is odd");
   refused("rope_parameters", 3, "rope_parameters: expected an object");
   refused("tie_word_embeddings", "yes", "tie_word_embeddings: expected true or false");
-  CHECK(input_error([] { parse_llama_config("{", "c"); }) == "c: is not a JSON object");
+  CHECK(input_error([] { parse_llama_config("{", "c"); }).starts_with("c: it is not JSON"));
+  CHECK(input_error([] { parse_llama_config("[]", "c"); }) == "c: it is not a JSON object");
+  CHECK(input_error([] {
+          parse_llama_config(R"({"hidden_size":1,"hidden_size":2})", "c");
+        }).find("hidden_size") != std::string::npos);
   CHECK(input_error([] { read_llama_config("/nowhere"); }).find("no such folder") !=
         std::string::npos);
   const trainer_test::Folder folder;
   CHECK(input_error([&] {
           read_llama_config(folder.path());
-        }).find("config.json: cannot be read") != std::string::npos);
+        }).find("config.json: it cannot be read") != std::string::npos);
 }

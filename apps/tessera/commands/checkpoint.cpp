@@ -1,12 +1,14 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -17,23 +19,58 @@
 
 import tessera.base;
 import tessera.mesh;
+import tessera.placement;
 import tessera.tensor;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 
-#include "training/setup.hpp"
+#include "stored_sizes.hpp"
 
 namespace tessera::app {
 namespace {
 
+namespace fs = std::filesystem;
+
 LlamaConfig model_of(const CheckpointReader& reader, const std::string& path) {
-  const auto meta = nlohmann::json::parse(reader.meta(), nullptr, false);
-  if (!meta.is_object() || !meta.contains("model")) {
-    fail_input(fmt::format("{}: is not a checkpoint of 'tessera train'", path));
+  LlamaConfig model = stored_llama_config(reader.meta(), path);
+  check_stored_sizes(model, reader, "model.", path);
+  return model;
+}
+
+/// PyTorch's name of a floating type.
+DType dtype_of(const std::string& name) {
+  return name == "bfloat16"  ? DType::bf16
+         : name == "float16" ? DType::f16
+         : name == "float64" ? DType::f64
+                             : DType::f32;
+}
+
+/// The folder's place, which must be free: nothing there, or an empty folder.
+fs::path free_place(const std::string& folder) {
+  std::error_code error;
+  const fs::path place = fs::weakly_canonical(folder, error);
+  if (error) {
+    fail_input(fmt::format("{}: the folder cannot be created ({}); export elsewhere", folder,
+                           error.message()));
   }
-  return parse_llama_config(meta["model"].dump(), path);
+  if (fs::exists(place, error) &&
+      (!fs::is_directory(place, error) || !fs::is_empty(place, error))) {
+    fail_input(fmt::format(
+        "{}: {}; export into a new folder", folder,
+        fs::is_directory(place, error) ? "the folder is not empty" : "is not a folder"));
+  }
+  return place;
+}
+
+void write_text(const fs::path& file, const std::string& text) {
+  std::ofstream out(file);
+  out << text << '\n';
+  out.close();
+  if (!out) {
+    fail(fmt::format("{}: cannot be written", file.string()));
+  }
 }
 
 }  // namespace
@@ -91,24 +128,38 @@ int run_checkpoint_verify(const std::string& path) {
   return 0;
 }
 
-int run_checkpoint_export(const std::string& path, const std::string& folder) {
+int run_checkpoint_export(const ExportArguments& arguments) {
+  const std::string& path = arguments.checkpoint;
   const CheckpointReader reader(path);
-  const LlamaConfig model = model_of(reader, path);
+  LlamaConfig model = model_of(reader, path);
+  if (!arguments.dtype.empty()) {
+    model.dtype = arguments.dtype;
+  }
+  const fs::path place = free_place(arguments.folder);
+  // Written beside its place and renamed as the last act: a reader finds all of it or nothing.
+  const fs::path beside = fmt::format("{}.tmp-{:x}", place.string(), ::getpid());
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
+  fs::create_directories(beside, error);
   if (error) {
-    fail_input(fmt::format("{}: cannot be made a folder ({})", folder, error.message()));
+    fail_input(fmt::format("{}: the folder cannot be created ({}); export elsewhere",
+                           arguments.folder, error.message()));
   }
-  const auto names =
-      export_weights(reader, folder, {.prefix = "model.", .exclude = {}, .dtype = {}});
-  const std::filesystem::path config = std::filesystem::path(folder) / "config.json";
-  std::ofstream out(config);
-  out << hugging_face_config(model) << '\n';
-  out.close();
-  if (!out) {
-    fail(fmt::format("{}: cannot be written", config.string()));
+  std::size_t tensors = 0;
+  try {
+    write_text(beside / "config.json", hugging_face_config(model));
+    write_text(beside / "generation_config.json", generation_config(model));
+    const ExportOptions options{.prefix = "model.", .exclude = {}, .dtype = dtype_of(model.dtype)};
+    tensors = export_weights(reader, beside.string(), options).size();
+    fs::rename(beside, place);
+  } catch (const fs::filesystem_error& problem) {
+    fs::remove_all(beside, error);
+    fail(fmt::format("{}: cannot be written ({})", arguments.folder, problem.code().message()));
+  } catch (...) {
+    fs::remove_all(beside, error);
+    throw;
   }
-  fmt::print("{} tensors and config.json written to {}\n", names.size(), folder);
+  fmt::print("{} tensors as {}, config.json and generation_config.json written to {}\n", tensors,
+             model.dtype, arguments.folder);
   return 0;
 }
 

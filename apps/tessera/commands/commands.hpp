@@ -26,8 +26,15 @@ int run_checkpoint_info(const std::string& path);
 /// Compares all bytes of a checkpoint, or of every checkpoint in a folder of them, with their
 /// hashes. Error (input) that lists all damage.
 int run_checkpoint_verify(const std::string& path);
-/// Writes config.json and model.safetensors as transformers reads them.
-int run_checkpoint_export(const std::string& path, const std::string& folder);
+
+struct ExportArguments {
+  std::string checkpoint;
+  std::string folder;  // must not exist, or be empty
+  std::string dtype;   // float32, bfloat16...; empty: that of model.from, float32 without one
+};
+/// Writes config.json, generation_config.json and model.safetensors as transformers reads them: all
+/// of them or none.
+int run_checkpoint_export(const ExportArguments& arguments);
 
 struct BenchArguments {
   std::string what;  // gemm, dispatch, collectives or step; empty for all

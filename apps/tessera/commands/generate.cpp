@@ -5,13 +5,9 @@
 
 #include "commands/commands.hpp"
 
-import tessera.base;
-import tessera.ops;
-
 namespace tessera::app {
 
 int run_generate(const GenerateArguments& arguments) {
-  ops::set_threads(available_cores());
   const auto write = [](const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
@@ -23,7 +19,9 @@ int run_generate(const GenerateArguments& arguments) {
     }
     write(text);
   };
-  generate_text(arguments.checkpoint, arguments.prompt, arguments.options, first);
+  if (generate_text(arguments.checkpoint, arguments.prompt, arguments.options, first).empty()) {
+    write(arguments.prompt);  // the first token was an eos
+  }
   write("\n");
   return 0;
 }

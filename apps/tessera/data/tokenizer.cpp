@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 import tessera.base;
 
 namespace tessera::app {
@@ -33,6 +36,29 @@ class BytesTokenizer final : public Tokenizer {
   }
 };
 
+/// The file by which a folder has a tokenizer of its own; "" where there is none.
+std::string tokenizer_file(const std::filesystem::path& folder) {
+  constexpr std::array<std::string_view, 8> names = {"vocab.json",
+                                                     "vocab.txt",
+                                                     "merges.txt",
+                                                     "added_tokens.json",
+                                                     "spiece.model",
+                                                     "tekken.json",
+                                                     "special_tokens_map.json",
+                                                     "sentencepiece.bpe.model"};
+  std::string first;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if ((name.starts_with("tokenizer") || name.ends_with(".tiktoken") ||
+         std::ranges::find(names, name) != names.end()) &&
+        (first.empty() || name < first)) {
+      first = name;
+    }
+  }
+  return first;
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name) {
@@ -40,6 +66,22 @@ std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name) {
     return std::make_unique<BytesTokenizer>();
   }
   fail_input(fmt::format("tokenizer '{}' is unknown (expected 'bytes')", name));
+}
+
+void check_tokenizer_fits(std::string_view name, std::int64_t tokenizer_vocab, std::int64_t vocab,
+                          const std::filesystem::path& folder, const std::string& place) {
+  const std::string own = tokenizer_file(folder);
+  if (vocab == tokenizer_vocab && own.empty()) {
+    return;
+  }
+  const std::string why =
+      own.empty() ? fmt::format("the folder's model has a vocabulary of {} tokens (expected {})",
+                                vocab, tokenizer_vocab)
+                  : fmt::format("the folder has a tokenizer of its own ({})", own);
+  fail_input(
+      fmt::format("{}: {}, so the ids that tokenizer '{}' makes of data.text are not the model's; "
+                  "give data.tokens with ids that the model's tokenizer made",
+                  place, why, name));
 }
 
 }  // namespace tessera::app

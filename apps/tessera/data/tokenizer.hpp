@@ -1,6 +1,7 @@
 // Between text and token ids.
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,5 +23,11 @@ class Tokenizer {
 
 /// The tokenizer of that name ("bytes"). Throws Error (input) for an unknown one.
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name);
+
+/// Throws Error (input), which `place` begins, unless a model in Hugging Face's form with `vocab`
+/// tokens takes this tokenizer's ids: it has as many tokens, and its folder has no tokenizer of its
+/// own (tokenizer.json, vocab.txt...).
+void check_tokenizer_fits(std::string_view name, std::int64_t tokenizer_vocab, std::int64_t vocab,
+                          const std::filesystem::path& folder, const std::string& place);
 
 }  // namespace tessera::app

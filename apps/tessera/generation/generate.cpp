@@ -12,6 +12,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <tessera/json.hpp>
 #include <vector>
 
 #include "config/config.hpp"
@@ -20,6 +21,7 @@
 
 import tessera.base;
 import tessera.mesh;
+import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 import tessera.nn;
@@ -27,61 +29,93 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 
+#include "stored_sizes.hpp"
 #include "training/setup.hpp"
 
 namespace tessera::app {
 namespace {
 
 /// A token by its logits; `noise` is uniform in [0, 1).
-std::int64_t pick(std::vector<double> logits, const GenerationOptions& options, double noise) {
-  std::vector<std::int64_t> order(logits.size());
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  const auto likelier = [&](std::int64_t a, std::int64_t b) {
-    return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
-  };
-  std::sort(order.begin(), order.end(), likelier);
-  if (options.temperature == 0) {
-    return order[0];
+std::int64_t pick(const std::vector<double>& logits, const GenerationOptions& options,
+                  double noise) {
+  if (!std::ranges::all_of(logits, [](double logit) { return std::isfinite(logit); })) {
+    fail("generate: the model's logits are not finite; its weights are too large, or not finite");
   }
-  if (options.top_k > 0 && options.top_k < static_cast<std::int64_t>(order.size())) {
-    order.resize(static_cast<std::size_t>(options.top_k));
+  const auto logit_of = [&](std::int64_t token) { return logits[static_cast<std::size_t>(token)]; };
+  const auto likelier = [&](std::int64_t a, std::int64_t b) {
+    return logit_of(a) != logit_of(b) ? logit_of(a) > logit_of(b) : a < b;
+  };
+  const std::int64_t best = std::ranges::max_element(logits) - logits.begin();
+  if (options.temperature == 0) {
+    return best;
+  }
+  std::vector<std::int64_t> candidates(logits.size());
+  std::iota(candidates.begin(), candidates.end(), std::int64_t{0});
+  if (options.top_k > 0 && options.top_k < std::ssize(candidates)) {
+    const auto end = candidates.begin() + options.top_k;
+    std::nth_element(candidates.begin(), end, candidates.end(), likelier);
+    candidates.erase(end, candidates.end());
+    std::ranges::sort(candidates, likelier);
   }
   std::vector<double> weights;
+  weights.reserve(candidates.size());
   double sum = 0;
-  for (const std::int64_t token : order) {
-    const double above =
-        logits[static_cast<std::size_t>(token)] - logits[static_cast<std::size_t>(order[0])];
-    weights.push_back(std::exp(above / options.temperature));
+  for (const std::int64_t token : candidates) {
+    weights.push_back(std::exp((logit_of(token) - logit_of(best)) / options.temperature));
     sum += weights.back();
   }
   double rest = noise * sum;
-  for (std::size_t i = 0; i < order.size(); ++i) {
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
     rest -= weights[i];
     if (rest < 0) {
-      return order[i];
+      return candidates[i];
     }
   }
-  return order.back();
+  return candidates.back();
+}
+
+/// The tokenizer of the run that saved this meta data.
+std::unique_ptr<Tokenizer> tokenizer_of(const std::string& meta, const std::string& checkpoint) {
+  const ParsedJson json = parse_json_object(meta);
+  const auto at = [](const nlohmann::json& object, const char* key) {
+    return object.is_object() && object.contains(key) ? object[key] : nlohmann::json();
+  };
+  const nlohmann::json data = at(at(json.value, "config"), "data");
+  const nlohmann::json name = at(data, "tokenizer");
+  if (!name.is_string()) {
+    fail_input(fmt::format("{}: is not a checkpoint of 'tessera train'", checkpoint));
+  }
+  if (!at(data, "tokens").empty()) {
+    fail_input(fmt::format(
+        "{}: the model was trained on token ids (data.tokens), so there is no tokenizer for text",
+        checkpoint));
+  }
+  return make_tokenizer(name.get<std::string>());
+}
+
+/// A thread for each 4 million parameters: a token's products are one pass over the weights, and
+/// waking a thread for a small part of it costs more than the part.
+void choose_threads(const LlamaConfig& shape) {
+  constexpr std::int64_t parameters_of_thread = std::int64_t{1} << 22;
+  ops::set_threads(static_cast<int>(
+      std::clamp<std::int64_t>(shape.parameters() / parameters_of_thread, 1, available_cores())));
 }
 
 /// The model of a checkpoint on this process alone.
 class Generator {
  public:
-  Generator(const std::string& checkpoint, std::int64_t capacity) {
+  explicit Generator(const std::string& checkpoint) {
     const CheckpointReader reader(checkpoint);
-    const auto meta = nlohmann::json::parse(reader.meta(), nullptr, false);
-    if (!meta.is_object() || !meta.contains("model") || !meta.contains("config")) {
-      fail_input(fmt::format("{}: is not a checkpoint of 'tessera train'", checkpoint));
-    }
-    const auto& data = meta["config"]["data"];
-    if (!data["tokens"].empty()) {
+    shape_ = stored_llama_config(reader.meta(), checkpoint);
+    tokenizer_ = tokenizer_of(reader.meta(), checkpoint);
+    if (shape_.vocab != tokenizer_->vocab()) {
       fail_input(fmt::format(
-          "{}: was trained on ready-made tokens; there is no tokenizer to make text with",
-          checkpoint));
+          "{}: the model's vocabulary is not that of tokenizer '{}' (expected {} tokens, got {})",
+          checkpoint, tokenizer_->name(), tokenizer_->vocab(), shape_.vocab));
     }
-    tokenizer_ = make_tokenizer(data["tokenizer"].get<std::string>());
-    const LlamaConfig shape = parse_llama_config(meta["model"].dump(), checkpoint);
-    model_ = make_model(shape, 0);
+    check_stored_sizes(shape_, reader, "model.", checkpoint);
+    choose_threads(shape_);
+    model_ = make_model(shape_, 0);
     nn::materialize(*model_);
     StateDict weights;
     for (const nn::ParameterPointer& parameter : nn::all_parameters(*model_)) {
@@ -91,24 +125,29 @@ class Generator {
     options.prefix = "model.";
     load_state(reader, weights, options);
     model_->train(false);
-    cache_.capacity = capacity;
-    for (std::int64_t i = 0; i < shape.layers; ++i) {
-      const Dims extents = {1, capacity, shape.kv_heads, shape.head_dim};
-      cache_.layers.push_back({zeros(extents), zeros(extents)});
-    }
     model_->set_cache(&cache_);
   }
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
+  bool ends_at(std::int64_t token) const {
+    return std::ranges::find(shape_.eos, token) != shape_.eos.end();
+  }
 
-  /// The logits after these further tokens.
+  /// The logits after these further tokens (at least one).
   std::vector<double> next(std::span<const std::int64_t> tokens) {
-    const auto count = static_cast<std::int64_t>(tokens.size());
-    const Tensor logits = (*model_)(from_values(tokens, {1, count}));
-    return to_doubles(ops::select(ops::select(logits, 0, 0), 0, count - 1));
+    constexpr std::size_t at_once = 512;  // a long prompt's logits need not be in memory together
+    Tensor last;
+    for (; !tokens.empty(); tokens = tokens.subspan(std::min(at_once, tokens.size()))) {
+      const auto part = tokens.first(std::min(at_once, tokens.size()));
+      const std::int64_t count = std::ssize(part);
+      const Tensor logits = (*model_)(from_values(part, {1, count}));
+      last = ops::select(ops::select(logits, 0, 0), 0, count - 1);
+    }
+    return to_doubles(last);
   }
 
  private:
+  LlamaConfig shape_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::shared_ptr<nn::LlamaForCausalLM> model_;
   nn::KeyValueCache cache_;
@@ -123,13 +162,16 @@ std::string generate_text(const std::string& checkpoint, const std::string& prom
     fail_input("generate: the prompt is empty; give --prompt TEXT");
   }
   const NoGrad no_grad;
-  Generator generator(checkpoint, static_cast<std::int64_t>(prompt.size()) + options.tokens);
+  Generator generator(checkpoint);
   std::mt19937_64 random(options.seed);
   std::vector<std::int64_t> fresh = generator.tokenizer().encode(prompt);
   std::string text;
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const double noise = static_cast<double>(random() >> 11) * 0x1p-53;
     const std::int64_t token = pick(generator.next(fresh), options, noise);
+    if (generator.ends_at(token)) {
+      break;
+    }
     fresh = {token};
     const std::string piece = generator.tokenizer().decode(fresh);
     text += piece;

@@ -1,7 +1,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,27 +88,6 @@ double step_flops(const LlamaConfig& shape, std::int64_t batch, std::int64_t seq
       static_cast<double>(shape.parameters()) - (shape.tie_embeddings ? 0 : embedding);
   const auto attention = static_cast<double>(shape.layers * shape.heads * shape.head_dim * seq_len);
   return 6 * products * tokens + 6 * attention * tokens;
-}
-
-std::string hugging_face_config(const LlamaConfig& shape) {
-  const nlohmann::ordered_json json = {{"architectures", {"LlamaForCausalLM"}},
-                                       {"model_type", "llama"},
-                                       {"vocab_size", shape.vocab},
-                                       {"hidden_size", shape.dim},
-                                       {"intermediate_size", shape.ffn_dim},
-                                       {"num_hidden_layers", shape.layers},
-                                       {"num_attention_heads", shape.heads},
-                                       {"num_key_value_heads", shape.kv_heads},
-                                       {"head_dim", shape.head_dim},
-                                       {"rms_norm_eps", shape.norm_eps},
-                                       {"rope_theta", shape.rope_theta},
-                                       {"tie_word_embeddings", shape.tie_embeddings},
-                                       {"hidden_act", "silu"},
-                                       {"attention_bias", false},
-                                       {"mlp_bias", false},
-                                       {"initializer_range", 0.02},
-                                       {"torch_dtype", "float32"}};
-  return json.dump(2);
 }
 
 }  // namespace tessera::app

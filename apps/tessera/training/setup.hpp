@@ -36,7 +36,4 @@ BatchRows batch_rows(const TrainConfig& config, std::int64_t parts);
 /// product and token, and causal attention counted half.
 double step_flops(const LlamaConfig& shape, std::int64_t batch, std::int64_t seq_len);
 
-/// The shape as a JSON object in Hugging Face's words, for checkpoints and exports.
-std::string hugging_face_config(const LlamaConfig& shape);
-
 }  // namespace tessera::app

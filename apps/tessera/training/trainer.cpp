@@ -189,8 +189,9 @@ StateDict Trainer::state() const {
 
 void Trainer::save(const std::string& checkpoint) {
   optimizer_->prepare_state();
-  const std::string meta = fmt::format(R"({{"config": {}, "model": {}}})", to_json(run_.config),
-                                       hugging_face_config(run_.shape));
+  const std::string meta =
+      fmt::format(R"({{"config": {}, "model": {}, "generation": {}}})", to_json(run_.config),
+                  hugging_face_config(run_.shape), generation_config(run_.shape));
   save_checkpoint(checkpoint, state(), meta);
 }
 

@@ -1,0 +1,16 @@
+// The sizes that a config.json claims against the tensors that are stored.
+// Included after the imports of tessera.{base,placement,tensor,checkpoint}.
+#pragma once
+#include <string>
+
+#include "llama_config.hpp"
+
+namespace tessera::app {
+
+/// Compares every size of `config` with the shapes stored under `prefix`, before anything is built
+/// by them: the work depends on what is stored, not on what is claimed. Throws Error (input) that
+/// lists the keys that differ; `name` begins it.
+void check_stored_sizes(const LlamaConfig& config, const TensorSource& stored,
+                        const std::string& prefix, const std::string& name);
+
+}  // namespace tessera::app

@@ -1,0 +1,19 @@
+// What stored values must be, besides their names and shapes.
+module tessera.checkpoint:values;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :source;
+
+namespace tessera::checkpoint_detail {
+
+/// Error (input) that begins with `what` and names the first element that is NaN or infinite;
+/// `values` is the box from `offset` on of a whole tensor. Integers pass.
+void check_finite(const Tensor& values, const Dims& offset, const std::string& what);
+
+/// Names of a state that are one tensor (tied parameters) must not have different values in the
+/// files: all but one of them would be lost. Error (input) that names both.
+void check_tied(const TensorSource& from, const StateDict& state, const std::string& prefix);
+
+}  // namespace tessera::checkpoint_detail
