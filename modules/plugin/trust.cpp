@@ -1,5 +1,6 @@
 #include "trust.hpp"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <grp.h>
 #include <pwd.h>
@@ -7,6 +8,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <cstdlib>
 #include <deque>
 
 namespace tessera::plugin {
@@ -56,6 +58,22 @@ std::string folder_of(const std::string& path) {
 
 }  // namespace
 
+std::string Trust::this_library() {
+  Dl_info info{};
+  const auto* here = reinterpret_cast<const void*>(&Trust::this_library);
+  return dladdr(here, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
+}
+
+Trust::Trust(const std::string& program) {
+  char resolved[PATH_MAX];
+  if (realpath(program.c_str(), resolved) != nullptr) {
+    for (std::string folder = resolved; folder != "/";) {
+      folder = folder_of(folder);
+      program_folders_.insert(folder);
+    }
+  }
+}
+
 void Trust::refuse(std::string_view why) {
   refusals_.push_back(fmt::format("{}{}", subject_, why));
 }
@@ -65,7 +83,7 @@ void Trust::check(std::string_view what, const std::string& path, bool sticky_is
   if (lstat(path.c_str(), &status) != 0 || refused_.contains(path)) {
     return;
   }
-  if (foreign_owner(status)) {
+  if (foreign_owner(status) && !program_folders_.contains(path)) {
     refused_.insert(path);
     refuse(fmt::format(
         "{} {} belongs to user {}, who is neither root nor you; fix it with: chown -h {} '{}'",

@@ -11,6 +11,12 @@ namespace tessera::plugin {
 /// given once.
 class Trust {
  public:
+  /// `program` is a file of the running program, by default libtessera. The owner of a folder on
+  /// the way to it is accepted for that folder: who could replace the program gains nothing by
+  /// replacing a plugin. (Root in a container often works in a checkout that belongs to another
+  /// user.)
+  explicit Trust(const std::string& program = this_library());
+
   /// A plain file: itself, its folder, every folder and symbolic link on the way to it.
   /// False when there is no such file.
   bool check_file(const std::string& path);
@@ -23,6 +29,9 @@ class Trust {
   void refuse(std::string_view why);
   const std::vector<std::string>& refusals() const { return refusals_; }
 
+  /// The path of libtessera.
+  static std::string this_library();
+
  private:
   /// What a path leads to: "" when it leads to nothing.
   std::string follow(const std::string& path, std::string& last_folder);
@@ -30,6 +39,7 @@ class Trust {
   /// to search in.
   void check(std::string_view what, const std::string& path, bool sticky_is_safe);
 
+  std::set<std::string> program_folders_;
   std::string subject_;
   std::set<std::string> refused_;  // paths
   std::vector<std::string> refusals_;

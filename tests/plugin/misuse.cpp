@@ -13,6 +13,7 @@
 
 #include "catch.hpp"
 #include "support.hpp"
+#include "trust.hpp"
 
 import tessera.base;
 import tessera.plugin;
@@ -77,6 +78,27 @@ TEST_CASE("a library of another user or with a foreign group's pen is refused") 
   CHECK(refusal_of(file).empty());
   chmod(file.c_str(), 0664);
   contains(refusal_of(file), "can be written by others (mode 664, group 12345)");
+}
+
+TEST_CASE("a folder of another user is accepted only on the way to the program itself") {
+  if (geteuid() != 0) {
+    WARN("needs root to give a folder away");
+    return;
+  }
+  const Folder folder;
+  fs::create_directories(folder.path / "prefix" / "lib");
+  const std::string file = folder.copy("Hello", "prefix/lib/a.so");
+  REQUIRE(chown((folder.path / "prefix").c_str(), 12345, 0) == 0);
+  contains(refusal_of(file),
+           "the folder " + (folder.path / "prefix").string() + " belongs to user");
+  plugin::Trust beside(file);  // as if it were libtessera
+  CHECK(beside.check_file(file));
+  CHECK(beside.refusals().empty());
+  chmod((folder.path / "prefix").c_str(), 0777);
+  plugin::Trust open(file);
+  open.check_file(file);
+  REQUIRE(open.refusals().size() == 1);
+  contains(open.refusals().front(), "can be written by others");
 }
 
 TEST_CASE("a symbolic link is judged by what it leads to") {
