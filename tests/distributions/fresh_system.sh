@@ -62,16 +62,21 @@ bootstrap() {  # CODENAME FOLDER MIRROR OPTION...
     { tail -n 20 "$work/debootstrap.log"; die "debootstrap could not make the base system of $name"; }
 }
 
-# Debian 13 has a package with the keys of Ubuntu's archive, so a system of it can vouch for Ubuntu's.
+# Debian 13 has the package ubuntu-keyring with the keys of Ubuntu's archive, so Debian's keys vouch for Ubuntu's.
 ubuntu_keys() {
-  local name=usr/share/keyrings/ubuntu-archive-keyring.gpg
+  local name=usr/share/keyrings/ubuntu-archive-keyring.gpg apt=$work/apt options
   keys=/$name
   [[ ! -e $keys ]] || return 0
   say "getting the keys of Ubuntu's archive from Debian 13"
-  bootstrap trixie "$work/keys" "$(mirror_of debian http://deb.debian.org/debian)" --include=ubuntu-archive-keyring
-  cp "$work/keys/$name" "$work/ubuntu.gpg"
-  rm -rf --one-file-system "$work/keys"
-  keys=$work/ubuntu.gpg
+  mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
+  printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s trixie main\n' \
+    "$(mirror_of debian http://deb.debian.org/debian)" >"$apt/sources.list"
+  options=(-q -o "Dir::State=$apt" -o Dir::State::status=/dev/null -o "Dir::Cache=$apt/cache"
+    -o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=- -o APT::Sandbox::User=root)
+  (cd "$apt" && apt-get "${options[@]}" update && apt-get "${options[@]}" download ubuntu-keyring &&
+    dpkg-deb --extract ./*.deb .) >"$work/keys.log" 2>&1 ||
+    { tail -n 20 "$work/keys.log"; die "the keys of Ubuntu's archive could not be installed"; }
+  keys=$apt/$name
 }
 
 # How this machine reaches its mirrors and PyPI: addresses of proxies, certificates, settings of apt and pip.
