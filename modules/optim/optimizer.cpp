@@ -124,6 +124,14 @@ void Optimizer::step(double lr, double grad_scale) {
       group->states[k].push_back(state.tensors[k]);
     }
   }
+  const bool trains = std::any_of(parameters_.begin(), parameters_.end(),
+                                  [](const auto& p) { return p->value.requires_grad(); });
+  if (groups.empty() && trains) {
+    fail(
+        fmt::format("optimizer: none of the {} parameters has a gradient; call backward() before "
+                    "step(), and zero_grad() after it",
+                    parameters_.size()));
+  }
   for (const Group& group : groups) {
     step_group(group, lr, grad_scale);
   }

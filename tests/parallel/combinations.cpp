@@ -123,6 +123,11 @@ Outcome train(const Recipe& recipe, nn::Module& model,
       backward(loss(net_tokens(4, 10 * number + batch)));
     }
     finisher.finish(parameters);
+    for (const nn::ParameterPointer& p : parameters) {
+      const Tensor& gradient = p->value.grad();
+      check(!gradient || gradient.spec() == p->value.spec(),
+            "layout of the gradient of " + p->name);
+    }
     outcome.gradients.push_back(gradients_of(model));
     const NoGrad no_grad;
     for (const nn::ParameterPointer& p : parameters) {

@@ -290,7 +290,9 @@ TEST_CASE("gradients without sync are whole sums that the finisher reduces") {
   in_all_groupings([&](Planned& run, const std::string& what) {
     {
       const parallel::GradientSyncScope scope(false);
+      const CommunicationReport report;
       backward(run.loss(tokens(1)));
+      check(report.count("reduce_scatter") == 0, what + ": nothing is reduced without sync");
     }
     parallel::GradientFinisher().finish(nn::all_parameters(*run.model));
     check(difference(gradients_of(*run.model), gradients_of(*expected)) < tolerance, what);

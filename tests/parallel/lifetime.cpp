@@ -18,6 +18,7 @@ import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
+import tessera.optim;
 import tessera.plugin;
 import tessera.parallel;
 
@@ -174,4 +175,20 @@ TEST_CASE("frozen parameters stay frozen under a plan, and may be frozen later")
       check(p->value.grad().defined() == p->name.starts_with("blocks.0."), p->name);
     }
   });
+}
+
+TEST_CASE("an optimizer's step without any gradient is an error") {
+  const auto model = plain(std::make_shared<Net>());
+  const auto optimizer = optim::sgd(nn::all_parameters(*model), {});
+  const std::string missing =
+      "optimizer: none of the 10 parameters has a gradient; call backward() before step(), and "
+      "zero_grad() after it";
+  CHECK(error_of([&] { optimizer->step(0.1); }) == missing);
+  backward(plain_loss(*model, net_tokens(4, 1)));
+  CHECK(optim::global_gradient_norm(optimizer->parameters()) > 0);
+  CHECK(error_of([&] { optimizer->step(0.1); }).empty());
+  optimizer->zero_grad();
+  CHECK(error_of([&] { optimizer->step(0.1); }) == missing);
+  const auto nothing = optim::sgd({}, {});
+  CHECK(error_of([&] { nothing->step(0.1); }).empty());
 }
