@@ -37,12 +37,12 @@ using parallel_test::shipped_styles;
 
 namespace {
 
-Config config_with(const std::string& name, std::vector<std::string> overrides) {
-  for (const char* small :
-       {"model.dim=32", "model.ffn_dim=48", "data.seq_len=6", "train.batch=2"}) {
-    overrides.emplace_back(small);
-  }
-  return load_config(std::string(TESSERA_SOURCE_FOLDER "/configs/") + name, overrides);
+/// A small model; `overrides` come last, so that they hold.
+Config config_with(const std::string& name, const std::vector<std::string>& overrides) {
+  std::vector<std::string> all = {"model.dim=32", "model.ffn_dim=48", "data.seq_len=6",
+                                  "train.batch=2"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return load_config(std::string(TESSERA_SOURCE_FOLDER "/configs/") + name, all);
 }
 
 /// "all_gather" -> how often.
