@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <map>
 #include <string>
 
@@ -93,6 +94,85 @@ TEST_CASE("a joined rank that is killed ends the other") {
       CHECK(name.find(job + "-" + std::to_string(getpid())) == std::string::npos);
     }
   }
+}
+
+TEST_CASE("under mpirun one rank prints, whatever the launcher calls the ranks") {
+  const auto is_one_report = [](const std::string& out) {
+    INFO(out);
+    CHECK(count(out, "parameters") >= 1);
+    CHECK(count(out, "\ncheckpoint  ") == 1);
+    CHECK(count(out, "A sample of 20 bytes") == 1);
+    CHECK(count(out, "step 3/3") == 1);
+  };
+  std::vector<std::string> arguments = two_ranks("3");
+  arguments.emplace_back("log.sample=20");
+  {
+    const RunFolder folder;
+    const auto rank = [](int number) {
+      return std::map<std::string, std::string>{
+          {"OMPI_COMM_WORLD_RANK", std::to_string(number)},
+          {"OMPI_COMM_WORLD_SIZE", "2"},
+          {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+          {"PMIX_NAMESPACE", "faults-" + std::to_string(getpid())},
+          {"TESSERA_TIMEOUT", "20"}};
+    };
+    Program second(folder, arguments, {.environment = rank(1)});
+    Program first(folder, arguments, {.environment = rank(0)});
+    const Result zero = first.wait(30);
+    const Result one = second.wait(30);
+    INFO(zero.error << one.error);
+    CHECK(zero.code == 0);
+    CHECK(one.code == 0);
+    CHECK(one.out.empty());
+    is_one_report(zero.out);
+  }
+  if (!std::filesystem::exists("/usr/bin/mpirun")) {
+    WARN("skipped: mpirun is not installed here");
+    return;
+  }
+  const RunFolder folder;
+  const Result result = run(folder, arguments,
+                            {.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                             {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                             {"TESSERA_TIMEOUT", "20"}},
+                             .launcher = {"/usr/bin/mpirun", "--oversubscribe", "-np", "2"}});
+  INFO(result.error);
+  CHECK(result.code == 0);
+  is_one_report(result.out);
+  CHECK(steps_in(folder / "metrics.jsonl") == steps_to(3));
+}
+
+TEST_CASE("ranks that have loaded different plugins are refused before they train") {
+  const RunFolder folder;
+  std::vector<std::string> other = two_ranks("3");
+  other.back() = R"(parallel=[{style="Replicate",axis="shard",on=["."]}])";
+  Program second(folder, other, {.environment = rank_of_two(1, "plugins")});
+  Program first(folder, two_ranks("3"), {.environment = rank_of_two(0, "plugins")});
+  const Result zero = first.wait(30);
+  const Result one = second.wait(30);
+  INFO(zero.error << one.error);
+  CHECK(zero.code == 2);
+  CHECK(one.code == 2);
+  const std::string errors = zero.error + one.error;
+  CHECK(count(errors, "error:") == 1);
+  CHECK(errors.find("plugins: rank ") != std::string::npos);
+  CHECK(steps_in(folder / "metrics.jsonl").empty());
+}
+
+TEST_CASE("a second machine of a Slurm step is refused at once") {
+  const RunFolder folder;
+  const Result result = run(folder, two_ranks("3"),
+                            {.environment = {{"SLURM_PROCID", "1"},
+                                             {"SLURM_LOCALID", "0"},
+                                             {"SLURM_NTASKS", "2"},
+                                             {"SLURM_NNODES", "2"},
+                                             {"SLURM_NODEID", "1"},
+                                             {"SLURM_JOB_ID", "77"},
+                                             {"SLURM_STEP_ID", "0"}}});
+  INFO(result.error);
+  CHECK(result.code == 2);
+  CHECK(result.seconds < 20);
+  CHECK(result.error.find("several machines are not supported") != std::string::npos);
 }
 
 TEST_CASE("launches that do not fit are refused") {

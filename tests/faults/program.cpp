@@ -1,7 +1,9 @@
 #include "program.hpp"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -73,8 +75,11 @@ std::vector<std::pair<pid_t, ProcessState>> living_in_group(pid_t group) {
                                  const StartOptions& options, const std::string& out,
                                  const std::string& error) {
   setpgid(0, 0);
-  for (const int number : {SIGINT, SIGTERM}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) {
     signal(number, SIG_DFL);  // a shell's background jobs ignore SIGINT, and pass that on
+  }
+  for (const int number : options.ignored) {
+    signal(number, SIG_IGN);
   }
   for (const auto& [name, value] : options.environment) {
     setenv(name.c_str(), value.c_str(), 1);
@@ -92,12 +97,30 @@ std::vector<std::pair<pid_t, ProcessState>> living_in_group(pid_t group) {
       dup2(error_file, 2) < 0) {
     _exit(127);
   }
-  std::vector<char*> words = {const_cast<char*>("tessera")};
+  if (options.out >= 0) {
+    dup2(options.out, 1);
+  } else if (options.out == -2) {
+    close(1);
+  }
+  if (options.fixed_limits) {
+    prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE);
+  }
+  for (const auto& [resource, value] : options.limits) {
+    rlimit limit = {};
+    getrlimit(static_cast<__rlimit_resource_t>(resource), &limit);
+    limit = {value, options.fixed_limits ? value : limit.rlim_max};
+    setrlimit(static_cast<__rlimit_resource_t>(resource), &limit);
+  }
+  std::vector<char*> words;
+  for (const std::string& word : options.launcher) {
+    words.push_back(const_cast<char*>(word.c_str()));
+  }
+  words.push_back(const_cast<char*>(TESSERA_PROGRAM));
   for (const std::string& argument : arguments) {
     words.push_back(const_cast<char*>(argument.c_str()));
   }
   words.push_back(nullptr);
-  execv(TESSERA_PROGRAM, words.data());
+  execvp(words[0], words.data());
   _exit(127);
 }
 

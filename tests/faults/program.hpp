@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace faults {
@@ -53,8 +54,13 @@ struct Result {
 };
 
 struct StartOptions {
-  std::map<std::string, std::string> environment = {};  ///< set besides what this process has
-  long file_size_limit = 0;                             ///< RLIMIT_FSIZE in bytes; 0: none
+  std::map<std::string, std::string> environment = {};     ///< set besides what this process has
+  long file_size_limit = 0;                                ///< RLIMIT_FSIZE in bytes; 0: none
+  std::vector<std::pair<int, unsigned long>> limits = {};  ///< RLIMIT_... and its value
+  std::vector<int> ignored = {};           ///< signals that are ignored at its start (nohup)
+  std::vector<std::string> launcher = {};  ///< `mpirun -np 2` in front of the program
+  int out = -1;               ///< descriptor for its stdout; -1: a file; -2: stdout is closed
+  bool fixed_limits = false;  ///< the program cannot raise the limits, not even as root
 };
 
 /// A running `tessera ARGUMENTS...` in a process group of its own, which dies with the object.

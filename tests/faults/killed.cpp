@@ -1,0 +1,147 @@
+// kill -9 at any moment: one message, nothing left running, nothing left behind.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "catch.hpp"
+#include "program.hpp"
+
+using namespace faults;
+
+namespace {
+
+/// What the run leaves outside of its folder.
+std::set<std::string> in_temporary_folder() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/tmp")) {
+    if (entry.path().filename().string().starts_with("tessera-")) {
+      names.insert(entry.path().filename().string());
+    }
+  }
+  return names;
+}
+
+/// All checkpoints with a final name are whole, and the same command completes the run.
+void can_be_resumed(const RunFolder& folder, const std::vector<std::string>& arguments,
+                    std::int64_t steps) {
+  const Result rest = run(folder, arguments);
+  INFO(rest.out << rest.error);
+  CHECK(rest.code == 0);
+  CHECK(steps_in(folder / "metrics.jsonl") == steps_to(steps));
+}
+
+/// Kills one rank of a run of our own launcher after `seconds`. Returns whether the run was there.
+bool kill_a_rank(double seconds, std::size_t rank) {
+  const auto shared_before = shared_memory();
+  const auto temporary_before = in_temporary_folder();
+  const RunFolder folder;
+  const std::vector<std::string> arguments = {"train", "run.toml", "train.steps=12",
+                                              "checkpoint.every=2"};
+  Program program(folder, arguments);
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  const std::vector<pid_t> ranks = program.ranks();
+  const bool there = ranks.size() == 4;
+  if (there) {
+    kill(ranks[rank], SIGKILL);
+  }
+  const Result result = program.wait(30);
+  INFO("rank " << rank << " after " << seconds << " s: " << result.error);
+  if (there && result.code != 0) {  // else the rank had ended just before
+    CHECK(result.code == 1);
+    CHECK(count(result.error, "error:") == 1);
+    CHECK(result.error.starts_with("error: rank " + std::to_string(rank) +
+                                   " was killed by signal 9"));
+  } else {
+    CHECK(result.code == 0);
+  }
+  CHECK(result.left_running == 0);
+  CHECK(within(2, [&] { return std::ranges::includes(shared_before, shared_memory()); }));
+  CHECK(std::ranges::includes(temporary_before, in_temporary_folder()));
+  can_be_resumed(folder, arguments, 12);
+  return there;
+}
+
+/// The same for one of two ranks that another program started.
+void kill_a_joined_rank(double seconds, int rank) {
+  const auto shared_before = shared_memory();
+  const RunFolder folder;
+  const std::vector<std::string> arguments = {"train",
+                                              "run.toml",
+                                              "train.steps=12",
+                                              "checkpoint.every=2",
+                                              "mesh.axes=[shard]",
+                                              "mesh.shape=[2]",
+                                              "parallel=[{style=FSDP,axis=shard,on=[\".\"]}]"};
+  const auto environment = [](int number) {
+    return std::map<std::string, std::string>{
+        {"RANK", std::to_string(number)},
+        {"WORLD_SIZE", "2"},
+        {"TESSERA_TIMEOUT", "20"},
+        {"TESSERA_JOB", "faults-kill-" + std::to_string(getpid())}};
+  };
+  Program zero(folder, arguments, {.environment = environment(0)});
+  Program one(folder, arguments, {.environment = environment(1)});
+  // Both have to be there: a rank that never comes is another test's.
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  Program& victim = rank == 0 ? zero : one;
+  Program& other = rank == 0 ? one : zero;
+  victim.signal(SIGKILL);
+  const bool killed = victim.wait(5).code == 128 + SIGKILL;
+  const Result result = other.wait(30);
+  INFO("joined rank " << rank << " after " << seconds << " s: " << result.error);
+  if (killed && result.code != 0) {
+    CHECK(result.code == 1);
+    CHECK(count(result.error, "error:") == 1);
+  }
+  CHECK(result.left_running == 0);
+  CHECK(within(2, [&] { return std::ranges::includes(shared_before, shared_memory()); }));
+}
+
+}  // namespace
+
+TEST_CASE("a rank is killed at any moment") {
+  for (const double seconds : {0.15, 0.45}) {
+    kill_a_rank(seconds, 2);
+  }
+}
+
+TEST_CASE("a joined rank is killed at any moment") {
+  kill_a_joined_rank(0.6, 0);
+  kill_a_joined_rank(0.8, 1);
+}
+
+TEST_CASE("ranks are killed at many moments", "[.long]") {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> moment(0.05, 2.5);
+  int there = 0;
+  for (std::size_t i = 0; i < 40; ++i) {
+    there += kill_a_rank(moment(random), i % 4) ? 1 : 0;
+    kill_a_joined_rank(0.3 + moment(random), static_cast<int>(i % 2));
+  }
+  CHECK(there > 10);
+}
+
+TEST_CASE("a stopped rank is reported after ten seconds and the run continues", "[.long]") {
+  const RunFolder folder;
+  Program program(folder, {"train", "run.toml", "train.steps=100000000"});
+  REQUIRE(within(30, [&] { return steps_in(folder / "metrics.jsonl").size() >= 3; }));
+  const std::vector<pid_t> ranks = program.ranks();
+  REQUIRE(ranks.size() == 4);
+  kill(ranks[1], SIGSTOP);
+  CHECK_FALSE(within(8, [&] { return !program.error().empty(); }));
+  CHECK(within(6, [&] { return program.error().find("rank 1 is stopped") != std::string::npos; }));
+  std::this_thread::sleep_for(std::chrono::seconds(3));
+  kill(ranks[1], SIGCONT);
+  const std::size_t done = steps_in(folder / "metrics.jsonl").size();
+  CHECK(within(20, [&] { return steps_in(folder / "metrics.jsonl").size() > done + 3; }));
+  program.signal(SIGINT);
+  const Result result = program.wait(20);
+  CHECK(result.code == 130);
+  CHECK(lines_of(result.error).size() == 1);
+  CHECK(step_after(result.error, "(step ") >= 3);
+}

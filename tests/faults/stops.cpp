@@ -1,0 +1,130 @@
+// How a run is asked to stop, and what it is started with: signals, closed pipes, limits.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "program.hpp"
+
+using namespace faults;
+
+namespace {
+
+const std::vector<std::string> endless = {"train", "run.toml", "train.steps=100000000"};
+
+/// The checkpoint of the last step is there, can be read, and is the only one.
+void has_saved(const RunFolder& folder) {
+  const std::vector<std::int64_t> steps = steps_in(folder / "metrics.jsonl");
+  REQUIRE(steps.size() >= 3);
+  CHECK(steps == steps_to(steps.back()));
+  const std::vector<std::string> saved = checkpoints(folder / "checkpoints");
+  std::vector<std::string> whole;
+  for (const std::string& name : saved) {
+    if (name.starts_with("step-")) {
+      whole.push_back(name);
+    }
+  }
+  REQUIRE(whole.size() == 1);
+  CHECK(step_after(whole[0], "step-") == steps.back());
+  CHECK(run(folder, {"checkpoint", "info", "checkpoints/" + whole[0]}).code == 0);
+}
+
+}  // namespace
+
+TEST_CASE("a signal to the whole process group saves and stops, as Ctrl-C does") {
+  // `timeout 3 tessera train` sends SIGTERM to the group, and once more to the program; a terminal
+  // that closes sends SIGHUP to the group.
+  for (const int number : {SIGTERM, SIGHUP}) {
+    const RunFolder folder;
+    Program program(folder, endless);
+    REQUIRE(within(30, [&] { return steps_in(folder / "metrics.jsonl").size() >= 3; }));
+    program.signal(number);
+    program.signal_group(number);
+    const Result result = program.wait(20);
+    INFO("signal " << number << ": " << result.out << result.error);
+    CHECK(result.code == 130);
+    CHECK(result.error.empty());
+    CHECK(result.left_running == 0);
+    CHECK(result.out.find("interrupted after step") != std::string::npos);
+    has_saved(folder);
+  }
+}
+
+TEST_CASE("a reader of stdout that leaves stops the run, which saves first") {
+  // `tessera train run.toml | head -1`
+  for (const bool one_rank : {false, true}) {
+    const RunFolder folder;
+    int ends[2];
+    REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+    std::vector<std::string> arguments = endless;
+    arguments.emplace_back("log.every=1");
+    if (one_rank) {
+      arguments.insert(arguments.end(), {"mesh.axes=[]", "mesh.shape=[]", "parallel=[]"});
+    }
+    Program program(folder, arguments, {.out = ends[1]});
+    close(ends[1]);
+    REQUIRE(within(30, [&] { return steps_in(folder / "metrics.jsonl").size() >= 3; }));
+    close(ends[0]);
+    const Result result = program.wait(20);
+    INFO(result.error);
+    CHECK(result.code == 130);
+    CHECK(result.left_running == 0);
+    has_saved(folder);
+  }
+}
+
+TEST_CASE("a run under nohup survives the end of its terminal") {
+  const RunFolder folder;
+  Program program(folder, {"train", "run.toml", "train.steps=60"}, {.ignored = {SIGHUP}});
+  REQUIRE(within(30, [&] { return steps_in(folder / "metrics.jsonl").size() >= 3; }));
+  program.signal_group(SIGHUP);
+  const Result result = program.wait(60);
+  INFO(result.out << result.error);
+  CHECK(result.code == 0);
+  CHECK(steps_in(folder / "metrics.jsonl") == steps_to(60));
+}
+
+TEST_CASE("a small stack is raised, or refused with what to do") {
+  const RunFolder folder;
+  const std::vector<std::string> arguments = {"train", "run.toml", "--dry-run"};
+  const std::vector<std::pair<int, unsigned long>> small = {{RLIMIT_STACK, 64UL << 10}};
+  CHECK(run(folder, {"train", "run.toml", "train.steps=1"}, {.limits = small}).code == 0);
+  const Result refused = run(folder, arguments, {.limits = small, .fixed_limits = true});
+  INFO(refused.error);
+  CHECK(refused.code == 2);
+  CHECK(refused.error ==
+        "error: stack: the limit is too low (expected at least 1.0 MiB, got 64.0 KiB); raise it "
+        "with `ulimit -s 8192`\n");
+  CHECK(
+      run(folder, arguments, {.limits = {{RLIMIT_STACK, 1UL << 20}}, .fixed_limits = true}).code ==
+      0);
+}
+
+TEST_CASE("limits of the system end a run with an error, not by a signal") {
+  const RunFolder folder;
+  struct Limit {
+    int resource;
+    unsigned long value;
+  };
+  for (const Limit& limit : {Limit{RLIMIT_AS, 300UL << 20}, Limit{RLIMIT_NOFILE, 8},
+                             Limit{RLIMIT_NOFILE, 16}, Limit{RLIMIT_FSIZE, 100}}) {
+    const Result result = run(folder, {"train", "run.toml", "train.steps=2"},
+                              {.limits = {{limit.resource, limit.value}}, .fixed_limits = true});
+    INFO("limit " << limit.resource << " of " << limit.value << ": " << result.error);
+    CHECK((result.code == 0 || result.code == 1 || result.code == 2));
+    CHECK(count(result.error, "error: ") == (result.code == 0 ? 0 : 1));
+    CHECK(result.left_running == 0);
+  }
+}
+
+TEST_CASE("with stdout closed nothing is printed into the files of the run") {
+  const RunFolder folder;
+  const Result result = run(folder, {"train", "run.toml", "train.steps=3"}, {.out = -2});
+  INFO(result.error);
+  CHECK(result.code == 0);
+  CHECK(steps_in(folder / "metrics.jsonl") == steps_to(3));
+}
