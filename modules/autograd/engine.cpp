@@ -2,11 +2,16 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <map>
 #include <memory>
 #include <queue>
 #include <span>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -14,6 +19,7 @@ module tessera.autograd;
 
 import tessera.base;
 import tessera.tensor;
+import :pass;
 
 namespace tessera {
 namespace {
@@ -54,38 +60,48 @@ class PassScope {
   }
 };
 
-bool only_here(const Tensor& x) {
-  const Tensor& memory = x.is_distributed() ? x.local() : x;
-  // A gradient may be a view of another one, or repeat its elements.
-  return x.impl()->references == 1 && memory.impl()->references == 1 &&
-         memory.storage().references() == 1 && memory.is_contiguous() && !x.requires_grad();
-}
-
 struct Task {
   std::shared_ptr<Node> node;
   InlineVector<Tensor, 2> grads;
   int waits_for = 0;  // edges into it that have not arrived
 };
 
-/// A tensor of the graph whose gradient is wanted as a value.
+/// A tensor of the graph whose gradient is requested.
 struct Wanted {
   Node* node;
   int result;
   std::size_t slot;
 };
 
+/// Where a pass over a part of the graph stops (gradients_between).
+struct Ends {
+  std::map<std::pair<const Node*, int>, std::size_t> slots;
+  std::uint64_t first = 0;  // the part's first step
+  std::string_view user;
+
+  bool contains(const Node* node) const {
+    const auto at = slots.lower_bound({node, std::numeric_limits<int>::min()});
+    return at != slots.end() && at->first.first == node;
+  }
+};
+
 class Pass {
  public:
-  explicit Pass(BackwardOptions options) : options_(options) {}
+  /// `found`: where requested gradients go, or null to add to the leaves' grad(). `ends`: null for
+  /// the whole graph.
+  Pass(BackwardOptions options, std::vector<Tensor>* found, const Ends* ends)
+      : options_(options), found_(found), ends_(ends) {}
 
   void start(const Tensor& root, Tensor gradient) {
     Node::Edge edge = gradient_edge(root);
     if (!edge.node) {
       fail("backward: the root does not depend on any tensor that requires a gradient");
     }
-    discover(edge.node);
+    if (!is_end(*edge.node)) {
+      discover(edge.node);
+      roots_.push_back(edge.node.get());
+    }
     deliver(edge, std::move(gradient));
-    roots_.push_back(edge.node.get());
   }
 
   void want(const Tensor& input, std::size_t slot) {
@@ -95,7 +111,7 @@ class Pass {
     }
   }
 
-  void run(std::vector<Tensor>* found) {
+  void run() {
     for (Node* root : roots_) {
       push_if_ready(root);
     }
@@ -111,7 +127,7 @@ class Pass {
       const Node& node = *task.node;
       const ModuleScope scope(node.module);
       try {
-        execute(task, found);
+        execute(task);
       } catch (const Error& error) {
         rethrow_in_module(error, node.module, true);
       }
@@ -119,6 +135,21 @@ class Pass {
   }
 
  private:
+  /// Whether the pass stops at this step. Error: the step is outside of the part of the graph.
+  bool is_end(const Node& node) const {
+    if (ends_ == nullptr || (node.sequence >= ends_->first && !node.next.empty())) {
+      return false;
+    }
+    if (!ends_->contains(&node)) {
+      fail(
+          fmt::format("{}: when the function was called again for backward, it used a tensor that "
+                      "needs a gradient and that its first call did not use; the function must "
+                      "use the same tensors in each call",
+                      ends_->user));
+    }
+    return true;
+  }
+
   void discover(const std::shared_ptr<Node>& root) {
     std::vector<std::shared_ptr<Node>> stack;
     const auto visit = [&](const std::shared_ptr<Node>& node) {
@@ -135,7 +166,7 @@ class Pass {
       const std::shared_ptr<Node> node = std::move(stack.back());
       stack.pop_back();
       for (const Node::Edge& edge : node->next) {
-        if (edge.node) {
+        if (edge.node && !is_end(*edge.node)) {
           visit(edge.node);
           ++tasks_[edge.node.get()].waits_for;
         }
@@ -147,8 +178,18 @@ class Pass {
     if (!gradient) {
       return;
     }
-    Tensor& slot = tasks_[edge.node.get()].grads[static_cast<std::size_t>(edge.result)];
+    Tensor& slot = slot_of(edge);
     slot = slot ? add_gradients(slot, gradient) : std::move(gradient);
+  }
+
+  Tensor& slot_of(const Node::Edge& edge) {
+    if (ends_ != nullptr) {
+      const auto end = ends_->slots.find({edge.node.get(), edge.result});
+      if (end != ends_->slots.end()) {
+        return (*found_)[end->second];
+      }
+    }
+    return tasks_[edge.node.get()].grads[static_cast<std::size_t>(edge.result)];
   }
 
   void push_if_ready(Node* node) {
@@ -157,20 +198,14 @@ class Pass {
     }
   }
 
-  void execute(Task& task, std::vector<Tensor>* found) {
+  void execute(Task& task) {
     Node& node = *task.node;
-    for (const auto& [result, hook] : node.hooks) {
-      Tensor& gradient = task.grads[static_cast<std::size_t>(result)];
-      if (gradient) {
-        if (Tensor changed = hook(gradient)) {
-          gradient = std::move(changed);
-        }
-      }
-    }
-    if (found != nullptr) {
+    const NoGrad mode(options_.create_graph);
+    node.run_hooks(task.grads);
+    if (found_ != nullptr) {
       for (const Wanted& w : wanted_) {
         if (w.node == &node) {
-          (*found)[w.slot] = task.grads[static_cast<std::size_t>(w.result)];
+          (*found_)[w.slot] = task.grads[static_cast<std::size_t>(w.result)];
         }
       }
       if (node.next.empty()) {
@@ -181,7 +216,6 @@ class Pass {
     const bool any = std::any_of(task.grads.begin(), task.grads.end(),
                                  [](const Tensor& g) { return g.defined(); });
     if (any) {
-      const NoGrad mode(options_.create_graph);
       node.backward(task.grads, out, options_.create_graph);
     }
     if (!options_.retain_graph && !options_.create_graph) {
@@ -190,67 +224,74 @@ class Pass {
     task.grads.clear();
     for (std::size_t i = 0; i < node.next.size(); ++i) {
       const Node::Edge& edge = node.next[i];
-      if (edge.node) {
-        deliver(edge, std::move(out[i]));
+      if (!edge.node) {
+        continue;
+      }
+      if (out[i]) {
+        check_fits(node, i, out[i]);
+      }
+      deliver(edge, std::move(out[i]));
+      if (!is_end(*edge.node)) {
         --tasks_[edge.node.get()].waits_for;
         push_if_ready(edge.node.get());
       }
     }
   }
 
+  static void check_fits(const Node& node, std::size_t i, const Tensor& gradient) {
+    const GradientTarget target{node.operand_shapes[i], node.operand_dtypes[i],
+                                node.operand_specs[i]};
+    if (!fits(target, gradient)) [[unlikely]] {
+      refuse_gradient(fmt::format("the gradient of {} of '{}'", node.operand_name(i), node.name()),
+                      target, gradient, "correct the backward function that computes it");
+    }
+  }
+
   BackwardOptions options_;
+  std::vector<Tensor>* found_;
+  const Ends* ends_;
   std::unordered_map<Node*, Task> tasks_;
   std::priority_queue<std::pair<std::uint64_t, Node*>> ready_;
   std::vector<Node*> roots_;
   std::vector<Wanted> wanted_;
 };
 
-void run_pass(std::span<const Tensor> roots, std::span<const Tensor> grads,
-              std::span<const Tensor> inputs, BackwardOptions options, std::vector<Tensor>* found) {
+Tensor root_gradient(const Tensor& root, const Tensor& given) {
+  if (!given) {
+    if (root.numel() != 1) {
+      fail(fmt::format("backward: only a root of one element needs no gradient (got shape {})",
+                       to_string(root.shape())));
+    }
+    return call_one(find_op("ones_like"), {detached(root)});
+  }
+  const GradientTarget target{root.shape(), root.dtype(), root.spec()};
+  if (!fits(target, given)) {
+    refuse_gradient("the gradient of a root", target, given, "pass one that fits the root");
+  }
+  return given;
+}
+
+void run_pass(Pass& pass, std::span<const Tensor> roots, std::span<const Tensor> grads) {
   if (roots.size() != grads.size()) {
     fail(
         fmt::format("backward: one gradient for each root is expected (got {} roots, {} gradients)",
                     roots.size(), grads.size()));
   }
   const PassScope scope;
-  Pass pass(options);
   for (std::size_t i = 0; i < roots.size(); ++i) {
-    Tensor gradient = grads[i];
-    if (!gradient) {
-      if (roots[i].numel() != 1) {
-        fail(fmt::format("backward: only a root of one element needs no gradient (got shape {})",
-                         to_string(roots[i].shape())));
-      }
-      gradient = call_one(find_op("ones_like"), {detached(roots[i])});
-    } else if (!(gradient.shape() == roots[i].shape())) {
-      fail(fmt::format("backward: the gradient of a root has its shape (expected {}, got {})",
-                       to_string(roots[i].shape()), to_string(gradient.shape())));
-    }
-    pass.start(roots[i], std::move(gradient));
+    require(roots[i].defined(), "backward: a root is undefined; pass a computed tensor");
+    pass.start(roots[i], root_gradient(roots[i], grads[i]));
   }
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    pass.want(inputs[i], i);
-  }
-  pass.run(found);
+  pass.run();
   PassScope::finish();
 }
 
 }  // namespace
 
-Tensor add_gradients(Tensor& a, const Tensor& b) {
-  static const Op& add = find_op("add");
-  static const Op& add_in_place = find_op("add_");
-  const Attributes alpha = Attributes().scalar(1.0);
-  if (!grad_enabled() && only_here(a) && a.dtype() == b.dtype() && a.spec() == b.spec() &&
-      !a.is_meta()) {
-    return call_one(add_in_place, {a, b}, alpha);
-  }
-  return call_one(add, {a, b}, alpha);
-}
-
 void backward(std::span<const Tensor> roots, std::span<const Tensor> grads,
               BackwardOptions options) {
-  run_pass(roots, grads, {}, options, nullptr);
+  Pass pass(options, nullptr, nullptr);
+  run_pass(pass, roots, grads);
 }
 
 void backward(const Tensor& root, BackwardOptions options) {
@@ -261,7 +302,35 @@ void backward(const Tensor& root, BackwardOptions options) {
 std::vector<Tensor> gradients(std::span<const Tensor> roots, std::span<const Tensor> grads,
                               std::span<const Tensor> inputs, BackwardOptions options) {
   std::vector<Tensor> found(inputs.size());
-  run_pass(roots, grads, inputs, options, &found);
+  Pass pass(options, &found, nullptr);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    require(inputs[i].defined(),
+            "gradients: a tensor whose gradient is requested is undefined; pass a tensor of the "
+            "computation");
+    pass.want(inputs[i], i);
+  }
+  run_pass(pass, roots, grads);
+  const NoGrad mode(options.create_graph);
+  for (Tensor& gradient : found) {
+    if (gradient) {
+      gradient = own_gradient(std::move(gradient));
+    }
+  }
+  return found;
+}
+
+std::vector<Tensor> gradients_between(std::span<const Tensor> roots, std::span<const Tensor> grads,
+                                      std::span<const Node::Edge> ends, std::uint64_t first,
+                                      std::string_view user) {
+  std::vector<Tensor> found(ends.size());
+  Ends stops{.slots = {}, .first = first, .user = user};
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    if (ends[i].node) {
+      stops.slots.emplace(std::pair(ends[i].node.get(), ends[i].result), i);
+    }
+  }
+  Pass pass({}, &found, &stops);
+  run_pass(pass, roots, grads);
   return found;
 }
 

@@ -7,29 +7,33 @@ export namespace tessera {
 
 struct BackwardOptions {
   bool retain_graph = false;  // keep what was saved, for a second backward
-  bool create_graph =
-      false;  // record the backward itself, for second derivatives (implies retain_graph)
+  /// Record the backward itself, for second derivatives (implies retain_graph).
+  bool create_graph = false;
 };
 
 /// Adds d(sum of roots . grads)/d(leaf) to the grad() of every leaf. `grads`: one for each root; an
-/// undefined one stands for ones and is allowed for a root of one element only. The first error
-/// stops the pass.
+/// undefined one means ones and is allowed for a root of one element only. Every grad() has dense
+/// memory of its own: writing it changes no other tensor. The first error stops the pass.
+/// Errors: a gradient of a root, or one that an operator's backward, a recorded function or a hook
+/// computes, has another shape or type than its tensor, or is not on its mesh.
 void backward(std::span<const Tensor> roots, std::span<const Tensor> grads,
               BackwardOptions options = {});
 /// The same for one scalar root.
 void backward(const Tensor& root, BackwardOptions options = {});
 
 /// The gradients of `inputs` (leaves or computed), without touching any grad(). Undefined where
-/// nothing depends.
+/// nothing depends on an input. Each has dense memory of its own; an input that is listed twice
+/// gets two tensors. Errors: as backward(); an input is undefined.
 std::vector<Tensor> gradients(std::span<const Tensor> roots, std::span<const Tensor> grads,
                               std::span<const Tensor> inputs, BackwardOptions options = {});
 
 /// a + b for two gradients of one tensor; a Replicate one meets a Partial one as Partial. May reuse
-/// a's memory when nobody else holds it. Errors name both layouts.
+/// a's memory when nothing else holds it. Errors: two shapes; two layouts that do not add up, which
+/// are named.
 Tensor add_gradients(Tensor& a, const Tensor& b);
 
 /// Runs `callback` when the outermost backward of this thread has ended without error (at once when
-/// none runs).
+/// none runs). A backward that fails drops the callbacks that wait for its end.
 void queue_final_callback(std::function<void()> callback);
 /// Whether this thread is inside a backward.
 bool in_backward();

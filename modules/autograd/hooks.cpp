@@ -10,7 +10,7 @@ import tessera.tensor;
 namespace tessera {
 
 void add_gradient_hook(const Tensor& x, GradientHook hook) {
-  require(x.requires_grad(),
+  require(x && x.requires_grad(),
           "add_gradient_hook: the tensor does not require a gradient; set_requires_grad() first");
   const Node::Edge edge = gradient_edge(x);
   GradState& state = *grad_state(x);
@@ -22,7 +22,7 @@ void add_gradient_hook(const Tensor& x, GradientHook hook) {
 }
 
 void add_post_accumulate_hook(const Tensor& leaf, std::function<void(Tensor& leaf)> hook) {
-  require(leaf.requires_grad() && is_leaf(leaf),
+  require(leaf && leaf.requires_grad() && is_leaf(leaf),
           "add_post_accumulate_hook: only a leaf that requires a gradient accumulates one");
   if (!leaf.impl()->autograd) {
     leaf.impl()->autograd = std::make_unique<GradState>();

@@ -1,6 +1,8 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,13 +15,14 @@ module tessera.autograd;
 
 import tessera.base;
 import tessera.tensor;
+import :pass;
 
 namespace tessera {
 namespace {
 
-std::uint64_t next_sequence() {
+std::uint64_t& step_count() {
   thread_local std::uint64_t counter = 0;
-  return ++counter;
+  return counter;
 }
 
 /// Adds a leaf's gradients up. It keeps the leaf alive; the leaf only watches it.
@@ -30,24 +33,18 @@ class Accumulate final : public Node {
   }
   std::string_view name() const override { return "accumulate"; }
 
-  void backward(std::span<const Tensor> grads, std::span<Tensor>, bool create_graph) override {
-    if (!grads[0]) {
-      return;
-    }
-    GradState* const state = grad_state(leaf_);
-    Tensor gradient = grads[0];
-    for (const GradientHook& hook : state->leaf_hooks) {
-      if (Tensor changed = hook(gradient)) {
-        gradient = std::move(changed);
+  void run_hooks(std::span<Tensor> grads) override {
+    for (const GradientHook& hook : grad_state(leaf_)->leaf_hooks) {
+      if (grads[0]) {
+        call_hook(hook, name(), grads[0]);
       }
     }
+  }
+
+  void backward(std::span<Tensor> grads, std::span<Tensor>, bool) override {
     Tensor& grad = leaf_.grad();
-    if (!grad) {
-      grad = create_graph ? gradient : detached(gradient);
-    } else {
-      grad = add_gradients(grad, gradient);
-    }
-    for (const auto& hook : state->post_accumulate_hooks) {
+    grad = grad ? add_gradients(grad, grads[0]) : own_gradient(std::move(grads[0]));
+    for (const auto& hook : grad_state(leaf_)->post_accumulate_hooks) {
       hook(leaf_);
     }
   }
@@ -61,17 +58,33 @@ class FunctionNode final : public Node {
   FunctionNode(std::string name, std::size_t results_count, FunctionBackward backward)
       : Node(results_count), name_(std::move(name)), backward_(std::move(backward)) {}
   std::string_view name() const override { return name_; }
-  void backward(std::span<const Tensor> grads, std::span<Tensor> out, bool) override {
+  void backward(std::span<Tensor> grads, std::span<Tensor> out, bool) override {
     if (!backward_) {
       fail(fmt::format(
           "backward: the graph of '{}' was freed by an earlier backward; pass retain_graph there",
           name_));
     }
+    const std::uint64_t before = versions_of(grads);
     backward_(grads, out);
+    if (versions_of(grads) != before) {
+      fail(
+          fmt::format("backward: '{}' wrote a gradient that it was given, which other steps may "
+                      "share; fill a new tensor",
+                      name_));
+    }
   }
   void release_saved() override { backward_ = nullptr; }
 
  private:
+  /// Changes when one of the tensors is written: versions only grow.
+  static std::uint64_t versions_of(std::span<const Tensor> tensors) {
+    std::uint64_t sum = 0;
+    for (const Tensor& x : tensors) {
+      sum += x ? memory_of(x).storage().version() : 0;
+    }
+    return sum;
+  }
+
   std::string name_;
   FunctionBackward backward_;
 };
@@ -86,7 +99,7 @@ GradState& state_of(const Tensor& x) {
 
 }  // namespace
 
-Node::Node(std::size_t results_count) : results(results_count), sequence(next_sequence()) {}
+Node::Node(std::size_t results_count) : results(results_count), sequence(++step_count()) {}
 
 Node::~Node() {
   // A long chain of steps would recurse as deep as it is long: take it apart in a loop.
@@ -106,7 +119,27 @@ Node::~Node() {
   }
 }
 
+std::string Node::operand_name(std::size_t i) const { return fmt::format("operand {}", i); }
+
+void Node::run_hooks(std::span<Tensor> grads) {
+  for (const auto& [result, hook] : hooks) {
+    Tensor& gradient = grads[static_cast<std::size_t>(result)];
+    if (gradient) {
+      call_hook(hook, name(), gradient);
+    }
+  }
+}
+
 void Node::release_saved() {}
+
+void Node::add_operand(const Tensor& x) {
+  next.push_back(gradient_edge(x));
+  operand_shapes.push_back(x ? x.shape() : Dims{});
+  operand_dtypes.push_back(x ? x.dtype() : DType::f32);
+  operand_specs.push_back(x ? x.spec() : nullptr);
+}
+
+std::uint64_t next_step() { return step_count() + 1; }
 
 GradState* grad_state(const Tensor& x) { return static_cast<GradState*>(x.impl()->autograd.get()); }
 
@@ -138,19 +171,45 @@ void set_history(const Tensor& x, std::shared_ptr<Node> node, int result) {
   x.impl()->keys |= requires_grad_key;
 }
 
-void record_function(std::string name, std::span<const Tensor> inputs,
-                     std::span<const Tensor> outputs, FunctionBackward backward, bool always) {
-  bool needed = always;
-  for (const Tensor& input : inputs) {
-    needed = needed || (input && input.requires_grad());
+SavedTensor::SavedTensor(Tensor x)
+    : value_(std::move(x)), version_(value_ ? memory_of(value_).storage().version() : 0) {}
+
+const Tensor& SavedTensor::get_unfilled(std::string_view user) const {
+  if (value_ && memory_of(value_).storage().version() != version_) {
+    fail(
+        fmt::format("backward: a tensor that '{}' needs was changed in place after it was used "
+                    "({}); change a copy",
+                    user, to_string(value_.shape())));
   }
+  return value_;
+}
+
+const Tensor& SavedTensor::get(std::string_view user) const {
+  get_unfilled(user);
+  if (value_ && !memory_of(value_).storage().has_memory() && !value_.is_meta()) {
+    fail(
+        fmt::format("backward: the memory of a tensor that '{}' needs was released; gather the "
+                    "parameter before its module's backward",
+                    user));
+  }
+  return value_;
+}
+
+void record_function(std::string name, std::span<const Tensor> inputs,
+                     std::span<const Tensor> outputs, FunctionBackward backward) {
+  const bool needed = std::any_of(inputs.begin(), inputs.end(),
+                                  [](const Tensor& x) { return x && x.requires_grad(); });
   if (!needed || !grad_enabled()) {
+    return;
+  }
+  if (CaptureScope* const capture = CaptureScope::current()) {
+    capture->note(inputs);
     return;
   }
   const auto node =
       std::make_shared<FunctionNode>(std::move(name), outputs.size(), std::move(backward));
   for (const Tensor& input : inputs) {
-    node->next.push_back(gradient_edge(input));
+    node->add_operand(input);
   }
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i] && is_floating(outputs[i].dtype())) {

@@ -1,49 +1,25 @@
-// What autograd does on the path of every operator: call on, and record the call when it can be
-// differentiated.
+// What autograd does on the path of every operator: calls the next layer, and records the call when
+// it can be differentiated.
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 module tessera.autograd;
 
 import tessera.base;
 import tessera.tensor;
+import :pass;
 
 namespace tessera {
 namespace {
-
-const Tensor& memory_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
-
-std::uint64_t version_of(const Tensor& x) { return memory_of(x).storage().version(); }
-
-/// A tensor kept for backward, with its version at that time.
-struct Saved {
-  Tensor value;
-  std::uint64_t version = 0;
-
-  Saved() = default;
-  explicit Saved(Tensor x) : value(std::move(x)), version(version_of(value)) {}
-
-  void check(std::string_view op) const {
-    if (version_of(value) != version) {
-      fail(
-          fmt::format("backward: a tensor that '{}' needs was changed in place after it was used "
-                      "({}); change a copy",
-                      op, to_string(value.shape())));
-    }
-    if (!memory_of(value).storage().has_memory() && !value.is_meta()) {
-      fail(
-          fmt::format("backward: the memory of a tensor that '{}' needs was released; gather the "
-                      "parameter before "
-                      "its module's backward",
-                      op));
-    }
-  }
-};
 
 class OpNode final : public Node {
  public:
@@ -51,24 +27,28 @@ class OpNode final : public Node {
          std::span<const Tensor> out)
       : Node(out.size()), op_(op), attributes_(attributes) {
     for (std::size_t i = 0; i < in.size(); ++i) {
-      next.push_back(gradient_edge(in[i]));
-      in_shapes_.push_back(in[i] ? in[i].shape() : Dims{});
-      in_dtypes_.push_back(in[i] ? in[i].dtype() : DType::f32);
+      add_operand(in[i]);
       const bool saved = in[i] && i < 64 && ((op.saves_inputs >> i) & 1U) != 0;
-      in_.push_back(saved ? Saved(in[i]) : Saved());
+      in_.push_back(saved ? SavedTensor(in[i]) : SavedTensor());
     }
     for (std::size_t i = 0; i < out.size(); ++i) {
       // The result holds this step: the step keeps the result without its history, or neither would
       // ever be freed.
       const bool saved = i < 64 && ((op.saves_outputs >> i) & 1U) != 0;
-      out_.push_back(saved ? Saved(detached(out[i])) : Saved());
+      out_.push_back(saved ? SavedTensor(detached(out[i])) : SavedTensor());
     }
   }
 
   std::string_view name() const override { return op_.name; }
 
-  void backward(std::span<const Tensor> grads, std::span<Tensor> result,
-                bool create_graph) override {
+  std::string operand_name(std::size_t i) const override {
+    const Op::OperandPlace place = op_.place_of(i, next.size());
+    return place.operand < op_.operands.size()
+               ? fmt::format("operand {} ('{}')", i, op_.operands[place.operand].name)
+               : Node::operand_name(i);
+  }
+
+  void backward(std::span<Tensor> grads, std::span<Tensor> result, bool create_graph) override {
     if (released_) {
       fail(fmt::format(
           "backward: the graph of '{}' was freed by an earlier backward; pass retain_graph there",
@@ -76,23 +56,17 @@ class OpNode final : public Node {
     }
     Tensors in;
     Tensors out;
-    for (const Saved& s : in_) {
-      if (s.value) {
-        s.check(op_.name);
-      }
-      in.push_back(s.value);
+    for (const SavedTensor& saved : in_) {
+      in.push_back(saved.get(op_.name));
     }
     for (std::size_t i = 0; i < out_.size(); ++i) {
-      if (out_[i].value) {
-        out_[i].check(op_.name);
-      }
-      out.push_back(out_[i].value);
+      out.push_back(out_[i].get(op_.name));
       if (create_graph && out.back()) {
         out.back() = detached(out.back());
         set_history(out.back(), self.lock(), static_cast<int>(i));
       }
     }
-    BackwardContext context{op_, attributes_, in, out, in_shapes_, in_dtypes_, 0};
+    BackwardContext context{op_, attributes_, in, out, operand_shapes, operand_dtypes, 0};
     for (std::size_t i = 0; i < next.size() && i < 64; ++i) {
       context.needed |= static_cast<std::uint64_t>(next[i].node != nullptr) << i;
     }
@@ -113,12 +87,12 @@ class OpNode final : public Node {
  private:
   const Op& op_;
   Attributes attributes_;
-  InlineVector<Saved, 3> in_;
-  InlineVector<Saved, 2> out_;
-  InlineVector<Dims, 3> in_shapes_;
-  InlineVector<DType, 4> in_dtypes_;
+  InlineVector<SavedTensor, 3> in_;
+  InlineVector<SavedTensor, 2> out_;
   bool released_ = false;
 };
+
+thread_local constinit CaptureScope* innermost_capture = nullptr;
 
 Tensors autograd_call(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {
   if (op.in_place) {
@@ -131,6 +105,10 @@ Tensors autograd_call(const Op& op, std::span<const Tensor> in, const Attributes
   Tensors out = call_below_autograd(op, in, attributes);
   if (op.backward == nullptr) {
     return out;  // results are constants for the gradient: integers, masks, and backward kernels
+  }
+  if (innermost_capture != nullptr) [[unlikely]] {
+    innermost_capture->note(in);
+    return out;
   }
   const auto node = std::make_shared<OpNode>(op, in, attributes, out);
   node->self = node;
@@ -148,4 +126,19 @@ Tensors autograd_call(const Op& op, std::span<const Tensor> in, const Attributes
 }();
 
 }  // namespace
+
+CaptureScope::CaptureScope() : before_(std::exchange(innermost_capture, this)) {}
+CaptureScope::~CaptureScope() { innermost_capture = before_; }
+CaptureScope* CaptureScope::current() { return innermost_capture; }
+
+void CaptureScope::note(std::span<const Tensor> used) {
+  for (const Tensor& x : used) {
+    if (x && x.requires_grad() &&
+        std::none_of(captured_.begin(), captured_.end(),
+                     [&](const Tensor& known) { return known.same_as(x); })) {
+      captured_.push_back(x);
+    }
+  }
+}
+
 }  // namespace tessera

@@ -117,6 +117,9 @@ const Op& causal_backward_op = register_op({
 
 void causal_backward(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out) {
+  if (!grads[0]) {
+    return;  // only y is differentiable: the log sums (lse) are kept for backward
+  }
   const Tensors d =
       call(causal_backward_op,
            {grads[0], context.in[0], context.in[1], context.in[2], context.out[0], context.out[1]},

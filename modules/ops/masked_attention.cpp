@@ -266,6 +266,9 @@ const Op& masked_backward_op = register_op({
 
 void masked_backward(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out) {
+  if (!grads[0]) {
+    return;  // only y is differentiable: the log sums (lse) are kept for backward
+  }
   Attributes attributes;
   attributes.add(context.read().flag()).add(context.needs(3)).take_free(context.attributes);
   const Tensors d = call(masked_backward_op,

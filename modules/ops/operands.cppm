@@ -35,10 +35,10 @@ struct PointwiseForms {
   const Op& in_place;
   const Op& into;
 };
-/// Registers `op` and both forms, which share its functions. Its `cpu` must compute rightly where
-/// the result is operand 0 itself; where another operand overlaps the result, or this is not
-/// contiguous, it gets memory of its own. A form keeps the placements of `op` that leave what is
-/// written as it lies.
+/// Registers `op` and both forms, which share its functions. Its `cpu` must be correct where
+/// the result is the same view as an operand (other overlaps are refused before); a result that is
+/// not contiguous is computed into memory of its own and copied. A form keeps the placements of
+/// `op` that leave what is written as it lies.
 PointwiseForms register_pointwise(const Op& op);
 
 /// Dims counted from the front, in ascending order; all dims for none. Errors: out of range, twice.

@@ -99,11 +99,12 @@ void Optimizer::step(double lr, double grad_scale) {
     }
     if (gradient.spec() != parameter.value.spec()) {
       fail(fmt::format(
-          "optimizer: the gradient of '{}' is {}, the parameter {}; finish_gradients() of the "
-          "parallel plan "
-          "brings gradients to their parameters' layouts",
-          parameter.name, gradient.spec() != nullptr ? to_string(*gradient.spec()) : "plain",
-          parameter.value.spec() != nullptr ? to_string(*parameter.value.spec()) : "plain"));
+          "optimizer: the gradient of '{}' has the wrong layout (expected {}, got {}); call "
+          "finish_gradients() of the parallel plan, which converts gradients to their parameters' "
+          "layouts",
+          parameter.name,
+          parameter.value.spec() != nullptr ? to_string(*parameter.value.spec()) : "plain",
+          gradient.spec() != nullptr ? to_string(*gradient.spec()) : "plain"));
     }
     State& state = state_of(i);
     ++state.step;

@@ -6,11 +6,12 @@ import tessera.nn;
 
 export namespace tessera::optim {
 
-/// Which parameters weight decay acts on: those of two or more dims (embeddings included), or all.
+/// To which parameters weight decay applies: those of two or more dims (embeddings included), or
+/// all.
 enum class Decay : std::uint8_t { matrices, all };
 
-/// Changes parameters by their gradients. State lies as the parameter does (same layout) and is
-/// made at its first step.
+/// Updates parameters from their gradients. The state of a parameter has the parameter's layout and
+/// is created at its first step.
 class Optimizer {
  public:
   virtual ~Optimizer();
@@ -18,19 +19,18 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   /// One step with this learning rate; gradients are multiplied by `grad_scale` first (clipping).
-  /// Parameters that are as many steps old are changed by one call of an operator, however many.
-  /// Parameters without a gradient stay as they are. Errors: a gradient in another layout than its
-  /// parameter's names both.
+  /// All parameters with the same number of steps are updated by one operator call. Parameters
+  /// without a gradient do not change. Errors: a gradient whose layout is not its parameter's (both
+  /// are named); a parameter or state that shares memory with another tensor of the step.
   void step(double lr, double grad_scale = 1);
   /// Drops all gradients.
   void zero_grad();
 
   /// "exp_avg.<parameter>" and so on, and each parameter's step count.
   StateDict state() const;
-  /// Makes the state of all parameters that `state` would hold after a first step, to be filled by
-  /// a load.
+  /// Creates the state that a first step would create, for all parameters, to be filled by a load.
   void prepare_state();
-  /// Takes the step counts after a load; tensors were loaded in place. Errors: missing or
+  /// Reads the step counts after a load; the tensors were loaded in place. Errors: missing or
   /// unexpected names.
   void load_scalars(const StateDict& state);
 
@@ -41,7 +41,7 @@ class Optimizer {
   Optimizer(std::vector<nn::ParameterPointer> parameters, std::vector<std::string> state_names,
             Decay decay);
 
-  /// Parameters that take the same step, with what goes with each: lists of one length.
+  /// Parameters at the same step, with their gradients and state: lists of one length.
   struct Group {
     std::int64_t step = 0;  // of these parameters, from 1
     bool decays = false;
@@ -52,7 +52,7 @@ class Optimizer {
   virtual void step_group(const Group& group, double lr, double grad_scale) = 0;
 
  private:
-  /// What is kept for one parameter.
+  /// The state of one parameter.
   struct State {
     std::vector<Tensor> tensors;
     std::int64_t step = 0;

@@ -26,7 +26,7 @@ double Schedule::at(std::int64_t step) const {
   if (step < warmup) {
     return lr * static_cast<double>(step + 1) / static_cast<double>(warmup);
   }
-  const double least = lr * least_ratio;
+  const double minimum = lr * min_ratio;
   const double t =
       std::min(1.0, static_cast<double>(step - warmup) /
                         static_cast<double>(std::max<std::int64_t>(1, steps - warmup)));
@@ -34,9 +34,9 @@ double Schedule::at(std::int64_t step) const {
     case ScheduleKind::constant:
       return lr;
     case ScheduleKind::cosine:
-      return least + (lr - least) * 0.5 * (1 + std::cos(std::numbers::pi * t));
+      return minimum + (lr - minimum) * 0.5 * (1 + std::cos(std::numbers::pi * t));
     case ScheduleKind::linear:
-      return least + (lr - least) * (1 - t);
+      return minimum + (lr - minimum) * (1 - t);
   }
   return lr;
 }

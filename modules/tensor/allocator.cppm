@@ -4,7 +4,7 @@ import tessera.base;
 
 export namespace tessera {
 
-/// What memory is used for; the accounts of MemoryStatistics.
+/// What memory is used for; MemoryStatistics counts each category.
 enum class MemoryCategory : std::uint8_t {
   parameter,
   gradient,
@@ -16,7 +16,7 @@ enum class MemoryCategory : std::uint8_t {
 inline constexpr int memory_category_count = 6;
 std::string_view name_of(MemoryCategory category);
 
-/// Bytes in use by the calling rank's thread, for each category and in all.
+/// Bytes in use by the calling rank's thread, for each category and in total.
 struct MemoryStatistics {
   std::array<std::int64_t, memory_category_count> bytes{};
   std::array<std::int64_t, memory_category_count> peak{};
@@ -25,15 +25,15 @@ struct MemoryStatistics {
   std::int64_t cached = 0;  // freed by tensors, kept for the next ones
 };
 
-/// Accounts of the calling thread (a rank).
+/// The statistics of the calling thread (a rank).
 MemoryStatistics memory_statistics();
-/// Lets the peaks begin again at what is in use now.
+/// Resets the peaks to what is in use now.
 void reset_memory_peaks();
-/// Counts memory that does not come from the allocator (shared buffers); negative bytes take it
-/// back.
+/// Counts memory that does not come from the allocator (shared buffers); negative bytes undo
+/// it.
 void account_memory(MemoryCategory category, std::int64_t bytes);
 
-/// Allocations of the calling thread are booked on `category` within the scope.
+/// Allocations of the calling thread are counted under `category` within the scope.
 class MemoryScope {
  public:
   explicit MemoryScope(MemoryCategory category);
@@ -50,7 +50,7 @@ MemoryCategory current_memory_category();
 /// class.
 void* allocate_bytes(std::size_t bytes, MemoryCategory category);
 void free_bytes(void* data, std::size_t bytes, MemoryCategory category) noexcept;
-/// Gives all cached blocks of the calling thread back to the system.
+/// Returns all cached blocks of the calling thread to the system.
 void release_cached_memory();
 
 }  // namespace tessera

@@ -115,6 +115,7 @@ Tensors call_kernel(const Op& op, std::span<const Tensor> in, const Attributes& 
   if (op.view != nullptr) {
     op.view(c, out);
   } else if (op.in_place) {
+    check_written_operands(c);
     out.push_back(in[0]);
     if (!on_meta) {
       op.cpu(c, out);

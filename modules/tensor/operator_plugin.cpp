@@ -26,7 +26,7 @@ const Op* registered(std::string_view name) {
 }  // namespace
 
 const Op& load_operator(std::string_view name) {
-  static std::mutex mutex;  // ranks that are threads ask at the same time
+  static std::mutex mutex;  // ranks that are threads call this at the same time
   const std::lock_guard lock(mutex);
   if (const Op* op = registered(name)) {
     return *op;
@@ -34,9 +34,9 @@ const Op& load_operator(std::string_view name) {
   Op op = plugin::host().find<OperatorPlugin>(name)();
   if (!op.schema.starts_with(std::string(name) + "(")) {
     fail(fmt::format(
-        "operator '{}': the plugin that offers it gives the schema '{}' (expected '{}(...)'); "
+        "operator '{}': its plugin registers the wrong schema (expected '{}(...)', got '{}'); "
         "offer an operator under its own name",
-        name, op.schema, name));
+        name, name, op.schema));
   }
   return register_op(std::move(op));
 }

@@ -6,7 +6,7 @@ import :op;
 
 export namespace tessera {
 
-/// The plugin kind "operator". A plugin offers operators with all that they are: shape rule,
+/// The plugin kind "operator". A plugin offers complete operators: shape rule,
 /// placement rule, kernel, backward. In its register_plugin:
 ///     registrar.add<OperatorPlugin>("softcap", [] { return Op{.schema = "softcap(x; cap: float)",
 ///     ...}; });
@@ -19,7 +19,7 @@ class OperatorPlugin {
 
 /// The operator of this name: a registered one, else the one of the plugin that offers it, which is
 /// found, loaded and registered for the life of the process. Safe to call from several threads; all
-/// ranks must load the same. Errors (input): nobody offers it, its plugin is refused; (run): the
+/// ranks must load the same. Errors (input): no plugin offers it, its plugin is refused; (run): the
 /// plugin's operator has another name, or its schema cannot be read.
 const Op& load_operator(std::string_view name);
 

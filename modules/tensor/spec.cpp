@@ -50,10 +50,10 @@ const Spec* Spec::make(const Layout& layout, const Dims& shape, DType dtype) {
 Dims my_coordinates(const DeviceMesh& mesh) {
   const std::optional<Dims> coordinates = mesh.coordinates_of(current_rank());
   if (!coordinates) {
-    fail(
-        fmt::format("tensor: rank {} is not in the mesh {}; distributed tensors exist only on the "
-                    "mesh's own ranks",
-                    current_rank(), tessera::to_string(mesh)));
+    fail(fmt::format(
+        "tensor: rank {} is not in the mesh {}; only the mesh's own ranks hold parts of "
+        "its tensors",
+        current_rank(), tessera::to_string(mesh)));
   }
   return *coordinates;
 }

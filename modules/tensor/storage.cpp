@@ -36,13 +36,13 @@ Storage::~Storage() {
 void Storage::destroy() { delete this; }
 
 void Storage::release_memory() {
-  require(owned_, "storage: memory of somebody else cannot be released");
+  require(owned_, "storage: borrowed memory cannot be released; its owner frees it");
   free_bytes(data_, bytes_, category_);
   data_ = nullptr;
 }
 
 void Storage::restore_memory() {
-  require(owned_, "storage: memory of somebody else cannot be restored");
+  require(owned_, "storage: borrowed memory cannot be restored; its owner provides it");
   if (data_ == nullptr && bytes_ > 0) {
     data_ = allocate_bytes(bytes_, category_);
   }

@@ -43,9 +43,9 @@ class Counted {
 /// autograd notices a saved tensor that was overwritten.
 class Storage {
  public:
-  /// Memory from the caching allocator, booked on the scope's category; not initialised.
+  /// Memory from the caching allocator, counted under the scope's category; not initialised.
   static Counted<Storage> allocate(std::size_t bytes);
-  /// Memory of somebody else; `keep_alive` is held as long as the storage.
+  /// Memory that something else owns; `keep_alive` is held as long as the storage exists.
   static Counted<Storage> borrow(void* data, std::size_t bytes,
                                  std::shared_ptr<void> keep_alive = nullptr);
   /// No bytes at all: the storage of meta tensors.
@@ -56,12 +56,14 @@ class Storage {
   inline std::uint64_t version() const { return version_; }
   inline void bump_version() { ++version_; }
 
-  /// Gives the memory back (data() is null) or takes fresh memory of the same size; views stay
-  /// valid as values. Only for memory from the allocator.
+  /// Releases the memory (data() is then null), or allocates memory of the same size again; views
+  /// of the storage remain views of it. Only for memory from the allocator.
   void release_memory();
   void restore_memory();
   inline bool has_memory() const { return data_ != nullptr || bytes_ == 0; }
 
+  /// Whether the bytes come from the allocator (or there are none): no other storage has them.
+  inline bool owns_memory() const { return owned_ || bytes_ == 0; }
   /// How many tensors hold it.
   inline int references() const { return __atomic_load_n(&references_, __ATOMIC_ACQUIRE); }
   inline void retain() { __atomic_fetch_add(&references_, 1, __ATOMIC_RELAXED); }

@@ -6,6 +6,7 @@ export import :storage;          // reference-counted memory with a version
 export import :spec;             // layout + global shape + dtype of a distributed tensor, interned
 export import :value;            // Tensor: strided, distributed or meta
 export import :op;               // Op: one operator's description; Attributes; the registry
+export import :overlap;          // which memory tensors have in common
 export import :dispatch;         // call(): autograd -> distribution -> kernel
 export import :operator_plugin;  // the plugin kind "operator"
 export import :random;           // named random streams, their seeds and offsets

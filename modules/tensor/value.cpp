@@ -25,10 +25,10 @@ void TensorImpl::destroy() { delete this; }
 namespace {
 
 [[noreturn]] void not_local(const char* what, const Tensor& x) {
-  fail(
-      fmt::format("{}: the tensor is distributed ({}); take its local part with to_local() or the "
-                  "whole with full_tensor()",
-                  what, to_string(*x.spec())));
+  fail(fmt::format(
+      "{}: the tensor is distributed ({}); use its local part, to_local(), or the whole, "
+      "full_tensor()",
+      what, to_string(*x.spec())));
 }
 
 double read_element(const void* data, DType dtype, std::int64_t i) {
@@ -171,8 +171,8 @@ double Tensor::item() const {
 
 void Tensor::check_type(DType wanted) const {
   if (dtype() != wanted) [[unlikely]] {
-    fail(fmt::format("data: the tensor holds {} (asked for as {})", name_of(dtype()),
-                     name_of(wanted)));
+    fail(fmt::format("data: the element type is wrong (expected {}, got {})", name_of(wanted),
+                     name_of(dtype())));
   }
 }
 
@@ -271,7 +271,8 @@ std::vector<double> to_doubles(const Tensor& x) {
   values.reserve(static_cast<std::size_t>(x.numel()));
   const void* data = x.raw_data();
   if (data == nullptr) {
-    require(x.numel() == 0, "to_doubles: the tensor has no bytes (it is on the meta device)");
+    require(x.numel() == 0,
+            "to_doubles: the tensor is on the meta device and has no values; materialize it first");
     return values;
   }
   const Dims& shape = x.shape();

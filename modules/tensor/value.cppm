@@ -8,7 +8,7 @@ import :spec;
 
 export namespace tessera {
 
-/// What autograd knows of a tensor; the autograd module derives from it.
+/// What autograd knows about a tensor; the autograd module derives from it.
 class AutogradState {
  public:
   virtual ~AutogradState();
@@ -20,7 +20,7 @@ enum DispatchKey : std::uint8_t { requires_grad_key = 1, distributed_key = 2, me
 class Tensor;
 struct TensorImpl;
 
-/// The element type that a C++ type stands for.
+/// The element type of a C++ type.
 template <class T>
 struct DTypeOf;
 template <>
@@ -151,17 +151,17 @@ inline Tensor from_values(std::initializer_list<T> values, const Dims& shape) {
 /// A tensor over `storage`: shape and strides in elements from `offset`.
 Tensor from_storage(Counted<Storage> storage, const Dims& shape, const Dims& strides,
                     std::int64_t offset, DType dtype, Device device = cpu);
-/// A contiguous tensor over memory of somebody else, which `keep_alive` holds.
+/// A contiguous tensor over memory that something else owns; `keep_alive` is held with it.
 Tensor from_memory(void* data, const Dims& shape, DType dtype,
                    std::shared_ptr<void> keep_alive = nullptr);
 
 /// Another view of the same bytes, without any gradient's path: new shape, strides and offset
 /// (strided only).
 Tensor alias(const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset);
-/// The same value without the gradient's path; shares the data.
+/// The same value without a gradient's path; shares the data.
 Tensor detached(const Tensor& x);
-/// A distributed tensor of this local part. The caller answers for the local shape; dtensor's
-/// from_local checks.
+/// A distributed tensor with this local part. The local shape is not checked; dtensor's
+/// from_local() checks it.
 Tensor make_distributed(Tensor local, const Spec* spec);
 /// The values in row-major order as doubles, of a strided tensor: for tests, printing and small
 /// decisions.

@@ -439,13 +439,16 @@ TEST_CASE("errors say what was expected and what came") {
   CHECK(error_of([&] { ops::rotary(numbers({1, 2, 1, 3}), 1000); }).find("must be even") !=
         std::string::npos);
   CHECK(error_of([&] {
-          const std::vector<Tensor> list = {x, transposed(x)};
-          ops::adamw_(list, list, list, list, {});
+          const auto list = [&] {
+            return std::vector<Tensor>{ops::clone(x), transposed(ops::clone(x))};
+          };
+          ops::adamw_(list(), list(), list(), list(), {});
         }) == "adamw_: parameters[1] is not contiguous; it is written in place");
   CHECK(error_of([&] {
-          ops::adamw_(one(x), one(transposed(x)), one(x), one(x), {});
+          ops::adamw_(one(x), one(transposed(ops::clone(x))), one(ops::clone(x)),
+                      one(ops::clone(x)), {});
         }).find("gradients[0] is of another shape than its parameter") != std::string::npos);
   CHECK(error_of([&] {
-          ops::adamw_(one(x), {}, one(x), one(x), {});
+          ops::adamw_(one(x), {}, one(ops::clone(x)), one(ops::clone(x)), {});
         }).find("the lists differ in length (1 parameters, 0 gradients)") != std::string::npos);
 }

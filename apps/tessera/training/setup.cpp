@@ -71,7 +71,7 @@ optim::Schedule make_schedule(const OptimizerConfig& config, std::int64_t steps)
           .lr = config.lr,
           .warmup = config.warmup,
           .steps = steps,
-          .least_ratio = config.min_lr_ratio};
+          .min_ratio = config.min_lr_ratio};
 }
 
 BatchRows batch_rows(const TrainConfig& config, std::int64_t parts) {
