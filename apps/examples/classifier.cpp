@@ -131,8 +131,6 @@ int main(int argc, char** argv) {
   }
   const int ranks = std::atoi(argv[1]);
   const std::int64_t steps = std::atoi(argv[2]);
-  return collective::launch({.ranks = ranks}, [&](collective::World& world) {
-    set_current_rank(world.rank());
-    return train(ranks, steps);
-  });
+  return collective::launch({.ranks = ranks},
+                            [&](collective::World&) { return train(ranks, steps); });
 }

@@ -50,7 +50,7 @@ class Dropout : public Module {
 };
 
 /// The SUM over all tokens of -log softmax(input)[target]: input (logits) [..., vocab], target
-/// [...] (i64), one output, a scalar. Tokens whose target is ignore_index count nothing.
+/// [...] (i64), one output, a scalar. Tokens whose target is ignore_index are ignored.
 class CrossEntropyLoss : public Module {
  public:
   explicit CrossEntropyLoss(std::int64_t ignore_index = -100);
@@ -58,8 +58,8 @@ class CrossEntropyLoss : public Module {
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
 
-  /// Whether the vocabulary may be sharded: ranks then reduce a few numbers a token among them, and
-  /// the logits stay where they are (see ops::cross_entropy).
+  /// Whether the vocabulary may be sharded: the ranks then all-reduce a few numbers per token, and
+  /// the logits are not moved (see ops::cross_entropy).
   void set_loss_parallel(bool enabled) { loss_parallel_ = enabled; }
 
  private:

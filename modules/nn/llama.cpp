@@ -108,16 +108,16 @@ void LlamaAttention::check_placements(std::span<const int> axes) const {
       {q_.get(), shape_.heads}, {k_.get(), shape_.kv_heads}, {v_.get(), shape_.kv_heads}};
   for (const auto& [projection, heads] : projections) {
     const Layout& layout = projection->parameter("weight")->value.layout();
-    std::int64_t ways = 1;
+    std::int64_t shards = 1;
     for (const int axis : axes) {
-      ways *= layout.placement(axis).is_shard(0) ? layout.mesh().axis_size(axis) : 1;
+      shards *= layout.placement(axis).is_shard(0) ? layout.mesh().axis_size(axis) : 1;
     }
-    if (heads % ways != 0) {
+    if (heads % shards != 0) {
       fail_input(
           fmt::format("module '{}': its {} heads cannot be split over {} ranks; choose a mesh axis "
                       "whose size divides "
                       "model.heads ({}) and model.kv_heads ({})",
-                      projection->name(), heads, ways, shape_.heads, shape_.kv_heads));
+                      projection->name(), heads, shards, shape_.heads, shape_.kv_heads));
     }
   }
 }

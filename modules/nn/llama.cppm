@@ -7,7 +7,7 @@ import :layers;
 
 export namespace tessera::nn {
 
-/// The shape of a Llama; names after the config's keys.
+/// The sizes of a Llama; the names are the config's keys.
 struct LlamaShape {
   std::int64_t vocab = 0;
   std::int64_t dim = 0;
@@ -20,7 +20,7 @@ struct LlamaShape {
   double norm_eps = 1e-5;
   bool tie_embeddings = false;
   double dropout = 0;
-  double deviation = 0.02;  // of the initial weights
+  double deviation = 0.02;  // standard deviation of the initial weights
   DType dtype = DType::f32;
 
   /// Errors (input): extents that are not positive, heads that kv_heads does not divide, an odd
@@ -99,8 +99,8 @@ class LlamaModel : public Module {
 };
 
 /// tokens [B, T] -> logits [B, T, vocab]. Built on the meta device; names are Hugging Face's. Its
-/// child "loss" stands beside the model: who trains calls loss(logits, targets), so that styles
-/// reach it.
+/// child "loss" is a module beside the model: training code calls loss(logits, targets), so that
+/// styles can be applied to it.
 class LlamaForCausalLM : public Module {
  public:
   explicit LlamaForCausalLM(const LlamaShape& shape);
@@ -109,9 +109,10 @@ class LlamaForCausalLM : public Module {
   std::vector<std::string> input_names() const override;
 
   const LlamaShape& shape() const { return shape_; }
-  /// Each block computes its activations again in backward instead of keeping them.
+  /// Each block recomputes its activations in backward instead of saving them.
   void set_activation_checkpointing(bool enabled);
-  /// With a cache, forward takes the tokens after those in it and adds them; null for none.
+  /// With a cache, forward takes the tokens that follow those in the cache and appends them; null
+  /// for none.
   void set_cache(KeyValueCache* cache) { cache_ = cache; }
   /// logits [B, T, vocab], targets [B, T] -> the sum of the tokens' losses.
   CrossEntropyLoss& loss() { return *loss_; }

@@ -5,10 +5,10 @@ import tessera.tensor;
 
 export namespace tessera::nn {
 
-/// How a fresh parameter is filled.
+/// How a new parameter is initialised.
 struct Initialization {
   enum class Kind { zeros, ones, normal } kind = Kind::zeros;
-  double deviation = 0;  // of a normal with mean 0
+  double deviation = 0;  // standard deviation of a normal distribution with mean 0
 };
 
 /// A parameter's place in the model. Tied weights share one.
@@ -17,18 +17,18 @@ class Parameter {
   /// On the meta device until it is materialised. value.set_requires_grad(false) freezes it.
   Parameter(const Dims& shape, DType dtype, Initialization initialization);
 
-  /// What the optimizer changes and a checkpoint holds; between two steps the only form there is.
+  /// What the optimizer updates and a checkpoint stores; between two steps the only form.
   Tensor value;
-  /// What forward computes with while a style provides another form (an unsharded one); else
+  /// What forward computes with while a style provides another form (an unsharded one); otherwise
   /// undefined.
   Tensor computed;
   Initialization initialization;
   /// The qualified name under which the tree reaches it first; filled by Module::set_names.
   std::string name;
-  /// For each mesh axis who placed the parameter there.
+  /// For each mesh axis, who placed the parameter on it.
   struct PlacedBy {
-    std::string style;  // "ColwiseParallel"; empty: nobody
-    std::string entry;  // as errors call it: "run.toml:31: ColwiseParallel"
+    std::string style;  // "ColwiseParallel"; empty: no style
+    std::string entry;  // its name in errors: "run.toml:31: ColwiseParallel"
   };
   std::vector<PlacedBy> placed_by;
 
@@ -36,7 +36,7 @@ class Parameter {
 };
 using ParameterPointer = std::shared_ptr<Parameter>;
 
-/// A value and the name of the input that it is.
+/// A value and the name of the input that it is passed to.
 struct NamedTensor {
   std::string_view name;
   Tensor value;
@@ -65,11 +65,11 @@ class Module {
   Tensors operator()(const Tensors& inputs);
   /// One input; the first output. Errors: there is none.
   Tensor operator()(const Tensor& input);
-  /// A call by the inputs' names, in any order; inputs that are not given are absent (undefined).
-  /// Errors: a name that is none of input_names().
+  /// Calls the module with inputs by name, in any order; inputs that are not given are absent
+  /// (undefined). Errors: a name that is not in input_names().
   Tensors by_name(std::initializer_list<NamedTensor> inputs);
 
-  /// What forward's inputs and outputs are called, by position. Parts of a nested value have dots:
+  /// The names of forward's inputs and outputs, by position. Parts of a nested value have dots:
   /// "cache.keys". Empty: they have positions only. Any value may be absent (undefined).
   virtual std::vector<std::string> input_names() const;
   virtual std::vector<std::string> output_names() const;
@@ -86,18 +86,18 @@ class Module {
   const std::vector<std::pair<std::string, std::shared_ptr<Module>>>& children() const {
     return children_;
   }
-  /// The parameter of this name. Errors: there is none.
+  /// The parameter with this name. Errors: there is none.
   const ParameterPointer& parameter(std::string_view name) const;
-  /// Lets a parameter of this module be another module's (tied weights). Errors: there is none of
-  /// this name; another shape or type.
+  /// Replaces a parameter of this module by another module's (tied weights). Errors: no parameter
+  /// has this name; the shape or type differs.
   void set_parameter(std::string_view name, ParameterPointer parameter);
 
   void add_pre_hook(ForwardPreHook hook);
   void add_hook(ForwardHook hook);
-  /// The hook runs before those that are there (an outer style around inner ones).
+  /// The hook runs before the existing ones (an outer style around inner ones).
   void add_outer_pre_hook(ForwardPreHook hook);
 
-  /// Holds `owner` as long as the module: whoever adds hooks that refer to an object of its own.
+  /// Keeps `owner` alive as long as the module. For code whose hooks refer to an object of its own.
   void keep_alive(std::shared_ptr<const void> owner);
   /// Whether a parallel plan was applied to this module; set by the plan.
   bool is_planned() const { return planned_; }
@@ -108,7 +108,7 @@ class Module {
   /// would be wrong (heads that do not divide).
   virtual void check_placements(std::span<const int> axes) const;
 
-  /// Whether dropout acts; for this module and all below.
+  /// Whether dropout is active; sets this module and all below it.
   void train(bool training = true);
   bool is_training() const { return training_; }
 
@@ -151,11 +151,11 @@ std::vector<ParameterPointer> all_parameters(Module& root);
 /// All qualified names with their parameters, tied ones under each of their names.
 std::vector<std::pair<std::string, ParameterPointer>> named_parameters(Module& root);
 
-/// Gives every parameter that is still on the meta device memory of its own (the local part only).
+/// Allocates memory for every parameter that is still on the meta device (for the local part only).
 /// Frozen parameters stay frozen.
 void materialize(Module& root);
-/// Fills all parameters as their Initialization says, from the stream "init": bit-equal in every
-/// layout.
+/// Initialises all parameters, each by its Initialization, from the stream "init": bit-identical in
+/// every layout.
 void initialize(Module& root);
 /// Elements of all parameters (global).
 std::int64_t parameter_count(Module& root);

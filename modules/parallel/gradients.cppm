@@ -7,9 +7,9 @@ import tessera.nn;
 
 export namespace tessera::parallel {
 
-/// Whether the backward that runs is the last one before the optimizer. Styles that reduce
-/// gradients in backward leave it when it is not (gradient accumulation). Per thread; true at the
-/// start.
+/// Whether the current backward is the last one before the optimizer. If it is not (gradient
+/// accumulation), styles that reduce gradients in backward skip the reduction. Per thread;
+/// initially true.
 bool gradient_sync_enabled();
 class GradientSyncScope {
  public:
@@ -22,11 +22,11 @@ class GradientSyncScope {
   bool before_;
 };
 
-/// Brings every gradient to its parameter's layout after the last backward of a step. A gradient
-/// that is Partial where its parameter is Replicate is summed over that axis, all of them in one
-/// all-reduce for each axis; any other difference is redistributed by itself. Afterwards those
-/// gradients are in one flat buffer, which is used again once they have been dropped. Gradients
-/// that are kept over several steps add up.
+/// Redistributes every gradient to its parameter's layout after the last backward of a step. A
+/// gradient that is Partial where its parameter is Replicate is summed over that axis, all of them
+/// in one all-reduce for each axis; any other difference is redistributed by itself. Afterwards
+/// those gradients are in one flat buffer, which is used again once they have been dropped.
+/// Gradients that are kept over several steps add up.
 class GradientFinisher {
  public:
   /// Errors: a parameter has a gradient on some ranks only (one small all-reduce finds it).

@@ -5,26 +5,26 @@ import tessera.placement;
 
 export namespace tessera::parallel {
 
-/// An option that a style reads: what it must be, and what holds when it is not given.
+/// An option that a style reads: its expected values, and its default.
 struct OptionUse {
   std::string name;
   std::string expected;
   std::string otherwise;
 };
 
-/// What a style brings one value of a module to.
+/// The placement to which a style redistributes one value of a module.
 struct ValuePlacement {
   std::string name;                    // of the value, or of all values nested in it; empty: by
   std::size_t position = 0;            // position, counted from 0
-  std::optional<Placement> placement;  // none: it stays as it comes
+  std::optional<Placement> placement;  // none: the value is not redistributed
 };
 using ValuePlacements = std::vector<ValuePlacement>;
 
-/// The options of one style in a config: a JSON object as text. Each read states its name and
-/// default; names that nobody read are errors.
+/// The options of one style in a config: a JSON object as text. Each read states a name and a
+/// default; options that no read requested are errors.
 class Options {
  public:
-  /// `where` begins the errors: "run.toml:31: FSDP".
+  /// `where` is the prefix of the errors: "run.toml:31: FSDP".
   explicit Options(std::string_view json = "{}", std::string where = "options");
 
   bool flag(const std::string& name, bool otherwise);
@@ -35,16 +35,16 @@ class Options {
   Placement placement(const std::string& name, Placement otherwise);
   std::optional<Placement> optional_placement(const std::string& name);
   /// Placements of several values: "Shard(1)" (of the first), ["Shard(1)", "None"] by position,
-  /// {mask = "None", cache = "Shard(2)"} by name; "None" leaves a value as it comes. `otherwise`
-  /// holds for the first value; none: nothing is brought anywhere.
+  /// {mask = "None", cache = "Shard(2)"} by name; "None" leaves a value as it is. `otherwise` is
+  /// the default for the first value; without it no value is redistributed.
   ValuePlacements placements(const std::string& name,
                              std::optional<Placement> otherwise = std::nullopt);
 
-  /// Error (input) when an option was given that no read asked for; the nearest known name is
-  /// offered.
+  /// Error (input): an option was given that no read requested; the text suggests the nearest known
+  /// name.
   void finish() const;
 
-  /// What has been read until now, by name.
+  /// The options that were read so far, by name.
   std::vector<OptionUse> asked() const;
 
  private:

@@ -5,5 +5,5 @@ export import :options;    // a style's options, read with defaults and checked
 export import :style;      // ParallelStyle: what a style plugin implements
 export import :plan;       // patterns over qualified names -> styles; their order and conflicts;
                            // application
-export import :gradients;  // accumulation without communication; bringing gradients to their
+export import :gradients;  // accumulation without communication; redistributing gradients to their
                            // parameters' layouts

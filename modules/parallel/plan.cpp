@@ -110,7 +110,7 @@ void check_together(const std::vector<StyleEntry>& entries, const std::vector<St
       const StyleEntry& b = entries[j];
       const auto& after = facts[i].after;
       if (j > i && std::find(after.begin(), after.end(), b.style) != after.end()) {
-        fail_input(fmt::format("{}: must come after {} ({}); exchange the two entries", place_of(a),
+        fail_input(fmt::format("{}: must come after {} ({}); swap the two entries", place_of(a),
                                b.style, b.where.empty() ? "a later entry" : b.where));
       }
       if (i == j || a.axis != b.axis) {
@@ -181,7 +181,7 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
     if (!used.contains(axis) && mesh.axis_size(axis) > 1) {
       fail_input(fmt::format(
           "mesh: no style uses axis '{}', so its {} ranks would all do the same work; add a "
-          "[[parallel]] entry for it (Replicate splits the batch) or take the axis out",
+          "[[parallel]] entry for it (Replicate splits the batch) or remove the axis",
           mesh.axis_name(axis), mesh.axis_size(axis)));
     }
   }
@@ -204,8 +204,8 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
           first.try_emplace({entries[i].style, axes[i], module}, &entries[i]);
       if (!fresh && !facts[i].repeatable) {
         fail_input(fmt::format(
-            "{}: {} is on {} along axis '{}' already, by {}; take one of the two entries out, or "
-            "give them different modules",
+            "{}: {} is applied to {} along axis '{}' already, by {}; remove one of the two "
+            "entries, or give them different modules",
             place_of(entries[i]), entries[i].style, in_words(*module), entries[i].axis,
             before->second->where.empty() ? "an earlier entry" : before->second->where));
       }
@@ -256,8 +256,8 @@ Error ParallelPlan::explained(const Error& error) const {
     scope.resize(dot == std::string::npos ? 0 : dot);
   }
   return Error(
-      fmt::format("{}\n  styles at work {}: {}; change what they are on, or their input "
-                  "and output options, so that the layouts fit",
+      fmt::format("{}\n  styles applied {}: {}; change their modules, or their input and output "
+                  "options, so that the layouts fit",
                   error.what(), scope.empty() ? "in the model" : fmt::format("in '{}'", scope),
                   at_work.empty() ? "none" : join_words(at_work)),
       ErrorKind::input);

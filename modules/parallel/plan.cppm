@@ -20,7 +20,7 @@ struct StyleEntry {
   std::string where;            // "run.toml:31", for errors; may be empty
 };
 
-/// What a style took, for the table before the first step.
+/// What a style was applied to, for the table before the first step.
 struct StyleSummary {
   std::string style;
   std::string axis;
@@ -28,13 +28,13 @@ struct StyleSummary {
   std::int64_t parameters = 0;  // elements, of the whole model
 };
 
-/// Styles applied to a model on a mesh. Everything that is wrong with it is found while it is made,
-/// without any communication: it can be made before ranks are started, to check it. The model may
-/// be used after the plan is gone: it keeps the styles alive.
+/// Styles applied to a model on a mesh. The constructor finds every error, without communication:
+/// a plan can be constructed before ranks are started, to check it. The model may be used after the
+/// plan is destroyed: it keeps the styles alive.
 class ParallelPlan {
  public:
   /// Makes every parameter a distributed tensor over the whole mesh (still on the meta device) and
-  /// applies the entries in order. Errors (input), all with the entry's place: unknown style or
+  /// applies the entries in order. Errors (input), all with the entry's location: unknown style or
   /// axis, a pattern that matches nothing, styles that conflict or come in the wrong order, a style
   /// twice on one module (both entries are named), an axis of several ranks that no style uses, a
   /// model that a plan was applied to before, wholly or until it failed. Frozen parameters stay
@@ -55,14 +55,14 @@ class ParallelPlan {
   Layout batch_layout() const;
   const std::vector<StyleSummary>& summary() const { return summary_; }
 
-  /// Gives every parameter its memory: styles first, then plain memory for the rest. Errors: it was
-  /// called before.
+  /// Allocates every parameter's memory: first the styles', then plain memory for the rest. Errors:
+  /// it was called before.
   void materialize();
-  /// An error of a forward or backward with this plan, in the words of the config: with the entries
-  /// that are at work in the module in which it was raised, or nearest to it. Kind input.
+  /// An error of a forward or backward with this plan, extended by the config's entries that apply
+  /// to the module in which it was raised, or to the nearest one around it. Kind input.
   Error explained(const Error& error) const;
 
-  /// To be called before the optimizer writes parameters.
+  /// Call it before the optimizer writes parameters.
   void before_optimizer();
 
  private:
@@ -73,7 +73,7 @@ class ParallelPlan {
   std::vector<int> batch_axes_;
   std::vector<StyleSummary> summary_;
   bool materialized_ = false;
-  /// What was applied where, in order: a module's name and the entry.
+  /// The entries in the order in which they were applied: the module's name and the entry.
   std::vector<std::pair<std::string, std::string>> applied_;
 };
 

@@ -22,7 +22,8 @@ namespace {
 
 [[maybe_unused]] const bool declared = plugin::declare_kind<ParallelStyle>();
 
-/// Whether x comes straight from a conversion, which will bring its gradient where it belongs.
+/// Whether x is the direct result of a redistribution, which returns its gradient in the right
+/// layout.
 bool comes_converted(const Tensor& x) {
   const GradState* const state = grad_state(x);
   return state != nullptr && state->node && state->node->name() == "redistribute";
@@ -33,10 +34,10 @@ void bring(Tensor& x, int axis, Placement wanted, const char* what) {
     return;
   }
   if (wanted.is_shard() && (wanted.dim() >= x.dims() || wanted.dim() < -x.dims())) {
-    fail_input(
-        fmt::format("{} has {} dims and cannot be brought to {}; choose another placement in the "
-                    "style's options",
-                    what, x.dims(), to_string(wanted)));
+    fail_input(fmt::format(
+        "{} has {} dims and cannot be redistributed to {}; choose another placement in the "
+        "style's options",
+        what, x.dims(), to_string(wanted)));
   }
   const Layout to = x.layout().with_placement(axis, resolved(wanted, x.dims()));
   if (to == x.layout() && (!x.requires_grad() || comes_converted(x))) {
@@ -45,7 +46,7 @@ void bring(Tensor& x, int axis, Placement wanted, const char* what) {
   x = redistribute(x, to);  // also where nothing moves: for the gradient
 }
 
-/// Positions and placements; a name stands for the value or for all that are nested in it.
+/// Positions and placements; a name means the value or all values nested in it.
 std::vector<std::pair<std::size_t, Placement>> by_position(const nn::Module& module,
                                                            const ValuePlacements& values,
                                                            const std::vector<std::string>& names,
@@ -53,9 +54,9 @@ std::vector<std::pair<std::size_t, Placement>> by_position(const nn::Module& mod
   std::vector<std::pair<std::size_t, Placement>> all;
   for (const ValuePlacement& value : values) {
     if (value.placement && value.placement->is_partial()) {
-      // No operator makes terms of a sum from a whole value.
+      // No operator makes the terms of a sum from a Replicate value.
       fail_input(
-          fmt::format("module '{}': a style cannot bring a value to {} (expected Shard(dim) "
+          fmt::format("module '{}': a style cannot redistribute a value to {} (expected Shard(dim) "
                       "or Replicate); change the style's options",
                       module.name(), to_string(*value.placement)));
     }
@@ -111,7 +112,7 @@ void StyleTarget::place(nn::Parameter& parameter, Placement placement) const {
       return;  // tied weights under two styles that agree
     }
     fail_input(
-        fmt::format("{}: parameter '{}' is {} on axis '{}' by {}; {} wants {} in module '{}'",
+        fmt::format("{}: parameter '{}' is {} on axis '{}' by {}; {} needs {} in module '{}'",
                     entry, parameter.name, to_string(layout.placement(axis)), mesh.axis_name(axis),
                     placed_by.entry, style, to_string(wanted), module.name()));
   }

@@ -1,6 +1,7 @@
 // LossParallel: the loss of logits whose vocabulary is sharded along the axis, without gathering
-// them. The ranks reduce three numbers a token; backward communicates nothing. The layer that makes
-// the logits leaves them sharded: ColwiseParallel on "lm_head" with its default output. No options.
+// them. The ranks all-reduce three numbers per token; backward communicates nothing. The layer that
+// makes the logits must leave them sharded: ColwiseParallel on "lm_head" with its default output.
+// No options.
 #include <fmt/format.h>
 
 #include <memory>

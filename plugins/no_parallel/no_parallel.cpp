@@ -1,7 +1,7 @@
-// NoParallel: a module that every rank of the axis computes as a whole, amid others that are split.
-// Its parameters are Replicate, and so are its inputs and outputs, whatever comes. Options: input
-// (what the first input is brought to first), desired = "Replicate", output = "Replicate" (what the
-// first output is brought to).
+// NoParallel: a module that every rank of the axis computes as a whole, among others that are
+// split. Its parameters, inputs and outputs are Replicate. Options: input (the placement to which
+// the first input is redistributed first), desired = "Replicate", output = "Replicate" (the
+// placement of the first output).
 #include <memory>
 #include <optional>
 

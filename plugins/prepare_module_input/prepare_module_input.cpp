@@ -1,7 +1,7 @@
-// PrepareModuleInput: brings inputs of a module to placements once, before the layers inside use
-// them: one all-gather (or, backward, one all-reduce) in front of q, k and v instead of three.
-// Options, each a placement, a list by position or a table by name: input (what they are brought to
-// first), desired = "Replicate".
+// PrepareModuleInput: redistributes inputs of a module once, before the layers inside use them: one
+// all-gather (or, in backward, one all-reduce) before q, k and v instead of three. Options, each a
+// placement, a list by position or a table by name: input (the placements to which the inputs are
+// redistributed first), desired = "Replicate".
 #include <memory>
 
 import tessera.base;

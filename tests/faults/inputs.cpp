@@ -139,7 +139,7 @@ TEST_CASE("styles that do not fit are refused before the run") {
        {{one_axis, two_ranks, "parallel=[" + fsdp + "," + replicate + "]"},
         {"Replicate", "FSDP", "cannot share axis 'shard'"}},
        {{"parallel=[" + colwise + "," + rowwise + "," + fsdp + "]"},
-        {"up_proj.weight", "Shard(0)", "ColwiseParallel; RowwiseParallel wants Shard(1)"}}});
+        {"up_proj.weight", "Shard(0)", "ColwiseParallel; RowwiseParallel needs Shard(1)"}}});
 }
 
 TEST_CASE("layouts that do not fit are found before the ranks start") {
@@ -158,7 +158,7 @@ TEST_CASE("layouts that do not fit are found before the ranks start") {
       // Module, operator or value, and the entries that are at work there.
       {tensor_run(style("ColwiseParallel", q)),
        {"module 'model.layers.0", "rms_norm: operand 'x'", "Partial(sum)",
-        "styles at work in 'model.layers.0': ", "ColwiseParallel on 'tensor'"}},
+        "styles applied in 'model.layers.0': ", "ColwiseParallel on 'tensor'"}},
       {tensor_run(style("SequenceParallel", q)),
        {"module 'model.layers.0.self_attn'", "causal_attention: operand 'q'", "[Shard(1)]",
         "SequenceParallel on 'tensor'"}},
@@ -174,7 +174,7 @@ TEST_CASE("layouts that do not fit are found before the ranks start") {
       {tensor_run(style("PrepareModuleInput", up, "desired={inptu=\"Shard(1)\"}")),
        {"has no input 'inptu'", "did you mean 'input'"}},
       {{one_axis, two_ranks, "parallel=[" + fsdp + "," + fsdp + "]"},
-       {"FSDP is on the whole model along axis 'shard' already"}}};
+       {"FSDP is applied to the whole model along axis 'shard' already"}}};
   are_refused(folder, cases);
   for (Case& one : cases) {
     one.arguments.emplace_back("--dry-run");
@@ -190,7 +190,7 @@ TEST_CASE("outputs that cannot be written are refused before the run") {
                {{"log.metrics=."}, {"log.metrics", "is a folder"}},
                {{"log.metrics=text.txt/m.jsonl"}, {"log.metrics", "not a folder"}},
                {{"parallel[0].options={output=\"Partial(sum)\"}"},
-                {"q_proj", "cannot bring a value to Partial(sum)"}}});
+                {"q_proj", "cannot redistribute a value to Partial(sum)"}}});
 }
 
 TEST_CASE("commands refuse what is no checkpoint") {

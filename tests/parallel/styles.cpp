@@ -160,7 +160,7 @@ TEST_CASE("tied weights under two styles that agree are split once") {
       error_of([&] { const parallel::ParallelPlan plan(model, mesh, entries, shipped_styles()); });
   CHECK(error ==
         "run.toml:9: RowwiseParallel: parameter 'embed.weight' is Shard(0) on axis 'tensor' by "
-        "run.toml:3: RowwiseParallel; RowwiseParallel wants Shard(1) in module 'head'");
+        "run.toml:3: RowwiseParallel; RowwiseParallel needs Shard(1) in module 'head'");
 }
 
 TEST_CASE("dropout on a part of the sequence drops what one device drops") {
@@ -269,15 +269,15 @@ TEST_CASE("a style twice on one module is an error that names both entries") {
         [&] { const parallel::ParallelPlan plan(model, mesh, entries, shipped_styles()); });
   };
   CHECK(refused({entry("FSDP", {"up", "."}, "{}", "a:1"), entry("FSDP", {"."}, "{}", "a:2")}) ==
-        "a:2: FSDP: FSDP is on the whole model along axis 'tensor' already, by a:1; take one of "
-        "the two entries out, or give them different modules");
+        "a:2: FSDP: FSDP is applied to the whole model along axis 'tensor' already, by a:1; remove "
+        "one of the two entries, or give them different modules");
   CHECK(refused({entry("ColwiseParallel", {"up"}, "{}", "a:1"),
                  entry("ColwiseParallel", {"*"}, R"~({"output": "Replicate"})~", "a:2")})
             .starts_with("a:2: ColwiseParallel: "));
   CHECK(refused({entry("FSDP", {"up"}, "{}", "a:1"), entry("FSDP", {"."}, "{}", "a:2")}).empty());
   CHECK(refused({entry("NoParallel", {"gate"}, "{}", "a:1"),
                  entry("ColwiseParallel", {"gate"}, "{}", "a:2")})
-            .find("by a:1: NoParallel; ColwiseParallel wants Shard(0)") != std::string::npos);
+            .find("by a:1: NoParallel; ColwiseParallel needs Shard(0)") != std::string::npos);
   CHECK(refused({entry("LossParallel", {"head"}, "{}", "a:1")})
             .starts_with("a:1: LossParallel: module 'head' is a Linear; only a CrossEntropyLoss"));
 }
