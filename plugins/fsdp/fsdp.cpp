@@ -211,8 +211,8 @@ class Sharding : public std::enable_shared_from_this<Sharding> {
   std::optional<std::size_t> outermost_;
   /// The unit whose forward the program called, while it runs.
   std::optional<std::size_t> running_;
-  /// Whether a backward will follow that forward. (An activation checkpoint inside of it disables
-  /// recording.)
+  /// Whether a backward will follow that forward. (The first call of an activation checkpoint
+  /// inside of it records nothing.)
   bool keep_ = false;
   std::vector<std::size_t> forward_order_;
   std::vector<std::size_t> next_forward_;
