@@ -114,12 +114,20 @@ std::optional<LocalPart> part_to_write(const std::string& name, const Tensor& te
   return part.shape.product() > 0 ? std::optional(part) : std::nullopt;
 }
 
+/// A tensor's own elements (of this rank), one after the other.
+Tensor packed_of(const Tensor& tensor) {
+  return ops::contiguous(detached(tensor.is_distributed() ? tensor.local() : tensor));
+}
+
+std::span<const std::byte> bytes_of(const Tensor& packed) {
+  return {static_cast<const std::byte*>(packed.raw_data()),
+          static_cast<std::size_t>(packed.numel()) * size_of(packed.dtype())};
+}
+
 /// The hashes of a packed tensor's bytes, after a look at the values.
 std::vector<std::string> checked_hashes(const std::string& name, const Tensor& packed,
                                         const SaveOptions& options) {
-  const std::span<const std::byte> bytes(
-      static_cast<const std::byte*>(packed.raw_data()),
-      static_cast<std::size_t>(packed.numel()) * size_of(packed.dtype()));
+  const std::span<const std::byte> bytes = bytes_of(packed);
   if (options.only_finite && !all_finite(bytes, packed.dtype())) {
     fail(
         fmt::format("checkpoint: tensor '{}' holds values that are NaN or infinite; nothing was "
@@ -154,9 +162,7 @@ CheckpointIndex write_shards(const std::string& folder, const StateDict& state, 
     const std::string path = (fs::path(folder) / file).string();
     SafetensorsWriter writer(path, keys);
     for (const std::string& name : mine) {
-      const Tensor& tensor = state.tensors.at(name);
-      const Tensor packed =
-          ops::contiguous(detached(tensor.is_distributed() ? tensor.local() : tensor));
+      const Tensor packed = packed_of(state.tensors.at(name));
       StoredPart& part = index.tensors.at(name).parts.front();
       part.hashes = checked_hashes(name, packed, options);
       writer.write(part.key, packed);
@@ -203,6 +209,16 @@ struct Temporary {
 
 }  // namespace
 }  // namespace checkpoint_detail
+
+std::optional<std::string> first_not_finite(const StateDict& state) {
+  using namespace checkpoint_detail;
+  for (const auto& [name, tensor] : state.tensors) {
+    if (is_floating(tensor.dtype()) && !all_finite(bytes_of(packed_of(tensor)), tensor.dtype())) {
+      return name;
+    }
+  }
+  return std::nullopt;
+}
 
 void save_checkpoint(const std::string& folder, const StateDict& state,
                      const std::string& meta_data, const SaveOptions& options) {

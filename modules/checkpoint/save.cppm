@@ -5,6 +5,10 @@ import tessera.tensor;
 
 export namespace tessera {
 
+/// The first tensor, by name, of which this rank's part has values that are NaN or infinite;
+/// nothing when all are finite. No communication.
+std::optional<std::string> first_not_finite(const StateDict& state);
+
 struct SaveOptions {
   /// Tensors with values that are NaN or infinite are an error, so that what was saved before stays
   /// the newest checkpoint. Scalars may be anything.

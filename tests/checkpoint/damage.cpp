@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "index_hash.hpp"
 #include "support.hpp"
 
 import tessera.base;
@@ -21,6 +22,8 @@ import tessera.tensor;
 
 using namespace tessera;
 using namespace checkpoint_test;
+using index_hash::rehashed;
+using index_hash::xxh3;
 
 namespace {
 

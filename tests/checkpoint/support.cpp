@@ -7,11 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
-#include <iomanip>
 #include <sstream>
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 import tessera.base;
 import tessera.collective;
@@ -67,20 +63,6 @@ std::string read_file(const std::string& path) {
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
-}
-
-std::string xxh3(std::string_view bytes) {
-  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
-  std::ostringstream text;
-  text << std::hex << std::setfill('0') << std::setw(16) << hash.high64 << std::setw(16)
-       << hash.low64;
-  return text.str();
-}
-
-std::string rehashed(nlohmann::json index) {
-  index.erase("hash");
-  index["hash"] = xxh3(index.dump());
-  return index.dump();
 }
 
 std::string file_of(const std::string& header, std::size_t data) {

@@ -2,7 +2,6 @@
 #pragma once
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,13 +26,6 @@ class Folder {
 };
 
 std::string read_file(const std::string& path);
-
-/// The XXH3-128 of the bytes in hexadecimal digits, by the library itself.
-std::string xxh3(std::string_view bytes);
-
-/// An index with the hash that its other entries have: what somebody writes who changes one on
-/// purpose.
-std::string rehashed(nlohmann::json index);
 
 /// A safetensors file's bytes: the length, the header, `data` bytes of zeros.
 std::string file_of(const std::string& header, std::size_t data);

@@ -148,12 +148,11 @@ std::vector<Step> train(const Folder& folder, const std::string& name, const std
   // The layout's tables come last: a TOML key belongs to the table above it.
   const std::string config = folder.write(name + ".toml", text + where.config);
   INFO(name << ", " << where.name << ", " << overrides);
+  const bool resumes = overrides.find("checkpoint.resume=") != std::string::npos;
+  std::filesystem::remove_all(folder / name);  // checkpoints of an earlier run of that name
   succeed("train " + config + " train.threads=1 log.metrics=" + quoted(folder / (name + ".jsonl")) +
           " checkpoint.folder=" + quoted(folder / name) +
-          (overrides.find("checkpoint.resume=") == std::string::npos
-               ? " checkpoint.resume=never "  // else a name used twice goes on where it ended
-               : " ") +
-          overrides);
+          (resumes ? " " : " checkpoint.resume=never ") + overrides);
   return read_metrics(folder / (name + ".jsonl"));
 }
 

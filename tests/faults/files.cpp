@@ -178,8 +178,9 @@ TEST_CASE("checkpoints that are cut or another model's are refused before the ra
   }
   fs::remove_all(bad);
   refused({"model.ffn_dim=96"},
-          {"step-00000002", "mlp.up_proj.weight", "expected [96, 32], got [64, 32]"});
-  refused({"model.layers=3"}, {"step-00000002", "missing: ", "model.layers.2.mlp.up_proj.weight"});
+          {"step-00000002", "model.ffn_dim: 64 in the checkpoint, 96 in the config"});
+  refused({"model.layers=3", "checkpoint.allow=[model.layers]"},
+          {"step-00000002", "missing: ", "model.layers.2.mlp.up_proj.weight"});
 }
 
 TEST_CASE("an export to a place that cannot be written is refused") {

@@ -208,10 +208,13 @@ TEST_CASE("a checkpoint of another model or optimizer is refused before the run"
   const RunFolder folder;
   Program program(folder, {"train", "run.toml", "train.steps=1", "checkpoint.every=1"});
   REQUIRE(program.wait(60).code == 0);
-  are_refused(folder, {{{"checkpoint.every=1", "optimizer.name=sgd"},
-                        {"unexpected", "optimizer.exp_avg.lm_head.weight", "more", "saved with"}},
-                       {{"checkpoint.every=1", "model.ffn_dim=96"},
-                        {"model.model.layers.0.mlp.down_proj.weight", "[32, 96]", "[32, 64]"}}});
+  are_refused(folder,
+              {{{"checkpoint.every=1", "optimizer.name=sgd"},
+                {"optimizer.name: \"adamw\" in the checkpoint, \"sgd\" in the config"}},
+               {{"checkpoint.every=1", "optimizer.name=sgd", "checkpoint.allow=[optimizer]"},
+                {"unexpected", "optimizer.exp_avg.lm_head.weight", "more", "saved with"}},
+               {{"checkpoint.every=1", "model.ffn_dim=96", "checkpoint.allow=[model]"},
+                {"model.model.layers.0.mlp.down_proj.weight", "[32, 96]", "[32, 64]"}}});
 }
 
 TEST_CASE("model folders from anywhere are refused quickly, by file and field") {

@@ -119,7 +119,7 @@ TEST_CASE("an interrupt saves, says how to go on, and the run goes on as if noth
     }
     done = step_after(result.out, "interrupted after step ");
     REQUIRE(done >= 5);
-    CHECK(result.out.find("run the same command again to go on") != std::string::npos);
+    CHECK(result.out.find("run the same command again to continue") != std::string::npos);
     CHECK(steps_in(folder / "metrics.jsonl") == steps_to(done));
     nothing_is_left(result, shared_before);
   }

@@ -345,7 +345,10 @@ std::vector<std::string> checkpoints(const fs::path& folder) {
   std::vector<std::string> names;
   if (fs::is_directory(folder)) {
     for (const auto& entry : fs::directory_iterator(folder)) {
-      names.push_back(entry.path().filename().string());
+      const std::string name = entry.path().filename().string();
+      if (!name.starts_with('.')) {  // the lock of a run
+        names.push_back(name);
+      }
     }
   }
   std::ranges::sort(names);

@@ -181,7 +181,7 @@ TEST_CASE("wrong types and impossible values are errors with their line") {
       {"mesh = {axes = [\"a\", \"a\"], shape = [1, 2]}", "the axis 'a' is named twice"},
       {"mesh = {axes = [\"a\"], shape = [0]}", "mesh.shape[0]: expected an integer at least 1"},
       {"mesh = {axes = [\"a\", \"b\"], shape = [4096, 4096]}", "at most 65536 ranks"},
-      {"mesh = {axes = [\"\"], shape = [1]}", "an axis has an empty name"},
+      {"mesh = {axes = [\"\"], shape = [1]}", "mesh.axes[0]: expected a text that is not empty"},
       {"parallel = 3", "parallel: expected a list of tables"},
       {"parallel = [{axis=\"a\", on=[]}]", "parallel[0].style: must be given"},
       {"parallel = [{style=\"S\", axis=\"a\", on=[\".\"]}]", "it has no axes at all"},

@@ -1,13 +1,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -24,6 +21,7 @@
 #include "metrics.hpp"
 #include "plan_table.hpp"
 #include "progress.hpp"
+#include "run_lock.hpp"
 #include "table.hpp"
 
 import tessera.base;
@@ -38,6 +36,7 @@ import tessera.parallel;
 import tessera.checkpoint;
 
 #include "training/setup.hpp"
+#include "training/start.hpp"
 #include "training/trainer.hpp"
 
 namespace tessera::app {
@@ -73,47 +72,6 @@ void configure_plugins(const Config& config, const TrainArguments& arguments) {
   }
 }
 
-/// A run must not find out at its first save that it cannot write: the nearest folder that exists
-/// must be one, and writable. Nothing is made here.
-void check_can_write(const char* key, const std::filesystem::path& folder) {
-  std::filesystem::path at = std::filesystem::absolute(folder).lexically_normal();
-  std::error_code ignored;
-  while (!std::filesystem::exists(at, ignored) && at.has_relative_path()) {
-    at = at.parent_path();
-  }
-  if (!std::filesystem::is_directory(at, ignored)) {
-    fail_input(fmt::format("{}: {} is not a folder; choose another path", key, at.string()));
-  }
-  if (::access(at.c_str(), W_OK | X_OK) != 0) {
-    fail_input(fmt::format("{}: {} cannot be written in ({}); choose another path", key,
-                           at.string(), std::strerror(errno)));
-  }
-}
-
-void check_outputs(const Config& config) {
-  if (!config.checkpoint.folder.empty()) {
-    check_can_write("checkpoint.folder", config.checkpoint.folder);
-  }
-  if (!config.log.metrics.empty()) {
-    if (std::filesystem::is_directory(config.log.metrics)) {
-      fail_input(fmt::format("log.metrics: {} is a folder; name a file", config.log.metrics));
-    }
-    check_can_write("log.metrics", std::filesystem::absolute(config.log.metrics).parent_path());
-  }
-}
-
-/// The checkpoint to go on from; nothing for a fresh run.
-std::optional<std::string> checkpoint_to_resume(const Config& config) {
-  const std::string& resume = config.checkpoint.resume;
-  if (resume == "never" || (resume == "auto" && config.checkpoint.folder.empty())) {
-    return std::nullopt;
-  }
-  if (resume == "auto") {
-    return latest_checkpoint(config.checkpoint.folder);
-  }
-  return resume;
-}
-
 /// All ranks must have loaded the same plugins: compared before any other collective.
 void compare_plugins(collective::World& world) {
   const auto mine = static_cast<std::int64_t>(plugin::host().loaded_hash());
@@ -143,16 +101,17 @@ bool agreed_interrupt(collective::World& world) {
 /// What a rank does.
 class RankRun {
  public:
-  RankRun(const Run& run, const std::optional<std::string>& resume, collective::World& world)
+  RankRun(const Run& run, const StartPoint& start, collective::World& world)
       : run_(run), world_(world) {
     const auto threads = run.config.train.threads;
     ops::set_threads(threads > 0 ? static_cast<int>(threads)
                                  : std::max(1, available_cores() / world.size()));
     world.set_progress(-1, "setting up");
     compare_plugins(world);
+    compare_runs(world, run, start);
     trainer_ = std::make_unique<Trainer>(run);
-    if (resume) {
-      trainer_->resume(*resume);
+    if (start.checkpoint) {
+      trainer_->resume(*start.checkpoint);
     }
     if (world.rank() == 0) {
       if (!run.config.log.metrics.empty()) {
@@ -160,8 +119,12 @@ class RankRun {
       }
       progress_ = std::make_unique<Progress>(trainer_->done(), run.config.train.steps,
                                              run.config.log.every);
-      if (resume) {
-        progress_->note(fmt::format("resumed after step {} from {}", trainer_->done(), *resume));
+      if (start.checkpoint) {
+        progress_->note(
+            fmt::format("resumed after step {} from {}", trainer_->done(), *start.checkpoint));
+      }
+      for (const std::string& text : start.notes) {
+        progress_->note(text);
       }
     }
     world.everyone().barrier();
@@ -186,7 +149,7 @@ class RankRun {
         save();
       }
       if (stop) {
-        note(fmt::format("interrupted after step {}; run the same command again to go on",
+        note(fmt::format("interrupted after step {}; run the same command again to continue",
                          trainer_->done()));
         return interrupted;
       }
@@ -225,6 +188,7 @@ class RankRun {
   void save() {
     const CheckpointConfig& config = run_.config.checkpoint;
     if (config.folder.empty()) {
+      trainer_->check_finite();  // a run that ends well ends with a model
       return;
     }
     const std::string folder = checkpoint_folder(config.folder, trainer_->done());
@@ -278,6 +242,14 @@ int run_train(const TrainArguments& arguments) {
   Run run;
   run.config = load_config(arguments.config, arguments.overrides);
   configure_plugins(run.config, arguments);
+  check_outputs(run.config);
+  const bool first = collective::is_first_process();
+  // Nothing is looked at that another run may be changing, and nothing is written, without the
+  // lock.
+  std::optional<RunLock> lock;
+  if (first && !arguments.dry_run) {
+    lock.emplace(run.config);
+  }
   const bool ready_tokens = !run.config.data.tokens.empty();
   const std::int64_t vocab = ready_tokens ? 0 : make_tokenizer(run.config.data.tokenizer)->vocab();
   run.shape = model_shape(run.config, vocab);
@@ -288,10 +260,9 @@ int run_train(const TrainArguments& arguments) {
   for (auto& row : check_plan(run)) {
     rows.push_back(std::move(row));
   }
-  check_outputs(run.config);
-  const std::optional<std::string> resume = checkpoint_to_resume(run.config);
-  check_stored(run, resume);
-  const bool first = collective::is_first_process();
+  run.fingerprint = fingerprint_of(run.config, run.shape, *run.data);
+  const StartPoint start = check_stored(run, checkpoint_to_resume(run.config));
+  check_folder(run.config, start);
   if (first) {
     fmt::print("{}", format_table(rows));
     std::fflush(stdout);
@@ -299,7 +270,12 @@ int run_train(const TrainArguments& arguments) {
   if (arguments.dry_run) {
     return 0;
   }
-  const auto rank_run = [&](collective::World& world) { return RankRun(run, resume, world)(); };
+  const auto rank_run = [&](collective::World& world) {
+    if (lock) {
+      lock->leave_to_owner();
+    }
+    return RankRun(run, start, world)();
+  };
   collective::LaunchOptions options;
   options.ranks = static_cast<int>(run.config.ranks());
   const int code = collective::launched_by_other() ? collective::join_launch(options, rank_run)

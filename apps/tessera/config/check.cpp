@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "config/keys.hpp"
+
 import tessera.base;
 
 namespace tessera::app {
@@ -75,6 +77,29 @@ class Checks {
           {"model.head_dim", "model.heads", "model.dim"},
           fmt::format("the width of a head must be even for the rotary embedding (got {})", width));
     }
+    total();
+  }
+
+  /// The sizes are fine one by one; together they must be a number of bytes that can be counted.
+  void total() {
+    const ModelConfig& m = c_.model;
+    if (!known({"model.layers", "model.kv_heads", "model.ffn_dim", "model.vocab"})) {
+      return;
+    }
+    const auto dim = static_cast<double>(m.dim);
+    const auto heads = static_cast<double>(m.heads);
+    const double head = m.head_dim > 0 ? static_cast<double>(m.head_dim) : dim / heads;
+    const double ffn = m.ffn_dim > 0 ? static_cast<double>(m.ffn_dim) : 8 * dim / 3;
+    const double layer = dim * head * 4 * heads + 3 * dim * ffn;
+    const double all =
+        static_cast<double>(m.layers) * layer + 2 * static_cast<double>(m.vocab) * dim;
+    constexpr double most = 1e15;
+    if (all > most) {
+      blame({"model.dim", "model.ffn_dim", "model.layers", "model.head_dim", "model.vocab"},
+            fmt::format("the sizes of the model make up to {:.1e} parameters (expected at most "
+                        "{:.0e})",
+                        all, most));
+    }
   }
 
   void data() {
@@ -129,6 +154,14 @@ class Checks {
         blame({"optimizer.nesterov"}, "needs optimizer.momentum above 0");
       }
     }
+    const std::vector<std::string> names = allowable_names();
+    for (const std::string& name : c_.checkpoint.allow) {
+      if (std::ranges::find(names, name) == names.end()) {
+        blame({"checkpoint.allow"},
+              fmt::format("'{}' is not a key or a section that a checkpoint is compared by{}", name,
+                          did_you_mean(name, names)));
+      }
+    }
     if (c_.checkpoint.folder.empty() && known({"checkpoint.folder"}) &&
         c_.given.contains("checkpoint.every") && c_.checkpoint.every > 0) {
       blame({"checkpoint.every"}, "checkpoint.folder is empty, so none can be written");
@@ -149,10 +182,8 @@ class Checks {
       blame({"mesh.axes"}, fmt::format("at most 8 axes, got {}", axes.size()));
     }
     for (std::size_t i = 0; i < axes.size(); ++i) {
-      if (axes[i].empty()) {
-        blame({"mesh.axes"}, "an axis has an empty name");
-      } else if (std::find(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(i), axes[i]) !=
-                 axes.begin() + static_cast<std::ptrdiff_t>(i)) {
+      if (std::find(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(i), axes[i]) !=
+          axes.begin() + static_cast<std::ptrdiff_t>(i)) {
         blame({"mesh.axes"}, fmt::format("the axis '{}' is named twice", axes[i]));
       }
     }

@@ -97,6 +97,7 @@ struct CheckpointConfig {
   std::int64_t every = 100;
   std::int64_t keep = 3;
   std::string resume = "auto";
+  std::vector<std::string> allow;  // what may differ from the run that is continued
 };
 
 struct Config {

@@ -35,7 +35,7 @@ std::vector<Key> model_keys() {
               "absent.",
        .is_path = true},
       {"model.dim", field<s, &M::dim>, "Width of the hidden state.", from(1, largest_size)},
-      {"model.layers", field<s, &M::layers>, "Number of transformer layers.", from(1, 100000)},
+      {"model.layers", field<s, &M::layers>, "Number of transformer layers.", from(1, 10000)},
       {"model.heads", field<s, &M::heads>, "Query heads of the attention.", from(1, 100000)},
       {"model.kv_heads", field<s, &M::kv_heads>,
        "Key and value heads; must divide `heads`. 0: as many as `heads`.", from(0, 100000)},
@@ -205,13 +205,19 @@ std::vector<Key> run_keys() {
       {"checkpoint.every", field<c, &C::every>,
        "Steps between two checkpoints; there is always one at the end. 0: only at the end.",
        from(0)},
-      {"checkpoint.keep", field<c, &C::keep>, "How many of the newest are kept. 0: all.", from(0)},
+      {"checkpoint.keep", field<c, &C::keep>, "How many of the newest are kept. 0: all.",
+       from(0, 1e9)},
       {.path = "checkpoint.resume",
        .slot = field<c, &C::resume>,
-       .doc = "`auto`: go on from the newest checkpoint in `folder` if there is one; `never`: "
-              "start anew; or the path of a checkpoint.",
+       .doc = "`auto`: continue from the newest checkpoint in `folder` if there is one; `never`: "
+              "start a new run, in a folder without checkpoints; or the path of a checkpoint.",
        .choices = {"auto", "never"},
        .is_path = true},
+      {"checkpoint.allow", field<c, &C::allow>,
+       "What may differ between the config and the run that is continued, by key or section "
+       "(`optimizer.lr`, `data`; `data.content` is the text itself). Without it, a difference in "
+       "anything that changes the loss curve is an error that lists it. Steps, layout, world size, "
+       "accumulation, threads and logs may always differ."},
   };
 }
 

@@ -46,6 +46,13 @@ std::span<const Key> config_keys();
 /// The sections' names, in the order of the documentation.
 std::vector<std::string> config_sections();
 
+/// Whether a key determines the loss curve, and so is a part of a checkpoint's fingerprint. A key
+/// that is new in [model], [data], [train] or [optimizer] is, until influence.cpp excludes it.
+bool has_influence(const Key& key);
+
+/// What `checkpoint.allow` may name: those keys, their sections, and `data.content`.
+std::vector<std::string> allowable_names();
+
 /// "integer", "list of texts"...
 std::string type_name(const Slot& slot);
 

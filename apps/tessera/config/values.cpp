@@ -70,7 +70,8 @@ std::optional<nlohmann::ordered_json> json_of(const toml::node& node) {
 /// One value of the wanted type, or what was expected instead.
 struct Reader {
   const Key& key;
-  std::string expected;  // set when a read failed
+  std::string expected = {};  // set when a read failed
+  bool in_list = false;       // the value is an entry of a list
 
   bool read(const toml::node& node, bool& out) {
     const auto* flag = node.as_boolean();
@@ -103,12 +104,20 @@ struct Reader {
     if (text == nullptr) {
       return false;
     }
+    if (text->get().find('\0') != std::string::npos) {
+      expected = "a text without zero bytes";
+      return false;
+    }
+    if (text->get().empty() && (key.required || in_list)) {
+      expected = "a text that is not empty";
+      return false;
+    }
     if (!key.choices.empty() && !key.is_path &&
         std::ranges::find(key.choices, text->get()) == key.choices.end()) {
       return false;
     }
-    return (key.required && text->get().empty()) ? (expected = "a text that is not empty", false)
-                                                 : (out = text->get(), true);
+    out = text->get();
+    return true;
   }
   bool read(const toml::node& node, JsonText& out) {
     expected = "a table of texts, finite numbers, booleans, lists and tables";
@@ -137,6 +146,7 @@ bool read_list(const toml::node& node, Reader& reader, const std::string& name, 
                  fmt::format("{}: expected a list, got {}{}", name, describe_node(node), hint));
     return false;
   }
+  reader.in_list = true;
   std::vector<T> values(list->size());
   bool good = true;
   for (std::size_t i = 0; i < list->size(); ++i) {
@@ -167,7 +177,7 @@ Place place_of(const toml::source_region& source, const std::string& file) {
 
 bool read_value(const toml::node& node, const Key& key, const std::string& name, const Slot& slot,
                 Problems& problems) {
-  Reader reader{key, {}};
+  Reader reader{.key = key};
   return std::visit(
       [&]<class T>(T* out) {
         if constexpr (requires { out->push_back({}); } && !std::is_same_v<T, std::string>) {

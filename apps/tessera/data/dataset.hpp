@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "config/config.hpp"
@@ -41,6 +42,8 @@ class Dataset {
   std::int64_t tokens() const { return tokens_.size(); }
   std::int64_t training_tokens() const { return training_tokens_; }
   std::int64_t windows() const { return windows_; }
+  /// The hash of all tokens, validation included; a pass over the files.
+  std::string content_hash() const { return tokens_.content_hash(); }
   std::size_t files() const { return tokens_.files(); }
 
  private:

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "tessera/content_hash.hpp"
+
 import tessera.base;
 
 namespace tessera::app {
@@ -98,6 +100,19 @@ void Tokens::check_all() const {
       read(segment.begin + at, std::span(block).first(static_cast<std::size_t>(count)));
     }
   }
+}
+
+std::string Tokens::content_hash() const {
+  ContentHash hash;
+  for (const Segment& segment : segments_) {
+    const auto count = static_cast<std::size_t>(segment.count);
+    if (segment.type != TokenType::u8) {
+      const std::string what = fmt::format("type {};", static_cast<int>(segment.type));
+      hash.add(std::as_bytes(std::span(what)));
+    }
+    hash.add(segment.file.bytes().subspan(segment.offset, count * size_of(segment.type)));
+  }
+  return hash.hex();
 }
 
 }  // namespace tessera::app

@@ -24,6 +24,8 @@ class Tokens {
   void read(std::int64_t begin, std::span<std::int64_t> out) const;
   /// Reads every token once, so that a wrong id is found before the run and not in its middle.
   void check_all() const;
+  /// The hash of all tokens as they are stored. How text is cut into files does not matter.
+  std::string content_hash() const;
 
  private:
   struct Segment {

@@ -70,18 +70,6 @@ Tensor row_tensor(const std::vector<std::int64_t>& values, std::int64_t rows,
   return from_values(std::span<const std::int64_t>(values), {rows, columns});
 }
 
-/// What a checkpoint holds of the model and its optimizer.
-StateDict training_state(const optim::Optimizer& optimizer) {
-  StateDict all;
-  StateDict weights;
-  for (const nn::ParameterPointer& parameter : optimizer.parameters()) {
-    weights.tensors.emplace(parameter->name, parameter->value);
-  }
-  all.merge("model", weights);
-  all.merge("optimizer", optimizer.state());
-  return all;
-}
-
 }  // namespace
 
 Trainer::Trainer(const Run& run) : run_(run), mesh_(make_mesh(run.config)) {
@@ -140,9 +128,8 @@ StepResult Trainer::step() {
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     fail(
         fmt::format("train: step {}: the loss is {} and the gradient norm {}; a smaller "
-                    "optimizer.lr or a longer "
-                    "optimizer.warmup may help (the last checkpoint is good)",
-                    done_ + 1, result.loss, result.grad_norm));
+                    "optimizer.lr or a longer optimizer.warmup may help; {}",
+                    done_ + 1, result.loss, result.grad_norm, last_checkpoint()));
   }
   result.lr = make_schedule(run_.config.optimizer, train.steps).at(done_);
   plan_->before_optimizer();
@@ -171,55 +158,12 @@ std::optional<double> Trainer::validate() {
     }
   }
   model_->train(true);
-  return total(loss);
-}
-
-StateDict Trainer::state() const {
-  StateDict all = training_state(*optimizer_);
-  StateDict progress;
-  progress.scalars["step"] = done_;
-  for (const auto& [name, stream] : random_state()) {
-    progress.scalars["random." + name + ".seed"] = static_cast<std::int64_t>(stream.seed);
-    progress.scalars["random." + name + ".stream"] = static_cast<std::int64_t>(stream.stream);
-    progress.scalars["random." + name + ".offset"] = static_cast<std::int64_t>(stream.offset);
+  const double value = total(loss);
+  if (!std::isfinite(value)) {
+    fail(fmt::format("train: after step {} the validation loss is {}; {}", done_, value,
+                     last_checkpoint()));
   }
-  all.merge("progress", progress);
-  return all;
-}
-
-void Trainer::save(const std::string& checkpoint) {
-  optimizer_->prepare_state();
-  const std::string meta =
-      fmt::format(R"({{"config": {}, "model": {}, "generation": {}}})", to_json(run_.config),
-                  hugging_face_config(run_.shape), generation_config(run_.shape));
-  save_checkpoint(checkpoint, state(), meta);
-}
-
-void Trainer::resume(const std::string& checkpoint) {
-  optimizer_->prepare_state();
-  const CheckpointReader reader(checkpoint);
-  StateDict all = state();
-  // Which random streams exist is the checkpoint's to say: one that only a step draws from, such as
-  // dropout's, is not among this process's yet.
-  const auto is_random = [](const auto& scalar) {
-    return scalar.first.starts_with("progress.random.");
-  };
-  std::erase_if(all.scalars, is_random);
-  std::copy_if(reader.scalars().begin(), reader.scalars().end(),
-               std::inserter(all.scalars, all.scalars.end()), is_random);
-  load_state(reader, all, {});
-  optimizer_->load_scalars(all.part("optimizer"));
-  const StateDict progress = all.part("progress");
-  done_ = std::get<std::int64_t>(progress.scalars.at("step"));
-  std::map<std::string, RandomStream> streams;
-  for (const auto& [key, value] : progress.part("random").scalars) {
-    const std::size_t dot = key.rfind('.');
-    RandomStream& stream = streams[key.substr(0, dot)];
-    const auto number = static_cast<std::uint64_t>(std::get<std::int64_t>(value));
-    const std::string field = key.substr(dot + 1);
-    (field == "seed" ? stream.seed : field == "stream" ? stream.stream : stream.offset) = number;
-  }
-  set_random_state(streams);
+  return value;
 }
 
 std::int64_t Trainer::state_bytes() const {
@@ -260,23 +204,6 @@ std::vector<std::vector<std::string>> check_plan(const Run& run) {
     rows.push_back(std::move(row));
   }
   return rows;
-}
-
-void check_stored(const Run& run, const std::optional<std::string>& resume) {
-  const auto model = make_model(run.shape, run.config.model.dropout);
-  if (!run.config.model.from.empty()) {
-    StateDict named;
-    for (const auto& [name, parameter] : nn::named_parameters(*model)) {
-      named.tensors.emplace(name, parameter->value);
-    }
-    check_weights(SafetensorsFolder(run.config.model.from), named);
-  }
-  if (resume) {
-    const auto optimizer =
-        make_optimizer(run.config.optimizer, nn::all_parameters(*model));  // its state is meta too
-    optimizer->prepare_state();
-    check_state(CheckpointReader(*resume), training_state(*optimizer));
-  }
 }
 
 }  // namespace tessera::app

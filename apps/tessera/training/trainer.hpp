@@ -10,6 +10,7 @@
 #include "config/config.hpp"
 #include "data/dataset.hpp"
 #include "llama_config.hpp"
+#include "training/fingerprint.hpp"
 #include "training/setup.hpp"
 
 namespace tessera::app {
@@ -19,6 +20,14 @@ struct Run {
   Config config;
   LlamaConfig shape;
   std::shared_ptr<const Dataset> data;
+  Fingerprint fingerprint = {};  // kept in checkpoints
+};
+
+/// Where a run begins.
+struct StartPoint {
+  std::optional<std::string> checkpoint = {};  // that it continues; none: a new run
+  std::int64_t step = 0;                       // steps that are done
+  std::vector<std::string> notes = {};         // what the user should know of it, a line each
 };
 
 /// What a step gives.
@@ -36,13 +45,17 @@ class Trainer {
   /// from `model.from`, or freshly. Errors (input): all that the parallel plan refuses.
   explicit Trainer(const Run& run);
 
-  /// Restores everything that a step depends on. Errors (input): another model.
+  /// Restores everything that a step depends on. Errors (input): another model, damage.
   void resume(const std::string& checkpoint);
+  /// Errors name the last checkpoint, which stays: values that are not finite, a full disk.
   void save(const std::string& checkpoint);
+  /// Error: a parameter or the optimizer's state has values that are NaN or infinite on this rank.
+  void check_finite() const;
 
   /// Step number done() (counted from 0).
   StepResult step();
-  /// The mean loss over the validation batches; nothing when there are none.
+  /// The mean loss over the validation batches; nothing when there are none. Error: it is not
+  /// finite.
   std::optional<double> validate();
 
   std::int64_t done() const { return done_; }
@@ -57,6 +70,8 @@ class Trainer {
   Tensor loss_of(const Batch& batch, std::int64_t tokens);
   double total(const Tensor& loss) const;
   StateDict state() const;
+  /// "the last good checkpoint is ...", for the end of an error's text.
+  std::string last_checkpoint() const;
 
   const Run& run_;
   DeviceMesh mesh_;
@@ -66,6 +81,7 @@ class Trainer {
   std::unique_ptr<optim::Optimizer> optimizer_;
   parallel::GradientFinisher finisher_;
   std::int64_t done_ = 0;
+  std::string last_checkpoint_;  // saved or loaded; empty: none
 };
 
 /// Checks without any communication what only the whole plan shows: styles, patterns, placements,
@@ -73,9 +89,10 @@ class Trainer {
 /// styles add to the table before the first step.
 std::vector<std::vector<std::string>> check_plan(const Run& run);
 
-/// Holds what the run begins with against its model, from headers alone: the weights of
+/// Compares what the run begins with to its config and model, from headers alone: the weights of
 /// `model.from`, and the checkpoint `resume` if it is given. Errors (input): files that are cut or
-/// wrong, tensors that are missing or of another shape, another optimizer's state.
-void check_stored(const Run& run, const std::optional<std::string>& resume);
+/// wrong, a checkpoint of a run with another fingerprint or with more steps than train.steps,
+/// tensors that are missing or of another shape, another optimizer's state.
+StartPoint check_stored(const Run& run, const std::optional<std::string>& resume);
 
 }  // namespace tessera::app

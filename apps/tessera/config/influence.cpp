@@ -1,0 +1,41 @@
+// Which keys determine a run's loss curve.
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "config/keys.hpp"
+
+namespace tessera::app {
+namespace {
+
+/// Keys that may change while the curve stays what it is.
+constexpr std::array<std::string_view, 9> without_influence = {
+    "model.family",  "data.text",           "data.tokens",
+    "train.steps",   "train.micro_batch",   "train.activation_checkpointing",
+    "train.threads", "data.validate_every", "data.validation_windows"};
+
+}  // namespace
+
+/// Whether a key is one of the fingerprint's. A key that is new in these sections is, until
+/// somebody lists it above.
+bool has_influence(const Key& key) {
+  constexpr std::array<std::string_view, 4> sections = {"model", "data", "train", "optimizer"};
+  return std::ranges::find(sections, key.section()) != sections.end() &&
+         std::ranges::find(without_influence, key.path) == without_influence.end();
+}
+
+std::vector<std::string> allowable_names() {
+  std::vector<std::string> names;
+  for (const Key& key : config_keys()) {
+    if (has_influence(key)) {
+      if (names.empty() || !names.back().starts_with(key.section() + ".")) {
+        names.push_back(key.section());
+      }
+      names.push_back(key.path);
+    }
+  }
+  names.emplace_back("data.content");
+  return names;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,143 @@
+#include "training/fingerprint.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+
+#include "config/keys.hpp"
+#include "config/values.hpp"
+#include "data/mapped_file.hpp"
+#include "tessera/content_hash.hpp"
+#include "tessera/json.hpp"
+
+import tessera.base;
+
+namespace tessera::app {
+namespace {
+
+/// The weights that a run starts from: of each file the header and 4 KiB of every MiB, so that a
+/// large model does not have to be read twice. Weights that were trained differ nearly everywhere.
+std::string weights_hash(const std::string& folder) {
+  std::set<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors") {
+      files.insert(entry.path().string());
+    }
+  }
+  ContentHash hash;
+  for (const std::string& file : files) {
+    const MappedFile mapped(file);
+    constexpr std::size_t step = std::size_t{1} << 20;
+    constexpr std::size_t sample = 4096;
+    for (std::size_t at = 0; at < mapped.bytes().size(); at += step) {
+      hash.add(mapped.bytes().subspan(at, std::min(sample, mapped.bytes().size() - at)));
+    }
+    const std::string size = fmt::format("{};", mapped.bytes().size());
+    hash.add(std::as_bytes(std::span(size)));
+  }
+  return hash.hex();
+}
+
+/// A JSON text as people write it: without the quotes of a text.
+std::string shown(const Fingerprint& values, const std::string& name) {
+  const auto found = values.find(name);
+  return found == values.end() ? "absent" : found->second;
+}
+
+bool is_allowed(const std::string& name, const std::vector<std::string>& allow) {
+  return std::ranges::any_of(allow, [&](const std::string& entry) {
+    return name == entry || name.starts_with(entry + ".");
+  });
+}
+
+}  // namespace
+
+Fingerprint fingerprint_of(const Config& config, const LlamaConfig& shape, const Dataset& data) {
+  Config copy = config;  // slots are not const
+  Fingerprint values;
+  for (const Key& key : config_keys()) {
+    if (has_influence(key)) {
+      values[key.path] = slot_json(key.slot(copy, 0)).dump();
+    }
+  }
+  const nlohmann::ordered_json sizes = {
+      {"vocab", shape.vocab},       {"dim", shape.dim},
+      {"layers", shape.layers},     {"heads", shape.heads},
+      {"kv_heads", shape.kv_heads}, {"head_dim", shape.head_dim},
+      {"ffn_dim", shape.ffn_dim},   {"rope_theta", shape.rope_theta},
+      {"norm_eps", shape.norm_eps}, {"tie_embeddings", shape.tie_embeddings}};
+  for (const auto& [name, value] : sizes.items()) {
+    values["model." + name] = value.dump();
+  }
+  if (!config.model.from.empty()) {
+    values["model.from"] = nlohmann::json("weights " + weights_hash(config.model.from)).dump();
+  }
+  values["data.content"] =
+      nlohmann::json(fmt::format("{} tokens {}", data.tokens(), data.content_hash())).dump();
+  return values;
+}
+
+std::string to_json(const Fingerprint& fingerprint) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : fingerprint) {
+    json[name] = nlohmann::ordered_json::parse(value);
+  }
+  return json.dump();
+}
+
+Fingerprint stored_fingerprint(const std::string& meta, const std::string& checkpoint) {
+  const ParsedJson parsed = parse_json_object(meta);
+  if (!parsed.problem.empty() || !parsed.value.contains("fingerprint") ||
+      !parsed.value["fingerprint"].is_object()) {
+    fail_input(
+        fmt::format("{}: it has no fingerprint of its run, so it is not a checkpoint of 'tessera "
+                    "train'; use another one",
+                    checkpoint));
+  }
+  Fingerprint values;
+  for (const auto& [name, value] : parsed.value["fingerprint"].items()) {
+    values[name] = value.dump();
+  }
+  return values;
+}
+
+std::vector<std::string> compare(const Fingerprint& stored, const Fingerprint& own,
+                                 const Config& config, const std::string& checkpoint) {
+  std::set<std::string> names;
+  for (const Fingerprint* values : {&stored, &own}) {
+    for (const auto& [name, value] : *values) {
+      names.insert(name);
+    }
+  }
+  std::vector<std::string> allowed;
+  std::vector<std::string> lines;
+  std::vector<std::string> refused;
+  for (const std::string& name : names) {
+    if (shown(stored, name) == shown(own, name)) {
+      continue;
+    }
+    const std::string line = fmt::format("{}: {} in the checkpoint, {} in the config", name,
+                                         shown(stored, name), shown(own, name));
+    if (is_allowed(name, config.checkpoint.allow)) {
+      allowed.push_back(line);
+    } else {
+      lines.push_back("\n  " + line);
+      refused.push_back(fmt::format("\"{}\"", name));
+    }
+  }
+  if (!refused.empty()) {
+    fail_input(fmt::format(
+        "{}: it is a checkpoint of another run; what differs:{}\nto start a new run, name another "
+        "checkpoint.folder; to continue in spite of it: 'checkpoint.allow=[{}]'",
+        checkpoint, fmt::join(lines, ""), fmt::join(refused, ",")));
+  }
+  return allowed;
+}
+
+}  // namespace tessera::app

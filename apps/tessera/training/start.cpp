@@ -1,0 +1,106 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "config/config.hpp"
+
+import tessera.base;
+import tessera.plugin;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import tessera.checkpoint;
+
+#include "training/start.hpp"
+
+namespace tessera::app {
+namespace {
+
+/// A run must not find out at its first save that it cannot write: the nearest folder that exists
+/// must be one, and writable. Nothing is made here.
+void check_can_write(const char* key, const std::filesystem::path& folder) {
+  std::filesystem::path at = std::filesystem::absolute(folder).lexically_normal();
+  std::error_code ignored;
+  while (!std::filesystem::exists(at, ignored) && at.has_relative_path()) {
+    at = at.parent_path();
+  }
+  if (!std::filesystem::is_directory(at, ignored)) {
+    fail_input(fmt::format("{}: {} is not a folder; choose another path", key, at.string()));
+  }
+  if (::access(at.c_str(), W_OK | X_OK) != 0) {
+    fail_input(fmt::format("{}: {} cannot be written in ({}); choose another path", key,
+                           at.string(), std::strerror(errno)));
+  }
+}
+
+}  // namespace
+
+void check_outputs(const Config& config) {
+  if (!config.checkpoint.folder.empty()) {
+    check_can_write("checkpoint.folder", config.checkpoint.folder);
+  }
+  if (!config.log.metrics.empty()) {
+    if (std::filesystem::is_directory(config.log.metrics)) {
+      fail_input(fmt::format("log.metrics: {} is a folder; name a file", config.log.metrics));
+    }
+    check_can_write("log.metrics", std::filesystem::absolute(config.log.metrics).parent_path());
+  }
+}
+
+std::optional<std::string> checkpoint_to_resume(const Config& config) {
+  const std::string& resume = config.checkpoint.resume;
+  if (resume == "never" || (resume == "auto" && config.checkpoint.folder.empty())) {
+    return std::nullopt;
+  }
+  if (resume == "auto") {
+    return latest_checkpoint(config.checkpoint.folder);
+  }
+  return resume;
+}
+
+void check_folder(const Config& config, const StartPoint& start) {
+  const std::string& folder = config.checkpoint.folder;
+  const std::vector<std::string> found =
+      folder.empty() ? std::vector<std::string>{} : checkpoints_in(folder);
+  std::error_code ignored;
+  if (found.empty() || (start.checkpoint &&
+                        std::filesystem::equivalent(found.front(), *start.checkpoint, ignored))) {
+    return;
+  }
+  fail_input(
+      fmt::format("{}: the folder holds {}, which this run does not continue ({}); name another "
+                  "folder, or remove the checkpoints in it",
+                  config.place("checkpoint.folder"), found.front(),
+                  start.checkpoint ? "it continues " + *start.checkpoint : "it is a new run"));
+}
+
+void compare_runs(collective::World& world, const Run& run, const StartPoint& start) {
+  const std::string text =
+      fmt::format("{}\n{}\n{} {}", to_json(run.config), to_json(run.fingerprint), start.step,
+                  start.checkpoint.value_or("new"));
+  const auto mine = static_cast<std::int64_t>(std::hash<std::string>{}(text));
+  std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
+  world.everyone().all_gather(&mine, all.data(), 1, DType::i64);
+  const auto other = std::ranges::find_if(all, [&](std::int64_t hash) { return hash != all[0]; });
+  if (other != all.end()) {
+    fail_input(
+        fmt::format("train: rank {} has another config, text or checkpoint than rank 0 (this rank "
+                    "starts after step {}); start all ranks with the same command",
+                    other - all.begin(), start.step));
+  }
+}
+
+}  // namespace tessera::app

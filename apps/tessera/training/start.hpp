@@ -1,0 +1,28 @@
+// What a run looks at before it starts: where it writes, and what it continues.
+// Included after the imports that trainer.hpp needs, and tessera.collective.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "config/config.hpp"
+#include "training/trainer.hpp"
+
+namespace tessera::app {
+
+/// Error (input): a folder or file that the run will write cannot be written. Creates nothing.
+void check_outputs(const Config& config);
+
+/// The checkpoint that the run continues; nothing for a new run. Error (input): the newest one
+/// cannot be read.
+std::optional<std::string> checkpoint_to_resume(const Config& config);
+
+/// The folder of checkpoints must be this run's alone: what it holds besides would be mixed with
+/// what is saved, removed as old, or continued by the next start. Error (input): it holds others.
+void check_folder(const Config& config, const StartPoint& start);
+
+/// All ranks must do the same run from the same point: ranks that another launcher started have
+/// each read the config, the text and the checkpoints for themselves. Every rank calls it; the
+/// Error (input) names one that differs.
+void compare_runs(collective::World& world, const Run& run, const StartPoint& start);
+
+}  // namespace tessera::app

@@ -1,0 +1,231 @@
+// What a run continues: its own checkpoints and no others, whole ones, with values that are finite.
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "index_hash.hpp"
+#include "program.hpp"
+
+using namespace faults;
+
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+/// `tessera train` on one rank.
+Words train(const Words& more) {
+  return with({"train", "run.toml", "mesh.axes=[]", "mesh.shape=[]", "parallel=[]"}, more);
+}
+
+const char* const second_step = "checkpoints/step-00000002";
+
+void trained(const RunFolder& folder) {
+  const Result result = run(folder, train({"train.steps=2"}));
+  INFO(result.error);
+  REQUIRE(result.code == 0);
+}
+
+void continues(const RunFolder& folder, const Words& more, std::int64_t from,
+               const std::string& note = "") {
+  const Result result = run(folder, train(more));
+  INFO(result.out << result.error);
+  CHECK(result.code == 0);
+  CHECK(step_after(result.out, "resumed after step ") == from);
+  CHECK(result.out.find(note) != std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("a run does not continue the checkpoint of another run") {
+  const RunFolder folder;
+  trained(folder);
+  folder.write("other.txt", "z" + small_text());
+  const auto refused = [&](const Words& overrides, const Words& words) {
+    is_refused(folder, train(with({"train.steps=4"}, overrides)),
+               with({second_step, "a checkpoint of another run", "checkpoint.allow=["}, words));
+  };
+  refused({"optimizer.lr=0.01"}, {"optimizer.lr: 0.0003 in the checkpoint, 0.01 in the config"});
+  refused({"train.seed=5"}, {"train.seed: 1 in the checkpoint, 5 in the config"});
+  refused({"train.batch=8", "data.seq_len=16"}, {"train.batch: ", "data.seq_len: "});
+  refused({"data.text=[other.txt]"}, {"data.content: "});
+  refused({"model.ffn_dim=96"}, {"model.ffn_dim: 64 in the checkpoint, 96 in the config"});
+  refused({"optimizer.lr=0.01", "checkpoint.resume=checkpoints/step-00000002"}, {"optimizer.lr: "});
+  // A second config of the same folder is no other case.
+  std::string text = small_run;
+  text.replace(text.find("seq_len = 32"), 12, "seq_len = 24");
+  folder.write("second.toml", text);
+  is_refused(folder, {"train", "second.toml", "train.steps=4"}, {"data.seq_len: 32"});
+  is_refused(folder, {"train", "second.toml", "--dry-run"}, {"data.seq_len: 32"});
+}
+
+TEST_CASE("more steps, another layout, allowed differences: the run continues") {
+  const RunFolder folder;
+  trained(folder);
+  continues(folder, {"train.steps=3", "train.threads=1", "log.every=1"}, 2);
+  const Result four = run(folder, {"train", "run.toml", "train.steps=4"});  // 2 x 2 ranks
+  CHECK(four.code == 0);
+  CHECK(step_after(four.out, "resumed after step ") == 3);
+  continues(folder, {"train.steps=5", "optimizer.lr=0.01", "checkpoint.allow=[optimizer.lr]"}, 4,
+            "allowed difference: optimizer.lr: 0.0003 in the checkpoint, 0.01 in the config");
+  // What is allowed is compared with the model all the same.
+  is_refused(
+      folder,
+      train({"train.steps=6", "optimizer.lr=0.01", "model.ffn_dim=96", "checkpoint.allow=[model]"}),
+      {"step-00000005", "mlp.up_proj.weight", "expected [96, 32], got [64, 32]"});
+  CHECK(steps_in(folder / "metrics.jsonl") == steps_to(5));
+}
+
+TEST_CASE("a longer run with a schedule says that the schedule's end has moved") {
+  const RunFolder folder;
+  REQUIRE(run(folder, train({"train.steps=2", "optimizer.schedule=cosine"})).code == 0);
+  continues(folder, {"train.steps=4", "optimizer.schedule=cosine"}, 2,
+            "train.steps was 2 and is 4: the cosine schedule now ends there");
+}
+
+TEST_CASE("fewer steps than are done are an error, as many are nothing to do") {
+  const RunFolder folder;
+  trained(folder);
+  is_refused(folder, train({"train.steps=1"}),
+             {"train.steps: the run to continue has done 2 steps", second_step, "more than 1"});
+  continues(folder, {"train.steps=2"}, 2, std::string("checkpoint  ") + second_step);
+}
+
+TEST_CASE("a new run does not write among another run's checkpoints") {
+  const RunFolder folder;
+  trained(folder);
+  is_refused(folder, train({"checkpoint.resume=never"}),
+             {"checkpoint.folder", second_step, "it is a new run"});
+  REQUIRE(run(folder, train({"train.steps=4"})).code == 0);
+  // Going back: what is saved from here would lie among later steps.
+  is_refused(folder, train({"train.steps=6", "checkpoint.resume=checkpoints/step-00000002"}),
+             {"checkpoint.folder", "step-00000004", "it continues "});
+  const Result back = run(folder, train({"train.steps=3", "checkpoint.folder=back",
+                                         "checkpoint.resume=checkpoints/step-00000002"}));
+  INFO(back.error);
+  CHECK(back.code == 0);
+  CHECK(checkpoints(folder / "back") == Words{"step-00000003"});
+}
+
+TEST_CASE("progress that is absent, of a wrong type or negative is an error that names it") {
+  const RunFolder folder;
+  trained(folder);
+  const std::string path = folder / "checkpoints/step-00000002/checkpoint.json";
+  const auto good = nlohmann::json::parse(read_file(path));
+  const std::vector<nlohmann::json> wrong = {-1, 2.5, "word"};
+  for (const std::string& name :
+       {std::string("progress.step"), std::string("optimizer.step.model.norm.weight"),
+        std::string("progress.random.default.seed"),
+        std::string("progress.random.default.offset")}) {
+    INFO(name);
+    REQUIRE(good["scalars"].contains(name));
+    for (const nlohmann::json& value : wrong) {
+      if (name.starts_with("progress.random") && value == -1) {
+        continue;  // any 64 bits
+      }
+      auto index = good;
+      index["scalars"][name] = value;
+      folder.write("checkpoints/step-00000002/checkpoint.json", index_hash::rehashed(index));
+      is_refused(folder, train({"train.steps=4"}), {second_step, "'" + name + "'"});
+    }
+    auto index = good;
+    index["scalars"].erase(name);
+    folder.write("checkpoints/step-00000002/checkpoint.json", index_hash::rehashed(index));
+    const Result result = run(folder, train({"train.steps=4"}));
+    INFO(result.error);
+    CHECK(result.code == 2);
+    CHECK(result.error.find(name) != std::string::npos);
+  }
+}
+
+TEST_CASE("a checkpoint under the name of another step is refused") {
+  const RunFolder folder;
+  trained(folder);
+  fs::copy(folder / second_step, folder / "checkpoints/step-00000003", fs::copy_options::recursive);
+  is_refused(folder, train({"train.steps=6"}), {"step-00000003", "the checkpoint of step 2"});
+}
+
+TEST_CASE("ranks that were started with different configs do not train together") {
+  const RunFolder folder;
+  const auto rank = [&](const char* number, const std::string& lr) {
+    return Program(folder,
+                   {"train", "run.toml", "mesh.axes=[shard]", "mesh.shape=[2]",
+                    "parallel=[{style=FSDP,axis=shard,on=[\".\"]}]", "optimizer.lr=" + lr},
+                   {.environment = {{"RANK", number},
+                                    {"WORLD_SIZE", "2"},
+                                    {"TESSERA_TIMEOUT", "20"},
+                                    {"TESSERA_JOB", folder.path().filename().string()}}});
+  };
+  Program first = rank("0", "0.001");
+  Program second = rank("1", "0.002");
+  const Result zero = first.wait(40);
+  const Result one = second.wait(40);
+  INFO(zero.error << one.error);
+  CHECK(zero.code == 2);
+  CHECK(one.code == 2);
+  CHECK(
+      (zero.error + one.error).find("rank 1 has another config, text or checkpoint than rank 0") !=
+      std::string::npos);
+}
+
+TEST_CASE("damaged bytes end a resume before a step, and verify finds them") {
+  const RunFolder folder;
+  trained(folder);
+  const std::string name = "checkpoints/step-00000002/rank-0.safetensors";
+  const std::string good = read_file(folder / name);
+  std::string bad = good;
+  for (std::size_t at = good.size() / 2; at < good.size() / 2 + 1000; ++at) {
+    bad[at] = static_cast<char>(bad[at] ^ 0x10);
+  }
+  folder.write(name, bad);
+  const std::string metrics = read_file(folder / "metrics.jsonl");
+  const Result result = run(folder, train({"train.steps=4"}));
+  INFO(result.error);
+  CHECK(result.code == 2);
+  CHECK(count(result.error, "error:") == 1);
+  CHECK(result.error.find("rank-0.safetensors are not those that were saved") != std::string::npos);
+  CHECK(read_file(folder / "metrics.jsonl") == metrics);
+  is_refused(folder, {"checkpoint", "verify", "checkpoints"}, {"damaged", "rank-0.safetensors"});
+  is_refused(folder, {"checkpoint", "verify", second_step}, {"damaged", "rank-0.safetensors"});
+  is_refused(folder, {"checkpoint", "verify", "nowhere"}, {"nowhere", "not a checkpoint"});
+  folder.write(name, good);
+  const Result whole = run(folder, {"checkpoint", "verify", "checkpoints"});
+  CHECK(whole.code == 0);
+  CHECK(whole.out.find(std::string(second_step) + ": whole") != std::string::npos);
+}
+
+TEST_CASE("a run whose weights are no longer finite fails, and keeps the last checkpoint") {
+  const RunFolder folder;
+  const Words too_fast = {"optimizer.lr=1e39", "train.clip_grad_norm=0"};
+  // Its only step is its last one: the loss was finite, the weights are not.
+  const auto fails = [&](const Words& more, const std::string& words) {
+    const Result result = run(folder, train(with(too_fast, more)));
+    INFO(result.out << result.error);
+    CHECK(result.code == 1);
+    CHECK(count(result.error, "error:") == 1);
+    CHECK(result.error.find("NaN or infinite") != std::string::npos);
+    CHECK(result.error.find(words) != std::string::npos);
+  };
+  fails({"train.steps=1"}, "no checkpoint was saved before");
+  fails({"train.steps=1", "checkpoint.folder="}, "no checkpoint was saved before");
+  CHECK((!fs::exists(folder / "checkpoints") || checkpoints(folder / "checkpoints").empty()));
+  const Result validated =
+      run(folder,
+          train(with(too_fast, {"train.steps=1", "checkpoint.folder=", "data.validation=0.1"})));
+  INFO(validated.error);
+  CHECK(validated.code == 1);
+  CHECK(validated.error.find("the validation loss is ") != std::string::npos);
+
+  trained(folder);
+  fails({"train.steps=3", "checkpoint.allow=[optimizer, train]"},
+        "the last good checkpoint is checkpoints/step-00000002");
+  CHECK(checkpoints(folder / "checkpoints") == Words{"step-00000002"});
+  continues(folder, {"train.steps=4"}, 2);
+}

@@ -1,0 +1,222 @@
+// Every key of every section, one by one: names, types, ranges and words. The bounds are written
+// down here once more, as a reader of docs/config.md would: a key that is absent fails the test.
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "catch.hpp"
+#include "config/config.hpp"
+#include "config/keys.hpp"
+#include "support.hpp"
+
+using namespace tessera::app;
+using trainer_test::input_error;
+
+namespace {
+
+/// One [[parallel]] entry, so that its keys can be set as all others are.
+const std::string base = R"(data.text = ["a.txt"]
+[mesh]
+axes = ["a"]
+shape = [2]
+[[parallel]]
+style = "S"
+axis = "a"
+on = ["."]
+)";
+
+/// The key as an override names it.
+std::string name_of(const Key& key) {
+  return key.in_list() ? "parallel[0]." + key.leaf() : key.path;
+}
+
+std::string error_of(const std::string& override_text) {
+  return input_error(
+      [&] { parse_config(base, "run.toml", std::vector<std::string>{override_text}); });
+}
+
+/// Refused as a value of this key; a check that compares keys with each other is not what is meant.
+bool refused(const Key& key, const std::string& value) {
+  const std::string error = error_of(name_of(key) + "=" + value);
+  INFO(name_of(key) << " = " << value << ": " << error);
+  const bool named = error.find(name_of(key)) != std::string::npos;
+  return named && error.find(": expected ") != std::string::npos;
+}
+
+bool is_number(const Key& key) {
+  Config config;
+  config.parallel.emplace_back();
+  const Slot slot = key.slot(config, 0);
+  return std::holds_alternative<std::int64_t*>(slot) || std::holds_alternative<double*>(slot) ||
+         std::holds_alternative<std::vector<std::int64_t>*>(slot) ||
+         std::holds_alternative<std::vector<double>*>(slot);
+}
+
+struct Numbers {
+  std::vector<std::string> wrong;
+  std::vector<std::string> right;
+};
+
+const std::map<std::string, Numbers>& numbers() {
+  static const std::map<std::string, Numbers> all = {
+      {"model.dim", {{"0", "-1", "16777217"}, {"1", "16777216"}}},
+      {"model.layers", {{"0", "-1", "10001"}, {"1", "10000"}}},
+      {"model.heads", {{"0", "-1", "100001"}, {"1", "100000"}}},
+      {"model.kv_heads", {{"-1", "100001"}, {"0", "100000"}}},
+      {"model.head_dim", {{"-1", "16777217"}, {"0", "16777216"}}},
+      {"model.ffn_dim", {{"-1", "16777217"}, {"0", "16777216"}}},
+      {"model.vocab", {{"-1", "16777217"}, {"0", "16777216"}}},
+      {"model.rope_theta", {{"0", "-0.5"}, {"1e-300", "1e300"}}},
+      {"model.norm_eps", {{"0", "-1e-5"}, {"1e-300", "1"}}},
+      {"model.dropout", {{"-0.001", "1", "1.5"}, {"0", "0.999"}}},
+      {"data.seq_len", {{"0", "-1", "16777217"}, {"1", "16777216"}}},
+      {"data.validation", {{"-0.001", "1"}, {"0", "0.999"}}},
+      {"data.validation_windows", {{"-1"}, {"0", "1000000"}}},
+      {"data.validate_every", {{"-1"}, {"0", "1000000"}}},
+      {"train.steps", {{"0", "-1", "1000000000000001"}, {"1", "1000000000000000"}}},
+      {"train.batch", {{"0", "-1", "16777217"}, {"1", "16777216"}}},
+      {"train.micro_batch", {{"-1", "16777217"}, {"0", "16777216"}}},
+      {"train.seed", {{"-1", "9100000000000000000"}, {"0", "8999999999999999999"}}},
+      {"train.clip_grad_norm", {{"-0.001"}, {"0", "1e300"}}},
+      {"train.threads", {{"-1", "65537"}, {"0", "65536"}}},
+      {"optimizer.lr", {{"0", "-0.001"}, {"1e-300", "1e300"}}},
+      {"optimizer.betas", {{"[-0.1,0.9]", "[0.9,1]", "[1.5,0.9]"}, {"[0,0.999]"}}},
+      {"optimizer.eps", {{"0", "-1e-8"}, {"1e-300", "1"}}},
+      {"optimizer.weight_decay", {{"-0.001", "-1"}, {"0", "1e300"}}},
+      {"optimizer.momentum", {{"-0.001", "1"}, {"0", "0.999"}}},
+      {"optimizer.warmup", {{"-1"}, {"0", "300"}}},
+      {"optimizer.min_lr_ratio", {{"-0.001", "1.001"}, {"0", "1"}}},
+      {"mesh.shape", {{"[0]", "[-1]", "[65537]"}, {"[1]", "[65536]"}}},
+      {"log.every", {{"0", "-1"}, {"1"}}},
+      {"log.sample", {{"-1", "16777217"}, {"0", "16777216"}}},
+      {"checkpoint.every", {{"-1"}, {"0", "1000000"}}},
+      {"checkpoint.keep", {{"-1", "1000000001"}, {"0", "1000000000"}}}};
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a misspelt key of any section is refused with the right name") {
+  for (const Key& key : config_keys()) {
+    const std::string shown = key.in_list() ? "parallel[0]" : key.section();
+    for (const std::string& leaf : {key.leaf() + "x", "x" + key.leaf()}) {
+      const std::string error = error_of(shown + "." + leaf + "=1");
+      INFO(error);
+      CHECK(error.find(shown + "." + leaf + ": unknown key; did you mean '" + name_of(key) +
+                       "'?") != std::string::npos);
+    }
+  }
+  for (const std::string& section : config_sections()) {
+    const std::string shown = section == "parallel" ? "parallel[0]" : section;
+    const std::string unknown = error_of(shown + ".qqqqqqqqqqqq=1");
+    INFO(unknown);
+    CHECK(unknown.find(shown + ".qqqqqqqqqqqq: unknown key") != std::string::npos);
+    const std::string other = error_of(section + "x.steps=1");
+    INFO(other);
+    CHECK(other.find("did you mean '" + section + "'?") != std::string::npos);
+  }
+}
+
+TEST_CASE("a value of another type is refused for every key") {
+  // What each type of key takes, among these.
+  const std::vector<std::string> values = {
+      "true", "1979-05-27", "{a=1}", "[[1]]", "[true]", "[{a=1}]", "nan",   "[nan]",   "inf",
+      "-inf", "[inf]",      "2.5",   "3",     "[2.5]",  "[3]",     "\"w\"", "[\"w\"]", "[]"};
+  struct Takes {
+    std::vector<std::string> operator()(const bool*) const { return {"true"}; }
+    std::vector<std::string> operator()(const std::int64_t*) const { return {"3"}; }
+    std::vector<std::string> operator()(const double*) const { return {"2.5", "3"}; }
+    std::vector<std::string> operator()(const std::string*) const { return {"\"w\""}; }
+    std::vector<std::string> operator()(const std::vector<std::string>*) const {
+      return {"[\"w\"]", "[]"};
+    }
+    std::vector<std::string> operator()(const std::vector<std::int64_t>*) const {
+      return {"[3]", "[]"};
+    }
+    std::vector<std::string> operator()(const std::vector<double>*) const {
+      return {"[2.5]", "[3]", "[]"};
+    }
+    std::vector<std::string> operator()(const JsonText*) const { return {"{a=1}"}; }
+  };
+  for (const Key& key : config_keys()) {
+    Config config;
+    config.parallel.emplace_back();
+    const std::vector<std::string> taken = std::visit(Takes{}, key.slot(config, 0));
+    for (const std::string& value : values) {
+      if (std::ranges::find(taken, value) == taken.end()) {
+        CHECK(refused(key, value));
+      }
+    }
+  }
+}
+
+TEST_CASE("every number has its bounds, and they are those of the page") {
+  for (const Key& key : config_keys()) {
+    if (!is_number(key)) {
+      continue;
+    }
+    INFO(key.path << " is not in this test's table");
+    REQUIRE(numbers().contains(key.path));
+    for (const std::string& value : numbers().at(key.path).wrong) {
+      CHECK(refused(key, value));
+    }
+    for (const std::string& value : numbers().at(key.path).right) {
+      CHECK_FALSE(refused(key, value));
+    }
+  }
+}
+
+TEST_CASE("a word that is not among a key's words is refused") {
+  int checked = 0;
+  for (const Key& key : config_keys()) {
+    if (key.choices.empty() || key.is_path) {
+      continue;
+    }
+    ++checked;
+    for (const std::string& word : key.choices) {
+      CHECK_FALSE(refused(key, word));
+      CHECK(refused(key, word + "x"));
+    }
+    CHECK(refused(key, "\"\""));
+  }
+  CHECK(checked == 6);  // model.family, data.tokenizer and order, optimizer.name, decay, schedule
+}
+
+TEST_CASE("entries of lists, required texts and texts with zero bytes are refused when empty") {
+  for (const Key& key : config_keys()) {
+    Config config;
+    config.parallel.emplace_back();
+    const Slot slot = key.slot(config, 0);
+    const bool list = std::holds_alternative<std::vector<std::string>*>(slot);
+    if (list) {
+      CHECK(refused(key, "[\"\"]"));
+      CHECK(refused(key, "[\"a\", \"b\\u0000c\"]"));
+    } else if (std::holds_alternative<std::string*>(slot)) {
+      CHECK(refused(key, "\"\"") == (key.required || (!key.choices.empty() && !key.is_path)));
+      // A path would silently end there.
+      CHECK(refused(key, "\"b\\u0000c\""));
+    }
+  }
+}
+
+TEST_CASE("sizes that cannot be held together are refused before anything is built") {
+  const std::string error = error_of("model={dim=16777216,layers=10000,heads=2,ffn_dim=16777216}");
+  INFO(error);
+  CHECK(error.find("model.dim: the sizes of the model make up to 2.0e+19 parameters") !=
+        std::string::npos);
+}
+
+TEST_CASE("checkpoint.allow takes the names that a checkpoint is compared by, and no others") {
+  CHECK(error_of("checkpoint.allow=[data, optimizer.lr, data.content, train.batch]").empty());
+  const std::string error = error_of("checkpoint.allow=[optimizer.lrr]");
+  INFO(error);
+  CHECK(error.find("did you mean 'optimizer.lr'?") != std::string::npos);
+  for (const char* name : {"train.steps", "train.threads", "mesh", "mesh.shape", "log", "parallel",
+                           "checkpoint", "x", "data.text"}) {
+    INFO(name);
+    CHECK_FALSE(error_of(std::string("checkpoint.allow=[") + name + "]").empty());
+  }
+}

@@ -1,0 +1,196 @@
+// What is compared when a run continues a checkpoint.
+#include "training/fingerprint.hpp"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "config/config.hpp"
+#include "config/keys.hpp"
+#include "data/dataset.hpp"
+#include "model_shape.hpp"
+#include "support.hpp"
+
+using namespace tessera::app;
+using trainer_test::Folder;
+using trainer_test::input_error;
+using Words = std::vector<std::string>;
+
+namespace {
+
+/// A folder with two texts of one length.
+class Texts : public Folder {
+ public:
+  Texts() {
+    write("a.txt", std::string(4000, 'a') + std::string(4000, 'b'));
+    write("b.txt", std::string(4000, 'a') + std::string(3999, 'b') + "c");
+    write("start.txt", std::string(4000, 'a'));
+    write("end.txt", std::string(4000, 'b'));
+  }
+
+  Config config(Words overrides) const {
+    overrides.insert(overrides.begin(), {"data.seq_len=16", "train.batch=4", "model.dim=64",
+                                         "model.heads=4", "model.layers=2"});
+    return parse_config("[data]\ntext = [\"a.txt\"]\n", path() / "run.toml", overrides);
+  }
+
+  Fingerprint fingerprint(const Words& overrides) const {
+    const Config c = config(overrides);
+    return fingerprint_of(c, model_shape(c, 256), Dataset(c, 256));
+  }
+
+  /// The error of continuing a run of `stored` with `own`.
+  std::string error(const Words& stored, const Words& own) const {
+    return input_error([&] { compare(fingerprint(stored), fingerprint(own), config(own), "C"); });
+  }
+};
+
+/// The names that an error's lines list.
+Words listed(const std::string& error) {
+  Words names;
+  std::size_t at = 0;
+  while ((at = error.find("\n  ", at)) != std::string::npos) {
+    at += 3;
+    names.push_back(error.substr(at, error.find(':', at) - at));
+  }
+  return names;
+}
+
+/// A change of each key that gives another curve, and the names that differ then.
+const std::map<std::string, std::pair<Words, Words>>& changes() {
+  static const std::map<std::string, std::pair<Words, Words>> all = {
+      {"model.from", {{}, {}}},   // folders: in the faults' tests
+      {"model.vocab", {{}, {}}},  // the tokenizer's
+      {"model.dim", {{"model.dim=128"}, {"model.dim", "model.ffn_dim", "model.head_dim"}}},
+      {"model.layers", {{"model.layers=3"}, {"model.layers"}}},
+      {"model.heads",
+       {{"model.heads=2", "model.head_dim=16", "model.kv_heads=2"},
+        {"model.heads", "model.kv_heads"}}},
+      {"model.kv_heads", {{"model.kv_heads=2"}, {"model.kv_heads"}}},
+      {"model.head_dim", {{"model.head_dim=8"}, {"model.head_dim"}}},
+      {"model.ffn_dim", {{"model.ffn_dim=32"}, {"model.ffn_dim"}}},
+      {"model.rope_theta", {{"model.rope_theta=10001"}, {"model.rope_theta"}}},
+      {"model.norm_eps", {{"model.norm_eps=1e-6"}, {"model.norm_eps"}}},
+      {"model.tie_embeddings", {{"model.tie_embeddings=true"}, {"model.tie_embeddings"}}},
+      {"model.dropout", {{"model.dropout=0.1"}, {"model.dropout"}}},
+      {"data.tokenizer", {{}, {}}},  // there is one
+      {"data.seq_len", {{"data.seq_len=17"}, {"data.seq_len"}}},
+      {"data.order", {{"data.order=sequential"}, {"data.order"}}},
+      {"data.validation", {{"data.validation=0.1"}, {"data.validation"}}},
+      {"train.batch", {{"train.batch=5"}, {"train.batch"}}},
+      {"train.seed", {{"train.seed=2"}, {"train.seed"}}},
+      {"train.clip_grad_norm", {{"train.clip_grad_norm=0"}, {"train.clip_grad_norm"}}},
+      {"optimizer.name", {{"optimizer.name=sgd"}, {"optimizer.name"}}},
+      {"optimizer.lr", {{"optimizer.lr=0.0004"}, {"optimizer.lr"}}},
+      {"optimizer.betas", {{"optimizer.betas=[0.9,0.96]"}, {"optimizer.betas"}}},
+      {"optimizer.eps", {{"optimizer.eps=1e-9"}, {"optimizer.eps"}}},
+      {"optimizer.weight_decay", {{"optimizer.weight_decay=0"}, {"optimizer.weight_decay"}}},
+      {"optimizer.decay", {{"optimizer.decay=all"}, {"optimizer.decay"}}},
+      {"optimizer.momentum",
+       {{"optimizer.name=sgd", "optimizer.momentum=0.5"},
+        {"optimizer.momentum", "optimizer.name"}}},
+      {"optimizer.nesterov",
+       {{"optimizer.name=sgd", "optimizer.momentum=0.5", "optimizer.nesterov=true"},
+        {"optimizer.momentum", "optimizer.name", "optimizer.nesterov"}}},
+      {"optimizer.schedule", {{"optimizer.schedule=cosine"}, {"optimizer.schedule"}}},
+      {"optimizer.warmup", {{"optimizer.warmup=3"}, {"optimizer.warmup"}}},
+      {"optimizer.min_lr_ratio", {{"optimizer.min_lr_ratio=0.5"}, {"optimizer.min_lr_ratio"}}}};
+  return all;
+}
+
+/// A change of each other key of these sections: the curve stays.
+const std::map<std::string, Words>& harmless() {
+  static const std::map<std::string, Words> all = {
+      {"model.family", {}},
+      {"data.text", {"data.text=[start.txt, end.txt]"}},  // the same bytes from two files
+      {"data.tokens", {}},
+      {"data.validation_windows", {"data.validation_windows=8"}},
+      {"data.validate_every", {"data.validate_every=7"}},
+      {"train.steps", {"train.steps=1000"}},
+      {"train.micro_batch", {"train.micro_batch=2"}},
+      {"train.activation_checkpointing", {"train.activation_checkpointing=true"}},
+      {"train.threads", {"train.threads=3"}}};
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("each key that changes the loss curve is compared, and only those") {
+  const Texts texts;
+  CHECK(texts.error({}, {}).empty());
+  for (const Key& key : config_keys()) {
+    INFO(key.path);
+    const bool curve = changes().contains(key.path);
+    if (curve) {
+      const auto& [overrides, names] = changes().at(key.path);
+      CHECK(listed(texts.error({}, overrides)) == names);
+      CHECK(listed(texts.error(overrides, {})) == names);
+    } else if (harmless().contains(key.path)) {
+      CHECK(texts.error({}, harmless().at(key.path)).empty());
+    } else {
+      // Sections that say where and how a run works, not what it computes.
+      const Words others = {"mesh", "plugins", "parallel", "log", "checkpoint"};
+      CHECK(std::ranges::find(others, key.section()) != others.end());
+    }
+  }
+}
+
+TEST_CASE("the text itself is compared, not its name") {
+  const Texts texts;
+  CHECK(listed(texts.error({}, {"data.text=[b.txt]"})) == Words{"data.content"});
+  CHECK(listed(texts.error({}, {"data.text=[end.txt, start.txt]"})) == Words{"data.content"});
+  texts.write("copy.txt", std::string(4000, 'a') + std::string(4000, 'b'));
+  CHECK(texts.error({}, {"data.text=[copy.txt]"}).empty());
+}
+
+TEST_CASE("all differences are listed with both values and the ways out") {
+  const Texts texts;
+  const std::string error = texts.error({"optimizer.lr=0.5"}, {"train.seed=9", "train.batch=2"});
+  INFO(error);
+  CHECK(listed(error) == Words{"optimizer.lr", "train.batch", "train.seed"});
+  for (const char* part :
+       {"C: it is a checkpoint of another run",
+        "optimizer.lr: 0.5 in the checkpoint, 0.0003 in "
+        "the config",
+        "train.seed: 1 in the checkpoint, 9 in the config", "another checkpoint.folder",
+        "'checkpoint.allow=[\"optimizer.lr\",\"train.batch\",\"train.seed\"]'"}) {
+    CHECK(error.find(part) != std::string::npos);
+  }
+}
+
+TEST_CASE("what is allowed may differ, by key or by section, and nothing else") {
+  const Texts texts;
+  const Words own = {"optimizer.lr=0.5", "train.seed=9"};
+  const auto with = [&](const std::string& allow) {
+    Words words = own;
+    words.push_back("checkpoint.allow=" + allow);
+    return words;
+  };
+  CHECK(texts.error({}, with("[optimizer.lr, train.seed]")).empty());
+  CHECK(texts.error({}, with("[optimizer, train]")).empty());
+  CHECK(listed(texts.error({}, with("[optimizer]"))) == Words{"train.seed"});
+  CHECK(listed(texts.error({}, with("[train.seed]"))) == Words{"optimizer.lr"});
+  const Words allowed = compare(texts.fingerprint({}), texts.fingerprint(own),
+                                texts.config(with("[optimizer, train]")), "C");
+  CHECK(allowed == Words{"optimizer.lr: 0.0003 in the checkpoint, 0.5 in the config",
+                         "train.seed: 1 in the checkpoint, 9 in the config"});
+}
+
+TEST_CASE("a fingerprint survives the checkpoint's meta data") {
+  const Texts texts;
+  const Fingerprint own = texts.fingerprint({"optimizer.lr=0.1", "model.norm_eps=1e-7"});
+  CHECK(stored_fingerprint("{\"fingerprint\": " + to_json(own) + "}", "C") == own);
+  for (const char* meta : {"{}", "[]", "{\"fingerprint\": 3}", "{"}) {
+    CHECK(input_error([&] {
+            stored_fingerprint(meta, "C");
+          }).find("not a checkpoint of 'tessera") != std::string::npos);
+  }
+  // One that an older or newer program wrote: a name that only one of them knows is a difference.
+  Fingerprint fewer = own;
+  fewer.erase("optimizer.eps");
+  const Config config = texts.config({});
+  CHECK(listed(input_error([&] { compare(fewer, own, config, "C"); })) == Words{"optimizer.eps"});
+  CHECK(listed(input_error([&] { compare(own, fewer, config, "C"); })) == Words{"optimizer.eps"});
+}
