@@ -4,8 +4,8 @@ export module tessera.checkpoint;
 export import :source;       // TensorSource: named tensors of which any box can be read
 export import :safetensors;  // SafetensorsFile and SafetensorsFolder: reading
 export import :writer;       // SafetensorsWriter
-export import :reader;       // CheckpointReader: a saved folder, whatever mesh wrote it
-export import :save;         // save_checkpoint: all ranks write their shards, all or nothing
+export import :reader;       // CheckpointReader: a saved folder, from any mesh
+export import :save;         // save_checkpoint: all ranks write their shards, atomically
 export import :load;         // load_state and load_weights: into existing tensors of any layout
 export import :steps;        // step-00000100 folders: the latest one, removing old ones
 export import :weights;      // export_weights: a checkpoint as one model.safetensors

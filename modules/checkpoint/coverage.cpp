@@ -42,14 +42,14 @@ bool overlap(const LocalPart& a, const LocalPart& b) {
   return true;
 }
 
-/// Boxes that lie inside, do not overlap and have the tensor's volume together fill it.
+/// Boxes that are inside the tensor, do not overlap and have its volume together fill it.
 void check_tensor(const std::string& name, const IndexedTensor& tensor, const std::string& path) {
   std::vector<const LocalPart*> boxes;
   std::int64_t volume = 0;
   for (const StoredPart& part : tensor.parts) {
     if (!inside(part.box, tensor.info.shape)) {
-      wrong(path, fmt::format("tensor '{}' of shape {}: the part with shape {} and offset {} does "
-                              "not lie within it",
+      wrong(path, fmt::format("tensor '{}' of shape {}: the part with shape {} and offset {} is "
+                              "not inside it",
                               name, to_string(tensor.info.shape), to_string(part.box.shape),
                               to_string(part.box.offset)));
     }

@@ -1,12 +1,12 @@
-// Files as this module needs them: mapped for reading; for writing with every step checked.
+// Files of this module: mapped for reading; written with a check of every system call.
 module tessera.checkpoint:file;
 
 import tessera.base;
 
 namespace tessera::checkpoint_detail {
 
-/// A file's bytes, read-only, as long as the object lives. Who cuts a file that others have mapped
-/// kills them; checkpoints are therefore replaced as whole folders.
+/// A file's bytes, read-only, for the lifetime of the object. Truncating a mapped file kills the
+/// processes that read it (SIGBUS); checkpoints are therefore replaced as whole folders.
 class MappedFile {
  public:
   /// Error (input): no such file, not a regular file, not readable.
@@ -21,7 +21,7 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-/// A new file. Error of every function: what the system said, with the file's name.
+/// A new file. Every function can throw an Error with the file's name and the system's reason.
 class OutputFile {
  public:
   explicit OutputFile(std::string path);
@@ -29,7 +29,7 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
   ~OutputFile();
   void write(std::uint64_t at, std::span<const std::byte> bytes);
-  /// All is on the disk when this returns.
+  /// Returns when all bytes are on the disk.
   void finish();
   const std::string& path() const { return path_; }
 
@@ -38,14 +38,14 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
-/// Holds a folder as in use; the system lets go when the process ends, however it ends.
+/// Marks a folder as in use. The system releases the lock when the process ends, however it ends.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder);
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
   ~FolderLock();
-  /// False also where the file system has no locks.
+  /// Also false where the file system has no locks.
   bool held() const { return held_; }
 
  private:
@@ -53,11 +53,11 @@ class FolderLock {
   bool held_ = false;
 };
 
-/// Names that were made or changed in the folder are on the disk when this returns.
+/// Returns when the names that were created or changed in the folder are on the disk.
 void sync_folder(const std::string& folder);
-/// The folder that `path` lies in; "." for a bare name.
+/// The folder that contains `path`; "." for a bare name.
 std::string parent_of(const std::string& path);
-/// Puts the folder `fresh` in the place of `folder`, in one step, and removes what was there.
+/// Renames the folder `fresh` to `folder` in one step, and removes the folder that had that name.
 void put_in_place(const std::string& fresh, const std::string& folder);
 
 }  // namespace tessera::checkpoint_detail

@@ -40,7 +40,7 @@ constexpr std::int64_t format_version = 2;  // 1 had no hashes
 
 std::vector<std::int64_t> list_of(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
-/// JSON has no NaN and no infinity: those stand as {"f64": "nan"}.
+/// JSON has no NaN and no infinity: they are written as {"f64": "nan"}.
 json scalar_to_json(const StateDict::Scalar& scalar) {
   if (const double* number = std::get_if<double>(&scalar)) {
     if (!std::isfinite(*number)) {
@@ -92,7 +92,7 @@ const json& entry(const json& object, const char* key, const std::string& where,
 
 std::string text_of(const json& value, const std::string& where, const std::string& path) {
   if (!value.is_string()) {
-    wrong(path, fmt::format("{} is not a text", where));
+    wrong(path, fmt::format("{} is not a string", where));
   }
   return value.get<std::string>();
 }
@@ -222,7 +222,7 @@ CheckpointIndex index_from(const ParsedJson& parsed, const std::string& path) {
   each("scalars", [&](const std::string& name, const json& value) {
     const auto scalar = scalar_from_json(value);
     if (!scalar) {
-      wrong(path, fmt::format("scalar '{}' is neither a number nor a text", name));
+      wrong(path, fmt::format("scalar '{}' is neither a number nor a string", name));
     }
     index.scalars.emplace(name, *scalar);
   });
@@ -237,8 +237,8 @@ CheckpointIndex index_from(const ParsedJson& parsed, const std::string& path) {
 std::string to_json(const CheckpointIndex& index) {
   const ParsedJson meta = parse_json_object(index.meta);
   if (!meta.problem.empty()) {
-    fail_input(
-        fmt::format("checkpoint: the meta data is wrong: {}; pass a JSON object", meta.problem));
+    fail_input(fmt::format("checkpoint: the meta data is not valid: {}; pass a JSON object",
+                           meta.problem));
   }
   json tensors = json::object();
   for (const auto& [name, tensor] : index.tensors) {
@@ -269,7 +269,7 @@ std::string to_json(const CheckpointIndex& index) {
     whole["hash"] = hash_of_index(whole);
     return whole.dump(1) + "\n";
   } catch (const json::exception&) {
-    fail("checkpoint: a name or a text of the state is not UTF-8; rename it");
+    fail("checkpoint: a name or a string of the state is not UTF-8; rename it");
   }
 }
 

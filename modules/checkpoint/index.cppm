@@ -26,7 +26,7 @@ struct StoredFile {
 
 struct IndexedTensor {
   TensorInfo info;
-  std::string layout;             // as it was saved; for people
+  std::string layout;             // when it was saved; for people
   std::vector<StoredPart> parts;  // none of them empty
 };
 
@@ -34,7 +34,7 @@ struct CheckpointIndex {
   std::map<std::string, IndexedTensor> tensors;
   std::map<std::string, StateDict::Scalar> scalars;
   std::map<std::string, StoredFile> files;
-  std::string meta = "{}";  // JSON of whoever saves
+  std::string meta = "{}";  // JSON of the program that saves
 };
 
 /// Ends with the index's own hash.
@@ -45,10 +45,10 @@ std::string to_json(const CheckpointIndex& index);
 CheckpointIndex index_from_json(const std::string& text, const std::string& path);
 /// The same for a file; Error (input), too, when it cannot be read or is too large.
 CheckpointIndex read_index(const std::string& path);
-/// Adds what another rank wrote; of equal parts the first stays. Error: the ranks disagree about a
-/// tensor.
+/// Adds the parts that another rank wrote; of equal parts the first one is kept. Error: the ranks
+/// disagree about a tensor.
 void merge(CheckpointIndex& into, CheckpointIndex from, const std::string& path);
-/// Error (input) that names the tensor whose parts overlap, leave gaps or lie outside of it.
+/// Error (input) that names the tensor whose parts overlap, leave gaps or are outside of it.
 void check_coverage(const CheckpointIndex& index, const std::string& path);
 
 }  // namespace tessera::checkpoint_detail

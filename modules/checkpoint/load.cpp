@@ -39,7 +39,7 @@ LocalPart own_part(const Tensor& x) {
   return {Dims::filled(x.dims(), 0), x.shape()};
 }
 
-/// What keeps a stored tensor from filling this one; "" when nothing does.
+/// Why a stored tensor cannot fill this one; "" when it can.
 std::string misfit(const TensorInfo& stored, const Tensor& x, const LoadOptions& options,
                    bool will_fill) {
   if (!(stored.shape == x.shape())) {
@@ -102,8 +102,8 @@ class Comparison {
     }
     if (!lines.empty()) {
       fail_input(
-          fmt::format("{}: what is stored does not fit what is to be loaded; {}; use the "
-                      "config that it was saved with",
+          fmt::format("{}: the stored tensors do not fit the model; {}; use the config that it was "
+                      "saved with",
                       from_.path(), first_of(lines, "; ")));
     }
     return std::move(report_);
@@ -123,7 +123,7 @@ class Comparison {
   void compare_tensors() {
     for (const auto& [name, tensor] : into_.tensors) {
       if (!tensor) {
-        misfits_.push_back(fmt::format("'{}': there is no tensor to fill", name));
+        misfits_.push_back(fmt::format("'{}': the tensor is undefined", name));
         continue;
       }
       const auto stored = from_.tensors().find(options_.prefix + name);
@@ -147,7 +147,7 @@ class Comparison {
       if (stored == from_.scalars().end()) {
         report_.missing.push_back(name);
       } else if (stored->second.index() != scalar.index()) {
-        misfits_.push_back(fmt::format("'{}': another kind of scalar", name));
+        misfits_.push_back(fmt::format("'{}': the scalar has another type", name));
       }
     }
     find_unexpected(from_.scalars(), into_.scalars);

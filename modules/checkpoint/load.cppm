@@ -8,13 +8,13 @@ import :source;
 export namespace tessera {
 
 struct LoadOptions {
-  /// Names that are missing or unexpected are an error; else they are only reported.
+  /// Missing and unexpected names are an error; otherwise they are only reported.
   bool strict = true;
-  /// Floating tensors of another type are cast; else they are an error.
+  /// Floating tensors of another type are cast; otherwise they are an error.
   bool cast = false;
-  /// What the stored names have before the state's; other stored names are not looked at.
+  /// What the stored names have before the state's names; other stored names are ignored.
   std::string prefix = {};
-  /// Patterns of stored names that need not be expected.
+  /// Patterns of stored names that are ignored.
   std::vector<std::string> ignore = {};
 };
 
@@ -30,9 +30,9 @@ struct LoadReport {
 /// (strict), other shapes, other types.
 LoadReport load_state(const TensorSource& from, StateDict& into, const LoadOptions& options = {});
 
-/// As load_state for the tensors of a folder in Hugging Face's form; scalars stay. Floating types
-/// are cast; the rotary tables that old folders hold are ignored. Error (input) besides: a value
-/// that is NaN or infinite in the state's type; some tensors are filled then.
+/// As load_state for the tensors of a folder in Hugging Face's format; scalars are not changed.
+/// Floating types are cast; the rotary tables that old folders hold are ignored. Error (input)
+/// besides: a value that is NaN or infinite in the state's type; some tensors are filled then.
 LoadReport load_weights(const SafetensorsFolder& from, StateDict& into,
                         const LoadOptions& options = {.strict = true,
                                                       .cast = true,

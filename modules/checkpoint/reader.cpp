@@ -59,7 +59,7 @@ std::string damage(const std::string& name, const StoredPart& part, std::size_t 
                      name, part.key, part.file, chunk);
 }
 
-/// The places of the first and the last element of a box within a tensor of that shape.
+/// The offsets of the first and the last element of a box within a tensor of that shape.
 std::pair<std::size_t, std::size_t> ends_of(const LocalPart& box, const Dims& shape) {
   const Dims strides = contiguous_strides(shape);
   std::int64_t first = 0;
@@ -83,7 +83,7 @@ void compare_box(const CheckpointContent& content, const std::string& folder,
   }
 }
 
-/// What two boxes share; not a box (an extent below 1) when they share nothing.
+/// The intersection of two boxes; it has an extent below 1 when they are disjoint.
 LocalPart intersection(const LocalPart& a, const LocalPart& b) {
   LocalPart both = a;
   for (int d = 0; d < a.shape.size(); ++d) {
@@ -157,8 +157,8 @@ CheckpointReader::CheckpointReader(const std::string& folder) : TensorSource(fol
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
     fail_input(
-        fmt::format("{}: it is not a checkpoint (there is no {} in it); name a folder that "
-                    "was saved",
+        fmt::format("{}: it is not a checkpoint (it has no {}); name the folder of a "
+                    "checkpoint",
                     folder, checkpoint_detail::index_name));
   }
   auto content = std::make_shared<checkpoint_detail::CheckpointContent>();

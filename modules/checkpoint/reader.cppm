@@ -21,9 +21,9 @@ class CheckpointReader : public TensorSource {
   /// hash.
   explicit CheckpointReader(const std::string& folder);
 
-  /// The JSON object that was passed to save_checkpoint.
+  /// The JSON object that save_checkpoint was given.
   const std::string& meta() const;
-  /// How the tensor lay when it was saved; for people.
+  /// The layout that the tensor had when it was saved; for people.
   const std::string& saved_layout(const std::string& name) const;
   /// Bytes of all files.
   std::uint64_t stored_bytes() const;

@@ -35,7 +35,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether all in the folder is what a save writes: nothing else is ever removed.
+/// Whether the folder has only files that a save writes: nothing else is ever removed.
 bool holds_only_a_save(const fs::path& folder) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
@@ -48,8 +48,8 @@ bool holds_only_a_save(const fs::path& folder) {
   return !error;
 }
 
-/// Removes what crashed saves have left beside the folder; a save that is still going on holds the
-/// lock of its own.
+/// Removes what crashed saves have left beside the folder; a save in progress holds the
+/// lock of its own folder.
 void remove_leftovers(const std::string& parent) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(parent, error)) {
@@ -79,16 +79,17 @@ void check_target(const std::string& folder) {
   if (fs::exists(folder, ignored) && !fs::is_empty(folder, ignored) &&
       !(fs::is_directory(folder, ignored) && fs::exists(fs::path(folder) / index_name, ignored))) {
     fail_input(
-        fmt::format("checkpoint: '{}' is there and is not a checkpoint; save elsewhere or "
+        fmt::format("checkpoint: '{}' exists and is not a checkpoint; save elsewhere or "
                     "remove it",
                     folder));
   }
 }
 
-/// The box of `tensor` that this rank has to write; nothing when another rank does, or none must.
+/// The box of `tensor` that this rank must write; nothing when another rank writes it or it is
+/// empty.
 std::optional<LocalPart> part_to_write(const std::string& name, const Tensor& tensor, int rank) {
   if (!tensor || tensor.is_meta()) {
-    fail(fmt::format("checkpoint: tensor '{}' has no bytes; materialise the model first", name));
+    fail(fmt::format("checkpoint: tensor '{}' has no memory; materialize the model first", name));
   }
   LocalPart part{Dims::filled(tensor.dims(), 0), tensor.shape()};
   if (!tensor.is_distributed()) {
@@ -97,7 +98,7 @@ std::optional<LocalPart> part_to_write(const std::string& name, const Tensor& te
   const Layout& layout = tensor.layout();
   if (layout.has_partial()) {
     fail(
-        fmt::format("checkpoint: tensor '{}' is {}: its ranks hold terms, not values; "
+        fmt::format("checkpoint: tensor '{}' is {}: its ranks hold partial values; "
                     "redistribute it first",
                     name, to_string(layout)));
   }
@@ -192,7 +193,7 @@ void commit(const std::string& temporary, const std::string& folder,
   put_in_place(temporary, folder);
 }
 
-/// The folder that goes away unless it has been renamed.
+/// A folder that is removed with the object, unless it was renamed.
 struct Temporary {
   std::string path;
   std::unique_ptr<FolderLock> lock;
@@ -231,10 +232,10 @@ void save_checkpoint(const std::string& folder, const StateDict& state,
   Temporary mine;  // rank 0's only
   act_together(group, [&] {
     if (current_rank() != rank) {
-      fail(
-          fmt::format("checkpoint: the thread calls itself rank {} and is rank {} of the world; "
-                      "call set_current_rank where ranks are started",
-                      current_rank(), rank));
+      fail(fmt::format(
+          "checkpoint: the thread's current rank is {}, but it is rank {} of the world; "
+          "call set_current_rank where ranks are started",
+          current_rank(), rank));
     }
     if (rank == 0) {
       const std::string parent = parent_of(folder);

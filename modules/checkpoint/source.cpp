@@ -23,8 +23,7 @@ const TensorInfo& TensorSource::info(const std::string& name) const {
     for (const auto& [other, unused] : tensors_) {
       known.push_back(other);
     }
-    fail_input(
-        fmt::format("{}: there is no tensor '{}'{}", path_, name, did_you_mean(name, known)));
+    fail_input(fmt::format("{}: it has no tensor '{}'{}", path_, name, did_you_mean(name, known)));
   }
   return found->second;
 }
@@ -37,8 +36,9 @@ void TensorSource::read(const std::string& name, const LocalPart& box, const Ten
              box.shape[d] <= stored.shape[d] - box.offset[d];
   }
   if (!inside) {
-    fail_input(fmt::format("{}: tensor '{}' has shape {} (asked for {} from {})", path_, name,
-                           to_string(stored.shape), to_string(box.shape), to_string(box.offset)));
+    fail_input(fmt::format(
+        "{}: tensor '{}' has shape {}; the box of shape {} at {} is not inside it", path_, name,
+        to_string(stored.shape), to_string(box.shape), to_string(box.offset)));
   }
   if (into.is_distributed() || into.is_meta()) {
     fail(fmt::format("{}: tensor '{}' can only be read into a plain tensor with memory (got {})",

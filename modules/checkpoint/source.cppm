@@ -6,14 +6,14 @@ import tessera.tensor;
 
 export namespace tessera {
 
-/// What is known of a stored tensor without its bytes.
+/// The description of a stored tensor.
 struct TensorInfo {
   DType dtype = DType::f32;
   Dims shape;
   friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
 };
 
-/// Named tensors (and scalars) in files, of which any box can be read on its own.
+/// Named tensors (and scalars) in files; any box of a tensor can be read on its own.
 class TensorSource {
  public:
   virtual ~TensorSource();
@@ -33,7 +33,7 @@ class TensorSource {
   /// A whole tensor in fresh memory.
   Tensor read(const std::string& name) const;
 
-  /// Bytes of tensors that `read` took from the files so far.
+  /// Bytes of tensors that `read` has copied from the files.
   virtual std::uint64_t bytes_read() const = 0;
 
  protected:

@@ -69,10 +69,11 @@ std::optional<std::string> latest_checkpoint(const std::string& folder) {
   }
   const auto good = std::find_if(steps.begin() + 1, steps.end(),
                                  [](const std::string& path) { return problem_of(path).empty(); });
-  fail_input(fmt::format(
-      "checkpoint: the newest one, '{}', cannot be used ({}); {}", steps[0], problem,
-      good != steps.end() ? fmt::format("remove it to go on from '{}', the newest good one", *good)
-                          : std::string("remove it to begin anew, there is no good one")));
+  fail_input(
+      fmt::format("checkpoint: the newest one, '{}', cannot be used ({}); {}", steps[0], problem,
+                  good != steps.end()
+                      ? fmt::format("remove it to continue from '{}', the newest good one", *good)
+                      : std::string("there is no good one: remove it to start a new run")));
 }
 
 void prune_checkpoints(const std::string& folder, int keep) {
@@ -83,7 +84,7 @@ void prune_checkpoints(const std::string& folder, int keep) {
   for (std::size_t i = static_cast<std::size_t>(keep); i < steps.size(); ++i) {
     std::error_code error;
     const std::string doomed = steps[i] + ".tmp-removed";
-    fs::remove_all(doomed, error);  // of a removal that was cut off
+    fs::remove_all(doomed, error);  // of a removal that was interrupted
     fs::rename(steps[i], doomed, error);
     if (!error) {
       fs::remove_all(doomed, error);

@@ -4,7 +4,7 @@ import tessera.base;
 
 export namespace tessera {
 
-/// FOLDER/step-00000100: where the checkpoint of a step belongs.
+/// FOLDER/step-00000100: the path of a step's checkpoint.
 std::string checkpoint_folder(const std::string& folder, std::int64_t step);
 
 /// The checkpoints in `folder` (their paths), newest first, whether or not they can be read. What
@@ -12,7 +12,7 @@ std::string checkpoint_folder(const std::string& folder, std::int64_t step);
 std::vector<std::string> checkpoints_in(const std::string& folder);
 
 /// The newest checkpoint in `folder` (its path), or nothing when there is none. What crashed saves
-/// have left does not count. Error (input): the newest cannot be read; the text names it and the
+/// have left is ignored. Error (input): the newest cannot be read; the text names it and the
 /// newest good one.
 std::optional<std::string> latest_checkpoint(const std::string& folder);
 

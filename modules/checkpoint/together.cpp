@@ -58,7 +58,7 @@ void act_together(collective::Communicator& group, const std::function<void()>& 
   try {
     act();
   } catch (const collective::PeerFailed&) {
-    throw;  // the run is over, nobody can agree on anything any more
+    throw;  // the run has failed: the ranks cannot agree any more
   } catch (const Error& error) {
     note(error.kind(), error.what());
   } catch (const std::exception& error) {

@@ -1,4 +1,4 @@
-// What ranks that save together tell each other.
+// Communication between ranks that save together.
 module tessera.checkpoint:together;
 
 import tessera.base;
@@ -10,7 +10,7 @@ namespace tessera::checkpoint_detail {
 std::vector<std::string> gather_texts(collective::Communicator& group, const std::string& text);
 /// Rank 0's text on every rank.
 std::string broadcast_text(collective::Communicator& group, const std::string& text);
-/// Calls `act` on every rank; where it throws on any, all throw the Error of the first such rank.
+/// Calls `act` on every rank. If it throws on any rank, all ranks throw the Error of the first one.
 void act_together(collective::Communicator& group, const std::function<void()>& act);
 
 }  // namespace tessera::checkpoint_detail

@@ -37,13 +37,13 @@ std::vector<std::string> export_weights(const TensorSource& from, const std::str
     written.push_back(name);
   }
   if (tensors.empty()) {
-    fail_input(fmt::format("{}: there is no tensor to export whose name begins with '{}'",
-                           from.path(), options.prefix));
+    fail_input(fmt::format("{}: it has no tensor whose name begins with '{}'", from.path(),
+                           options.prefix));
   }
   std::error_code problem;
   fs::create_directories(folder, problem);
   if (problem) {
-    fail_input(fmt::format("{}: the folder cannot be made ({}); export elsewhere", folder,
+    fail_input(fmt::format("{}: the folder cannot be created ({}); export elsewhere", folder,
                            problem.message()));
   }
   const std::string path = (fs::path(folder) / "model.safetensors").string();

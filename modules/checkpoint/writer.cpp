@@ -94,8 +94,9 @@ void SafetensorsWriter::write(const std::string& name, const Tensor& values) {
   const TensorInfo& info = found->second.info;
   if (values.is_distributed() || values.is_meta() || values.dtype() != info.dtype ||
       !(values.shape() == info.shape)) {
-    fail(fmt::format("{}: tensor '{}' is not as announced (expected a plain {}{}, got {})", path,
-                     name, name_of(info.dtype), to_string(info.shape), to_string(values)));
+    fail(fmt::format(
+        "{}: tensor '{}' is not the one that was announced (expected a plain {}{}, got {})", path,
+        name, name_of(info.dtype), to_string(info.shape), to_string(values)));
   }
   const Tensor packed = ops::contiguous(detached(values));
   content_->file.write(found->second.at,

@@ -11,10 +11,10 @@ struct WriterContent;
 export namespace tessera {
 
 /// Writes a safetensors file tensor by tensor, in any order; no more than one is in memory. What
-/// it leaves behind without `finish` is an incomplete file: the caller removes it.
+/// remains without `finish` is an incomplete file: the caller removes it.
 class SafetensorsWriter {
  public:
-  /// Writes the header. Larger elements lie first, so all are aligned.
+  /// Writes the header. Tensors with larger elements come first, so that all are aligned.
   /// Error: the file exists or cannot be written; a name or text that is not UTF-8.
   SafetensorsWriter(const std::string& path, const std::map<std::string, TensorInfo>& tensors,
                     const std::map<std::string, std::string>& metadata = {});

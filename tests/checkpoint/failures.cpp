@@ -192,7 +192,7 @@ TEST_CASE("what the ranks save must fit together") {
                             state.tensors["m"] = empty({2}, DType::f32, meta);
                             return state;
                           }),
-                 "'m' has no bytes"));
+                 "'m' has no memory"));
   CHECK(contains(error_of(1,
                           [](int) {
                             StateDict state;

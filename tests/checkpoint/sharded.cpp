@@ -241,7 +241,7 @@ TEST_CASE(
   for (const char* part :
        {"missing: model.new, step", "unexpected: model.few, model.six", "'model.even': shape",
         "expected [8, 5], got [8, 4]", "'model.uneven': type", "'optimizer.step': type",
-        "'optimizer.mask': there is no tensor"}) {
+        "'optimizer.mask': the tensor is undefined"}) {
     CHECK(contains(error, part));
   }
   CHECK(to_doubles(state.tensors.at("optimizer.one")) == std::vector<double>{0});

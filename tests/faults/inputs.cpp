@@ -65,7 +65,7 @@ TEST_CASE("wrong overrides are refused") {
        {{"parallel.axis=shard"}, {"parallel is a list", "parallel[0].axis"}},
        {{"a.b.c=3"}, {"a: unknown section", "SECTION.KEY", "model, data"}},
        {{"train.steps.x=3"}, {"train.steps is a single value", "train.steps=VALUE"}},
-       {{"train[0]=3"}, {"train is no list", "train.KEY"}},
+       {{"train[0]=3"}, {"train is not a list", "train.KEY"}},
        {{"train=5"}, {"train: expected a section"}},
        {{"optimizer.betas=[2,1]", "optimizer.lr=-1", "data.order=random"},
         {"problems", "optimizer.betas[0]", "optimizer.lr", "data.order", "\"shuffled\""}}});
@@ -125,7 +125,7 @@ TEST_CASE("styles that do not fit are refused before the run") {
         {"no plugin provides it", "did you mean 'ColwiseParallel'"}},
        {{"parallel[0].on=[model.layers.*.self_attn.q_prj]"}, {"matches no module", "q_proj"}},
        {{"parallel[0].on=[\"model.layers.*.{q,k\"]"}, {"braces do not pair"}},
-       {{"parallel[0].on=[]"}, {"names no module"}},
+       {{"parallel[0].on=[]"}, {"parallel[0].on: is empty"}},
        {{"parallel[2].options={reshard_after_forwrd=true}"},
         {"FSDP", "no option 'reshard_after_forwrd'", "'reshard_after_forward'?"}},
        {{"parallel[2].options={reshard_after_forward=3}"}, {"FSDP", "true or false", "got 3"}},

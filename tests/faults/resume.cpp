@@ -122,8 +122,7 @@ TEST_CASE("progress that is absent, of a wrong type or negative is an error that
   const std::vector<nlohmann::json> wrong = {-1, 2.5, "word"};
   for (const std::string& name :
        {std::string("progress.step"), std::string("optimizer.step.model.norm.weight"),
-        std::string("progress.random.default.seed"),
-        std::string("progress.random.default.offset")}) {
+        std::string("progress.random.init.seed"), std::string("progress.random.init.offset")}) {
     INFO(name);
     REQUIRE(good["scalars"].contains(name));
     for (const nlohmann::json& value : wrong) {

@@ -166,11 +166,11 @@ TEST_CASE("wrong types and impossible values are errors with their line") {
       {"optimizer.betas = 0.9", "optimizer.betas: expected a list, got the number 0.9"},
       {"optimizer.name = \"adam\"", "expected \"adamw\" or \"sgd\", got the text \"adam\""},
       {"optimizer.warmup = 301", "optimizer.warmup: is longer than the run"},
-      {"optimizer.momentum = 0.9", "belongs to sgd"},
+      {"optimizer.momentum = 0.9", "is an option of sgd"},
       {"data.validation = 1.0", "data.validation: expected a finite number at least 0 and less"},
       {"data.seq_len = 0", "data.seq_len: expected an integer at least 1"},
-      {"data.tokens = [\"x.npy\"]", "data.text is given too"},
-      {"model.vocab = 300", "the tokenizer decides this"},
+      {"data.tokens = [\"x.npy\"]", "data.text is set too"},
+      {"model.vocab = 300", "the tokenizer determines this"},
       {"model.heads = 7", "model.heads: must divide model.dim (dim 256, 7 heads)"},
       {"model.kv_heads = 3", "model.kv_heads: must divide model.heads"},
       {"model.head_dim = 5", "must be even"},
@@ -184,20 +184,20 @@ TEST_CASE("wrong types and impossible values are errors with their line") {
       {"mesh = {axes = [\"\"], shape = [1]}", "mesh.axes[0]: expected a text that is not empty"},
       {"parallel = 3", "parallel: expected a list of tables"},
       {"parallel = [{axis=\"a\", on=[]}]", "parallel[0].style: must be given"},
-      {"parallel = [{style=\"S\", axis=\"a\", on=[\".\"]}]", "it has no axes at all"},
+      {"parallel = [{style=\"S\", axis=\"a\", on=[\".\"]}]", "it has no axes: set mesh.axes"},
       {"parallel = [{style=\"S\", axis=\"a\", on=[\"{a\"]}]", "braces do not pair"},
-      {"parallel = [{style=\"S\", axis=\"a\", on=[]}]", "names no module"},
+      {"parallel = [{style=\"S\", axis=\"a\", on=[]}]", "parallel[0].on: is empty"},
       {"parallel = [{style=\"S\", axis=\"a\", on=[\".\"], options = {x = nan}}]",
        "parallel[0].options: expected a table of texts"},
       {"checkpoint = {folder = \"\", every = 5}", "checkpoint.folder is empty"},
-      {"model = {from = \"f\", dim = 3}", "model.dim: the folder of model.from decides this"},
+      {"model = {from = \"f\", dim = 3}", "model.dim: the folder of model.from determines this"},
   };
   for (const Case& c : cases) {
     // Dotted keys at the top of the file: every line is the third.
     has(error_of("data.text = [\n\"a.txt\"]\n" + std::string(c.line) + "\n"), c.error);
   }
-  has(error_of(""), "data.text: nothing to train on");
-  has(error_of("data.tokens = [\"a.npy\"]"), "ready-made tokens need model.vocab");
+  has(error_of(""), "data.text: there is nothing to train on");
+  has(error_of("data.tokens = [\"a.npy\"]"), "token ids need model.vocab");
   has(error_of(minimal + "[mesh]\naxes=[\"shard\"]\nshape=[2]\n[[parallel]]\nstyle=\"FSDP\"\n"
                          "axis=\"shart\"\non=[\".\"]\n"),
       ":8: parallel[0].axis: the mesh has no axis 'shart' (it has shard); did you mean 'shard'?");

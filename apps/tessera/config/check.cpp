@@ -32,7 +32,7 @@ class Checks {
     return std::ranges::none_of(keys, [&](const char* key) { return unread_.contains(key); });
   }
 
-  /// Blames the first of `keys` that was given.
+  /// Adds a problem at the first of `keys` that was given.
   void blame(std::initializer_list<std::string> keys, const std::string& text) {
     for (const std::string& key : keys) {
       const auto found = c_.given.find(key);
@@ -55,7 +55,7 @@ class Checks {
       for (const auto& [key, place] : c_.given) {
         if (key.starts_with("model.") && key != "model.from" && key != "model.family" &&
             key != "model.dropout") {
-          blame({key}, "the folder of model.from decides this; remove one of the two");
+          blame({key}, "the folder of model.from determines this; remove one of the two");
         }
       }
       return;
@@ -69,7 +69,7 @@ class Checks {
     }
     if (m.head_dim == 0 && m.dim % m.heads != 0) {
       blame({"model.heads", "model.dim"},
-            fmt::format("must divide model.dim (dim {}, {} heads); or give model.head_dim", m.dim,
+            fmt::format("must divide model.dim (dim {}, {} heads); or set model.head_dim", m.dim,
                         m.heads));
     } else if (const std::int64_t width = m.head_dim > 0 ? m.head_dim : m.dim / m.heads;
                width % 2 != 0) {
@@ -80,7 +80,7 @@ class Checks {
     total();
   }
 
-  /// The sizes are fine one by one; together they must be a number of bytes that can be counted.
+  /// Each size may be in its range while their product is a number of bytes that overflows.
   void total() {
     const ModelConfig& m = c_.model;
     if (!known({"model.layers", "model.kv_heads", "model.ffn_dim", "model.vocab"})) {
@@ -107,20 +107,21 @@ class Checks {
       return;
     }
     if (!c_.data.text.empty() && !c_.data.tokens.empty()) {
-      blame({"data.tokens"}, "data.text is given too; give one of the two");
+      blame({"data.tokens"}, "data.text is set too; remove one of the two");
     } else if (c_.data.text.empty() && c_.data.tokens.empty()) {
       blame({"data.text", "data.tokens"},
-            "nothing to train on; give text = [\"FILE or FOLDER\"] or tokens = [\"FILE.npy\"]");
+            "there is nothing to train on; set text = [\"FILE or FOLDER\"] or tokens = "
+            "[\"FILE.npy\"]");
     }
     const bool from_text = c_.data.tokens.empty();
     if (from_text && c_.given.contains("model.vocab") && c_.model.vocab != 0) {
-      blame({"model.vocab"}, "the tokenizer decides this; only data.tokens needs it");
+      blame({"model.vocab"}, "the tokenizer determines this; only data.tokens needs it");
     }
     if (!from_text && c_.given.contains("data.tokenizer")) {
-      blame({"data.tokenizer"}, "data.tokens are ready-made; remove the tokenizer");
+      blame({"data.tokenizer"}, "data.tokens are token ids already; remove the tokenizer");
     }
     if (!from_text && c_.model.vocab == 0 && c_.model.from.empty() && known({"model.vocab"})) {
-      blame({"data.tokens"}, "ready-made tokens need model.vocab, the number of token ids");
+      blame({"data.tokens"}, "token ids need model.vocab, the number of different ids");
     }
   }
 
@@ -141,13 +142,13 @@ class Checks {
     if (o.name == "adamw") {
       for (const char* key : {"optimizer.momentum", "optimizer.nesterov"}) {
         if (c_.given.contains(key)) {
-          blame({key}, "belongs to sgd; the optimizer is adamw");
+          blame({key}, "is an option of sgd; the optimizer is adamw");
         }
       }
     } else {
       for (const char* key : {"optimizer.betas", "optimizer.eps"}) {
         if (c_.given.contains(key)) {
-          blame({key}, fmt::format("belongs to adamw; the optimizer is {}", o.name));
+          blame({key}, fmt::format("is an option of adamw; the optimizer is {}", o.name));
         }
       }
       if (o.nesterov && o.momentum == 0 && known({"optimizer.momentum"})) {
@@ -201,18 +202,18 @@ class Checks {
     const std::string name = fmt::format("parallel[{}]", i);
     if (known({"mesh.axes"}) && !unread_.contains(name + ".axis") && !s.axis.empty() &&
         std::ranges::find(c_.mesh.axes, s.axis) == c_.mesh.axes.end()) {
-      blame({name + ".axis"},
-            fmt::format("the mesh has no axis '{}'{}", s.axis,
-                        c_.mesh.axes.empty()
-                            ? "; it has no axes at all: give mesh.axes and mesh.shape"
-                            : fmt::format(" (it has {}){}", join_words(c_.mesh.axes),
-                                          did_you_mean(s.axis, c_.mesh.axes))));
+      blame(
+          {name + ".axis"},
+          fmt::format("the mesh has no axis '{}'{}", s.axis,
+                      c_.mesh.axes.empty() ? "; it has no axes: set mesh.axes and mesh.shape"
+                                           : fmt::format(" (it has {}){}", join_words(c_.mesh.axes),
+                                                         did_you_mean(s.axis, c_.mesh.axes))));
     }
     if (unread_.contains(name + ".on")) {
       return;
     }
     if (s.on.empty()) {
-      blame({name + ".on"}, "names no module; write on = [\".\"] for the whole model");
+      blame({name + ".on"}, "is empty; write on = [\".\"] for the whole model");
     }
     for (const std::string& pattern : s.on) {
       try {

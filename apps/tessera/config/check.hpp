@@ -1,4 +1,4 @@
-// What keys must satisfy together.
+// Checks between keys.
 #pragma once
 #include <set>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tessera::app {
 
-/// Adds what is impossible between keys. A check that needs a key in `unread` is left out.
+/// Adds the problems between keys. A check that needs a key in `unread` is skipped.
 void check_config(const Config& config, const std::set<std::string>& unread, Problems& problems);
 
 }  // namespace tessera::app

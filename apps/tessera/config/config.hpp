@@ -1,4 +1,4 @@
-// The config of a run: what a TOML file and key=value overrides say, as plain values.
+// The config of a run, from a TOML file and key=value overrides, as plain values.
 // keys.cpp binds every field to its key, range and documentation.
 #pragma once
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace tessera::app {
 
 struct ModelConfig {
   std::string family = "llama";
-  std::string from;  // a folder with config.json and *.safetensors; then it gives all sizes
+  std::string from;  // a folder with config.json and *.safetensors; which determines all sizes
   std::int64_t dim = 256;
   std::int64_t layers = 8;
   std::int64_t heads = 8;
@@ -71,7 +71,7 @@ struct PluginsConfig {
   std::vector<std::string> paths;
 };
 
-/// A style's options as the text of a JSON object; the style itself knows which it takes.
+/// A style's options as the text of a JSON object; the style checks them.
 struct JsonText {
   std::string text = "{}";
 };
@@ -88,7 +88,7 @@ struct StyleConfig {
 struct LogConfig {
   std::int64_t every = 10;
   std::string metrics = "metrics.jsonl";
-  std::int64_t sample = 0;  // tokens of text made at the end; 0 = none
+  std::int64_t sample = 0;  // tokens of text that are generated at the end; 0 = none
   std::string sample_prompt = "The ";
 };
 
@@ -127,7 +127,7 @@ struct Config {
 /// problem found, each with file and line.
 Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides = {});
 
-/// The same from a text; `file` serves the errors and the paths.
+/// The same from a text; `file` is for error texts and relative paths.
 Config parse_config(std::string_view text, const std::filesystem::path& file,
                     std::span<const std::string> overrides = {});
 

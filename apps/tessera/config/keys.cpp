@@ -30,9 +30,10 @@ std::vector<Key> model_keys() {
       {"model.family", field<s, &M::family>, "The kind of model.", {}, {"llama"}},
       {.path = "model.from",
        .slot = field<s, &M::from>,
-       .doc = "A folder in Hugging Face's form (`config.json`, `*.safetensors`) to start from. It "
-              "gives every size, so the other keys of this section except `dropout` must be "
-              "absent.",
+       .doc =
+           "A folder in Hugging Face's format (`config.json`, `*.safetensors`) to start from. It "
+           "determines every size, so the other keys of this section except `dropout` must be "
+           "absent.",
        .is_path = true},
       {"model.dim", field<s, &M::dim>, "Width of the hidden state.", from(1, largest_size)},
       {"model.layers", field<s, &M::layers>, "Number of transformer layers.", from(1, 10000)},
@@ -45,7 +46,7 @@ std::vector<Key> model_keys() {
        "Width of the feed-forward part. 0: 8/3 of `dim`, rounded up to a multiple of 64.",
        from(0, largest_size)},
       {"model.vocab", field<s, &M::vocab>,
-       "Number of token ids; only with `data.tokens`, else the tokenizer says it.",
+       "Number of token ids; only with `data.tokens`, otherwise the tokenizer determines it.",
        from(0, largest_size)},
       {"model.rope_theta", field<s, &M::rope_theta>, "Base of the rotary embedding's wavelengths.",
        positive},
@@ -90,7 +91,7 @@ std::vector<Key> data_keys() {
       {"data.validation", field<s, &D::validation>,
        "Share of the tokens, at their end, that is never trained on. 0: no validation.", below_one},
       {"data.validation_windows", field<s, &D::validation_windows>,
-       "Windows that a validation looks at, spread evenly over that part and rounded down to whole "
+       "Windows of a validation, spread evenly over that part and rounded down to whole "
        "batches. 0: all.",
        from(0)},
       {"data.validate_every", field<s, &D::validate_every>,
@@ -108,7 +109,8 @@ std::vector<Key> train_keys() {
        "Sequences in a step over the whole mesh: the work does not depend on the layout.",
        from(1, largest_size)},
       {"train.micro_batch", field<s, &T::micro_batch>,
-       "Sequences at once on a rank; the rest is gradient accumulation. 0: all at once.",
+       "Sequences that a rank computes at once; gradients are accumulated over the rest. 0: all at "
+       "once.",
        from(0, largest_size)},
       {"train.seed", field<s, &T::seed>, "Seed of initialisation, data order and dropout.",
        from(0, 9e18)},
@@ -117,7 +119,7 @@ std::vector<Key> train_keys() {
       {"train.activation_checkpointing", field<s, &T::activation_checkpointing>,
        "Keep only each layer's input and compute the rest again in the backward pass: less memory, "
        "about a third more work."},
-      {"train.threads", field<s, &T::threads>, "Threads of a rank. 0: cores / ranks.",
+      {"train.threads", field<s, &T::threads>, "Threads per rank. 0: cores / ranks.",
        from(0, 65536)},
   };
 }
@@ -131,7 +133,7 @@ std::vector<Key> optimizer_keys() {
        "`adamw` (decoupled decay, bias correction) or `sgd`.",
        {},
        {"adamw", "sgd"}},
-      {"optimizer.lr", field<s, &O::lr>, "Learning rate at the schedule's top.", positive},
+      {"optimizer.lr", field<s, &O::lr>, "The highest learning rate of the schedule.", positive},
       {"optimizer.betas", field<s, &O::betas>,
        "AdamW's two decay rates: of the gradient's mean and of its square's.", below_one},
       {"optimizer.eps", field<s, &O::eps>, "AdamW's epsilon, added outside the root.", positive},
@@ -139,14 +141,15 @@ std::vector<Key> optimizer_keys() {
        not_negative},
       {"optimizer.decay",
        field<s, &O::decay>,
-       "What decays: `matrices` (parameters of two or more dims, embeddings included) or `all`.",
+       "Which parameters decay: `matrices` (parameters of two or more dims, embeddings included) "
+       "or `all`.",
        {},
        {"matrices", "all"}},
       {"optimizer.momentum", field<s, &O::momentum>, "SGD's momentum.", below_one},
       {"optimizer.nesterov", field<s, &O::nesterov>, "SGD with Nesterov's momentum."},
       {"optimizer.schedule",
        field<s, &O::schedule>,
-       "How the learning rate goes on after the warm-up: `constant`, or down to `min_lr_ratio` at "
+       "The learning rate after the warm-up: `constant`, or down to `min_lr_ratio` at "
        "the last step along half a `cosine` or a line (`linear`).",
        {},
        {"constant", "cosine", "linear"}},
@@ -179,7 +182,7 @@ std::vector<Key> run_keys() {
        .required = true},
       {.path = "parallel.axis",
        .slot = style_field<&StyleConfig::axis>,
-       .doc = "The mesh axis along which it works.",
+       .doc = "The mesh axis on which it works.",
        .required = true},
       {.path = "parallel.on",
        .slot = style_field<&StyleConfig::on>,
@@ -192,15 +195,15 @@ std::vector<Key> run_keys() {
        "Steps between two lines where the output is not a terminal.", from(1)},
       {.path = "log.metrics",
        .slot = field<l, &L::metrics>,
-       .doc = "File of the metrics, one JSON object a step. Empty: none.",
+       .doc = "File of the metrics, one JSON object per step. Empty: none.",
        .is_path = true},
       {"log.sample", field<l, &L::sample>,
-       "Tokens of text to make with the trained model at the end (text data only). 0: none.",
+       "Tokens of text to generate with the trained model at the end (text data only). 0: none.",
        from(0, largest_size)},
-      {"log.sample_prompt", field<l, &L::sample_prompt>, "What that text begins with."},
+      {"log.sample_prompt", field<l, &L::sample_prompt>, "The prompt of that text."},
       {.path = "checkpoint.folder",
        .slot = field<c, &C::folder>,
-       .doc = "Where checkpoints are written. Empty: none are.",
+       .doc = "Where checkpoints are written. Empty: none are written.",
        .is_path = true},
       {"checkpoint.every", field<c, &C::every>,
        "Steps between two checkpoints; there is always one at the end. 0: only at the end.",

@@ -31,7 +31,7 @@ struct Key {
   Slot (*slot)(Config&, std::size_t entry);
   std::string doc;
   Range range = {};
-  std::vector<std::string> choices = {};  // allowed words; for a path: words that are no path
+  std::vector<std::string> choices = {};  // allowed words; for a path: words that are not paths
   bool is_path = false;
   bool required = false;
 

@@ -18,7 +18,7 @@ struct Step {
   std::optional<std::size_t> index;
 };
 
-/// "parallel[0].options.output" -> parallel, [0], options, output; nothing if it is no key.
+/// "parallel[0].options.output" -> parallel, [0], options, output; nothing if it is not a key.
 std::optional<std::vector<Step>> split_key(std::string_view key) {
   std::vector<Step> steps;
   bool name_next = true;
@@ -75,7 +75,7 @@ std::string quoted(std::string_view text) {
   return out + "\"";
 }
 
-/// Quotes the words inside lists and inline tables that are no TOML values: [shard, tensor].
+/// Quotes the words inside lists and inline tables that are not TOML values: [shard, tensor].
 std::string quote_words(std::string_view value) {
   std::string out;
   while (!value.empty()) {
@@ -125,7 +125,7 @@ std::string in_words(const std::vector<Step>& steps, std::size_t count) {
   return text;
 }
 
-/// Why `parent`, named by the first `count` steps, has nothing that the next step could mean.
+/// Why `parent`, named by the first `count` steps, does not have the next step.
 std::string why_not(const toml::node& parent, const std::vector<Step>& steps, std::size_t count) {
   const std::string name = in_words(steps, count);
   const Step& step = steps[count];
@@ -141,13 +141,13 @@ std::string why_not(const toml::node& parent, const std::vector<Step>& steps, st
                : fmt::format("{0} is a list: write {0}[0].{1}, or {0}[1].{1}...", name, step.name);
   }
   if (parent.is_table()) {
-    return fmt::format("{0} is no list: write {0}.KEY", name);
+    return fmt::format("{0} is not a list: write {0}.KEY", name);
   }
   return fmt::format("{} is a single value and has no parts: write {}=VALUE", name, name);
 }
 
-/// The node that `step` names in `parent`, made as `fresh` where it is absent; nullptr if `parent`
-/// cannot hold it.
+/// The node that `step` names in `parent`, created as `fresh` where it is absent; nullptr if
+/// `parent` cannot hold it.
 toml::node* descend(toml::node& parent, const Step& step, toml::node&& fresh) {
   if (step.index) {
     toml::array* list = parent.as_array();

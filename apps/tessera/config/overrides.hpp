@@ -8,8 +8,8 @@
 
 namespace tessera::app {
 
-/// Puts the override's value into `root`, making the tables on its way. The value is TOML; words
-/// that TOML would not take are texts, so that a shell needs no second quotes.
+/// Puts the override's value into `root`, creating the tables on its path. The value is TOML; words
+/// that are not TOML values are texts, so that a shell needs no second quotes.
 void apply_override(toml::table& root, const std::string& argument, Problems& problems);
 
 }  // namespace tessera::app

@@ -17,7 +17,7 @@ class Problems {
  public:
   explicit Problems(std::string file) : file_(std::move(file)) {}
   void add(Place place, std::string text);
-  /// For what no single line is to blame for.
+  /// For a problem that is not on a single line.
   void add(std::string text) { add({file_, 0}, std::move(text)); }
   bool empty() const { return all_.empty(); }
   /// Throws one Error (input) that lists every problem, in the order of their lines.

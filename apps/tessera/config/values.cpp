@@ -169,7 +169,7 @@ bool read_list(const toml::node& node, Reader& reader, const std::string& name, 
 }  // namespace
 
 Place place_of(const toml::source_region& source, const std::string& file) {
-  // Overrides are parsed with their argument as the path: they have no line worth naming.
+  // Overrides are parsed with their argument as the path: their line is not shown.
   const std::string path = source.path ? *source.path : file;
   return path.starts_with("command line") ? Place{path, 0}
                                           : Place{path, static_cast<int>(source.begin.line)};

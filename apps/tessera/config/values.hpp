@@ -24,7 +24,7 @@ nlohmann::ordered_json slot_json(const Slot& slot);
 /// The value as TOML writes it: 300, "adamw", [0.9, 0.95].
 std::string slot_text(const Slot& slot);
 
-/// Where a node stands: the line for a node of the file, 0 and the argument for an override.
+/// The place of a node: the line for a node of the file, 0 and the argument for an override.
 Place place_of(const toml::source_region& source, const std::string& file);
 
 }  // namespace tessera::app

@@ -37,12 +37,12 @@ struct StepResult {
   double lr = 0;
 };
 
-/// Model, plan, optimizer and random streams of one rank. Every method is called by all ranks
-/// together.
+/// Model, plan, optimizer and random streams of one rank. All ranks call every method together.
 class Trainer {
  public:
-  /// Builds on the meta device, applies the styles, gives parameters their memory and fills them:
-  /// from `model.from`, or freshly. Errors (input): all that the parallel plan refuses.
+  /// Builds the model on the meta device, applies the styles, allocates the parameters and fills
+  /// them: from `model.from`, or with initial values. Errors (input): what the parallel plan
+  /// refuses.
   explicit Trainer(const Run& run);
 
   /// Restores everything that a step depends on. Errors (input): another model, damage.
