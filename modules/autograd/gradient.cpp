@@ -89,7 +89,7 @@ bool owns_memory_alone(const Tensor& x) {
   const Tensor& memory = memory_of(x);
   const Storage& storage = memory.storage();
   return x.impl()->references == 1 && memory.impl()->references == 1 && storage.references() == 1 &&
-         storage.owns_memory() && memory.is_contiguous();
+         storage.owns_memory() && memory.is_contiguous() && (x.impl()->keys & copied_view_key) == 0;
 }
 
 Tensor own_gradient(Tensor gradient) {

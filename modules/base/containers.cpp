@@ -2,7 +2,9 @@ module;
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 module tessera.base;
 
 namespace tessera {
@@ -32,6 +34,46 @@ Dims contiguous_strides(const Dims& shape) {
     stride *= shape[i] > 0 ? shape[i] : 1;
   }
   return strides;
+}
+
+std::int64_t checked_product(const Dims& shape, std::string_view what) {
+  std::int64_t count = 1;
+  bool empty = false;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0) {
+      fail(fmt::format("{}: extents must not be negative (got {})", what, to_string(shape)));
+    }
+    empty |= extent == 0;
+    if (extent != 0 && __builtin_mul_overflow(count, extent, &count)) {
+      fail(fmt::format("{}: the shape {} has more elements than can be counted (at most 2^63 - 1)",
+                       what, to_string(shape)));
+    }
+  }
+  return empty ? 0 : count;
+}
+
+std::int64_t checked_add(std::int64_t a, std::int64_t b, std::string_view what) {
+  std::int64_t sum = 0;
+  if (__builtin_add_overflow(a, b, &sum)) {
+    fail(fmt::format("{}: {} + {} is out of the range of 64-bit integers", what, a, b));
+  }
+  return sum;
+}
+
+std::int64_t checked_multiply(std::int64_t a, std::int64_t b, std::string_view what) {
+  std::int64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) {
+    fail(fmt::format("{}: {} * {} is out of the range of 64-bit integers", what, a, b));
+  }
+  return product;
+}
+
+std::int64_t checked_integer(double value, std::string_view what) {
+  constexpr double limit = 9223372036854775808.0;  // 2^63
+  if (!(value >= -limit && value < limit)) {
+    fail(fmt::format("{}: {} is out of the range of 64-bit integers", what, value));
+  }
+  return static_cast<std::int64_t>(value);
 }
 
 }  // namespace tessera

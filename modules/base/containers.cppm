@@ -65,7 +65,8 @@ class Dims {
   inline std::span<const std::int64_t> span() const {
     return {data_, static_cast<std::size_t>(size_)};
   }
-  /// The product of all entries; 1 for none.
+  /// The product of all entries; 1 for none. Not checked: of the shape of a tensor that exists, or
+  /// of one that was checked (checked_product).
   inline std::int64_t product() const {
     std::int64_t p = 1;
     for (int i = 0; i < size_; ++i) {
@@ -97,6 +98,17 @@ int wrap_dim(std::int64_t dim, int count, const char* what);
 
 /// Contiguous (row-major) strides of a shape, in elements.
 Dims contiguous_strides(const Dims& shape);
+
+// Sizes that are computed from what a user or a file says. `what` begins the error's text.
+
+/// The number of elements of a shape. Errors: a negative extent; more elements than an int64 counts
+/// (extents of 0 are counted as 1, so that every stride is a number too).
+std::int64_t checked_product(const Dims& shape, std::string_view what);
+/// a + b and a * b. Errors: the result is not an int64.
+std::int64_t checked_add(std::int64_t a, std::int64_t b, std::string_view what);
+std::int64_t checked_multiply(std::int64_t a, std::int64_t b, std::string_view what);
+/// `value`, a whole number that was computed in double. Errors: not a number, or not an int64.
+std::int64_t checked_integer(double value, std::string_view what);
 
 /// A vector whose first N entries live in place.
 template <class T, std::size_t N>

@@ -226,6 +226,9 @@ Tensors run(const Op& op, std::span<const Tensor> in, const Attributes& attribut
     return out;
   }
   for (std::size_t i = 0; i < out.size(); ++i) {
+    if (op.view != nullptr && p.converts) [[unlikely]] {
+      set_copied_view(out[i]);
+    }
     out[i] = make_distributed(std::move(out[i]), p.out[i]);
   }
   return out;

@@ -34,17 +34,28 @@ struct RedistributionState {
   bool issued = false;
   Tensor result;
 
-  Tensor finish() {
-    if (issued) {
-      issued = false;
-      walk.settle(pending);
-    }
-    walk.take_all();
-    return make_distributed(std::move(walk.local), to);
-  }
+  Tensor finish();
 };
 
 namespace {
+
+/// The result of redistributing x, in memory of its own where its ranks hold something else than
+/// x's: a cut may be a piece of this rank's replica, and a term of a sum all of it. A write there
+/// would change one replica.
+Tensor own_memory(const Tensor& result, const Tensor& x) {
+  const Spec& from = *x.spec();
+  const Tensor& local = result.local();
+  if (result.spec() == &from || local.is_meta() || &local.storage() != &x.local().storage()) {
+    return result;
+  }
+  const Plan& plan =
+      plan_redistribute(from.layout, result.layout(), from.shape, size_of(from.dtype));
+  if (std::ranges::all_of(plan.steps, [](const Step& step) { return ways(step) == 1; })) {
+    return result;  // each rank has what it had
+  }
+  const NoGrad no_grad;
+  return make_distributed(ops::clone(local), result.spec());
+}
 
 void same_shape(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
@@ -65,8 +76,9 @@ const Op& redistribute_op = register_op({
     .distributed =
         [](const Call& call, Tensors& out) {
           AttributeReader reader = call.read();
-          out.push_back(
-              carry_out_redistribution(call.in[0], spec_argument(reader), false, "redistribute"));
+          const Tensor& x = call.in[0];
+          out.push_back(own_memory(
+              carry_out_redistribution(x, spec_argument(reader), false, "redistribute"), x));
         },
     .about = "The same value in another layout: slices, all-gathers, reduce-scatters, all-to-alls "
              "as the planner finds.",
@@ -153,6 +165,15 @@ bool same_ranks(const DeviceMesh& a, const DeviceMesh& b) {
 }
 
 }  // namespace
+
+Tensor RedistributionState::finish() {
+  if (issued) {
+    issued = false;
+    walk.settle(pending);
+  }
+  walk.take_all();
+  return own_memory(make_distributed(std::move(walk.local), to), x);
+}
 
 collective::Communicator& communicator(const DeviceMesh& mesh, int axis) {
   return collective::World::current().communicator(mesh.group(axis, current_rank()));

@@ -103,23 +103,10 @@ struct Search {
   DeviceMesh mesh;
   InlineVector<const Spec*, 4> specs;
 
-  std::string describe_operand(std::size_t i) const {
-    const Op::OperandPlace place = op.place_of(i, in.size());
-    if (place.operand >= op.operands.size()) {
-      return fmt::format("operand {}", i);
-    }
-    const std::string& name = op.operands[place.operand].name;
-    return place.in_list < 0 ? name : fmt::format("{}[{}]", name, place.in_list);
-  }
+  std::string describe_operand(std::size_t i) const { return op.operand_name(i, in.size()); }
 
   /// A converted copy of such an operand would take what is written along when it goes.
-  bool is_written(std::size_t i) const {
-    if (!op.in_place) {
-      return false;
-    }
-    const std::size_t operand = op.place_of(i, in.size()).operand;
-    return i == 0 || op.operands[operand].type.ends_with('!');
-  }
+  bool is_written(std::size_t i) const { return op.writes(op.place_of(i, in.size()).operand); }
 
   /// Operands of one number lie in one shard order. Each place of an in-place operator's lists has
   /// its own: what stands there meets no other tensor.
@@ -227,6 +214,9 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
     op.infer(call, search.results);
   } else if (op.in_place) {
     search.results.push_back({in[0].shape(), in[0].dtype()});
+  }
+  for (const ResultShape& result : search.results) {
+    checked_product(result.shape, op.name);
   }
   if (op.rule == nullptr && !allow_communication) {
     for (const Spec* spec : search.specs) {

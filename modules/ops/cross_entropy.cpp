@@ -115,7 +115,8 @@ void statistics_cpu(const Call& call, std::span<Tensor> out) {
 }
 
 const Op& statistics_op = register_op({
-    .schema = "logits_statistics(logits, targets; ignore_index: int, loss_parallel: bool)",
+    .schema = "logits_statistics(logits, targets; ignore_index: int, loss_parallel: bool, "
+              "first: int, classes: int)",
     .infer = statistics_infer,
     .cpu = statistics_cpu,
     .about = "Of a part of the vocabulary: each row's maximum, sum of exp(logits - maximum), and "

@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -40,6 +41,180 @@ inline std::uint8_t keys_of(std::span<const Tensor> in) {
   return keys;
 }
 
+[[noreturn]] void wrong_operands(const Op& op, std::size_t count) {
+  fail(fmt::format("{}: wrong number of operands (expected {}, got {}); the schema is {}", op.name,
+                   op.counts.lists > 0
+                       ? fmt::format("{} and {} list{} of one length", op.counts.single,
+                                     op.counts.lists, op.counts.lists > 1 ? "s" : "")
+                       : fmt::format("{}", op.counts.single),
+                   count, op.schema));
+}
+
+[[noreturn]] void wrong_attributes(const Op& op, const Attributes& attributes) {
+  fail(
+      fmt::format("{}: the attributes do not match the schema {} (got {} fixed and {} free "
+                  "numbers); add one value for each attribute, in the schema's order",
+                  op.name, op.schema, attributes.fixed().size(), attributes.free().size()));
+}
+
+/// An undefined operand: an error unless it is in a list whose tensors may be absent.
+[[gnu::noinline]] void check_absent(const Op& op, std::span<const Tensor> in, std::size_t i) {
+  const std::size_t operand = op.place_of(i, in.size()).operand;
+  if (operand < op.operands.size() && op.operands[operand].type.find('?') == std::string::npos) {
+    fail(
+        fmt::format("{}: operand '{}' is an undefined tensor (expected a tensor; only operands "
+                    "marked '?' may be absent: {})",
+                    op.name, op.operand_name(i, in.size()), op.schema));
+  }
+}
+
+/// How many operands: those that are not lists, and lists of one length.
+[[gnu::noinline]] void check_lists(const Op& op, std::size_t count) {
+  const Op::Counts& expected = op.counts;
+  if (expected.lists == 0 || count < expected.single ||
+      (count - expected.single) % expected.lists != 0) {
+    wrong_operands(op, count);
+  }
+}
+
+/// Fixed attributes where some are lists: each has its length in front.
+[[gnu::noinline]] void check_fixed(const Op& op, const Attributes& attributes) {
+  const std::span<const std::int64_t> fixed = attributes.fixed();
+  std::size_t expected = op.counts.fixed;
+  std::size_t at = 0;
+  for (const std::size_t before : op.counts.before_dims) {
+    at += before;
+    if (at >= fixed.size() || fixed[at] < 0 || fixed[at] > max_dims) {
+      wrong_attributes(op, attributes);
+    }
+    expected += static_cast<std::size_t>(fixed[at]);
+    at += 1 + static_cast<std::size_t>(fixed[at]);
+  }
+  if (fixed.size() != expected) {
+    wrong_attributes(op, attributes);
+  }
+}
+
+/// The operands' keys, while the call is compared with its schema: on every call's path, so what is
+/// right costs a few comparisons.
+inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
+                                 const Attributes& attributes) {
+  const Op::Counts& expected = op.counts;
+  if (in.size() != expected.single || expected.lists != 0) {
+    check_lists(op, in.size());
+  }
+  if (attributes.free().size() != expected.free) [[unlikely]] {
+    wrong_attributes(op, attributes);
+  }
+  if (attributes.fixed().size() != expected.fixed || !expected.before_dims.empty()) {
+    check_fixed(op, attributes);
+  }
+  std::uint8_t keys = 0;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    if (in[i]) {
+      keys |= in[i].impl()->keys;
+    } else if (i >= 64 || ((expected.required >> i) & 1U) != 0) {
+      check_absent(op, in, i);
+    }
+  }
+  return keys;
+}
+
+/// Takes a listener away while an operator runs or while it is told of one, and puts it back, also
+/// when that throws.
+class Silence {
+ public:
+  explicit Silence(Listener*& slot) : slot_(slot), listener_(std::exchange(slot, nullptr)) {}
+  ~Silence() { slot_ = listener_; }
+  Silence(const Silence&) = delete;
+  Silence& operator=(const Silence&) = delete;
+  Listener& listener() const { return *listener_; }
+
+ private:
+  Listener*& slot_;
+  Listener* const listener_;
+};
+
+/// Of a call with an operand that is a copy where a view was meant: an error if it is written.
+[[gnu::noinline]] void check_written(const Call& call) {
+  for (std::size_t i = 0; i < call.in.size(); ++i) {
+    if (call.in[i] && (call.in[i].impl()->keys & copied_view_key) != 0 &&
+        call.op.writes(call.op.place_of(i, call.in.size()).operand)) {
+      fail(fmt::format(
+          "{}: operand '{}' is a view whose tensor was redistributed for it, so it is a copy, and "
+          "the write would not reach the tensor; redistribute the tensor before the view is "
+          "taken, or write a clone()",
+          call.op.name, call.op.operand_name(i, call.in.size())));
+    }
+  }
+}
+
+Tensors call_with_keys(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
+                       std::uint8_t keys);
+
+/// A call while a listener listens above distribution.
+[[gnu::noinline]] Tensors call_and_tell(const Op& op, std::span<const Tensor> in,
+                                        const Attributes& attributes, std::uint8_t keys) {
+  Tensors out;
+  Listener* listener = nullptr;
+  {
+    const Silence silence(path.above);
+    listener = &silence.listener();
+    out = call_with_keys(op, in, attributes, keys);
+  }
+  listener->called({op, in, attributes}, out);
+  return out;
+}
+
+Tensors run_kernel(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
+                   std::uint8_t keys) {
+  const Call c{op, in, attributes};
+  Tensors out;
+  const bool on_meta = (keys & meta_key) != 0;
+  if (op.view != nullptr) {
+    op.view(c, out);
+  } else if (op.in_place) {
+    if ((keys & copied_view_key) != 0) [[unlikely]] {
+      check_written(c);
+    }
+    check_written_operands(c);
+    out.push_back(in[0]);
+    if (!on_meta) {
+      op.cpu(c, out);
+      in[0].storage().bump_version();
+    }
+  } else {
+    ResultShapes shapes;
+    op.infer(c, shapes);
+    for (const ResultShape& r : shapes) {
+      out.push_back(empty(r.shape, r.dtype, on_meta ? meta : cpu, op.name));
+    }
+    if (!on_meta) {
+      op.cpu(c, out);
+    }
+  }
+  if (path.below != nullptr) [[unlikely]] {
+    const Silence silence(path.below);
+    silence.listener().called(c, out);
+  }
+  return out;
+}
+
+Tensors call_with_keys(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
+                       std::uint8_t keys) {
+  if (path.above != nullptr) [[unlikely]] {
+    return call_and_tell(op, in, attributes, keys);
+  }
+  if ((keys & distributed_key) != 0 || op.distributed != nullptr) {
+    if (distribution_slot == nullptr) {
+      fail(fmt::format("{}: distributed operands need tessera.dtensor, which is not linked",
+                       op.name));
+    }
+    return distribution_slot(op, in, attributes);
+  }
+  return run_kernel(op, in, attributes, keys);
+}
+
 }  // namespace
 
 Listener::~Listener() = default;
@@ -50,6 +225,10 @@ void set_distribution_slot(PathSlot slot) { distribution_slot = slot; }
 Listener* set_listener(ListenAt where, Listener* listener) {
   return std::exchange(where == ListenAt::above_distribution ? path.above : path.below, listener);
 }
+
+ListenerScope::ListenerScope(ListenAt where, Listener* listener)
+    : where_(where), before_(set_listener(where, listener)) {}
+ListenerScope::~ListenerScope() { set_listener(where_, before_); }
 
 const std::string* interned_name(std::string_view name) {
   static std::mutex mutex;
@@ -82,61 +261,25 @@ bool grad_enabled() { return path.grad; }
 NoGrad::NoGrad(bool enabled) : before_(std::exchange(path.grad, enabled)) {}
 NoGrad::~NoGrad() { path.grad = before_; }
 
+void check_call(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {
+  checked_keys(op, in, attributes);
+}
+
 Tensors call(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {
-  if ((keys_of(in) & requires_grad_key) != 0 && path.grad) {
+  const std::uint8_t keys = checked_keys(op, in, attributes);
+  if ((keys & requires_grad_key) != 0 && path.grad) {
     return autograd_slot(op, in, attributes);
   }
-  return call_below_autograd(op, in, attributes);
+  return call_with_keys(op, in, attributes, keys);
 }
 
 Tensors call_below_autograd(const Op& op, std::span<const Tensor> in,
                             const Attributes& attributes) {
-  if (path.above != nullptr) [[unlikely]] {
-    Listener* const listener = std::exchange(path.above, nullptr);
-    Tensors out = call_below_autograd(op, in, attributes);
-    path.above = listener;
-    listener->called({op, in, attributes}, out);
-    return out;
-  }
-  if ((keys_of(in) & distributed_key) != 0 || op.distributed != nullptr) {
-    if (distribution_slot == nullptr) {
-      fail(fmt::format("{}: distributed operands need tessera.dtensor, which is not linked",
-                       op.name));
-    }
-    return distribution_slot(op, in, attributes);
-  }
-  return call_kernel(op, in, attributes);
+  return call_with_keys(op, in, attributes, keys_of(in));
 }
 
 Tensors call_kernel(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {
-  const Call c{op, in, attributes};
-  Tensors out;
-  const bool on_meta = (keys_of(in) & meta_key) != 0;
-  if (op.view != nullptr) {
-    op.view(c, out);
-  } else if (op.in_place) {
-    check_written_operands(c);
-    out.push_back(in[0]);
-    if (!on_meta) {
-      op.cpu(c, out);
-      in[0].storage().bump_version();
-    }
-  } else {
-    ResultShapes shapes;
-    op.infer(c, shapes);
-    for (const ResultShape& r : shapes) {
-      out.push_back(empty(r.shape, r.dtype, on_meta ? meta : cpu));
-    }
-    if (!on_meta) {
-      op.cpu(c, out);
-    }
-  }
-  if (path.below != nullptr) [[unlikely]] {
-    Listener* const listener = std::exchange(path.below, nullptr);
-    listener->called(c, out);
-    path.below = listener;
-  }
-  return out;
+  return run_kernel(op, in, attributes, keys_of(in));
 }
 
 }  // namespace tessera

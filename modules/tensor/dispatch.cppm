@@ -8,7 +8,7 @@ export namespace tessera {
 
 /// Calls an operator: autograd (when an operand requires a gradient) -> distribution (when one is
 /// distributed) -> the kernel of the device. The one way in for eager code, backward, optimizers
-/// and styles alike.
+/// and styles alike. Errors: the call does not match the operator's schema (see check_call).
 Tensors call(const Op& op, std::span<const Tensor> in, const Attributes& attributes = {});
 inline Tensors call(const Op& op, std::initializer_list<Tensor> in,
                     const Attributes& attributes = {}) {
@@ -19,6 +19,9 @@ inline Tensor call_one(const Op& op, std::initializer_list<Tensor> in,
                        const Attributes& attributes = {}) {
   return std::move(call(op, in, attributes)[0]);
 }
+/// Errors: too few or too many operands or attributes, or an undefined tensor where the schema does
+/// not say that the operand may be absent; the text names operator and operand.
+void check_call(const Op& op, std::span<const Tensor> in, const Attributes& attributes);
 /// For operators that have no operand to carry a layout, and whose attributes hold one: enters at
 /// distribution. Below autograd: distribution -> kernel. What autograd calls.
 Tensors call_below_autograd(const Op& op, std::span<const Tensor> in, const Attributes& attributes);
@@ -40,8 +43,21 @@ class Listener {
   virtual ~Listener();
   virtual void called(const Call& call, std::span<const Tensor> out) = 0;
 };
-/// Installs `listener` for the calling thread and returns the one before.
+/// Installs `listener` for the calling thread and returns the one before. An operator or a listener
+/// that throws leaves it installed.
 Listener* set_listener(ListenAt where, Listener* listener);
+/// Within the scope `listener` is installed for the thread that made the scope.
+class ListenerScope {
+ public:
+  ListenerScope(ListenAt where, Listener* listener);
+  ~ListenerScope();
+  ListenerScope(const ListenerScope&) = delete;
+  ListenerScope& operator=(const ListenerScope&) = delete;
+
+ private:
+  ListenAt where_;
+  Listener* before_;
+};
 
 /// The qualified name of the module whose forward runs on this thread, or in whose forward the step
 /// was recorded whose backward runs; null outside of any. For errors and reports.

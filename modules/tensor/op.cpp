@@ -1,5 +1,6 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -7,6 +8,7 @@ module;
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <span>
@@ -108,22 +110,81 @@ void read_schema(Op& op) {
   }
 }
 
+bool is_list(const Op::Parameter& operand) { return operand.type.find("...") != std::string::npos; }
+bool is_optional(const Op::Parameter& operand) {
+  return operand.type.find('?') != std::string::npos;
+}
+
+void count_parameters(Op& op) {
+  op.counts = {};
+  for (const Op::Parameter& operand : op.operands) {
+    if (is_list(operand)) {
+      ++op.counts.lists;
+    } else if (op.counts.lists > 0) {
+      fail(fmt::format("register_op: operand '{}' of '{}' follows a list; lists come last",
+                       operand.name, op.name));
+    } else {
+      ++op.counts.single;
+    }
+  }
+  // Where lists begin and end, the call says: check_call looks at what is absent there.
+  op.counts.required = ~std::uint64_t{0};
+  for (std::size_t i = 0; i < op.counts.single && i < 64; ++i) {
+    if (is_optional(op.operands[i])) {
+      op.counts.required &= ~(std::uint64_t{1} << i);
+    }
+  }
+  std::size_t since_dims = 0;
+  for (const Op::Parameter& attribute : op.parameters) {
+    if (attribute.type == "float" || attribute.type == "free") {
+      ++op.counts.free;
+      continue;
+    }
+    constexpr std::string_view known[] = {"int",    "bool", "dims",        "dtype",
+                                          "number", "spec", "communicator"};
+    if (std::find(std::begin(known), std::end(known), attribute.type) == std::end(known)) {
+      fail(
+          fmt::format("register_op: attribute '{}' of '{}' is of an unknown type '{}' (expected "
+                      "one of float, free, {})",
+                      attribute.name, op.name, attribute.type, fmt::join(known, ", ")));
+    }
+    ++op.counts.fixed;
+    if (attribute.type == "dims") {
+      op.counts.before_dims.push_back(since_dims);
+      since_dims = 0;
+    } else {
+      ++since_dims;
+    }
+  }
+}
+
 }  // namespace
 
 Op::OperandPlace Op::place_of(std::size_t i, std::size_t count) const {
-  const auto lists = static_cast<std::size_t>(
-      std::count_if(operands.begin(), operands.end(),
-                    [](const Parameter& p) { return p.type.find("...") != std::string::npos; }));
-  const std::size_t single = operands.size() - lists;
-  if (i < single || lists == 0) {
+  if (i < counts.single || counts.lists == 0) {
     return {i, -1};
   }
-  const std::size_t length = std::max<std::size_t>((count - single) / lists, 1);
-  return {single + (i - single) / length, static_cast<std::ptrdiff_t>((i - single) % length)};
+  const std::size_t length = std::max<std::size_t>((count - counts.single) / counts.lists, 1);
+  return {counts.single + (i - counts.single) / length,
+          static_cast<std::ptrdiff_t>((i - counts.single) % length)};
+}
+
+bool Op::writes(std::size_t operand) const {
+  return in_place && (operand == 0 || operands[operand].type.ends_with('!'));
+}
+
+std::string Op::operand_name(std::size_t i, std::size_t count) const {
+  const OperandPlace place = place_of(i, count);
+  if (place.operand >= operands.size()) {
+    return fmt::format("operand {}", i);
+  }
+  const std::string& operand = operands[place.operand].name;
+  return place.in_list < 0 ? operand : fmt::format("{}[{}]", operand, place.in_list);
 }
 
 const Op& register_op(Op op) {
   read_schema(op);
+  count_parameters(op);
   Registry& r = registry();
   const std::lock_guard lock(r.mutex);
   if (r.by_name.contains(op.name)) {

@@ -239,6 +239,17 @@ struct Op {
   std::vector<Parameter> operands = {};
   std::vector<Parameter> parameters = {};
   int id = 0;
+  /// How many of what each call must have, so that checking a call is a few comparisons.
+  struct Counts {
+    std::size_t single = 0;      // operands that are not lists
+    std::size_t lists = 0;       // operands that are lists
+    std::uint64_t required = 0;  // bit i: the call's operand i may be absent in no call (i < 64)
+    std::size_t fixed = 0;       // fixed integers, where every `dims` is empty (its length is one)
+    std::size_t free = 0;        // free numbers
+    /// Before the first `dims`, and between one and the next: so many other fixed integers.
+    InlineVector<std::size_t, 3> before_dims = {};
+  };
+  Counts counts = {};
 
   /// The operand of the schema that operand `i` of a call with `count` operands belongs to, and its
   /// place in the list if that is one (else -1).
@@ -247,10 +258,14 @@ struct Op {
     std::ptrdiff_t in_list = -1;
   };
   OperandPlace place_of(std::size_t i, std::size_t count) const;
+  /// Whether an in-place operator writes this operand of its schema.
+  bool writes(std::size_t operand) const;
+  /// Operand `i` of a call with `count` operands in words: "weight", "tensors[2]".
+  std::string operand_name(std::size_t i, std::size_t count) const;
 };
 
 /// Adds an operator for the life of the process. Errors: a name that exists, a schema that cannot
-/// be read.
+/// be read, an attribute of a type that is not known.
 const Op& register_op(Op op);
 /// The operator of this name. Errors: unknown; the nearest name is offered.
 const Op& find_op(std::string_view name);

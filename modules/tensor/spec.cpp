@@ -43,6 +43,7 @@ const Spec* Spec::make(const Layout& layout, const Dims& shape, DType dtype) {
       return spec.get();
     }
   }
+  checked_product(shape, "distributed tensor");
   bucket.push_back(std::make_unique<const Spec>(layout, shape, dtype));
   return bucket.back().get();
 }

@@ -7,6 +7,7 @@ module;
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tessera/half.hpp>
 #include <utility>
 #include <vector>
@@ -189,17 +190,52 @@ Tensor from_storage(Counted<Storage> storage, const Dims& shape, const Dims& str
   return Tensor(Counted<TensorImpl>(impl));
 }
 
-Tensor empty(const Dims& shape, DType dtype, Device device) {
-  for (const std::int64_t extent : shape) {
-    if (extent < 0) {
-      fail(fmt::format("empty: extents must not be negative (got {})", to_string(shape)));
+namespace {
+
+[[noreturn]] void too_large(const Dims& shape, DType dtype, std::string_view what) {
+  checked_product(shape, what);  // a negative extent, or too many elements
+  fail(fmt::format("{}: {} elements of {} in the shape {} are more bytes than can be addressed",
+                   what, shape.product(), name_of(dtype), to_string(shape)));
+}
+
+/// Contiguous strides of a shape, and its size in bytes.
+struct Contiguous {
+  Dims strides;
+  std::size_t bytes = 0;
+};
+
+/// Strides and size in one pass: every result of every operator comes through here.
+inline Contiguous contiguous_memory(const Dims& shape, DType dtype, std::string_view what) {
+  Contiguous memory;
+  memory.strides = shape;
+  std::int64_t stride = 1;
+  bool none = false;
+  bool wrong = false;
+  for (int i = shape.size() - 1; i >= 0; --i) {
+    memory.strides[i] = stride;
+    const std::int64_t extent = shape[i];
+    if (extent > 0) [[likely]] {
+      wrong |= __builtin_mul_overflow(stride, extent, &stride);
+    } else {
+      none = true;
+      wrong |= extent < 0;
     }
   }
+  wrong |= __builtin_mul_overflow(stride, static_cast<std::int64_t>(size_of(dtype)), &stride);
+  if (wrong) [[unlikely]] {
+    too_large(shape, dtype, what);
+  }
+  memory.bytes = none ? 0 : static_cast<std::size_t>(stride);
+  return memory;
+}
+
+}  // namespace
+
+Tensor empty(const Dims& shape, DType dtype, Device device, std::string_view what) {
+  const Contiguous memory = contiguous_memory(shape, dtype, what);
   auto storage =
-      device.type == DeviceType::meta
-          ? Storage::none()
-          : Storage::allocate(static_cast<std::size_t>(shape.product()) * size_of(dtype));
-  return from_storage(std::move(storage), shape, contiguous_strides(shape), 0, dtype, device);
+      device.type == DeviceType::meta ? Storage::none() : Storage::allocate(memory.bytes);
+  return from_storage(std::move(storage), shape, memory.strides, 0, dtype, device);
 }
 
 Tensor full(const Dims& shape, double value, DType dtype, Device device) {
@@ -220,9 +256,10 @@ Tensor zeros(const Dims& shape, DType dtype, Device device) {
 
 template <class T>
 Tensor from_values(std::span<const T> values, const Dims& shape) {
-  if (shape.product() != static_cast<std::int64_t>(values.size())) {
+  const std::int64_t count = checked_product(shape, "from_values");
+  if (count != static_cast<std::int64_t>(values.size())) {
     fail(fmt::format("from_values: shape {} holds {} elements (got {} values)", to_string(shape),
-                     shape.product(), values.size()));
+                     count, values.size()));
   }
   Tensor t = empty(shape, DTypeOf<T>::value);
   std::copy(values.begin(), values.end(), t.data<T>());
@@ -236,16 +273,25 @@ template Tensor from_values(std::span<const std::uint8_t>, const Dims&);
 template Tensor from_values(std::span<const bool>, const Dims&);
 
 Tensor from_memory(void* data, const Dims& shape, DType dtype, std::shared_ptr<void> keep_alive) {
-  const std::size_t bytes = static_cast<std::size_t>(shape.product()) * size_of(dtype);
-  return from_storage(Storage::borrow(data, bytes, std::move(keep_alive)), shape,
-                      contiguous_strides(shape), 0, dtype);
+  const Contiguous memory = contiguous_memory(shape, dtype, "from_memory");
+  return from_storage(Storage::borrow(data, memory.bytes, std::move(keep_alive)), shape,
+                      memory.strides, 0, dtype);
 }
 
 Tensor alias(const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset) {
   if (x.is_distributed()) {
     not_local("alias", x);
   }
-  return from_storage(x.impl()->storage, shape, strides, offset, x.dtype(), x.device());
+  Tensor view = from_storage(x.impl()->storage, shape, strides, offset, x.dtype(), x.device());
+  view.impl()->keys |= x.impl()->keys & copied_view_key;
+  return view;
+}
+
+void set_copied_view(const Tensor& x) {
+  x.impl()->keys |= copied_view_key;
+  if (x.is_distributed()) {
+    set_copied_view(x.local());
+  }
 }
 
 Tensor make_distributed(Tensor local, const Spec* spec) {
@@ -253,7 +299,8 @@ Tensor make_distributed(Tensor local, const Spec* spec) {
   impl->shape = spec->shape;
   impl->dtype = spec->dtype;
   impl->device = local.device();
-  impl->keys = static_cast<std::uint8_t>(distributed_key | (local.impl()->keys & meta_key));
+  impl->keys = static_cast<std::uint8_t>(distributed_key |
+                                         (local.impl()->keys & (meta_key | copied_view_key)));
   impl->spec = spec;
   impl->local = std::move(local);
   return Tensor(Counted<TensorImpl>(impl));

@@ -15,7 +15,14 @@ class AutogradState {
 };
 
 /// What the dispatcher must look at before it may call a kernel.
-enum DispatchKey : std::uint8_t { requires_grad_key = 1, distributed_key = 2, meta_key = 4 };
+enum DispatchKey : std::uint8_t {
+  requires_grad_key = 1,
+  distributed_key = 2,
+  meta_key = 4,
+  /// The result of a view whose operand was redistributed for it: a copy where a view was meant, so
+  /// a write to it would be lost. Views of it have it too.
+  copied_view_key = 8
+};
 
 class Tensor;
 struct TensorImpl;
@@ -136,8 +143,10 @@ inline bool Tensor::requires_grad() const { return (impl_->keys & requires_grad_
 /// Operands and results of an operator.
 using Tensors = InlineVector<Tensor, 2>;
 
-/// A strided tensor with fresh, uninitialised, contiguous memory (none on the meta device).
-Tensor empty(const Dims& shape, DType dtype = DType::f32, Device device = cpu);
+/// A strided tensor with fresh, uninitialised, contiguous memory (none on the meta device). `what`
+/// begins the error's text. Errors: a negative extent; more bytes than can be addressed.
+Tensor empty(const Dims& shape, DType dtype = DType::f32, Device device = cpu,
+             std::string_view what = "empty");
 Tensor zeros(const Dims& shape, DType dtype = DType::f32, Device device = cpu);
 /// Every element is `value`, rounded to the type.
 Tensor full(const Dims& shape, double value, DType dtype = DType::f32, Device device = cpu);
@@ -160,6 +169,8 @@ Tensor from_memory(void* data, const Dims& shape, DType dtype,
 Tensor alias(const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset);
 /// The same value without a gradient's path; shares the data.
 Tensor detached(const Tensor& x);
+/// x, a copy where a view was meant: writing it is an error (see copied_view_key).
+void set_copied_view(const Tensor& x);
 /// A distributed tensor with this local part. The local shape is not checked; dtensor's
 /// from_local() checks it.
 Tensor make_distributed(Tensor local, const Spec* spec);
