@@ -2,6 +2,7 @@
 // name. Include it last, behind the imports of tessera.base, mesh, placement and tensor.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -25,6 +26,18 @@ struct CallSample {
 /// many for each operator and source.
 std::vector<CallSample> call_samples(std::size_t most);
 
+/// How far a check goes.
+struct Extent {
+  std::size_t one_axis_cases = 45;  // for each sample and mesh
+  std::size_t grid_cases = 8;
+  std::size_t same_on_all_axes = 6;
+  std::vector<int> sizes{2, 3};
+  std::vector<Dims> grids{Dims{2, 2}, Dims{2, 1, 2}};
+  bool both_gradient_forms = false;
+  bool list_narrow = false;  // fills in Account::narrow, of what is right on all sizes
+  int order = 1;             // of the gradients: 2 for those of gradients
+};
+
 /// How the operands of a call lie; absent operands have no layout.
 using Layouts = std::vector<Layout>;
 /// On one axis: a placement for each operand.
@@ -36,10 +49,11 @@ Strategies strategies_of(const CallSample& sample);
 /// at most `most` of these (a fixed selection when there are more). And Replicate with each other
 /// Partial, at most a third of `most`.
 std::vector<Placements> axis_placements(const CallSample& sample, std::size_t most);
-/// `count` layouts on a mesh of several axes, each of which is drawn from `likely` three times in
-/// four, else from `all`; a dim that several axes shard is cut in any order of them.
+/// Layouts on a mesh of several axes: `same_on_all_axes` of `likely` that cut, each on every axis;
+/// and `grid_cases` whose axes are drawn from `likely` three times in four, else from `all`; a dim
+/// that several axes shard is cut in any order of them.
 std::vector<Layouts> grid_layouts(const DeviceMesh& mesh, std::span<const Placements> all,
-                                  std::span<const Placements> likely, std::size_t count);
+                                  std::span<const Placements> likely, const Extent& extent);
 Layouts one_axis_layouts(const DeviceMesh& mesh, const CallSample& sample,
                          const Placements& placements);
 
@@ -51,13 +65,19 @@ struct CallResult {
   std::string error;           // empty: none
   bool refusal = false;        // the error is an Error
   std::string backward_error;  // empty: none
-  std::string communicated;    // what a report lists of forward and backward
+  /// Of a backward that failed, once more in an AllowRedistribution scope: then `gradients` are
+  /// those found there.
+  std::string communicating_error;
+  std::string communicated;  // what a report lists of forward and backward
   std::vector<Tensor> out;
   std::vector<Tensor> written;    // the operands after the call, of operators that write them
   std::vector<Tensor> gradients;  // of the operands; undefined where there is none
 };
 /// `order` 2: the gradients are those of the first gradients' weighted sum.
 CallResult call_plain(const CallSample& sample, int order = 1);
+/// With these operands; `gradient` makes of its value what comes back to a result.
+CallResult call_plain(const CallSample& sample, std::span<const Tensor> operands,
+                      const std::function<Tensor(const Tensor&)>& gradient, int order = 1);
 
 /// The gradients of the results come in as Replicate, or as they would from further operators.
 enum class GradientForm { replicate, natural };
@@ -84,24 +104,28 @@ std::string right_as(const CallSample& sample, const Placements& placements,
 /// What is wrong in one case; empty when nothing is. Counts refused and accepted ones.
 struct Account {
   std::size_t accepted = 0;
+  /// Of these, with an operand that is not Replicate on an axis of several ranks: an operator
+  /// without any rule is accepted as Replicate.
+  std::size_t placed = 0;
   std::size_t refused = 0;
+  std::size_t excused = 0;       // accepted, and the backward needs communication
   std::set<std::string> narrow;  // placements that are refused and would be right
   std::vector<std::string> findings;
 };
 
-/// How far a check goes.
-struct Extent {
-  std::size_t one_axis_cases = 45;  // for each sample and mesh
-  std::size_t grid_cases = 8;
-  std::vector<int> sizes{2, 3};
-  std::vector<Dims> grids{Dims{2, 2}, Dims{2, 1, 2}};
-  bool both_gradient_forms = false;
-  bool list_narrow = false;  // fills in Account::narrow, of what is right on all sizes
-  int order = 1;             // of the gradients: 2 for those of gradients
-};
-
 /// Checks the samples (of one operator) under all placements.
 Account check_operator(std::span<const CallSample> samples, const Extent& extent);
+
+/// What is wrong when tensors do not lie in order in memory, and how much was compared.
+struct StrideAccount {
+  std::size_t calls = 0;
+  std::size_t gradients = 0;  // calls whose gradients were compared
+  std::size_t refused = 0;    // operands that the operator does not take, with an Error of its own
+  std::vector<std::string> findings;
+};
+/// The samples (of one operator) with transposed, spaced and expanded gradients of their results
+/// (first and second derivatives), and with such operands where `operands_too`.
+StrideAccount check_strides(std::span<const CallSample> samples, bool operands_too);
 
 /// Operators that have no placement rule to check, each with the reason.
 const std::map<std::string, std::string>& not_covered();

@@ -36,6 +36,7 @@ class Judge {
       }
     }
     ++account_.accepted;
+    account_.placed += is_placed() ? 1 : 0;
     for (const CallResult* r : ranks) {
       if (!r->communicated.empty()) {
         report("communicates: " + r->communicated);
@@ -46,9 +47,7 @@ class Judge {
     compare("written operand", ranks, &CallResult::written);
     for (const CallResult* r : ranks) {
       if (!r->backward_error.empty()) {
-        if (!needs_the_value(ranks)) {
-          report("backward: " + r->backward_error);
-        }
+        judge_failed_backward(ranks);
         return true;
       }
     }
@@ -67,20 +66,55 @@ class Judge {
         text + (case_.form == GradientForm::natural ? " (natural gradients)" : "") + ": " + what);
   }
 
-  /// Whether all ranks refuse the backward because only a communicated extremum or product would
-  /// serve: which rank holds an extremum, nobody knows before. A sum's terms are no such excuse.
-  static bool needs_the_value(std::span<const CallResult* const> ranks) {
-    bool partial = false;
-    for (const CallResult* r : ranks) {
-      if (r->backward_error.find("would have to be communicated") == std::string::npos) {
-        return false;
-      }
-      for (const ReduceOp op : {ReduceOp::max, ReduceOp::min, ReduceOp::product}) {
-        const std::string text = to_string(Partial(op));
-        partial = partial || r->backward_error.find(text) != std::string::npos;
+  /// Whether an operand is other than Replicate on an axis of several ranks.
+  bool is_placed() const {
+    for (std::size_t i = 0; i < case_.layouts.size(); ++i) {
+      for (int axis = 0; case_.sample->inputs[i] && axis < mesh_.ndim(); ++axis) {
+        if (mesh_.axis_size(axis) > 1 && !case_.layouts[i].placement(axis).is_replicate()) {
+          return true;
+        }
       }
     }
-    return partial;
+    return false;
+  }
+
+  /// Whether some tensor is Partial in a way whose terms do not add up to the value.
+  static bool has_extremum(const Layout& layout) {
+    for (int axis = 0; axis < layout.ndim(); ++axis) {
+      const Placement p = layout.placement(axis);
+      if (layout.mesh().axis_size(axis) > 1 && p.is_partial() && !(p == Partial()) &&
+          !(p == Partial(ReduceOp::avg))) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /// A backward may fail only where it needs a value that no rank has before it is communicated:
+  /// which rank holds an extremum, nobody knows. So an operand or a result is an extremum, a
+  /// product or a norm in parts, every rank refuses, and with communication allowed the gradients
+  /// are right.
+  void judge_failed_backward(std::span<const CallResult* const> ranks) {
+    bool in_parts = false;
+    for (std::size_t i = 0; i < case_.layouts.size(); ++i) {
+      in_parts = in_parts || (case_.sample->inputs[i] && has_extremum(case_.layouts[i]));
+    }
+    for (const Tensor& out : ranks[0]->out) {
+      in_parts = in_parts || (out && has_extremum(out.layout()));
+    }
+    const std::string& first = ranks[0]->backward_error;
+    for (const CallResult* r : ranks) {
+      if (!in_parts || r->backward_error.empty()) {
+        report("backward: " + (first.empty() ? r->backward_error : first));
+        return;
+      }
+      if (!r->communicating_error.empty()) {
+        report("backward, with communication allowed: " + r->communicating_error);
+        return;
+      }
+    }
+    ++account_.excused;
+    compare("gradient, with communication allowed,", ranks, &CallResult::gradients);
   }
 
   /// A refusal is right when all ranks refuse with an Error that names the operator and a layout.
@@ -271,8 +305,8 @@ Account check_operator(std::span<const CallSample> samples, const Extent& extent
     const DeviceMesh mesh = DeviceMesh::make({names.begin(), names.begin() + shape.size()}, shape);
     std::vector<Planned> planned;
     for (std::size_t s = 0; s < samples.size(); ++s) {
-      for (Layouts& layouts : grid_layouts(mesh, linear_ones(placements[s]),
-                                           linear_ones(accepted[s]), extent.grid_cases)) {
+      for (Layouts& layouts :
+           grid_layouts(mesh, linear_ones(placements[s]), linear_ones(accepted[s]), extent)) {
         plan(planned, s, std::move(layouts), nullptr);
       }
     }

@@ -204,8 +204,27 @@ Layouts one_axis_layouts(const DeviceMesh& mesh, const CallSample& sample,
 }
 
 std::vector<Layouts> grid_layouts(const DeviceMesh& mesh, std::span<const Placements> all,
-                                  std::span<const Placements> likely, std::size_t count) {
+                                  std::span<const Placements> likely, const Extent& extent) {
   std::vector<Layouts> result;
+  // What is right on one axis is tried on all of them at once: extents that divide by each axis
+  // need not divide by all.
+  std::vector<Placements> same;
+  for (const Placements& each : likely) {
+    const bool cuts =
+        std::any_of(each.begin(), each.end(), [](Placement p) { return p.is_shard(); });
+    if (cuts && same.size() < extent.same_on_all_axes &&
+        std::find(same.begin(), same.end(), each) == same.end()) {
+      same.push_back(each);
+    }
+  }
+  for (const Placements& each : same) {
+    Layouts layouts;
+    for (const Placement p : each) {
+      layouts.push_back(
+          Layout::make(mesh, std::vector<Placement>(static_cast<std::size_t>(mesh.ndim()), p)));
+    }
+    result.push_back(std::move(layouts));
+  }
   std::mt19937 random(2);
   const auto draw = [&]() -> const Placements& {
     const auto from = !likely.empty() && random() % 4 != 0 ? likely : all;
@@ -213,7 +232,7 @@ std::vector<Layouts> grid_layouts(const DeviceMesh& mesh, std::span<const Placem
   };
   std::vector<int> order(static_cast<std::size_t>(mesh.ndim()));
   std::iota(order.begin(), order.end(), 0);
-  for (std::size_t n = 0; n < count; ++n) {
+  for (std::size_t n = 0; n < extent.grid_cases; ++n) {
     std::vector<const Placements*> axes;
     axes.reserve(order.size());
     for (int axis = 0; axis < mesh.ndim(); ++axis) {

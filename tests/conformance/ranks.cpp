@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -61,10 +63,11 @@ std::vector<Tensor> differentiate(const Roots& roots, std::span<const Tensor> wa
   return all;
 }
 
-/// `gradient(whole, x)` makes of its whole value what comes back to x.
-template <class F>
+/// `gradient(whole, x)` makes of its whole value what comes back to x; `backward_scope()` is held
+/// while gradients are formed.
+template <class F, class S>
 CallResult call_once(const CallSample& sample, std::span<const Tensor> operands, int order,
-                     F gradient) {
+                     F gradient, S backward_scope) {
   CallResult result;
   const bool differentiates = differentiable(sample);
   for (Tensor x : operands) {
@@ -95,6 +98,7 @@ CallResult call_once(const CallSample& sample, std::span<const Tensor> operands,
     return result;
   }
   try {
+    [[maybe_unused]] const auto scope = backward_scope();
     Roots roots;
     for (std::size_t i = 0; i < sample.output_gradients.size(); ++i) {
       if (sample.output_gradients[i] && out[i].requires_grad()) {
@@ -124,20 +128,34 @@ CallResult call_once(const CallSample& sample, std::span<const Tensor> operands,
   return result;
 }
 
-CallResult call_case(const Case& one) {
+std::vector<Tensor> operands_of(const Case& one) {
   const CallSample& sample = *one.sample;
   std::vector<Tensor> operands;
   for (std::size_t i = 0; i < sample.inputs.size(); ++i) {
     operands.push_back(sample.inputs[i] ? make_operand(sample.inputs[i], one.layouts[i])
                                         : Tensor());
   }
+  return operands;
+}
+
+int no_scope() { return 0; }
+
+CallResult call_case(const Case& one) {
+  const CallSample& sample = *one.sample;
   const CommunicationReport report;
   const auto gradient = [&](const Tensor& value, const Tensor& x) {
     const Layout natural = gradient_layout(x.layout());
     const Layout whole = Layout::replicated(x.layout().mesh());
     return make_operand(value, one.form == GradientForm::natural ? natural : whole);
   };
-  CallResult result = call_once(sample, operands, one.order, gradient);
+  CallResult result = call_once(sample, operands_of(one), one.order, gradient, no_scope);
+  if (!result.backward_error.empty()) {
+    const CallResult again = call_once(sample, operands_of(one), one.order, gradient,
+                                       [] { return std::make_unique<AllowRedistribution>(); });
+    result.gradients = again.gradients;
+    result.communicating_error = again.error + again.backward_error;
+    return result;
+  }
   for (const Communication& c : report.entries()) {
     // What a strategy declares, dtensor holds it to.
     if (c.operation != "all_reduce" || find_op(c.where).composed == nullptr) {
@@ -155,8 +173,14 @@ CallResult call_plain(const CallSample& sample, int order) {
     const NoGrad constant;
     operands.push_back(x ? ops::clone(x) : x);
   }
-  return call_once(sample, operands, order,
-                   [](const Tensor& value, const Tensor&) { return value; });
+  return call_plain(sample, operands, [](const Tensor& value) { return value; }, order);
+}
+
+CallResult call_plain(const CallSample& sample, std::span<const Tensor> operands,
+                      const std::function<Tensor(const Tensor&)>& gradient, int order) {
+  return call_once(
+      sample, operands, order, [&](const Tensor& value, const Tensor&) { return gradient(value); },
+      no_scope);
 }
 
 std::vector<std::vector<CallResult>> run_cases(const DeviceMesh& mesh,

@@ -26,6 +26,7 @@ namespace tessera::testing {
 namespace {
 
 constexpr std::int64_t small = 200;
+constexpr std::int64_t small_doubled = 800;
 
 /// Positive, different for each element.
 Tensor numbers(const Dims& shape, double shift = 0) {
@@ -37,9 +38,9 @@ Tensor numbers(const Dims& shape, double shift = 0) {
 }
 
 /// f64 where floating, and few elements.
-bool is_small(std::span<const Tensor> inputs) {
-  return std::all_of(inputs.begin(), inputs.end(), [](const Tensor& x) {
-    return !x || (x.numel() <= small && (!is_floating(x.dtype()) || x.dtype() == DType::f64));
+bool is_small(std::span<const Tensor> inputs, std::int64_t most = small) {
+  return std::all_of(inputs.begin(), inputs.end(), [most](const Tensor& x) {
+    return !x || (x.numel() <= most && (!is_floating(x.dtype()) || x.dtype() == DType::f64));
   });
 }
 
@@ -78,9 +79,9 @@ class Recorder final : public Listener {
   }
 
   void add(const Op& op, std::vector<Tensor> inputs, const Attributes& attributes,
-           std::vector<Tensor> output_gradients) {
+           std::vector<Tensor> output_gradients, std::int64_t largest = small) {
     std::vector<CallSample>& samples = by_op[op.name];
-    if (samples.size() >= most_ || !is_small(inputs) ||
+    if (samples.size() >= most_ || !is_small(inputs, largest) ||
         !keys_.insert(key_of(op, inputs, attributes)).second) {
       return;
     }
@@ -111,9 +112,8 @@ class Recorder final : public Listener {
 
 void listen(Recorder& recorder, const char* source, const std::function<void()>& f) {
   recorder.source = source;
-  set_listener(ListenAt::above_distribution, &recorder);
+  const ListenerScope scope(ListenAt::above_distribution, &recorder);
   f();
-  set_listener(ListenAt::above_distribution, nullptr);
 }
 
 /// What the gradients of the samples call.
@@ -168,6 +168,50 @@ bool takes(const Op& op, const Tensor& x) {
     return false;  // bits of floating numbers
   }
   return true;
+}
+
+/// Every extent doubled, the values repeated.
+Tensor doubled(const Tensor& x) {
+  Tensor twice = x;
+  for (int d = 0; d < x.dims(); ++d) {
+    twice = ops::cat(std::vector{twice, twice}, d);
+  }
+  return twice;
+}
+
+bool has_odd_extent(std::span<const Tensor> inputs) {
+  return std::any_of(inputs.begin(), inputs.end(), [](const Tensor& x) {
+    return x && std::any_of(x.shape().begin(), x.shape().end(),
+                            [](std::int64_t extent) { return extent > 1 && extent % 2 != 0; });
+  });
+}
+
+/// For each operator one call with extents such as 6, which divide by each axis of a mesh of 2 x 2
+/// and not by both: a sample with all extents doubled, where the operator takes it so.
+void double_extents(Recorder& recorder) {
+  recorder.source = "doubled";
+  recorder.allow_more(1);
+  for (const Op* op : all_ops()) {
+    if (!recorder.by_op.contains(op->name)) {
+      continue;
+    }
+    for (const CallSample& sample : std::vector<CallSample>(recorder.by_op[op->name])) {
+      std::vector<Tensor> inputs;
+      for (const Tensor& x : sample.inputs) {
+        inputs.push_back(x ? doubled(x) : x);
+      }
+      if (!has_odd_extent(sample.inputs) || !is_small(inputs, small_doubled)) {
+        continue;
+      }
+      try {
+        call(*op, inputs, sample.attributes);
+      } catch (const Error&) {
+        continue;  // its attributes are of the extents
+      }
+      recorder.add(*op, std::move(inputs), sample.attributes, {}, small_doubled);
+      break;
+    }
+  }
 }
 
 /// Operators of one tensor and nothing else take any.
@@ -320,6 +364,7 @@ std::vector<CallSample> call_samples(std::size_t most) {
   hear_backward(stored.samples, recorder);
   try_any_tensor(recorder);
   call_the_rest(recorder);
+  double_extents(recorder);
   std::vector<CallSample> all;
   for (const auto& [name, samples] : recorder.by_op) {
     all.insert(all.end(), samples.begin(), samples.end());

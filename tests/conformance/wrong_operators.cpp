@@ -1,7 +1,10 @@
 // Operators that are wrong on purpose: the check must find each of them.
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -119,7 +122,10 @@ TEST_CASE("a rule that forgets the other mesh axes is found") {
 TEST_CASE("a rule that refuses what would be right is listed, and one that does not is not") {
   const Op& shy =
       changed("sigmoid", [](Op& o) { o.rule = [](const RuleContext&, Strategies&) {}; });
-  CHECK(account_of(shy, "sigmoid").narrow.contains("sigmoid/stored0 Shard(0) -> Shard(0)"));
+  const Account of_shy = account_of(shy, "sigmoid");
+  CHECK(of_shy.narrow.contains("sigmoid/stored0 Shard(0) -> Shard(0)"));
+  CHECK(of_shy.accepted > 0);  // as Replicate
+  CHECK(of_shy.placed == 0);
   const Op& forgetful = changed("mm", [](Op& o) {
     o.rule = [](const RuleContext&, Strategies& strategies) {
       strategies.push_back(rules::strategy({Shard(0), Replicate()}, {Shard(0)}));
@@ -163,6 +169,66 @@ TEST_CASE("a gradient's gradient that is lost only when distributed is found") {
   });
   CHECK(account_of(op, "softmax").findings.empty());
   CHECK(finds(account_of(op, "softmax", {.order = 2}), "gradient 0 is missing"));
+}
+
+TEST_CASE("a reduction that divides by one axis where two cut is found") {
+  // The average of the parts' averages is the average where all parts are of one size.
+  const Op& op = changed("mean", [](Op& o) {
+    o.rule = [](const RuleContext& context, Strategies& strategies) {
+      const Dims& shape = context.call.in[0].shape();
+      const Dims dims = operands::reduced_dims(context.call).dims;
+      for (const std::int64_t d : dims) {
+        if (shape[static_cast<int>(d)] % context.axis_size == 0) {
+          strategies.push_back(
+              rules::strategy({Shard(static_cast<int>(d))}, {Partial(ReduceOp::avg)}));
+        }
+      }
+    };
+  });
+  const Account account = account_of(op, "mean");
+  CHECK(finds(account, "(a=2, b=2)"));
+  CHECK(!finds(account, "(a=2) "));
+  CHECK(!finds(account, "(a=3) "));
+}
+
+TEST_CASE("a backward that fails is not excused by the words of its error") {
+  const Op& op = changed("neg", [](Op& o) {
+    o.schema = "wrong_refusing_neg(x)";
+    o.backward = [](const BackwardContext&, std::span<const Tensor> grads, std::span<Tensor> out) {
+      if (grads[0].is_distributed()) {
+        fail("neg: x Partial(max) would have to be communicated to become Replicate");
+      }
+      out[0] = ops::neg(grads[0]);
+    };
+  });
+  CHECK(finds(account_of(op, "neg"), "would have to be communicated"));
+}
+
+TEST_CASE("a gradient that assumes how dy lies in memory is found") {
+  const Op& op = changed("neg", [](Op& o) {
+    o.schema = "wrong_contiguous_neg(x)";
+    o.backward = [](const BackwardContext&, std::span<const Tensor> grads, std::span<Tensor> out) {
+      out[0] = empty(grads[0].shape(), DType::f64);
+      const double* dy = grads[0].data<double>();
+      for (std::int64_t i = 0; i < out[0].numel(); ++i) {
+        out[0].data<double>()[i] = -dy[i];
+      }
+    };
+  });
+  std::vector<CallSample> samples;
+  for (CallSample& sample : call_samples(4)) {
+    if (sample.op->name == "neg") {
+      sample.op = &op;
+      samples.push_back(std::move(sample));
+    }
+  }
+  const StrideAccount account = check_strides(samples, true);
+  const auto says = [&](const std::string& what) {
+    return std::any_of(account.findings.begin(), account.findings.end(),
+                       [&](const std::string& f) { return f.find(what) != std::string::npos; });
+  };
+  CHECK(says("with a gradient transposed: gradient 0"));
+  CHECK(!says("with operands"));
 }
 
 TEST_CASE("an operator that communicates in secret is found") {

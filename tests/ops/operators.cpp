@@ -6,6 +6,7 @@
 #include <exception>
 #include <iostream>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +36,66 @@ std::string joined(const std::vector<std::string>& names) {
     text += " " + name;
   }
   return text;
+}
+
+/// Writes down which operators run.
+class Names final : public Listener {
+ public:
+  void called(const Call& call, std::span<const Tensor>) override { heard.insert(call.op.name); }
+  std::set<std::string> heard;
+};
+
+/// Operators that no stored sample calls, in forward or backward, with the test that compares them
+/// with something else.
+const std::map<std::string, std::string>& compared_elsewhere() {
+  static const std::map<std::string, std::string> places = {
+      {"adamw_", "tests/ops/training_ops.cpp, with torch.optim"},
+      {"all_gather", "tests/ops/collective_ops.cpp"},
+      {"all_reduce", "tests/ops/collective_ops.cpp"},
+      {"all_to_all", "tests/ops/collective_ops.cpp"},
+      {"bernoulli", "tests/ops/math_ops.cpp"},
+      {"bernoulli_", "tests/ops/math_ops.cpp"},
+      {"broadcast", "tests/ops/collective_ops.cpp"},
+      {"chunk_cat", "tests/ops/math_ops.cpp"},
+      {"clone", "tests/ops/derivatives.cpp, with differences"},
+      {"copy_", "below: what strided operands are made with"},
+      {"counted_rows", "tests/dtensor/operators.cpp"},
+      {"detach", "tests/ops/functions.cpp"},
+      {"distribute", "tests/dtensor/conversions.cpp"},
+      {"dropout", "tests/ops/training_ops.cpp, with stored numbers"},
+      {"exchange", "tests/dtensor/redistribute.cpp"},
+      {"fill_", "tests/dtensor/written_views.cpp"},
+      {"foreach_add_", "tests/ops/math_ops.cpp"},
+      {"foreach_addcdiv_", "tests/ops/math_ops.cpp"},
+      {"foreach_addcmul_", "tests/ops/math_ops.cpp"},
+      {"foreach_lerp_", "tests/ops/math_ops.cpp"},
+      {"foreach_mul_", "tests/ops/math_ops.cpp"},
+      {"foreach_squared_norm", "tests/ops/math_ops.cpp"},
+      {"foreach_zero_", "tests/ops/math_ops.cpp"},
+      {"from_local", "tests/dtensor/conversions.cpp"},
+      {"from_local_terms", "tests/dtensor/conversions.cpp"},
+      {"linear_recurrence", "tests/ops/derivatives.cpp, with differences"},
+      {"logits_statistics", "tests/parallel/loss.cpp"},
+      {"multinomial", "tests/ops/math_ops.cpp"},
+      {"normal_", "tests/ops/training_ops.cpp, with stored numbers"},
+      {"randint_", "tests/ops/math_ops.cpp"},
+      {"randperm_", "tests/ops/math_ops.cpp"},
+      {"redistribute", "tests/dtensor/redistribute.cpp"},
+      {"redistribute_async", "tests/dtensor/redistribute.cpp"},
+      {"redistribute_between", "tests/dtensor/redistribute.cpp"},
+      {"reduce_scatter", "tests/ops/collective_ops.cpp"},
+      {"rotary_at", "tests/dtensor/operators.cpp"},
+      {"rotary_at_inverse", "tests/dtensor/operators.cpp"},
+      {"sgd_", "tests/ops/training_ops.cpp, with torch.optim"},
+      {"softmax_statistics", "tests/parallel/loss.cpp"},
+      {"squared_norm", "tests/ops/math_ops.cpp"},
+      {"to_local", "tests/dtensor/conversions.cpp"},
+      {"uniform_", "tests/ops/training_ops.cpp, with stored numbers"},
+      {"unique", "tests/dtensor/operators.cpp"},
+      {"whole_norm", "tests/dtensor/operators.cpp"},
+      {"whole_norm_backward", "tests/dtensor/operators.cpp"},
+  };
+  return places;
 }
 
 /// A failure of the sample itself is a failure of the check, with the sample's name.
@@ -107,7 +168,8 @@ TEST_CASE("operators give PyTorch's results") {
 }
 
 TEST_CASE("operators give PyTorch's gradients") {
-  for_each_sample([](const OperatorSample& sample) {
+  std::set<std::string> compared;
+  for_each_sample([&](const OperatorSample& sample) {
     const std::vector<Tensor> inputs = fresh_inputs(sample, true);
     const Tensors out = call(*sample.op, inputs, sample.attributes);
     const Roots r = roots_of(sample, out);
@@ -120,6 +182,7 @@ TEST_CASE("operators give PyTorch's gradients") {
       if (!expected) {
         continue;
       }
+      compared.insert(sample.op->name);
       const Tensor& found = inputs[i].grad();
       INFO("gradient " << i << " got " << to_string(found) << " expected " << to_string(expected));
       CHECK(found.defined());
@@ -130,6 +193,70 @@ TEST_CASE("operators give PyTorch's gradients") {
       CHECK(largest_difference(found, expected) <= tolerance(expected.dtype()));
     }
   });
+  // Every operator that has a gradient and a sample, but those whose samples have none.
+  std::set<std::string> differentiable;
+  for (const OperatorSample& sample : all_samples().samples) {
+    if (sample.op->backward != nullptr) {
+      differentiable.insert(sample.op->name);
+    }
+  }
+  CHECK(compared == differentiable);
+}
+
+TEST_CASE("every operator is compared with PyTorch, or elsewhere") {
+  Names names;
+  for_each_sample([&](const OperatorSample& sample) {
+    const std::vector<Tensor> inputs = fresh_inputs(sample, true);
+    const ListenerScope scope(ListenAt::below_distribution, &names);
+    const Tensors out = call(*sample.op, inputs, sample.attributes);
+    const Roots r = roots_of(sample, out);
+    if (!r.roots.empty()) {
+      backward(r.roots, r.gradients);
+    }
+  });
+  std::set<std::string> left;
+  for (const std::string& name : all_samples().without_sample) {
+    // A form is compared above.
+    if (find_op(name).form_of == nullptr && !names.heard.contains(name)) {
+      left.insert(name);
+    }
+  }
+  std::set<std::string> stated;
+  for (const auto& [name, place] : compared_elsewhere()) {
+    stated.insert(name);
+  }
+  CHECK(left == stated);
+}
+
+TEST_CASE("forms that write a tensor give PyTorch's results") {
+  std::set<std::string> compared;
+  std::set<std::string> forms;
+  for (const Op* form : all_ops()) {
+    if (form->form_of == nullptr) {
+      continue;
+    }
+    forms.insert(form->name);
+    const bool into = form->operands.size() > form->form_of->operands.size();
+    for_each_sample([&](const OperatorSample& sample) {
+      if (sample.op != form->form_of) {
+        return;
+      }
+      std::vector<Tensor> in = fresh_inputs(sample, false);
+      if (into) {
+        in.insert(in.begin(), empty(sample.outputs[0].shape(), sample.outputs[0].dtype()));
+      }
+      if (in[0].shape() != sample.outputs[0].shape() ||
+          in[0].dtype() != sample.outputs[0].dtype()) {
+        return;
+      }
+      const Tensor written = in[0];
+      const Tensor result = call(*form, in, sample.attributes)[0];
+      CHECK(result.same_as(written));
+      CHECK(largest_difference(written, sample.outputs[0]) <= tolerance(written.dtype()));
+      compared.insert(form->name);
+    });
+  }
+  CHECK(compared == forms);
 }
 
 TEST_CASE("strided operands give the results of contiguous ones") {
