@@ -47,6 +47,13 @@ function(tessera_module name)
   set_property(GLOBAL APPEND PROPERTY TESSERA_MODULES ${name})
 endfunction()
 
+# tessera_skippable_test(TEST): the cases with the tag [.root] of a test's program, which need what a machine may not
+# give, as an entry of their own: skipped where the program says so (tests/support/skip.hpp).
+function(tessera_skippable_test name)
+  add_test(NAME ${name}_as_root COMMAND test_${name} "[root]")
+  set_tests_properties(${name}_as_root PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
+endfunction()
+
 # tessera_test(NAME SOURCES a.cpp... [LIBRARIES lib...] [LABELS label...] [TIMEOUT seconds])
 # A Catch2 program and one ctest entry. Its main function is in tests/support/main.cpp.
 function(tessera_test name)

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "skip.hpp"
 #include "support.hpp"
 #include "trust.hpp"
 
@@ -65,9 +66,9 @@ TEST_CASE("a library that others can change is refused with the command that men
   CHECK(refusal_of(file).empty());
 }
 
-TEST_CASE("a library of another user or with a foreign group's pen is refused") {
+TEST_CASE("a library of another user or with a foreign group's pen is refused", "[.root]") {
   if (geteuid() != 0) {
-    WARN("needs root to give a file away");
+    tessera::testing::skip("only root can give a file away");
     return;
   }
   const Folder folder;
