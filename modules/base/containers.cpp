@@ -37,6 +37,8 @@ Dims contiguous_strides(const Dims& shape) {
 }
 
 std::int64_t checked_product(const Dims& shape, std::string_view what) {
+  // Half of what 64 bits count: the chunks of all ranks, the last one padded, fit too.
+  constexpr std::int64_t most = std::int64_t{1} << 62;
   std::int64_t count = 1;
   bool empty = false;
   for (const std::int64_t extent : shape) {
@@ -44,8 +46,8 @@ std::int64_t checked_product(const Dims& shape, std::string_view what) {
       fail(fmt::format("{}: extents must not be negative (got {})", what, to_string(shape)));
     }
     empty |= extent == 0;
-    if (extent != 0 && __builtin_mul_overflow(count, extent, &count)) {
-      fail(fmt::format("{}: the shape {} has more elements than can be counted (at most 2^63 - 1)",
+    if (extent != 0 && (__builtin_mul_overflow(count, extent, &count) || count > most)) {
+      fail(fmt::format("{}: the shape {} has more elements than can be counted (at most 2^62)",
                        what, to_string(shape)));
     }
   }

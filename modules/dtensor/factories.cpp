@@ -82,7 +82,7 @@ Tensor distributed_arange(double start, double end, double step, const Layout& l
   if (dtype == DType::boolean) {
     fail("distributed_arange: bool has no ranges; make numbers and compare them");
   }
-  const Dims shape = {static_cast<std::int64_t>(count)};
+  const Dims shape = {checked_integer(count, "distributed_arange")};
   const Spec* const spec = spec_here("distributed_arange", shape, layout, dtype, true);
   if (spec == nullptr) {
     return {};

@@ -306,6 +306,7 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
     for (const Spec* spec : p.wanted) {
       locals.push_back(spec == nullptr ? Tensor() : empty(local_shape(*spec), spec->dtype, meta));
     }
+    check_call(op, locals, p.local, p.localized);
     ResultShapes shapes;
     op.infer({op, locals, p.local}, shapes);
     for (std::size_t i = 0; i < shapes.size(); ++i) {

@@ -103,6 +103,8 @@ const operands::PointwiseForms sub_forms =
                                   .about = "a - alpha b, with broadcasting."});
 
 Tensor call_promoted(const Op& op, const Tensor& a, const Tensor& b, double alpha) {
+  operands::given(op.name, "a", a);
+  operands::given(op.name, "b", b);
   const Attributes attributes = Attributes().scalar(alpha);
   if (a.dtype() == b.dtype()) [[likely]] {
     return call_one(op, {a, b}, attributes);

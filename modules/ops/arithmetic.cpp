@@ -200,6 +200,8 @@ const PointwiseForms xor_forms =
 
 /// Integers meet in f32.
 Tensor call_floating(const Op& op, const Tensor& a, const Tensor& b) {
+  operands::given(op.name, "a", a);
+  operands::given(op.name, "b", b);
   if (!is_floating(a.dtype()) && !is_floating(b.dtype())) {
     return call_one(op, {cast(a, DType::f32), cast(b, DType::f32)});
   }

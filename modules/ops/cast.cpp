@@ -53,6 +53,7 @@ const Op& cast_op = register_op({.schema = "cast(x; dtype: dtype)",
 }  // namespace
 
 Tensor cast(const Tensor& x, DType dtype) {
+  operands::given("cast", "x", x);
   return x.dtype() == dtype ? x : call_one(cast_op, {x}, Attributes().add(dtype));
 }
 

@@ -20,6 +20,11 @@ void check_some(std::string_view op, std::span<const Tensor> tensors) {
   if (tensors.empty()) {
     fail(fmt::format("{}: at least one tensor is expected (got none)", op));
   }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i]) {
+      operands::not_given(op, fmt::format("tensors[{}]", i));
+    }
+  }
 }
 
 [[noreturn]] void do_not_fit(std::string_view op, const Tensor& first, const Tensor& other) {
@@ -46,7 +51,7 @@ void cat_infer(const Call& call, ResultShapes& out) {
     if (!(expected == shape)) {
       do_not_fit("cat", first, x);
     }
-    shape[dim] += x.shape()[dim];
+    shape[dim] = checked_add(shape[dim], x.shape()[dim], "cat");
   }
   out.push_back({shape, first.dtype()});
 }
@@ -152,7 +157,7 @@ Pieces read_pieces(AttributeReader read, const Dims& x) {
   if (size < 1) {
     fail(fmt::format("split: the size of a piece is at least 1 (got {})", size));
   }
-  return {dim, size, std::max<std::int64_t>(1, (x[dim] + size - 1) / size)};
+  return {dim, size, std::max<std::int64_t>(1, x[dim] / size + (x[dim] % size != 0 ? 1 : 0))};
 }
 
 void split_infer(const Call& call, ResultShapes& out) {
@@ -173,7 +178,7 @@ void split_view(const Call& call, Tensors& out) {
   std::int64_t offset = x.offset();
   for (const ResultShape& piece : shapes) {
     out.push_back(alias(x, piece.shape, x.strides(), offset));
-    offset += p.size * x.strides()[p.dim];
+    offset += piece.shape[p.dim] * x.strides()[p.dim];
   }
 }
 
@@ -291,9 +296,13 @@ Tensor stack(std::span<const Tensor> tensors, std::int64_t dim) {
 }
 
 Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim) {
+  operands::given("split", "x", x);
   return call(split_op, {x}, Attributes().add(size).add(wrap_dim(dim, x.dims(), "split")));
 }
 
-Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : call_one(contiguous_op, {x}); }
+Tensor contiguous(const Tensor& x) {
+  operands::given("contiguous", "x", x);
+  return x.is_contiguous() ? x : call_one(contiguous_op, {x});
+}
 
 }  // namespace tessera::ops

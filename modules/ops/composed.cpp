@@ -17,6 +17,7 @@ namespace {
 
 /// Errors: the result's shape would depend on values that other ranks hold, or that do not exist.
 void check_values_here(const char* op, const Tensor& x) {
+  operands::given(op, "x", x);
   if (x.is_distributed() || x.is_meta()) {
     fail(
         fmt::format("{}: the result's shape depends on the values (expected a plain tensor, got "
@@ -43,6 +44,7 @@ Tensor scale_channels(Tensor x, const Tensor& weight, const Tensor& bias) {
 
 void check_channels(const char* op, const Tensor& x, std::int64_t groups, const Tensor& weight,
                     const Tensor& bias) {
+  operands::given(op, "x", x);
   if (x.dims() < 2 || groups < 1 || x.size(1) % groups != 0) {
     fail(fmt::format("{}: [N, C, ...] with channels in {} equal groups is expected (got {})", op,
                      groups, to_string(x.shape())));
@@ -58,6 +60,7 @@ void check_channels(const char* op, const Tensor& x, std::int64_t groups, const 
 }  // namespace
 
 Tensor squeeze(const Tensor& x) {
+  operands::given("squeeze", "x", x);
   Tensor result = x;
   for (int d = x.dims() - 1; d >= 0; --d) {
     if (x.shape()[d] == 1) {
@@ -68,21 +71,16 @@ Tensor squeeze(const Tensor& x) {
 }
 
 Tensor unflatten(const Tensor& x, std::int64_t dim, const Dims& extents) {
+  operands::given("unflatten", "x", x);
   const int d = wrap_dim(dim, x.dims(), "unflatten");
-  std::int64_t known = 1;
-  int open = -1;
-  for (int i = 0; i < extents.size(); ++i) {
-    if (extents[i] == -1 && open < 0) {
-      open = i;
-    } else {
-      known *= extents[i];
-    }
-  }
   Dims pieces = extents;
-  if (open >= 0 && known > 0) {
-    pieces[open] = x.shape()[d] / known;
+  std::int64_t* const open = std::find(pieces.begin(), pieces.end(), -1);
+  if (open != pieces.end()) {
+    *open = 1;
+    const std::int64_t known = checked_product(pieces, "unflatten");
+    *open = known > 0 ? x.shape()[d] / known : 1;
   }
-  if (extents.empty() || pieces.product() != x.shape()[d]) {
+  if (extents.empty() || checked_product(pieces, "unflatten") != x.shape()[d]) {
     fail(fmt::format("unflatten: dim {} of {} does not come apart as {}", d, to_string(x.shape()),
                      to_string(extents)));
   }
@@ -94,13 +92,17 @@ Tensor unflatten(const Tensor& x, std::int64_t dim, const Dims& extents) {
   return view(x, shape);
 }
 
-Tensor view_as(const Tensor& x, const Tensor& other) { return view(x, other.shape()); }
+Tensor view_as(const Tensor& x, const Tensor& other) {
+  operands::given("view_as", "other", other);
+  return view(x, other.shape());
+}
 
 Tensor swapaxes(const Tensor& x, std::int64_t dim0, std::int64_t dim1) {
   return transpose(x, dim0, dim1);
 }
 
 Tensor movedim(const Tensor& x, const Dims& source, const Dims& destination) {
+  operands::given("movedim", "x", x);
   Dims order = Dims::filled(x.dims(), -1);
   Dims moved;
   if (source.size() != destination.size()) {
@@ -128,14 +130,17 @@ Tensor movedim(const Tensor& x, const Dims& source, const Dims& destination) {
 }
 
 Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim) {
+  operands::given("chunk", "x", x);
   if (chunks < 1) {
     fail(fmt::format("chunk: at least one chunk is expected (got {})", chunks));
   }
   const std::int64_t extent = x.shape()[wrap_dim(dim, x.dims(), "chunk")];
-  return split(x, std::max<std::int64_t>(1, (extent + chunks - 1) / chunks), dim);
+  const std::int64_t size = extent / chunks + (extent % chunks != 0 ? 1 : 0);
+  return split(x, std::max<std::int64_t>(1, size), dim);
 }
 
 Tensor repeat(const Tensor& x, const Dims& repeats) {
+  operands::given("repeat", "x", x);
   const int front = repeats.size() - x.dims();
   if (front < 0 || std::any_of(repeats.begin(), repeats.end(), [](auto r) { return r < 0; })) {
     fail(fmt::format("repeat: a number for each of {} dims or more is expected (got {})", x.dims(),
@@ -153,12 +158,13 @@ Tensor repeat(const Tensor& x, const Dims& repeats) {
     }
     apart.push_back(extent);
     repeated.push_back(extent == 1 ? repeats[i] : extent);
-    together.push_back(extent * repeats[i]);
+    together.push_back(checked_multiply(extent, repeats[i], "repeat"));
   }
   return reshape(expand(reshape(x, apart), repeated), together);
 }
 
 Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::int64_t dim) {
+  operands::given("repeat_interleave", "x", x);
   const int d = wrap_dim(dim, x.dims(), "repeat_interleave");
   if (repeats < 0) {
     fail(fmt::format("repeat_interleave: a number of repeats is expected (got {})", repeats));
@@ -166,11 +172,13 @@ Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::int64_t dim
   Dims apart = x.shape();
   apart.insert(d + 1, repeats);
   Dims together = x.shape();
-  together[d] *= repeats;
+  together[d] = checked_multiply(together[d], repeats, "repeat_interleave");
   return reshape(expand(unsqueeze(x, d + 1), apart), together);
 }
 
 Tensor take_along_dim(const Tensor& x, const Tensor& index, std::int64_t dim) {
+  operands::given("take_along_dim", "x", x);
+  operands::given("take_along_dim", "index", index);
   const int d = wrap_dim(dim, x.dims(), "take_along_dim");
   if (index.dims() != x.dims()) {
     fail(fmt::format("take_along_dim: index has x's number of dims (got {} for {})",
@@ -187,6 +195,8 @@ Tensor take_along_dim(const Tensor& x, const Tensor& index, std::int64_t dim) {
 }
 
 Tensor index_fill(const Tensor& x, const Tensor& index, double value, std::int64_t dim) {
+  operands::given("index_fill", "x", x);
+  operands::given("index_fill", "index", index);
   const int d = wrap_dim(dim, x.dims(), "index_fill");
   if (index.dims() != 1) {
     fail(fmt::format("index_fill: a list of indices is expected (got {})",

@@ -70,7 +70,7 @@ struct Shapes {
 kernels::Convolutions fitted(const Call& call, const Settings& s, Shapes& shapes) {
   const Dims& x = shapes.x;
   const Dims& weight = shapes.weight;
-  if (x[1] != weight[1] * s.groups || weight[0] % s.groups != 0) {
+  if (x[1] % s.groups != 0 || x[1] / s.groups != weight[1] || weight[0] % s.groups != 0) {
     refuse(call, fmt::format("channels do not fit (got x {}, weight {}, {} groups; expected x [N, "
                              "C, H, W], weight [groups n, C / groups, kh, kw])",
                              to_string(x), to_string(weight), s.groups));
@@ -89,7 +89,7 @@ kernels::Convolutions fitted(const Call& call, const Settings& s, Shapes& shapes
     w.stride[i] = s.stride[i];
     w.padding[i] = s.padding[i];
     w.dilation[i] = s.dilation[i];
-    const std::int64_t room = w.in[i] + 2 * w.padding[i] - w.dilation[i] * (w.kernel[i] - 1) - 1;
+    const std::int64_t room = window_room(call, w.in[i], w.kernel[i], w.dilation[i], w.padding[i]);
     if (room < 0) {
       refuse(call, fmt::format("the kernel {} is larger than the padded image {}",
                                to_string(weight), to_string(x)));
@@ -111,7 +111,8 @@ Shapes input_shapes(const Call& call, const Settings& s) {
   check_dims(call, 0, 4);
   check_dims(call, 1, 4);
   const Dims& weight = call.in[1].shape();
-  return {.x = {call.in[0].shape()[0], weight[1] * s.groups, s.extents[0], s.extents[1]},
+  return {.x = {call.in[0].shape()[0], checked_multiply(weight[1], s.groups, call.op.name),
+                s.extents[0], s.extents[1]},
           .weight = weight,
           .y = {}};
 }
@@ -125,8 +126,6 @@ Shapes weight_shapes(const Call& call, const Settings& s) {
           .weight = {call.in[0].shape()[1], x[1] / s.groups, s.extents[0], s.extents[1]},
           .y = {}};
 }
-
-// conv2d
 
 void infer(const Call& call, ResultShapes& out) {
   Shapes shapes = forward_shapes(call);
@@ -363,10 +362,9 @@ void weight_backward(const BackwardContext& context, std::span<const Tensor> gra
 }
 
 Tensor convolve(const Tensor& x, const Tensor& weight, const Tensor& bias, const Settings& s) {
-  if (x.dims() == 3) {
-    return squeeze(call_one(conv_op, {unsqueeze(x, 0), weight, bias}, attributes_of(s)), 0);
-  }
-  return call_one(conv_op, {x, weight, bias}, attributes_of(s));
+  const bool alone = x && x.dims() == 3;
+  const Tensor y = call_one(conv_op, {alone ? unsqueeze(x, 0) : x, weight, bias}, attributes_of(s));
+  return alone ? squeeze(y, 0) : y;
 }
 
 }  // namespace
@@ -382,6 +380,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const Convolution& settings) {
+  operands::given("conv1d", x ? "weight" : "x", x ? weight : x);
   if (x.dims() < 2 || x.dims() > 3 || weight.dims() != 3) {
     fail(
         fmt::format("conv1d: x [N, C, L] or [C, L] and weight [out, C / groups, k] are expected "

@@ -232,6 +232,7 @@ const Op& multinomial_op = register_op({
 }  // namespace
 
 Tensor randperm_(const Tensor& x, RandomStream& stream) {
+  operands::given("randperm_", "x", x);
   Attributes attributes;
   add_numbers(attributes, RandomSource(stream).take("randperm_", x.shape()));
   return call_one(randperm_op, {x}, attributes);
@@ -239,10 +240,12 @@ Tensor randperm_(const Tensor& x, RandomStream& stream) {
 
 Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement,
                    const RandomSource& source) {
+  operands::given("multinomial", "weights", weights);
   Dims numbers = weights.shape();
   if (replacement && !numbers.empty()) {
     numbers.back() = std::max<std::int64_t>(count, 0);
   }
+  checked_product(numbers, "multinomial");
   Attributes attributes;
   attributes.add(count).add(replacement);
   add_numbers(attributes, source.take("multinomial", numbers));

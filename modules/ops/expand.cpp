@@ -23,7 +23,9 @@ Dims resolved(const Dims& x, Dims shape) {
     }
     fits = shape[d] >= 0 && (d < front || x[d - front] == 1 || x[d - front] == shape[d]);
   }
-  if (!fits) {
+  if (fits) {
+    checked_product(shape, "expand");
+  } else {
     fail(fmt::format("expand: only extents of 1 repeat (got a tensor of {}, asked for {})",
                      to_string(x), to_string(shape)));
   }
@@ -76,6 +78,7 @@ const Op& expand_op = register_op({.schema = "expand(x; shape: dims)",
 }  // namespace
 
 Tensor expand(const Tensor& x, const Dims& shape) {
+  operands::given("expand", "x", x);
   return call_one(expand_op, {x}, Attributes().add(resolved(x.shape(), shape)));
 }
 

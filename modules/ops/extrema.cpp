@@ -195,6 +195,7 @@ const Op& min_op = found_op("min(x; dim: int, keepdim: bool)", found_cpu<false>,
                             "The smallest along dim and its first position.");
 
 Attributes along(const Op& op, const Tensor& x, std::int64_t dim, bool keepdim) {
+  operands::given(op.name, "x", x);
   return Attributes().add(operands::front_dim(op.name.c_str(), dim, x.dims())).add(keepdim);
 }
 

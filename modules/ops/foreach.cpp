@@ -207,7 +207,7 @@ Cut cut_of(const Tensor& x, const Chunks& chunks) {
   for (int d = 0; d < x.dims(); ++d) {
     (d < chunks.dim ? cut.outer : d > chunks.dim ? cut.inner : cut.extent) *= x.shape()[d];
   }
-  cut.chunk = (cut.extent + chunks.count - 1) / chunks.count;
+  cut.chunk = cut.extent / chunks.count + (cut.extent % chunks.count != 0 ? 1 : 0);
   return cut;
 }
 
@@ -320,6 +320,7 @@ Tensor chunk_cat(std::span<const Tensor> tensors, std::int64_t dim, std::int64_t
   if (tensors.empty()) {
     fail("chunk_cat: the list is empty; give at least one tensor");
   }
+  operands::given("chunk_cat", "tensors[0]", tensors[0]);
   return call(
       chunk_cat_op, tensors,
       Attributes().add(operands::front_dim("chunk_cat", dim, tensors[0].dims())).add(chunks))[0];

@@ -268,6 +268,9 @@ Tensor floating(const Tensor& x) { return is_floating(x.dtype()) ? x : cast(x, D
 /// All operands in the type in which they meet.
 Tensor call_three(const Op& op, const Tensor& a, const Tensor& b, const Tensor& c,
                   const Attributes& attributes = {}) {
+  operands::given(op.name, op.operands[0].name, a);
+  operands::given(op.name, op.operands[1].name, b);
+  operands::given(op.name, op.operands[2].name, c);
   const DType type = promote(promote(a.dtype(), b.dtype()), c.dtype());
   return call_one(op, {cast(a, type), cast(b, type), cast(c, type)}, attributes);
 }
@@ -284,22 +287,27 @@ Tensor call_three_in_place(const PointwiseForms& forms, const Tensor& a, const T
 }  // namespace
 
 Tensor leaky_relu(const Tensor& x, double negative_slope) {
+  operands::given("leaky_relu", "x", x);
   return call_one(leaky_relu_forms.op, {floating(x)}, Attributes().scalar(negative_slope));
 }
 
 Tensor elu(const Tensor& x, double alpha) {
+  operands::given("elu", "x", x);
   return call_one(elu_forms.op, {floating(x)}, Attributes().scalar(alpha));
 }
 
 Tensor hardtanh(const Tensor& x, double low, double high) {
+  operands::given("hardtanh", "x", x);
   return call_one(hardtanh_forms.op, {floating(x)}, Attributes().scalar(low).scalar(high));
 }
 
 Tensor softplus(const Tensor& x, double beta, double threshold) {
+  operands::given("softplus", "x", x);
   return call_one(softplus_forms.op, {floating(x)}, Attributes().scalar(beta).scalar(threshold));
 }
 
 Tensor nan_to_num(const Tensor& x, double nan) {
+  operands::given("nan_to_num", "x", x);
   double largest = std::numeric_limits<float>::max();
   if (x.dtype() == DType::f64) {
     largest = std::numeric_limits<double>::max();
@@ -312,6 +320,7 @@ Tensor nan_to_num(const Tensor& x, double nan) {
 }
 
 Tensor nan_to_num(const Tensor& x, double nan, double positive, double negative) {
+  operands::given("nan_to_num", "x", x);
   if (!is_floating(x.dtype())) {
     return clone(x);
   }
@@ -320,6 +329,8 @@ Tensor nan_to_num(const Tensor& x, double nan, double positive, double negative)
 }
 
 Tensor lerp_scalar(const Tensor& start, const Tensor& end, double weight) {
+  operands::given("lerp_scalar", "start", start);
+  operands::given("lerp_scalar", "end", end);
   const DType type = operands::common_type(start, end);
   return call_one(lerp_scalar_forms.op, {cast(start, type), cast(end, type)},
                   Attributes().scalar(weight));

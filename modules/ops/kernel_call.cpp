@@ -190,6 +190,27 @@ void call_lists(const Op& op, std::initializer_list<std::span<const Tensor>> lis
 
 void add_to(Tensor& sum, const Tensor& term) { sum = sum ? add(sum, term) : term; }
 
+std::int64_t window_room(const Call& call, std::int64_t extent, std::int64_t kernel,
+                         std::int64_t dilation, std::int64_t padding) {
+  const std::string& op = call.op.name;
+  const std::int64_t padded = checked_add(extent, checked_multiply(2, padding, op), op);
+  const std::int64_t covered =
+      kernel == 0 ? 0 : checked_add(checked_multiply(dilation, kernel - 1, op), 1, op);
+  return padded - covered;
+}
+
+std::int64_t windows_along(const Call& call, std::int64_t extent, std::int64_t kernel,
+                           std::int64_t dilation, std::int64_t stride, std::int64_t padding,
+                           bool ceil_mode) {
+  const std::int64_t room = window_room(call, extent, kernel, dilation, padding);
+  if (room < 0) {
+    return 0;
+  }
+  const std::int64_t count = room / stride + (ceil_mode && room % stride != 0 ? 1 : 0) + 1;
+  // Every window begins inside of x or the padding before it.
+  return (count - 1) * stride >= extent + padding ? count - 1 : count;
+}
+
 Dims without_last(const Dims& shape) {
   Dims d = shape;
   d.pop_back();

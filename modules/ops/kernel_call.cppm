@@ -80,6 +80,14 @@ void check_one_type(const Call& call);
 /// Errors: operand `i` has not this type.
 void check_type(const Call& call, std::size_t i, DType dtype);
 
+/// How far a window can move along a dim: the padded extent less what the window covers; negative
+/// where it does not fit. Errors: these are not int64s.
+std::int64_t window_room(const Call& call, std::int64_t extent, std::int64_t kernel,
+                         std::int64_t dilation, std::int64_t padding);
+/// How many windows there are along a dim; 0 where not even one fits.
+std::int64_t windows_along(const Call& call, std::int64_t extent, std::int64_t kernel,
+                           std::int64_t dilation, std::int64_t stride, std::int64_t padding,
+                           bool ceil_mode);
 /// The shape without its last dim.
 Dims without_last(const Dims& shape);
 /// Adds Partial(sum) and Partial(avg) in the operands that `operands` has a bit for, the others

@@ -21,6 +21,8 @@ using kernels::FunctionOp;
 using rules::strategy;
 
 void check_shapes(const char* op, const Tensor& a, const Tensor& b) {
+  operands::given(op, "a", a);
+  operands::given(op, "b", b);
   if (!(a.shape() == b.shape())) {
     fail(fmt::format("{}: the shapes differ ({} and {}); expand one", op, to_string(a.shape()),
                      to_string(b.shape())));

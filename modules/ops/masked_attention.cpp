@@ -290,8 +290,11 @@ void masked_backward(const BackwardContext& context, std::span<const Tensor> gra
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const Tensor& mask, double dropout_p, bool is_causal,
                                     double scale, const RandomSource& source) {
+  operands::given("scaled_dot_product_attention", "q", q);
+  operands::given("scaled_dot_product_attention", "k", k);
   RandomNumbers numbers;
   if (dropout_p > 0 && q.dims() == 4 && k.dims() == 4) {
+    checked_product(scores_shape(q, k), "scaled_dot_product_attention");
     numbers = source.take("scaled_dot_product_attention", scores_shape(q, k));
   }
   Attributes attributes;

@@ -185,6 +185,7 @@ const Op& std_op = register_op({.schema = "std(x; dims: dims, keepdim: bool, cor
 
 Attributes moments(const char* op, const Tensor& x, const Dims& dims, bool keepdim,
                    std::int64_t correction) {
+  operands::given(op, "x", x);
   return Attributes().add(operands::sorted_dims(op, dims, x.dims())).add(keepdim).add(correction);
 }
 

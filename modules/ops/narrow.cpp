@@ -29,7 +29,7 @@ Range narrow_range(AttributeReader read, const Dims& x) {
           .length = read.integer()};
   const std::int64_t extent = x[r.dim];
   r.start += r.start < 0 ? extent : 0;
-  if (r.start < 0 || r.length < 0 || r.start + r.length > extent) {
+  if (r.start < 0 || r.length < 0 || r.start > extent || r.length > extent - r.start) {
     fail(fmt::format(
         "narrow: the range is not inside dim {} (got start {} and length {}, its extent is {})",
         r.dim, r.start, r.length, extent));
@@ -61,7 +61,8 @@ Range slice_range(AttributeReader read, const Dims& x) {
   const std::int64_t extent = x[r.dim];
   r.start = std::clamp(r.start < 0 ? r.start + extent : r.start, std::int64_t{0}, extent);
   end = std::clamp(end < 0 ? end + extent : end, r.start, extent);
-  r.length = (end - r.start + r.step - 1) / r.step;
+  r.length = (end - r.start) / r.step + ((end - r.start) % r.step != 0 ? 1 : 0);
+  r.step = r.length > 1 ? r.step : 1;  // no stride that leads nowhere
   return r;
 }
 
@@ -206,16 +207,19 @@ const Op& slice_op = register_op({.schema = "slice(x; dim: int, start: int, end:
 }  // namespace
 
 Tensor narrow(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t length) {
+  operands::given("narrow", "x", x);
   return call_one(narrow_op, {x},
                   Attributes().add(wrap_dim(dim, x.dims(), "narrow")).add(start).add(length));
 }
 
 Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index) {
+  operands::given("select", "x", x);
   return call_one(select_op, {x}, Attributes().add(wrap_dim(dim, x.dims(), "select")).add(index));
 }
 
 Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t end,
              std::int64_t step) {
+  operands::given("slice", "x", x);
   return call_one(slice_op, {x},
                   Attributes().add(wrap_dim(dim, x.dims(), "slice")).add(start).add(end).add(step));
 }

@@ -58,6 +58,11 @@ Dims broadcast_strides(const Tensor& x, const Dims& shape) {
   return strides;
 }
 
+void not_given(std::string_view function, std::string_view operand) {
+  fail(fmt::format("{}: operand '{}' is an undefined tensor (expected a tensor)", function,
+                   operand));
+}
+
 void check_same_type(std::string_view op, const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype()) [[unlikely]] {
     fail(fmt::format("{}: the operands' types differ (got {} and {}); cast one of them", op,
@@ -66,6 +71,7 @@ void check_same_type(std::string_view op, const Tensor& a, const Tensor& b) {
 }
 
 void check_floating(std::string_view op, const Tensor& x) {
+  given(op, "x", x);
   if (!is_floating(x.dtype())) [[unlikely]] {
     fail(fmt::format("{}: a floating type is expected (got {}); cast the operand", op,
                      name_of(x.dtype())));
@@ -82,6 +88,8 @@ DType common_type(const Tensor& a, const Tensor& b) {
 }
 
 Tensor in_place_operand(std::string_view op, const Tensor& written, const Tensor& x) {
+  given(op, "a", written);
+  given(op, "b", x);
   const DType result = promote(written.dtype(), x.dtype());
   const auto kind = [](DType type) {
     return is_floating(type) ? 2 : (type == DType::boolean ? 0 : 1);
@@ -96,6 +104,8 @@ Tensor in_place_operand(std::string_view op, const Tensor& written, const Tensor
 }
 
 Tensor call_promoted(const Op& op, const Tensor& a, const Tensor& b) {
+  given(op.name, "a", a);
+  given(op.name, "b", b);
   if (a.dtype() == b.dtype()) [[likely]] {
     return call_one(op, {a, b});
   }
@@ -146,6 +156,7 @@ ReducedDims reduced_dims(const BackwardContext& context) {
 }
 
 Tensor call_reduction(const Op& op, const Tensor& x, const Dims& dims, bool keepdim) {
+  given(op.name, "x", x);
   const Dims sorted = sorted_dims(op.name.c_str(), dims, x.dims());
   return call_one(op, {x}, Attributes().add(sorted).add(keepdim));
 }

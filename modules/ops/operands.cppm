@@ -12,6 +12,14 @@ Dims broadcast_shape(std::string_view op, const Dims& a, const Dims& b);
 void check_broadcasts_to(std::string_view op, const Dims& shape, const Dims& wanted);
 /// Strides with which a strided tensor is read in the broadcast shape: 0 where it repeats.
 Dims broadcast_strides(const Tensor& x, const Dims& shape);
+[[noreturn]] void not_given(std::string_view function, std::string_view operand);
+/// Errors: x is undefined. For functions that look at an operand before they call the operator,
+/// which refuses undefined ones by itself.
+inline void given(std::string_view function, std::string_view operand, const Tensor& x) {
+  if (!x) [[unlikely]] {
+    not_given(function, operand);
+  }
+}
 /// Errors: the two types differ.
 void check_same_type(std::string_view op, const Tensor& a, const Tensor& b);
 /// Errors: not a floating type.

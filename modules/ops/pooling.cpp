@@ -58,18 +58,6 @@ void end_result(SparseMap& map) {
   map.first.push_back(static_cast<std::int64_t>(map.index.size()));
 }
 
-/// How many windows there are along a dim; 0 where not even one fits.
-std::int64_t windows_along(std::int64_t extent, std::int64_t kernel, std::int64_t stride,
-                           std::int64_t padding, bool ceil_mode) {
-  const std::int64_t room = extent + 2 * padding - kernel;
-  if (room < 0) {
-    return 0;
-  }
-  const std::int64_t count = (room + (ceil_mode ? stride - 1 : 0)) / stride + 1;
-  // Every window begins inside of x or the padding before it.
-  return (count - 1) * stride >= extent + padding ? count - 1 : count;
-}
-
 struct PoolAttributes {
   Dims kernel;
   Dims stride;
@@ -82,7 +70,7 @@ PoolAttributes read_pooling(const Call& call, AttributeReader& read) {
   bool fits = p.kernel.size() == 2 && p.stride.size() == 2 && p.padding.size() == 2;
   for (int i = 0; fits && i < 2; ++i) {
     fits =
-        p.kernel[i] > 0 && p.stride[i] > 0 && p.padding[i] >= 0 && 2 * p.padding[i] <= p.kernel[i];
+        p.kernel[i] > 0 && p.stride[i] > 0 && p.padding[i] >= 0 && p.padding[i] <= p.kernel[i] / 2;
   }
   if (!fits) {
     refuse(call, fmt::format("two positive numbers each are expected, and at most half a kernel of "
@@ -97,7 +85,7 @@ SparseMap average_map(const Call& call, int dim, std::int64_t extent) {
   const PoolAttributes p = read_pooling(call, read);
   const bool count_padding = read.flag();
   const std::int64_t count =
-      windows_along(extent, p.kernel[dim], p.stride[dim], p.padding[dim], p.ceil_mode);
+      windows_along(call, extent, p.kernel[dim], 1, p.stride[dim], p.padding[dim], p.ceil_mode);
   SparseMap map;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t begin = i * p.stride[dim] - p.padding[dim];
@@ -113,8 +101,18 @@ SparseMap average_map(const Call& call, int dim, std::int64_t extent) {
   return map;
 }
 
+/// The size that a map was asked for. Errors: so large that a map of it could not be made.
+std::int64_t checked_results(const Call& call, std::int64_t count, std::int64_t extent) {
+  constexpr std::int64_t most = std::int64_t{1} << 28;
+  if (count > most) {
+    refuse(call, fmt::format("the size is too large (expected at most 2^28, got {} from {})", count,
+                             extent));
+  }
+  return count;
+}
+
 SparseMap adaptive_map(const Call& call, int dim, std::int64_t extent) {
-  const std::int64_t count = call.read().dims()[dim];
+  const std::int64_t count = checked_results(call, call.read().dims()[dim], extent);
   SparseMap map;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t begin = i * extent / count;
@@ -129,7 +127,7 @@ SparseMap adaptive_map(const Call& call, int dim, std::int64_t extent) {
 
 SparseMap interpolation_map(const Call& call, int dim, std::int64_t extent) {
   AttributeReader read = call.read();
-  const std::int64_t count = read.dims()[dim];
+  const std::int64_t count = checked_results(call, read.dims()[dim], extent);
   const auto mode = static_cast<InterpolateMode>(read.integer());
   const bool align_corners = read.flag();
   SparseMap map;
@@ -299,8 +297,8 @@ kernels::Windows max_windows(const Call& call, const Dims& x) {
     w.stride[i] = p.stride[i];
     w.padding[i] = p.padding[i];
     w.dilation[i] = dilation[i];
-    w.out[i] = windows_along(w.in[i], (w.kernel[i] - 1) * w.dilation[i] + 1, w.stride[i],
-                             w.padding[i], p.ceil_mode);
+    w.out[i] = windows_along(call, w.in[i], w.kernel[i], w.dilation[i], w.stride[i], w.padding[i],
+                             p.ceil_mode);
   }
   return w;
 }
@@ -369,18 +367,21 @@ Tensor of_batch(const Tensor& x, F f) {
 }  // namespace
 
 Tensor max_pool2d(const Tensor& x, const Pooling& settings, const Dims& dilation) {
+  operands::given("max_pool2d", "x", x);
   return of_batch(x, [&](const Tensor& images) {
     return call_one(max_op, {images}, pooling_attributes(settings).add(for_both_dims(dilation)));
   });
 }
 
 Tensor avg_pool2d(const Tensor& x, const Pooling& settings, bool count_include_pad) {
+  operands::given("avg_pool2d", "x", x);
   return of_batch(x, [&](const Tensor& images) {
     return call_one(average_op, {images}, pooling_attributes(settings).add(count_include_pad));
   });
 }
 
 Tensor adaptive_avg_pool2d(const Tensor& x, const Dims& output_size) {
+  operands::given("adaptive_avg_pool2d", "x", x);
   return of_batch(x, [&](const Tensor& images) {
     return call_one(adaptive_op, {images}, Attributes().add(for_both_dims(output_size)));
   });

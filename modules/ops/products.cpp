@@ -296,6 +296,8 @@ Tensor dot(const Tensor& a, const Tensor& b) { return call_one(dot_op, {a, b}); 
 Tensor outer(const Tensor& a, const Tensor& b) { return call_one(outer_op, {a, b}); }
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
+  operands::given("matmul", "a", a);
+  operands::given("matmul", "b", b);
   if (a.dims() == 2 && b.dims() == 2) {
     return mm(a, b);
   }

@@ -321,6 +321,7 @@ void dropout_backward(const BackwardContext& context, std::span<const Tensor> gr
 }  // namespace
 
 Tensor uniform_(const Tensor& x, double low, double high, const RandomSource& source) {
+  operands::given("uniform_", "x", x);
   Attributes attributes;
   attributes.scalar(low).scalar(high);
   add_numbers(attributes, source.take("uniform_", x.shape()));
@@ -328,6 +329,7 @@ Tensor uniform_(const Tensor& x, double low, double high, const RandomSource& so
 }
 
 Tensor normal_(const Tensor& x, double mean, double deviation, const RandomSource& source) {
+  operands::given("normal_", "x", x);
   Attributes attributes;
   attributes.scalar(mean).scalar(deviation);
   add_numbers(attributes, source.take("normal_", x.shape()));
@@ -335,6 +337,7 @@ Tensor normal_(const Tensor& x, double mean, double deviation, const RandomSourc
 }
 
 Tensor bernoulli_(const Tensor& x, double p, const RandomSource& source) {
+  operands::given("bernoulli_", "x", x);
   Attributes attributes;
   attributes.scalar(p);
   add_numbers(attributes, source.take("bernoulli_", x.shape()));
@@ -349,6 +352,7 @@ Tensor bernoulli(const Tensor& p, const RandomSource& source) {
 }
 
 Tensor randint_(const Tensor& x, std::int64_t low, std::int64_t high, const RandomSource& source) {
+  operands::given("randint_", "x", x);
   const auto span = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
   if (low >= high || span > (std::uint64_t{1} << 32) || x.dtype() == DType::boolean) {
     fail(
@@ -363,6 +367,7 @@ Tensor randint_(const Tensor& x, std::int64_t low, std::int64_t high, const Rand
 }
 
 Tensor dropout(const Tensor& x, double p, const RandomSource& source) {
+  operands::given("dropout", "x", x);
   Attributes attributes;
   attributes.scalar(p);
   add_numbers(attributes, source.take("dropout", x.shape()));

@@ -155,14 +155,17 @@ Tensor fitting(const Tensor& x, double value) {
 }  // namespace
 
 Tensor add_scalar(const Tensor& x, double value) {
+  operands::given("add_scalar", "x", x);
   return call_one(add_forms.op, {fitting(x, value)}, Attributes().scalar(value));
 }
 
 Tensor mul_scalar(const Tensor& x, double value) {
+  operands::given("mul_scalar", "x", x);
   return call_one(mul_forms.op, {fitting(x, value)}, Attributes().scalar(value));
 }
 
 Tensor pow_scalar(const Tensor& x, double exponent) {
+  operands::given("pow_scalar", "x", x);
   return call_one(pow_forms.op, {fitting(x, exponent)}, Attributes().scalar(exponent));
 }
 

@@ -351,19 +351,23 @@ const Op& logcumsumexp_op =
 }  // namespace
 
 Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim) {
+  operands::given("prod", "x", x);
   return call_one(prod_op, {x},
                   Attributes().add(operands::front_dim("prod", dim, x.dims())).add(keepdim));
 }
 
 Tensor cumsum(const Tensor& x, std::int64_t dim) {
+  operands::given("cumsum", "x", x);
   return call_one(cumsum_op, {x}, Attributes().add(operands::front_dim("cumsum", dim, x.dims())));
 }
 
 Tensor cumprod(const Tensor& x, std::int64_t dim) {
+  operands::given("cumprod", "x", x);
   return call_one(cumprod_op, {x}, Attributes().add(operands::front_dim("cumprod", dim, x.dims())));
 }
 
 Tensor logcumsumexp(const Tensor& x, std::int64_t dim) {
+  operands::given("logcumsumexp", "x", x);
   return call_one(logcumsumexp_op, {x},
                   Attributes().add(operands::front_dim("logcumsumexp", dim, x.dims())));
 }

@@ -200,6 +200,7 @@ Tensor scatter(const Tensor& x, const Tensor& index, double value, std::int64_t 
 
 Tensor index_add(const Tensor& x, const Tensor& index, const Tensor& source, std::int64_t dim,
                  double alpha) {
+  operands::given("index_add", "source", source);
   return call_one(add_op, {x, index, alpha == 1 ? source : mul_scalar(source, alpha)},
                   Attributes().add(dim));
 }

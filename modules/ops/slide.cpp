@@ -94,7 +94,7 @@ Slides rolls(const Call& call, const Dims& x) {
   for (int i = 0; i < dims.size(); ++i) {
     Slide& slide = slides[static_cast<std::size_t>(wrap_dim(dims[i], x.size(), "roll"))];
     slide.kind = Slide::Kind::roll;  // a dim may come twice
-    slide.shift = slide.extent == 0 ? 0 : (slide.shift + shifts[i]) % slide.extent;
+    slide.shift = slide.extent == 0 ? 0 : (slide.shift + shifts[i] % slide.extent) % slide.extent;
   }
   return slides;
 }
@@ -118,7 +118,11 @@ Slides pads(const Call& call, const Dims& x) {
     slide.kind = Slide::Kind::pad;
     slide.mode = mode;
     slide.shift = before;
-    slide.result += before + after;
+    if (before < -slide.extent || after < -slide.extent) {
+      refuse(call, fmt::format("{} takes more than an extent of {} (got {})", to_string(padding),
+                               slide.extent, to_string(x)));
+    }
+    slide.result = checked_add(slide.result, checked_add(before, after, "pad"), "pad");
     const std::int64_t most = std::max(before, after);
     const bool fits = mode == PadMode::constant || most <= 0 ||
                       (mode == PadMode::reflect    ? most < slide.extent
@@ -362,6 +366,7 @@ Tensor flip(const Tensor& x, const Dims& dims) {
 }
 
 Tensor roll(const Tensor& x, const Dims& shifts, const Dims& dims) {
+  operands::given("roll", "x", x);
   if (dims.empty() && x.dims() != 1) {
     return reshape(roll(reshape(x, {-1}), shifts, {0}), x.shape());
   }

@@ -240,6 +240,7 @@ ValuesAndIndices two(Tensors out) { return {std::move(out[0]), std::move(out[1])
 }  // namespace
 
 ValuesAndIndices sort(const Tensor& x, std::int64_t dim, bool descending) {
+  operands::given("sort", "x", x);
   return two(call(sort_op, {x},
                   Attributes().add(operands::front_dim("sort", dim, x.dims())).add(descending)));
 }
@@ -265,6 +266,7 @@ UniqueElements unique(const Tensor& x, bool return_inverse, bool return_counts) 
 }
 
 ValuesAndIndices topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest) {
+  operands::given("topk", "x", x);
   return two(
       call(topk_op, {x},
            Attributes().add(k).add(operands::front_dim("topk", dim, x.dims())).add(largest)));

@@ -5,7 +5,9 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "kernels/types.hpp"
@@ -94,7 +96,9 @@ struct Diagonal {
 };
 
 Diagonal diagonal_of(AttributeReader read, const Dims& shape) {
-  const std::int64_t offset = read.integer();
+  // Beyond every extent the diagonal is empty, however far.
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t offset = std::max(read.integer(), -most);
   Diagonal d;
   d.dim1 = wrap_dim(read.integer(), shape.size(), "diagonal");
   d.dim2 = wrap_dim(read.integer(), shape.size(), "diagonal");
@@ -227,13 +231,16 @@ struct Geometry {
   Dims strides;
   std::int64_t offset = 0;
 
-  /// One behind the last element.
-  std::int64_t end() const {
-    std::int64_t last = offset;
-    for (int d = 0; d < shape.size(); ++d) {
-      last += (shape[d] - 1) * strides[d];
+  /// One past the last element. Errors: not an int64; `op` begins the text.
+  std::int64_t end(std::string_view op) const {
+    if (checked_product(shape, op) == 0) {
+      return 0;
     }
-    return shape.product() == 0 ? 0 : last + 1;
+    std::int64_t end = checked_add(offset, 1, op);
+    for (int d = 0; d < shape.size(); ++d) {
+      end = checked_add(end, checked_multiply(shape[d] - 1, strides[d], op), op);
+    }
+    return end;
   }
 };
 
@@ -248,6 +255,7 @@ Geometry asked_geometry(const Call& call) {
                              "strides {}, offset {})",
                              to_string(g.shape), to_string(g.strides), g.offset));
   }
+  g.end(call.op.name);
   return g;
 }
 
@@ -260,7 +268,7 @@ void strided_view(const Call& call, Tensors& out) {
   const Geometry g = asked_geometry(call);
   const auto elements =
       static_cast<std::int64_t>(x.storage().bytes() / static_cast<std::size_t>(size_of(x.dtype())));
-  if (!x.is_meta() && g.end() > elements) {
+  if (!x.is_meta() && g.end("as_strided") > elements) {
     refuse(call, fmt::format("shape {} with strides {} from {} leaves the memory of {} elements",
                              to_string(g.shape), to_string(g.strides), g.offset, elements));
   }
@@ -277,7 +285,8 @@ void strided_grad_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor& x = call.in[1];
   const Geometry view = asked_geometry(call);
   const Geometry own{x.shape(), x.strides(), x.offset()};
-  const Tensor memory = zeros({std::max(view.end(), own.end())}, out[0].dtype());
+  const Tensor memory =
+      zeros({std::max(view.end("as_strided"), own.end("as_strided"))}, out[0].dtype());
   const Tensor dy = contiguous_operand(call.in[0]);
   visit_floating(dy.dtype(), call.op.name, [&]<class T>(T) {
     Dims at = Dims::filled(view.shape.size(), 0);
@@ -344,6 +353,7 @@ const Op& strided_op = register_op({
 }  // namespace
 
 Tensors unbind(const Tensor& x, std::int64_t dim) {
+  operands::given("unbind", "x", x);
   return call(unbind_op, {x}, Attributes().add(wrap_dim(dim, x.dims(), "unbind")));
 }
 
@@ -352,6 +362,7 @@ Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t dim1, std::in
 }
 
 Tensor as_strided(const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset) {
+  operands::given("as_strided", "x", x);
   if (x.is_distributed()) {
     fail(
         fmt::format("as_strided: strides have no meaning for a distributed tensor (got {}); use "

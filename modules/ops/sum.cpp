@@ -172,6 +172,7 @@ Tensor any(const Tensor& x, const Dims& dims, bool keepdim) {
 }
 
 Tensor count_nonzero(const Tensor& x, const Dims& dims) {
+  operands::given("count_nonzero", "x", x);
   return call_one(count_op, {x},
                   Attributes().add(operands::sorted_dims("count_nonzero", dims, x.dims())));
 }

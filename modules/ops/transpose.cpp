@@ -112,6 +112,7 @@ const Op& permute_op = register_op({.schema = "permute(x; dims: dims)",
 }  // namespace
 
 Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1) {
+  operands::given("transpose", "x", x);
   return call_one(transpose_op, {x},
                   Attributes()
                       .add(operands::front_dim("transpose", dim0, x.dims()))
@@ -119,6 +120,7 @@ Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1) {
 }
 
 Tensor permute(const Tensor& x, const Dims& dims) {
+  operands::given("permute", "x", x);
   return call_one(permute_op, {x}, Attributes().add(checked_order(dims, x.dims())));
 }
 

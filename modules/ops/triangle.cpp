@@ -49,21 +49,25 @@ struct Columns {
   std::int64_t last;
 };
 
-std::int64_t within(std::int64_t value, std::int64_t columns) {
-  return value < 0 ? 0 : value > columns ? columns : value;
+/// row + diagonal, where that is one of `columns`; else the end that it is beyond.
+std::int64_t within(std::int64_t row, std::int64_t diagonal, std::int64_t columns) {
+  if (diagonal < -row) {
+    return 0;
+  }
+  return diagonal > columns - row ? columns : row + diagonal;
 }
 
 void tril_cpu(const Call& call, std::span<Tensor> out) {
   const std::int64_t diagonal = call.read().integer();
   keep_columns(call, out[0], [&](std::int64_t row, std::int64_t columns) {
-    return Columns{0, within(row + diagonal + 1, columns)};
+    return Columns{0, within(row + 1, diagonal, columns)};
   });
 }
 
 void triu_cpu(const Call& call, std::span<Tensor> out) {
   const std::int64_t diagonal = call.read().integer();
   keep_columns(call, out[0], [&](std::int64_t row, std::int64_t columns) {
-    return Columns{within(row + diagonal, columns), columns};
+    return Columns{within(row, diagonal, columns), columns};
   });
 }
 

@@ -300,11 +300,13 @@ const PointwiseForms hardsigmoid_forms =
 
 /// Integers meet functions of floating results in f32.
 Tensor call_floating(const PointwiseForms& forms, const Tensor& x) {
+  operands::given(forms.op.name, "x", x);
   return call_one(forms.op, {is_floating(x.dtype()) ? x : cast(x, DType::f32)});
 }
 
 /// Integers are whole already.
 Tensor call_rounding(const PointwiseForms& forms, const Tensor& x) {
+  operands::given(forms.op.name, "x", x);
   return is_floating(x.dtype()) ? call_one(forms.op, {x}) : clone(x);
 }
 

@@ -52,20 +52,16 @@ std::optional<Dims> view_strides(const Tensor& x, const Dims& shape) {
 
 /// `shape` with its -1 replaced.
 Dims resolved_shape(const char* op, const Dims& x, Dims shape) {
-  int open = -1;
-  std::int64_t known = 1;
-  for (int d = 0; d < shape.size(); ++d) {
-    if (shape[d] == -1 && open < 0) {
-      open = d;
-    } else {
-      known *= shape[d];
-    }
+  const auto* const open = std::find(shape.begin(), shape.end(), -1);
+  const auto place = static_cast<int>(open - shape.begin());
+  if (open != shape.end()) {
+    shape[place] = 1;
   }
-  if (open >= 0 && known > 0 && x.product() % known == 0) {
-    shape[open] = x.product() / known;
+  const std::int64_t known = checked_product(shape, op);
+  if (open != shape.end()) {
+    shape[place] = known > 0 && x.product() % known == 0 ? x.product() / known : -1;
   }
-  const bool negative = std::any_of(shape.begin(), shape.end(), [](auto e) { return e < 0; });
-  if (negative || shape.product() != x.product()) {
+  if (shape.contains(-1) || shape.product() != x.product()) {
     fail(fmt::format("{}: {} elements do not fit the shape (got a tensor of {}, asked for {})", op,
                      x.product(), to_string(x), to_string(shape)));
   }
@@ -319,14 +315,17 @@ const Op& detach_op = register_op(
 }  // namespace
 
 Tensor view(const Tensor& x, const Dims& shape) {
+  operands::given("view", "x", x);
   return call_one(view_op, {x}, Attributes().add(resolved_shape("view", x.shape(), shape)));
 }
 
 Tensor reshape(const Tensor& x, const Dims& shape) {
+  operands::given("reshape", "x", x);
   return call_one(reshape_op, {x}, Attributes().add(resolved_shape("reshape", x.shape(), shape)));
 }
 
 Tensor flatten(const Tensor& x, std::int64_t start_dim, std::int64_t end_dim) {
+  operands::given("flatten", "x", x);
   return call_one(flatten_op, {x},
                   Attributes()
                       .add(operands::front_dim("flatten", start_dim, x.dims()))
@@ -334,10 +333,12 @@ Tensor flatten(const Tensor& x, std::int64_t start_dim, std::int64_t end_dim) {
 }
 
 Tensor squeeze(const Tensor& x, std::int64_t dim) {
+  operands::given("squeeze", "x", x);
   return call_one(squeeze_op, {x}, Attributes().add(wrap_dim(dim, x.dims(), "squeeze")));
 }
 
 Tensor unsqueeze(const Tensor& x, std::int64_t dim) {
+  operands::given("unsqueeze", "x", x);
   return call_one(unsqueeze_op, {x}, Attributes().add(wrap_dim(dim, x.dims() + 1, "unsqueeze")));
 }
 

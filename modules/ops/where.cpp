@@ -125,6 +125,8 @@ const operands::PointwiseForms fill_forms =
 }  // namespace
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  operands::given("where", "a", a);
+  operands::given("where", "b", b);
   const DType type = operands::common_type(a, b);
   return call_one(where_op, {condition, cast(a, type), cast(b, type)});
 }

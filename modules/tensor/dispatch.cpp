@@ -77,8 +77,9 @@ inline std::uint8_t keys_of(std::span<const Tensor> in) {
   }
 }
 
-/// Fixed attributes where some are lists: each has its length in front.
-[[gnu::noinline]] void check_fixed(const Op& op, const Attributes& attributes) {
+/// How many fixed attributes the call has by the schema, where some are lists: each has its length
+/// in front.
+std::size_t fixed_count(const Op& op, const Attributes& attributes) {
   const std::span<const std::int64_t> fixed = attributes.fixed();
   std::size_t expected = op.counts.fixed;
   std::size_t at = 0;
@@ -90,7 +91,11 @@ inline std::uint8_t keys_of(std::span<const Tensor> in) {
     expected += static_cast<std::size_t>(fixed[at]);
     at += 1 + static_cast<std::size_t>(fixed[at]);
   }
-  if (fixed.size() != expected) {
+  return expected;
+}
+
+[[gnu::noinline]] void check_fixed(const Op& op, const Attributes& attributes) {
+  if (attributes.fixed().size() != fixed_count(op, attributes)) {
     wrong_attributes(op, attributes);
   }
 }
@@ -149,25 +154,11 @@ class Silence {
   }
 }
 
-Tensors call_with_keys(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
-                       std::uint8_t keys);
+Tensors call_and_tell(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
+                      std::uint8_t keys);
 
-/// A call while a listener listens above distribution.
-[[gnu::noinline]] Tensors call_and_tell(const Op& op, std::span<const Tensor> in,
-                                        const Attributes& attributes, std::uint8_t keys) {
-  Tensors out;
-  Listener* listener = nullptr;
-  {
-    const Silence silence(path.above);
-    listener = &silence.listener();
-    out = call_with_keys(op, in, attributes, keys);
-  }
-  listener->called({op, in, attributes}, out);
-  return out;
-}
-
-Tensors run_kernel(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
-                   std::uint8_t keys) {
+[[gnu::always_inline]] inline Tensors run_kernel(const Op& op, std::span<const Tensor> in,
+                                                 const Attributes& attributes, std::uint8_t keys) {
   const Call c{op, in, attributes};
   Tensors out;
   const bool on_meta = (keys & meta_key) != 0;
@@ -200,8 +191,9 @@ Tensors run_kernel(const Op& op, std::span<const Tensor> in, const Attributes& a
   return out;
 }
 
-Tensors call_with_keys(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
-                       std::uint8_t keys) {
+[[gnu::always_inline]] inline Tensors call_with_keys(const Op& op, std::span<const Tensor> in,
+                                                     const Attributes& attributes,
+                                                     std::uint8_t keys) {
   if (path.above != nullptr) [[unlikely]] {
     return call_and_tell(op, in, attributes, keys);
   }
@@ -213,6 +205,20 @@ Tensors call_with_keys(const Op& op, std::span<const Tensor> in, const Attribute
     return distribution_slot(op, in, attributes);
   }
   return run_kernel(op, in, attributes, keys);
+}
+
+/// A call while a listener listens above distribution.
+[[gnu::noinline]] Tensors call_and_tell(const Op& op, std::span<const Tensor> in,
+                                        const Attributes& attributes, std::uint8_t keys) {
+  Tensors out;
+  Listener* listener = nullptr;
+  {
+    const Silence silence(path.above);
+    listener = &silence.listener();
+    out = call_with_keys(op, in, attributes, keys);
+  }
+  listener->called({op, in, attributes}, out);
+  return out;
 }
 
 }  // namespace
@@ -261,8 +267,20 @@ bool grad_enabled() { return path.grad; }
 NoGrad::NoGrad(bool enabled) : before_(std::exchange(path.grad, enabled)) {}
 NoGrad::~NoGrad() { path.grad = before_; }
 
-void check_call(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {
-  checked_keys(op, in, attributes);
+void check_call(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
+                bool localized) {
+  const std::size_t expected = fixed_count(op, attributes);
+  const std::size_t count = attributes.fixed().size();
+  if (!localized || count < expected) {
+    checked_keys(op, in, attributes);
+    return;
+  }
+  // Of what localize added nothing is known.
+  Attributes own;
+  for (const std::int64_t value : attributes.fixed().first(expected)) {
+    own.add(value);
+  }
+  checked_keys(op, in, own.take_free(attributes));
 }
 
 Tensors call(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {

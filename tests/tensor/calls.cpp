@@ -151,6 +151,21 @@ TEST_CASE("an operand far behind in a list is looked at too") {
   CHECK(text.starts_with("cat: operand 'tensors[80]' is an undefined tensor"));
 }
 
+TEST_CASE("what localize makes of a call is held against the schema") {
+  Op op = find_op("sigmoid");
+  op.schema = "forgetful(x; shape: dims)";
+  op.operands.clear();
+  op.parameters.clear();
+  op.backward = nullptr;
+  op.localize = [](const LocalContext&) { return Attributes(); };
+  const Op& forgetful = register_op(op);
+  const DeviceMesh mesh = DeviceMesh::make({"a"}, Dims{1});
+  const Tensor x =
+      make_distributed(zeros({4}), Spec::make(Layout::replicated(mesh), Dims{4}, DType::f32));
+  const std::string text = error_of(forgetful, {x}, Attributes().add(Dims{4}));
+  CHECK(names(text, forgetful, "attributes do not match the schema"));
+}
+
 TEST_CASE("a schema with an attribute of an unknown type is refused") {
   std::string text;
   try {

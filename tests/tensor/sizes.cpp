@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min();
+constexpr std::int64_t half = std::int64_t{1} << 32;  // of the bits
 
 template <class F>
 std::string error_of(F f) {
@@ -33,11 +34,10 @@ std::string error_of(F f) {
 TEST_CASE("the product of a shape is refused where it does not fit into 64 bits") {
   CHECK(checked_product({3, 0, 5}, "op") == 0);
   CHECK(checked_product({}, "op") == 1);
-  CHECK(checked_product({most, 1}, "op") == most);
-  const std::int64_t half = std::int64_t{1} << 32;
+  CHECK(checked_product({std::int64_t{1} << 62, 1}, "op") == std::int64_t{1} << 62);
   // Modulo 2^64 these are 0, 4 and 1.
-  const std::vector<Dims> wrong = {
-      {half, half}, {half, half, 4}, {most, most}, {most, 2, 0}, {half, half, half, half}};
+  const std::vector<Dims> wrong = {{half, half}, {half, half, 4}, {most, most},
+                                   {most},       {most, 2, 0},    {half, half, half, half}};
   for (const Dims& shape : wrong) {
     INFO(to_string(shape));
     CHECK(error_of([&] { checked_product(shape, "op"); }).starts_with("op: the shape "));
@@ -80,9 +80,8 @@ TEST_CASE("a tensor with more bytes than can be addressed is refused on every de
           }).starts_with("empty: extents must not be negative"));
     CHECK(error_of([&] { zeros({most}, DType::f32, device); }).starts_with("empty: "));
   }
-  CHECK(empty({0, most}, DType::u8).numel() == 0);
+  CHECK(empty({0, half}, DType::u8).numel() == 0);
   CHECK(error_of([] { from_memory(nullptr, {most}, DType::f32); }).starts_with("from_memory: "));
-  const std::int64_t half = std::int64_t{1} << 32;
   CHECK(error_of([&] {
           from_values<float>({1, 2, 3, 4}, {half, half, 4});
         }).starts_with("from_values: "));

@@ -55,6 +55,7 @@ Dims parse_extents(std::string_view text, std::string_view option) {
   for (const std::string_view part : parts) {
     extents.push_back(number(part, option, "8x6"));
   }
+  checked_product(extents, "layout");
   return extents;
 }
 
