@@ -272,7 +272,9 @@ std::vector<OperatorSample> further_samples() {
         .scalar(p)
         .free_integer(7)
         .free_integer(3)
-        .free_integer(8);
+        .free_integer(8)
+        .free_integer(0)
+        .free_integer(0);
   };
   add("scaled_dot_product_attention", {q, k, v, added}, attention(false, 0.5, 0.4), q.shape());
   add("scaled_dot_product_attention", {q, k, v, added}, attention(true, 0, 0), q.shape());
@@ -281,7 +283,14 @@ std::vector<OperatorSample> further_samples() {
        ops::cast(from_values<double>({1, 0, 1, 0, 0, 0, 1, 1, 1}, {3, 3}), DType::boolean)},
       attention(true, 0, 0.4), q.shape());
   add("dropout", {numbers({6})},
-      Attributes().scalar(0.4).free_integer(7).free_integer(3).free_integer(8), {6});
+      Attributes()
+          .scalar(0.4)
+          .free_integer(7)
+          .free_integer(3)
+          .free_integer(8)
+          .free_integer(0)
+          .free_integer(0),
+      {6});
   const Tensor logits = numbers({2, 2, 4});
   const Tensor targets = from_values<std::int64_t>({0, 3, -1, 2}, {2, 2});
   for (const bool parallel : {false, true}) {
