@@ -101,8 +101,8 @@ Dims contiguous_strides(const Dims& shape);
 
 // Sizes that are computed from what a user or a file says. `what` begins the error's text.
 
-/// The number of elements of a shape. Errors: a negative extent; more than 2^62 elements (extents of
-/// 0 are counted as 1, so that every stride is a number too).
+/// The number of elements of a shape. Errors: a negative extent; more than 2^62 elements (extents
+/// of 0 are counted as 1, so that every stride is a number too).
 std::int64_t checked_product(const Dims& shape, std::string_view what);
 /// a + b and a * b. Errors: the result is not an int64.
 std::int64_t checked_add(std::int64_t a, std::int64_t b, std::string_view what);

@@ -1,5 +1,5 @@
-// Runs the rows of `tessera bench dispatch` for a tool that counts instructions, and prints which row and form each call
-// of counted_calls() was, and how many calls of the row it made:
+// Runs the rows of `tessera bench dispatch` for a tool that counts instructions, and prints which
+// row and form each call of counted_calls() was, and how many calls of the row it made:
 //   dispatch_cost
 #include <cstdio>
 #include <functional>
@@ -7,7 +7,8 @@
 
 #include "commands/dispatch_rows.hpp"
 
-/// What the tool counts: the calls, without start-up and the first ones, which fill the caches. By its name.
+/// What the tool counts: the calls, without start-up and the first ones, which fill the caches. By
+/// its name.
 extern "C" [[gnu::noinline]] void counted_calls(const std::function<void()>& run, int calls) {
   for (int i = 0; i < calls; ++i) {
     run();
