@@ -1,14 +1,8 @@
-#include <unistd.h>
-
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
-#include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -16,10 +10,8 @@
 #include "config/config.hpp"
 #include "data/dataset.hpp"
 #include "data/npy.hpp"
-#include "data/permutation.hpp"
 #include "data/text_files.hpp"
 #include "data/tokenizer.hpp"
-#include "random_page.hpp"
 #include "support.hpp"
 
 import tessera.base;
@@ -119,7 +111,7 @@ TEST_CASE("text that is missing, empty or no text is refused, all at once") {
   const auto error_of = [](std::vector<std::string> names) {
     return input_error([&] { find_text_files(names); });
   };
-  has(error_of({"/nowhere.txt"}), "data.text: /nowhere.txt: there is no such file or folder");
+  has(error_of({"/nowhere.txt"}), "data.text: /nowhere.txt: no such file or folder");
   has(error_of({"/nowhere*.txt"}), "the pattern matches no file");
   has(error_of({empty}), "empty.txt: is empty");
   has(error_of({(folder.path() / "hollow").string()}), "the folder holds no text");
@@ -160,7 +152,7 @@ TEST_CASE("hostile .npy files are refused") {
   has(npy_error(folder, ""), "is not a .npy file");
   has(npy_error(folder, "just some text, no array"), "is not a .npy file");
   has(npy_error(folder, npy(header("<u2", "(2,)"), two, 4)), "format 4.0 is unknown");
-  has(npy_error(folder, npy(header("<u2", "(2,)"), two).substr(0, 40)), "the file is cut");
+  has(npy_error(folder, npy(header("<u2", "(2,)"), two).substr(0, 40)), "the file is truncated");
   has(npy_error(folder, npy(header("<u2", "(3,)"), two)), "3 tokens of 2 bytes, but 4 bytes");
   has(npy_error(folder, npy(header("<u2", "(1,)"), two)), "1 tokens of 2 bytes, but 4 bytes");
   has(npy_error(folder, npy(header("<u2", "(9223372036854775809,)"), two)), "cut or damaged");
@@ -181,154 +173,6 @@ TEST_CASE("hostile .npy files are refused") {
   for (std::size_t length = 0; length < good.size(); ++length) {
     CHECK_FALSE(npy_error(folder, good.substr(0, length)).empty());
   }
-}
-
-TEST_CASE("the order of the windows is the one of the page on random numbers") {
-  std::ifstream page(TESSERA_SOURCE_FOLDER "/docs/random-numbers.md");
-  std::string line;
-  while (std::getline(page, line) && line != "| windows | seed | epoch | order |") {
-  }
-  int rows = 0;
-  std::getline(page, line);
-  while (std::getline(page, line) && !line.empty()) {
-    INFO(line);
-    ++rows;
-    std::istringstream cells(line);
-    std::string bar;
-    std::int64_t windows = 0;
-    std::uint64_t seed = 0;
-    std::uint64_t epoch = 0;
-    cells >> bar >> windows >> bar >> seed >> bar >> epoch >> bar;
-    const Permutation order(windows, seed, epoch);
-    for (std::int64_t place = 0; place < 10; ++place) {
-      std::int64_t window = -1;
-      cells >> window >> bar;
-      CHECK(order[place] == window);
-    }
-  }
-  CHECK(rows == 5);
-  // Sizes at which the number of bits changes, every place.
-  for (const std::uint64_t size : {1, 2, 3, 4, 5, 15, 16, 17, 64, 65, 1000}) {
-    for (const std::uint64_t epoch : {0, 1}) {
-      const Permutation order(static_cast<std::int64_t>(size), 9, epoch);
-      for (std::uint64_t place = 0; place < size; ++place) {
-        const auto window = order[static_cast<std::int64_t>(place)];
-        REQUIRE(static_cast<std::uint64_t>(window) == random_page::order(size, 9, epoch, place));
-      }
-    }
-  }
-}
-
-TEST_CASE("rows of a step are windows as the page on random numbers says") {
-  const Folder folder;
-  const std::string text = counting_config(folder, 101,
-                                           "data.seq_len = 10\ntrain.batch = 4\ntrain.seed = 3\n"
-                                           "data.validation = 0.0\n");
-  const Dataset shuffled(config_of(text), 256);
-  const Dataset sequential(config_of(text + "data.order = \"sequential\"\n"), 256);
-  REQUIRE(shuffled.windows() == 10);
-  for (std::int64_t step = 0; step < 9; ++step) {
-    for (std::int64_t row = 0; row < 4; ++row) {
-      const auto position = static_cast<std::uint64_t>(step * 4 + row);
-      CHECK(shuffled.window_of(step, row) ==
-            static_cast<std::int64_t>(random_page::order(10, 3, position / 10, position % 10)));
-      CHECK(sequential.window_of(step, row) == static_cast<std::int64_t>(position % 10));
-    }
-  }
-}
-
-TEST_CASE("a permutation takes every place once and differs by seed and epoch") {
-  for (const std::int64_t size : {1, 2, 3, 5, 64, 65, 1000}) {
-    const Permutation order(size, 7, 0);
-    std::set<std::int64_t> seen;
-    for (std::int64_t i = 0; i < size; ++i) {
-      seen.insert(order[i]);
-    }
-    CHECK(std::ssize(seen) == size);
-    CHECK(*seen.begin() == 0);
-    CHECK(*seen.rbegin() == size - 1);
-  }
-  const auto first = [](std::uint64_t seed, std::uint64_t epoch) {
-    const Permutation order(100000, seed, epoch);
-    return Ids{order[0], order[1], order[2]};
-  };
-  CHECK(first(1, 0) == first(1, 0));
-  CHECK(first(1, 0) != first(2, 0));
-  CHECK(first(1, 0) != first(1, 1));
-}
-
-TEST_CASE("a permutation puts every entry everywhere equally often") {
-  // Entry i lands in place p with probability 1/n over the epochs: chi-square over n cells, whose
-  // mean is n-1 and whose standard deviation is sqrt(2(n-1)).
-  constexpr int n = 13;
-  constexpr int epochs = 13000;
-  double largest = 0;
-  for (int i = 0; i < n; ++i) {
-    std::vector<int> count(n);
-    for (int epoch = 0; epoch < epochs; ++epoch) {
-      ++count[static_cast<std::size_t>(Permutation(n, 3, static_cast<std::uint64_t>(epoch))[i])];
-    }
-    double chi = 0;
-    for (const int c : count) {
-      chi += (c - 1000.0) * (c - 1000.0) / 1000.0;
-    }
-    largest = std::max(largest, chi);
-  }
-  CHECK(largest < (n - 1) + 5 * std::sqrt(2.0 * (n - 1)));
-}
-
-TEST_CASE("sequential order: row i of step s is window s*batch+i") {
-  const Folder folder;
-  const Dataset data(config_of(counting_config(folder, 81, R"(
-data.seq_len = 8
-data.order = "sequential"
-data.validation = 0
-train.batch = 4
-)")),
-                     256);
-  CHECK(data.windows() == 10);
-  CHECK(data.validation_batches() == 0);
-  const Batch batch = data.rows(1, 2, 2);
-  CHECK(batch.rows == 2);
-  Ids expected(16);
-  std::iota(expected.begin(), expected.end(), 1 + 6 * 8);
-  CHECK(batch.inputs == expected);
-  std::iota(expected.begin(), expected.end(), 2 + 6 * 8);
-  CHECK(batch.targets == expected);
-  CHECK(data.window_of(2, 1) == 9);
-  CHECK(data.window_of(2, 2) == 0);  // the next epoch
-  CHECK_THROWS_AS(data.rows(0, 3, 2), tessera::Error);
-}
-
-TEST_CASE("shuffled order takes every window once an epoch, whoever asks for which rows") {
-  const Folder folder;
-  const Dataset data(config_of(counting_config(folder, 81, R"(
-data.seq_len = 8
-data.validation = 0
-train.batch = 4
-)")),
-                     256);
-  Ids first_epoch;
-  Ids second_epoch;
-  for (int position = 0; position < 20; ++position) {
-    (position < 10 ? first_epoch : second_epoch)
-        .push_back(data.window_of(position / 4, position % 4));
-  }
-  CHECK(first_epoch != second_epoch);
-  Ids all(10);
-  std::iota(all.begin(), all.end(), 0);
-  std::ranges::sort(first_epoch);
-  std::ranges::sort(second_epoch);
-  CHECK(first_epoch == all);
-  CHECK(second_epoch == all);
-
-  const Batch whole = data.rows(3, 0, 4);
-  Ids joined;
-  for (int row = 0; row < 4; ++row) {
-    const Batch part = data.rows(3, row, 1);
-    joined.insert(joined.end(), part.inputs.begin(), part.inputs.end());
-  }
-  CHECK(joined == whole.inputs);
 }
 
 TEST_CASE("validation is the last part of the tokens and never trained on") {
@@ -360,7 +204,7 @@ TEST_CASE("data that are too short say what was needed") {
   const Folder folder;
   const std::string text = counting_config(folder, 40, "");
   has(data_error(text + "data.seq_len = 8\ndata.validation = 0\ntrain.batch = 5\n"),
-      "40 tokens to train on make 4 windows of 8 (expected at least 5, one batch: 41 tokens)");
+      "40 training tokens make 4 windows of 8 (expected at least 5, one batch: 41 tokens)");
   has(data_error(text + "data.seq_len = 8\ndata.validation = 0.1\ntrain.batch = 2\n"),
       "data.validation: too short: 4 tokens make 0 windows of 8");
   has(data_error("data.text = [\"/nowhere\"]\n"), "/nowhere: there is no such file");
@@ -373,7 +217,7 @@ TEST_CASE("a batch must divide over the data axes and their micro-batches") {
   const std::string text = "data.text = [\"a\"]\ntrain.batch = 12\n";
   check_batch_division(config_of(text), 4);
   has(input_error([&] { check_batch_division(config_of(text), 5); }),
-      "run.toml:2: train.batch: 12 sequences do not divide over the 5 parts");
+      "run.toml:2: train.batch: 12 sequences cannot be divided equally over the 5 ranks");
   check_batch_division(config_of(text + "train.micro_batch = 3\n"), 4);
   has(input_error([&] { check_batch_division(config_of(text + "train.micro_batch = 2\n"), 4); }),
       "run.toml:3: train.micro_batch: 2 does not divide a rank's 3 sequences");

@@ -19,7 +19,7 @@ Tokens open_tokens(const Config& config, std::int64_t vocab) {
     return Tokens::from_npy(config.data.tokens, vocab);
   }
   const std::vector<std::filesystem::path> files = find_text_files(config.data.text);
-  return Tokens::from_bytes(files);  // "bytes", the one tokenizer there is, needs no pass
+  return Tokens::from_bytes(files);  // the only tokenizer, "bytes", needs no pass over the text
 }
 
 }  // namespace
@@ -37,8 +37,8 @@ Dataset::Dataset(const Config& config, std::int64_t vocab)
   windows_ = std::max<std::int64_t>(0, (training_tokens_ - 1) / seq_len_);
   if (windows_ < batch_) {
     fail_input(fmt::format(
-        "data: too short: {} tokens to train on make {} windows of {} (expected at least {}, one "
-        "batch: {} tokens); give more text, or lower train.batch, data.seq_len or data.validation",
+        "data: too short: {} training tokens make {} windows of {} (expected at least {}, one "
+        "batch: {} tokens); add text, or lower train.batch, data.seq_len or data.validation",
         training_tokens_, windows_, seq_len_, batch_, batch_ * seq_len_ + 1));
   }
   if (share == 0) {
@@ -51,7 +51,7 @@ Dataset::Dataset(const Config& config, std::int64_t vocab)
   validation_batches_ = wanted / batch_;
   if (validation_batches_ == 0) {
     fail_input(fmt::format(
-        "data.validation: too short: {} tokens make {} windows of {}, of which {} are wanted "
+        "data.validation: too short: {} tokens make {} windows of {}, of which {} are used "
         "(expected at least {}, one batch); raise data.validation or data.validation_windows, or "
         "set data.validation = 0",
         validation_tokens, validation_windows_, seq_len_, wanted, batch_));
@@ -115,14 +115,14 @@ void check_batch_division(const Config& config, std::int64_t parts) {
   const std::int64_t micro = config.train.micro_batch;
   if (batch % parts != 0) {
     fail_input(
-        fmt::format("{}: {} sequences do not divide over the {} parts that the mesh's data axes "
-                    "make; take a multiple of {}",
+        fmt::format("{}: {} sequences cannot be divided equally over the {} ranks of the mesh's "
+                    "data axes; use a multiple of {}",
                     config.place("train.batch"), batch, parts, parts));
   }
   if (micro > 0 && (batch / parts) % micro != 0) {
     fail_input(fmt::format(
         "{}: {} does not divide a rank's {} sequences (train.batch {} over {} "
-        "parts); take a divisor of {}",
+        "ranks); use a divisor of {}",
         config.place("train.micro_batch"), micro, batch / parts, batch, parts, batch / parts));
   }
 }

@@ -1,4 +1,4 @@
-// What a step trains on.
+// The batches of a run.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace tessera::app {
 
-/// Rows of a batch, row-major [rows, seq_len]: targets are the inputs moved by one token.
+/// Rows of a batch, row-major [rows, seq_len]: the targets are the inputs shifted by one token.
 struct Batch {
   std::int64_t rows = 0;
   std::int64_t seq_len = 0;
@@ -19,24 +19,25 @@ struct Batch {
   std::vector<std::int64_t> targets;
 };
 
-/// The tokens of a run, cut into windows. Which windows a step takes depends on the config and the
-/// step alone, never on the mesh: a rank asks for its own rows.
+/// The tokens of a run, divided into windows. Which windows a step takes depends only on the config
+/// and the step, not on the mesh: each rank reads its own rows.
 class Dataset {
  public:
   /// Opens the files. `vocab` is the model's number of token ids (ready-made tokens only).
-  /// Throws Error (input) when something is missing, unreadable, no text or too short.
+  /// Throws Error (input) when a file is missing, unreadable or not text, or the data are too
+  /// short.
   Dataset(const Config& config, std::int64_t vocab);
 
   /// Rows [first_row, first_row + count) of step `step` (counted from 0).
   Batch rows(std::int64_t step, std::int64_t first_row, std::int64_t count) const;
-  /// The window that row `row` of step `step` is.
+  /// The number of the window that is row `row` of step `step` (docs/random-numbers.md).
   std::int64_t window_of(std::int64_t step, std::int64_t row) const;
-  /// Whole batches that a validation takes; 0 when there is none.
+  /// Whole batches in a validation; 0 when there is none.
   std::int64_t validation_batches() const { return validation_batches_; }
   Batch validation_rows(std::int64_t batch, std::int64_t first_row, std::int64_t count) const;
 
-  /// Reads all tokens once; Error (input) for an id that the model does not have. Costs a pass over
-  /// the files: once, before the ranks start.
+  /// Reads all tokens once; Error (input) for an id that the model does not have. Reads whole
+  /// files: call it once, before the ranks start.
   void check_all() const { tokens_.check_all(); }
 
   std::int64_t tokens() const { return tokens_.size(); }

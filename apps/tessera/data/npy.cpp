@@ -43,7 +43,7 @@ class Header {
     }
     skip();
     if (!text_.empty()) {
-      bad("something follows the dictionary");
+      bad("there is text after the dictionary");
     }
     if (!descr || !has_shape || !fortran || (*fortran != "False" && *fortran != "True")) {
       bad("descr, fortran_order or shape is missing");
@@ -134,7 +134,7 @@ TokenType token_type(std::string_view descr, const std::string& name) {
   }
   const std::string_view hint = descr.starts_with('>') ? " (big-endian)" : "";
   fail_input(
-      fmt::format("{}: token ids of type '{}'{} (expected little-endian u16, u32 or i32: '<u2', "
+      fmt::format("{}: token ids have type '{}'{} (expected little-endian u16, u32 or i32: '<u2', "
                   "'<u4', '<i4'); write them with numpy.save(FILE, ids.astype('<u2'))",
                   name, descr, hint));
 }
@@ -154,8 +154,9 @@ std::size_t size_of(TokenType type) {
   return 4;
 }
 
-NpyLayout read_npy_header(std::span<const std::byte> file, const std::string& name) {
-  const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.size());
+NpyLayout read_npy_header(std::span<const std::byte> start, std::size_t size,
+                          const std::string& name) {
+  const std::string_view bytes(reinterpret_cast<const char*>(start.data()), start.size());
   if (bytes.size() < 12 || !bytes.starts_with("\x93NUMPY")) {
     fail_input(fmt::format("{}: is not a .npy file (write it with numpy.save)", name));
   }
@@ -171,9 +172,15 @@ NpyLayout read_npy_header(std::span<const std::byte> file, const std::string& na
   }
   NpyLayout layout;
   layout.offset = 8 + length_bytes + length;
+  if (layout.offset > size) {
+    fail_input(fmt::format("{}: the file is truncated: its header needs {} bytes, the file has {}",
+                           name, layout.offset, size));
+  }
   if (layout.offset > bytes.size()) {
-    fail_input(fmt::format("{}: the file is cut: its header wants {} bytes, the file has {}", name,
-                           layout.offset, bytes.size()));
+    fail_input(
+        fmt::format("{}: the header of the .npy file is damaged: it is too long (expected at "
+                    "most {} bytes, got {})",
+                    name, npy_header_limit, layout.offset));
   }
   Header header(bytes.substr(8 + length_bytes, length), name);
   header.parse();
@@ -181,14 +188,14 @@ NpyLayout read_npy_header(std::span<const std::byte> file, const std::string& na
   if (header.dims != 1) {
     fail_input(fmt::format("{}: expected one dimension of token ids, got {}", name, header.dims));
   }
-  const std::size_t present = bytes.size() - layout.offset;
-  const std::size_t size = size_of(layout.type);
-  if (header.first_extent > std::numeric_limits<std::int64_t>::max() / size ||
-      header.first_extent * size != present) {
+  const std::size_t present = size - layout.offset;
+  const std::size_t token = size_of(layout.type);
+  if (header.first_extent > std::numeric_limits<std::int64_t>::max() / token ||
+      header.first_extent * token != present) {
     fail_input(
-        fmt::format("{}: the header speaks of {} tokens of {} bytes, but {} bytes follow; "
-                    "the file is cut or damaged",
-                    name, header.first_extent, size, present));
+        fmt::format("{}: the header announces {} tokens of {} bytes, but {} bytes follow; "
+                    "the file is truncated or damaged",
+                    name, header.first_extent, token, present));
   }
   layout.count = static_cast<std::int64_t>(header.first_extent);
   return layout;

@@ -29,7 +29,7 @@ std::int64_t Permutation::operator[](std::int64_t index) const {
       right = mixed;
     }
     value = left << half_bits_ | right;
-  } while (value >= size_);  // walks along the cycle back into the range
+  } while (value >= size_);  // cycle walking: back into the range
   return static_cast<std::int64_t>(value);
 }
 

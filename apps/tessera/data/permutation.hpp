@@ -4,9 +4,10 @@
 
 namespace tessera::app {
 
-/// A permutation of [0, size), a function of (seed, epoch) alone: entry i costs no memory and no
-/// pass over the others, so every rank and every resumed run sees the same order.
-/// A Feistel network over the next even power of two with cycle walking (Black and Rogaway,
+/// A permutation of [0, size), a function of (seed, epoch) alone. An entry is computed without the
+/// others, so every rank and every resumed run has the same order without storing it.
+/// docs/random-numbers.md, "Data order", defines it:
+/// a Feistel network over the next even power of two with cycle walking (Black and Rogaway,
 /// "Ciphers with arbitrary finite domains", 2002).
 class Permutation {
  public:

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t looked_at = 64 * 1024;  // as git does, only further
+constexpr std::size_t inspected = 64 * 1024;  // git inspects 8,000 bytes
 
 class Finder {
  public:
@@ -27,7 +27,7 @@ class Finder {
       return;
     }
     if (name.find_first_of("*?[") == std::string::npos) {
-      problem(name, "there is no such file or folder");
+      problem(name, "no such file or folder");
       return;
     }
     glob_t found{};
@@ -85,7 +85,7 @@ class Finder {
       repeated = !add_file(file, true) || repeated;
     }
     if (seen_.size() == before && !repeated) {
-      problem(path, "the folder holds no text (hidden and empty files do not count)");
+      problem(path, "the folder holds no text (hidden and empty files are ignored)");
     }
   }
 
@@ -106,14 +106,14 @@ class Finder {
       return false;
     }
     std::ifstream stream(file, std::ios::binary);
-    std::array<char, looked_at> head{};
+    std::array<char, inspected> head{};
     if (!stream || (stream.read(head.data(), head.size()), stream.bad())) {
-      problem(file, "cannot be read; look at its permissions");
+      problem(file, "cannot be read; check its permissions");
       return true;
     }
     const std::string_view text(head.data(), static_cast<std::size_t>(stream.gcount()));
     if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
-      problem(file, fmt::format("is not text: byte {} is zero; name the text files only", zero));
+      problem(file, fmt::format("is not text: byte {} is zero; name only text files", zero));
     }
     files_.push_back(file);
     return true;

@@ -24,18 +24,17 @@ void widen(const std::byte* from, std::span<std::int64_t> out) {
 
 }  // namespace
 
-void Tokens::append(MappedFile file, std::string name, TokenType type, std::size_t offset,
-                    std::int64_t count) {
-  segments_.push_back({std::move(file), std::move(name), type, offset, size_, count});
+void Tokens::append(DataFile file, TokenType type, std::size_t offset, std::int64_t count) {
+  segments_.push_back({std::move(file), type, offset, size_, count});
   size_ += count;
 }
 
 Tokens Tokens::from_bytes(std::span<const std::filesystem::path> files) {
   Tokens tokens;
   for (const std::filesystem::path& path : files) {
-    MappedFile file(path);
-    const auto count = static_cast<std::int64_t>(file.bytes().size());
-    tokens.append(std::move(file), path.string(), TokenType::u8, 0, count);
+    DataFile file(path);
+    const auto count = static_cast<std::int64_t>(file.size());
+    tokens.append(std::move(file), TokenType::u8, 0, count);
   }
   return tokens;
 }
@@ -44,11 +43,24 @@ Tokens Tokens::from_npy(std::span<const std::string> files, std::int64_t vocab) 
   Tokens tokens;
   tokens.vocab_ = vocab;
   for (const std::string& path : files) {
-    MappedFile file(path);
-    const NpyLayout layout = read_npy_header(file.bytes(), path);
-    tokens.append(std::move(file), path, layout.type, layout.offset, layout.count);
+    DataFile file(path);
+    std::vector<std::byte> start(std::min(file.size(), npy_header_limit));
+    DataFile::Handle(file).read(file, 0, start);
+    const NpyLayout layout = read_npy_header(start, file.size(), path);
+    tokens.append(std::move(file), layout.type, layout.offset, layout.count);
   }
   return tokens;
+}
+
+void Tokens::read_bytes(const Segment& segment, std::size_t offset,
+                        std::span<std::byte> out) const {
+  const std::lock_guard lock(open_->mutex);
+  if (open_->segment != &segment) {
+    open_->segment = nullptr;  // should the file not open
+    open_->handle.emplace(segment.file);
+    open_->segment = &segment;
+  }
+  open_->handle->read(segment.file, offset, out);
 }
 
 void Tokens::read(std::int64_t begin, std::span<std::int64_t> out) const {
@@ -57,12 +69,15 @@ void Tokens::read(std::int64_t begin, std::span<std::int64_t> out) const {
   }
   auto segment = std::ranges::upper_bound(segments_, begin, {}, &Segment::begin);
   segment -= segment == segments_.begin() ? 0 : 1;
+  std::vector<std::byte> bytes;
   for (; !out.empty(); ++segment) {
     const std::int64_t skip = begin - segment->begin;
     const std::int64_t count =
         std::min(segment->count - skip, static_cast<std::int64_t>(out.size()));
-    const std::byte* from = segment->file.bytes().data() + segment->offset +
-                            static_cast<std::size_t>(skip) * size_of(segment->type);
+    const std::size_t size = size_of(segment->type);
+    bytes.resize(static_cast<std::size_t>(count) * size);
+    read_bytes(*segment, segment->offset + static_cast<std::size_t>(skip) * size, bytes);
+    const std::byte* const from = bytes.data();
     const std::span<std::int64_t> part = out.first(static_cast<std::size_t>(count));
     switch (segment->type) {
       case TokenType::u8:
@@ -82,7 +97,8 @@ void Tokens::read(std::int64_t begin, std::span<std::int64_t> out) const {
         std::ranges::find_if(part, [&](std::int64_t id) { return id < 0 || id >= vocab_; });
     if (bad != part.end()) {
       fail_input(fmt::format("{}: token {} is {} (expected 0 to {}, model.vocab is {})",
-                             segment->name, skip + (bad - part.begin()), *bad, vocab_ - 1, vocab_));
+                             segment->file.path().string(), skip + (bad - part.begin()), *bad,
+                             vocab_ - 1, vocab_));
     }
     out = out.subspan(static_cast<std::size_t>(count));
     begin += count;

@@ -1,0 +1,105 @@
+#include "data/data_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+import tessera.base;
+
+namespace tessera::app {
+namespace {
+
+[[noreturn]] void cannot_read(const std::filesystem::path& path, int code) {
+  fail_input(fmt::format("{}: cannot be read: {}", path.string(),
+                         std::error_code(code, std::generic_category()).message()));
+}
+
+int open_file(const std::filesystem::path& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) {
+    cannot_read(path, errno);
+  }
+  return file;
+}
+
+[[noreturn]] void changed(const std::filesystem::path& path, const std::string& how) {
+  fail_input(
+      fmt::format("{}: the file was {} while the run read it; restore it, and resume from the "
+                  "last checkpoint",
+                  path.string(), how));
+}
+
+}  // namespace
+
+DataFile::DataFile(std::filesystem::path path) : path_(std::move(path)) {
+  const int file = open_file(path_);
+  struct stat status{};
+  const bool regular = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
+  ::close(file);
+  if (!regular) {
+    fail_input(fmt::format("{}: is not a regular file", path_.string()));
+  }
+  size_ = static_cast<std::size_t>(status.st_size);
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
+  modified_ = status.st_mtim;
+}
+
+void DataFile::check_unchanged(int descriptor) const {
+  struct stat status{};
+  if (::fstat(descriptor, &status) != 0) {
+    cannot_read(path_, errno);
+  }
+  const auto size = static_cast<std::size_t>(status.st_size);
+  if (size < size_) {
+    changed(path_, fmt::format("truncated (expected {} bytes, got {})", size_, size));
+  }
+  if (status.st_dev != device_ || status.st_ino != inode_) {
+    changed(path_, "replaced");
+  }
+  if (size != size_ || status.st_mtim.tv_sec != modified_.tv_sec ||
+      status.st_mtim.tv_nsec != modified_.tv_nsec) {
+    changed(path_, "modified");
+  }
+}
+
+DataFile::Handle::Handle(const DataFile& file) : descriptor_(open_file(file.path_)) {}
+
+DataFile::Handle::Handle(Handle&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+DataFile::Handle& DataFile::Handle::operator=(Handle&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+DataFile::Handle::~Handle() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+  }
+}
+
+void DataFile::Handle::read(const DataFile& file, std::size_t offset,
+                            std::span<std::byte> out) const {
+  file.check_unchanged(descriptor_);
+  while (!out.empty()) {
+    const ssize_t count = ::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno != EINTR) {
+      cannot_read(file.path_, errno);
+    }
+    if (count == 0) {  // truncated since the check
+      changed(file.path_, fmt::format("truncated (expected {} bytes, got {})", file.size_, offset));
+    }
+    if (count > 0) {
+      offset += static_cast<std::size_t>(count);
+      out = out.subspan(static_cast<std::size_t>(count));
+    }
+  }
+}
+
+}  // namespace tessera::app
