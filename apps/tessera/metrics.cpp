@@ -25,7 +25,7 @@ std::string kept_lines(const std::filesystem::path& path, std::int64_t last) {
   std::ifstream stream(path, std::ios::binary);
   std::string kept;
   std::string line;
-  while (std::getline(stream, line) && !stream.eof()) {  // a line without its end is torn
+  while (std::getline(stream, line) && !stream.eof()) {  // a line without its end is incomplete
     const auto json = nlohmann::json::parse(line, nullptr, false);
     if (json.is_object() && json.contains("step") && json["step"].is_number_integer() &&
         json["step"].get<std::int64_t>() <= last) {
@@ -69,14 +69,14 @@ MetricsWriter::MetricsWriter(std::filesystem::path file, std::int64_t resumed_st
   }
   constexpr int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
   if (std::filesystem::exists(path_, error) && !std::filesystem::is_regular_file(path_, error)) {
-    file_ = ::open(path_.c_str(), flags, 0644);  // a pipe or a device keeps no lines
+    file_ = ::open(path_.c_str(), flags, 0644);  // a pipe or a device stores no lines
     if (file_ < 0) {
       cannot_write(path_, errno);
     }
     return;
   }
   const std::string kept = resumed_step > 0 ? kept_lines(path_, resumed_step) : "";
-  // The kept lines go to a new file that then takes the name: a crash here loses nothing.
+  // The kept lines go to a new file that then replaces the old one: a crash here loses nothing.
   const std::filesystem::path fresh = path_.string() + ".new";
   file_ = ::open(fresh.c_str(), flags | O_TRUNC, 0644);
   if (file_ < 0) {

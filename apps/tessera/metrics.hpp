@@ -1,4 +1,4 @@
-// The metrics file: one JSON object a line, one line a step.
+// The metrics file: one JSON object per line, one line per step.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -7,7 +7,7 @@
 
 namespace tessera::app {
 
-/// What one step was. Steps are counted from 1 here: the number of updates made.
+/// The metrics of one step. Steps are counted from 1 here: the number of updates made.
 struct StepMetrics {
   std::int64_t step = 0;
   double loss = 0;       // mean over the step's tokens, before the update
@@ -24,13 +24,13 @@ std::string to_json(const StepMetrics& metrics);
 
 class MetricsWriter {
  public:
-  /// Opens the file, with its folders made. `resumed_step` > 0 keeps the lines of steps up to it
-  /// and drops later and torn ones, so that no step occurs twice; 0 begins anew. Throws Error (run)
-  /// when the file cannot be written.
+  /// Opens the file and creates its folders. `resumed_step` > 0 keeps the lines of steps up to it
+  /// and drops later and incomplete ones, so that no step occurs twice; 0 starts an empty file.
+  /// Throws Error (run) when the file cannot be written.
   MetricsWriter(std::filesystem::path file, std::int64_t resumed_step);
   MetricsWriter(MetricsWriter&&) = delete;
   ~MetricsWriter();
-  /// Appends one line, in one write: whoever reads or kills sees whole lines.
+  /// Appends one line, in one write: readers see whole lines, also after a kill.
   void write(const StepMetrics& metrics);
 
  private:

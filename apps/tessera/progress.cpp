@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <string_view>
+#include <tessera/printable.hpp>
 
 #include "table.hpp"
 
@@ -30,15 +31,15 @@ bool is_terminal(std::FILE* out) {
 std::string format_progress(const ProgressLine& line) {
   const StepMetrics& m = line.metrics;
   const auto digits = fmt::formatted_size("{}", line.steps);
-  std::string text =
-      fmt::format("step {:>{}}/{}  loss {:.4f}  grad {:.3g}  {} tokens/s", m.step, digits,
-                  line.steps, m.loss, m.grad_norm, format_count(m.tokens_per_second));
+  std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}  grad {:.3g}  {} tokens/s", m.step,
+                                 digits, line.steps, printable(m.loss), printable(m.grad_norm),
+                                 format_count(m.tokens_per_second));
   if (line.gemm_share) {
-    text += fmt::format("  {:.0f}% of GEMM", *line.gemm_share * 100);
+    text += fmt::format("  {:.0f}% of GEMM", printable(*line.gemm_share * 100));
   }
   text += fmt::format("  {}", format_bytes(m.memory_bytes));
   if (m.validation_loss) {
-    text += fmt::format("  validation {:.4f}", *m.validation_loss);
+    text += fmt::format("  validation {:.4f}", printable(*m.validation_loss));
   }
   return text + fmt::format("  {} left", format_duration(line.seconds_left));
 }
@@ -66,7 +67,7 @@ void Progress::step(const StepMetrics& metrics, std::optional<double> gemm_share
   const std::string text = format_progress(line);
   if (live_) {
     shown_ = text;
-    // One column stays free: some terminals wrap when the last one is written.
+    // One column stays free: some terminals wrap when the last column is written.
     write("\r\x1b[K" + fit_line(text, terminal_columns(out_) - 1));
     line_open_ = true;
     if (metrics.validation_loss) {

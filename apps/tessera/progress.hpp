@@ -1,4 +1,4 @@
-// What a person sees while a run trains.
+// The progress lines of a run.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -23,12 +23,12 @@ std::string format_progress(const ProgressLine& line);
 /// The line cut to `columns` characters.
 std::string fit_line(const std::string& line, int columns);
 
-/// On a terminal one line that is written over, elsewhere a line every `every` steps, and at the
-/// first, the last and every validated one. Used by rank 0 only.
+/// On a terminal one line that is overwritten; elsewhere a line every `every` steps, and at the
+/// first, the last and every validated step. Used by rank 0 only.
 class Progress {
  public:
-  /// `first` steps are done already (a resumed run). Looks at `out` to find whether it is a
-  /// terminal; TERM=dumb counts as none.
+  /// `first` steps are done already (a resumed run). Whether `out` is a terminal decides the form;
+  /// TERM=dumb is treated as not a terminal.
   Progress(std::int64_t first, std::int64_t steps, std::int64_t every, std::FILE* out = stdout);
   Progress(Progress&&) = delete;
   ~Progress();

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tessera/printable.hpp>
+
+import tessera.base;
 
 namespace tessera::app {
 namespace {
@@ -19,7 +22,7 @@ std::string format_table(const TableRows& rows, const std::string& indent) {
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i + 1 < row.size(); ++i) {  // a last cell widens nothing
+    for (std::size_t i = 0; i + 1 < row.size(); ++i) {  // the last cell is not padded
       widths[i] = std::max(widths[i], width_of(row[i]));
     }
   }
@@ -46,7 +49,7 @@ std::string format_count(double count) {
       return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, name);
     }
   }
-  return fmt::format("{:.0f}", count);
+  return fmt::format("{:.0f}", printable(count));
 }
 
 std::string format_duration(double seconds) {

@@ -1,4 +1,4 @@
-// Short tables for people.
+// Short tables as text.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -3,6 +3,7 @@ module;
 
 #include <cmath>
 #include <cstdint>
+#include <tessera/printable.hpp>
 module tessera.dtensor;
 
 import tessera.base;
@@ -77,7 +78,7 @@ Tensor distributed_arange(double start, double end, double step, const Layout& l
     fail(
         fmt::format("distributed_arange: from {} to {} by {} leads nowhere (expected a step other "
                     "than 0 towards the end)",
-                    start, end, step));
+                    printable(start), printable(end), printable(step)));
   }
   if (dtype == DType::boolean) {
     fail("distributed_arange: bool has no ranges; make numbers and compare them");

@@ -1,5 +1,5 @@
-// Draws of positions: randperm_ and multinomial. Their numbers belong to global elements, so every
-// layout draws what one device draws.
+// Random positions: randperm_ and multinomial. Their numbers belong to global elements, so every
+// layout samples what one device samples.
 module;
 #include <fmt/format.h>
 
@@ -105,7 +105,7 @@ void multinomial_infer(const Call& call, ResultShapes& out) {
   operands::check_floating(call.op.name, call.in[0]);
   Dims shape = call.in[0].shape();
   if (shape.empty() || draw.count < 0 || (!draw.replacement && draw.count > shape.back())) {
-    refuse(call, fmt::format("cannot draw {} positions{} from weights of shape {}", draw.count,
+    refuse(call, fmt::format("cannot sample {} positions{} from weights of shape {}", draw.count,
                              draw.replacement ? "" : " without replacement", to_string(shape)));
   }
   shape.back() = draw.count;
@@ -197,10 +197,9 @@ void multinomial_cpu(const Call& call, std::span<Tensor> out) {
           positive += w > 0 ? 1 : 0;
         }
         if (!valid || positive == 0 || (!draw.replacement && positive < draw.count)) {
-          refuse(call,
-                 fmt::format("row {} cannot be drawn from: its weights must be finite and not "
-                             "negative, with {} or more above 0 (got {})",
-                             global_row, draw.replacement ? 1 : draw.count, positive));
+          refuse(call, fmt::format("row {} cannot be sampled: its weights must be finite and not "
+                                   "negative, with {} or more above 0 (got {})",
+                                   global_row, draw.replacement ? 1 : draw.count, positive));
         }
         std::int64_t* const to = out[0].data<std::int64_t>() + row * draw.count;
         if (draw.replacement) {
@@ -226,7 +225,7 @@ const Op& multinomial_op = register_op({
     .cpu = multinomial_cpu,
     .rule = multinomial_rule,
     .localize = localize,
-    .about = "Positions of each row, drawn by weights.",
+    .about = "Positions of each row, sampled by weight.",
 });
 
 }  // namespace

@@ -5,6 +5,7 @@ module;
 #include <cstdint>
 #include <span>
 #include <string>
+#include <tessera/printable.hpp>
 
 #include "kernels/functions.hpp"
 module tessera.ops;
@@ -343,7 +344,8 @@ Tensor l1_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
 Tensor smooth_l1_loss(const Tensor& a, const Tensor& b, Reduction reduction, double beta) {
   check_shapes("smooth_l1_loss", a, b);
   if (!(beta >= 0)) {
-    fail(fmt::format("smooth_l1_loss: beta is a length (expected 0 or more, got {})", beta));
+    fail(fmt::format("smooth_l1_loss: beta is a length (expected 0 or more, got {})",
+                     printable(beta)));
   }
   return reduced(call_one(smooth_l1_op, {a, b}, Attributes().scalar(beta)), reduction);
 }

@@ -5,6 +5,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <tessera/printable.hpp>
 
 #include "kernels/attention.hpp"
 module tessera.ops;
@@ -79,7 +80,8 @@ void check_masked(const Call& call, std::size_t q, const Tensor& mask) {
                              scores[3], scores[2]));
   }
   if (!(s.p >= 0 && s.p <= 1)) {
-    refuse(call, fmt::format("dropout_p is a probability (expected 0 to 1, got {})", s.p));
+    refuse(call,
+           fmt::format("dropout_p is a probability (expected 0 to 1, got {})", printable(s.p)));
   }
   if (mask) {
     operands::check_broadcasts_to(call.op.name, mask.shape(), scores);

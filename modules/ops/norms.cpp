@@ -7,6 +7,7 @@ module;
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <tessera/printable.hpp>
 
 #include "kernels/pointwise.hpp"
 #include "kernels/reduce.hpp"
@@ -275,7 +276,8 @@ Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
     return sum(abs(x), dims, keepdim);
   }
   if (!(p > 0)) {
-    fail(fmt::format("norm: p is no power (expected 0 or more, or an infinity, got {})", p));
+    fail(fmt::format("norm: p is no power (expected 0 or more, or an infinity, got {})",
+                     printable(p)));
   }
   const Dims sorted = operands::sorted_dims("norm", dims, x.dims());
   return call_one(norm_op, {x}, Attributes().add(sorted).add(keepdim).add_number(p));

@@ -9,6 +9,7 @@ module;
 #include <cstdint>
 #include <span>
 #include <string>
+#include <tessera/printable.hpp>
 
 #include "kernels/adamw.hpp"
 module tessera.ops;
@@ -158,14 +159,14 @@ void sgd_cpu(const Call& call, std::span<Tensor>) {
   options.grad_scale = attributes.scalar();
   options.nesterov = attributes.free_integer() != 0;
   options.first_step = attributes.free_integer() != 0;
-  for_each_parameter<3>(
-      call, [&]<class C, class G>(C, G, const Row<3>& operands, const Tensor& gradient) {
-        if (!operands[2] && options.momentum != 0) {
-          refuse(call, fmt::format("momentum {} needs momentum buffers", options.momentum));
-        }
-        kernels::sgd(options, gradient.numel(), pointer<C>(operands[0]), pointer<G>(gradient),
-                     pointer<C>(operands[2]));
-      });
+  for_each_parameter<3>(call, [&]<class C, class G>(C, G, const Row<3>& operands,
+                                                    const Tensor& gradient) {
+    if (!operands[2] && options.momentum != 0) {
+      refuse(call, fmt::format("momentum {} needs momentum buffers", printable(options.momentum)));
+    }
+    kernels::sgd(options, gradient.numel(), pointer<C>(operands[0]), pointer<G>(gradient),
+                 pointer<C>(operands[2]));
+  });
 }
 
 const Op& sgd_op = register_op({

@@ -7,6 +7,7 @@ module;
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <tessera/printable.hpp>
 #include <tuple>
 #include <vector>
 
@@ -137,7 +138,7 @@ const Op& uniform_op = register_op({
     .rule = rule,
     .localize = localize,
     .in_place = true,
-    .about = "Fills x with numbers uniform in [low, high).",
+    .about = "Fills x with uniform numbers in [low, high).",
 });
 
 const Op& normal_op = register_op({
@@ -189,7 +190,7 @@ void fill_from_words(const Call& call, RandomRange range, F number) {
 /// How many of the 2^32 words mean 1.
 std::uint64_t words_below(const Call& call, double p) {
   if (!(p >= 0 && p <= 1)) {
-    refuse(call, fmt::format("p is a probability (expected 0 to 1, got {})", p));
+    refuse(call, fmt::format("p is a probability (expected 0 to 1, got {})", printable(p)));
   }
   return static_cast<std::uint64_t>(std::ceil(p * 0x1p32));
 }
@@ -231,7 +232,7 @@ const Op& fill_bernoulli_op = register_op({
     .rule = rule,
     .localize = localize,
     .in_place = true,
-    .about = "Fills x with 1 of probability p and 0.",
+    .about = "Fills x with 1 with probability p, else 0.",
 });
 
 const Op& bernoulli_op = register_op({
@@ -240,7 +241,7 @@ const Op& bernoulli_op = register_op({
     .cpu = bernoulli_cpu,
     .rule = rule,
     .localize = localize,
-    .about = "1 with the probability that p holds, else 0.",
+    .about = "1 with the probability in p, else 0.",
 });
 
 const Op& randint_op = register_op({
@@ -251,7 +252,7 @@ const Op& randint_op = register_op({
     .rule = rule,
     .localize = localize,
     .in_place = true,
-    .about = "Fills x with whole numbers of [low, high).",
+    .about = "Fills x with integers of [low, high).",
 });
 
 // dropout: linear in x, and its own gradient with the same numbers.
@@ -288,7 +289,7 @@ void dropout_cpu(const Call& call, std::span<Tensor> out) {
 void dropout_infer(const Call& call, ResultShapes& out) {
   const double p = call.read().scalar();
   if (!(p >= 0 && p <= 1)) {
-    refuse(call, fmt::format("p is a probability (expected 0 to 1, got {})", p));
+    refuse(call, fmt::format("p is a probability (expected 0 to 1, got {})", printable(p)));
   }
   infer(call, out);
 }

@@ -12,18 +12,18 @@ export namespace tessera::ops {
 /// Fills x in place: uniform in [low, high), normal with mean and deviation.
 Tensor uniform_(const Tensor& x, double low, double high, const RandomSource& source);
 Tensor normal_(const Tensor& x, double mean, double deviation, const RandomSource& source);
-/// x / (1 - p) where a number is >= p, else 0. The mask is not stored: backward makes it again.
+/// x / (1 - p) where a number is >= p, else 0. The mask is not stored: backward computes it again.
 Tensor dropout(const Tensor& x, double p, const RandomSource& source);
-/// 1 with probability p, else 0: into x, or for each probability that p holds (p's type).
+/// 1 with probability p, else 0: into x, or for each probability in p (p's type).
 Tensor bernoulli_(const Tensor& x, double p, const RandomSource& source);
 Tensor bernoulli(const Tensor& p, const RandomSource& source);
-/// Fills x (any type but bool) with whole numbers of [low, high).
+/// Fills x (any type but bool) with integers of [low, high).
 Tensor randint_(const Tensor& x, std::int64_t low, std::int64_t high, const RandomSource& source);
 /// Fills x (i64, one dim) with a permutation of 0 to n - 1.
 Tensor randperm_(const Tensor& x, RandomStream& stream);
 /// Samples `count` positions (i64) of each row of weights [..., n], which are not negative and need
 /// not sum to 1. Without replacement each position at most once. Errors: a row without weight, or
-/// with fewer positive weights than are drawn.
+/// with fewer positive weights than samples.
 Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement,
                    const RandomSource& source);
 

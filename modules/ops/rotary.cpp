@@ -6,6 +6,7 @@ module;
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <tessera/printable.hpp>
 module tessera.ops;
 
 import tessera.base;
@@ -28,8 +29,8 @@ void check_even(const Call& call) {
 
 void check_theta(const Call& call, double theta, std::int64_t offset = 0) {
   if (!(theta > 0) || offset < 0) {
-    refuse(call,
-           fmt::format("theta must be positive and offset at least 0 (got {}, {})", theta, offset));
+    refuse(call, fmt::format("theta must be positive and offset at least 0 (got {}, {})",
+                             printable(theta), offset));
   }
 }
 

@@ -290,6 +290,34 @@ TEST_CASE("draws are made of the stream's words as the page on random numbers sa
   }
 }
 
+TEST_CASE("a NaN is printed as nan, whatever its sign, in tensors and in errors") {
+  const double nan = -std::numeric_limits<double>::quiet_NaN();
+  CHECK(to_string(from_values<double>({nan, -1}, {2})) == "f64[2] {nan, -1}");
+  RandomStream stream;
+  const Tensor x = zeros({3});
+  const std::function<void()> calls[] = {
+      [&] { ops::dropout(x, nan, stream); },
+      [&] { ops::bernoulli_(x, nan, stream); },
+      [&] { ops::norm(x, nan); },
+      [&] { ops::smooth_l1_loss(x, x, ops::Reduction::sum, nan); },
+      [&] { ops::rotary(zeros({1, 2, 1, 4}), nan); },
+      [&] {
+        const Tensor q = zeros({1, 1, 2, 2});
+        ops::scaled_dot_product_attention(q, q, q, {}, nan);
+      },
+  };
+  for (const auto& call : calls) {
+    std::string error = "none";
+    try {
+      call();
+    } catch (const Error& thrown) {
+      error = thrown.what();
+    }
+    INFO(error);
+    CHECK(error.find("got nan") != std::string::npos);
+  }
+}
+
 TEST_CASE("draws follow their weights") {
   RandomStream stream{.seed = 3, .stream = 1, .offset = 0};
   constexpr std::int64_t count = 40000;
@@ -338,7 +366,7 @@ TEST_CASE("draws follow their weights") {
   CHECK(std::abs(first - 2000) < 150);
   CHECK(error_of([&] {
           ops::multinomial(weights, 2, false, stream);
-        }).starts_with("multinomial: row 1 cannot be drawn from"));
+        }).starts_with("multinomial: row 1 cannot be sampled"));
   CHECK(error_of([&] { ops::randint_(whole, 3, 3, stream); }).starts_with("randint_: "));
   CHECK(error_of([&] { ops::bernoulli_(ones, 1.5, stream); }).starts_with("bernoulli_: "));
 }

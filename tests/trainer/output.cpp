@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "config/config.hpp"
 #include "machine.hpp"
 #include "metrics.hpp"
 #include "progress.hpp"
@@ -150,6 +151,19 @@ TEST_CASE("elsewhere than on a terminal progress is a plain line every few steps
   CHECK(lines[4].starts_with("step 25/25"));
   CHECK(lines[4].ends_with("0.0 s left"));
   CHECK(lines[5] == "checkpoint saved");
+}
+
+TEST_CASE("a NaN is shown as nan, whatever its sign") {
+  const double nan = -std::numeric_limits<double>::quiet_NaN();
+  ProgressLine line{step_of(1), 25, nan, nan};
+  line.metrics.loss = line.metrics.grad_norm = line.metrics.tokens_per_second = nan;
+  line.metrics.validation_loss = nan;
+  CHECK(format_progress(line) ==
+        "step  1/25  loss nan  grad nan  nan tokens/s  nan% of GEMM  312.0 MiB  validation nan  ? "
+        "left");
+  CHECK(trainer_test::input_error([] {
+          parse_config("optimizer.lr = -nan", "run.toml");
+        }).find("got the number nan") != std::string::npos);
 }
 
 TEST_CASE("a live line is cut to the terminal's width") {

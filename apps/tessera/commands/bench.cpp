@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tessera/printable.hpp>
 #include <vector>
 
 #include "commands/commands.hpp"
@@ -195,9 +196,10 @@ void print_rows(const std::string& title, const Json& rows) {
   for (const Json& row : rows) {
     std::vector<std::string> cells;
     for (const auto& [key, value] : row.items()) {
-      cells.push_back(value.is_string()         ? value.get<std::string>()
-                      : value.is_number_float() ? fmt::format("{} {:.4g}", key, value.get<double>())
-                                                : fmt::format("{} {}", key, value.dump()));
+      cells.push_back(value.is_string() ? value.get<std::string>()
+                      : value.is_number_float()
+                          ? fmt::format("{} {:.4g}", key, printable(value.get<double>()))
+                          : fmt::format("{} {}", key, value.dump()));
     }
     table.push_back(std::move(cells));
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tessera/printable.hpp>
 
 import tessera.base;
 
@@ -20,7 +21,7 @@ std::string describe_node(const toml::node& node) {
     return fmt::format("the integer {}", number->get());
   }
   if (const auto* number = node.as_floating_point()) {
-    return fmt::format("the number {}", number->get());
+    return fmt::format("the number {}", printable(number->get()));
   }
   if (const auto* flag = node.as_boolean()) {
     return flag->get() ? "true" : "false";

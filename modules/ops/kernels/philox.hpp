@@ -1,8 +1,7 @@
 #pragma once
 // Random numbers as a function of (seed, stream, position): Philox 4x32-10, Salmon et al., Parallel
-// random numbers: as easy as 1, 2, 3 (SC 2011). The same element gets the same bits whoever
-// computes it, in whatever piece, on whatever machine: so a sharded tensor is filled with its
-// global indices.
+// random numbers: as easy as 1, 2, 3 (SC 2011). An element has the same bits on every rank and
+// machine, in every cut of the tensor: shards are filled by their global indices.
 //
 // key     = mix(seed + (stream + 1) * 0x9e3779b97f4a7c15), low word first: see philox_key
 // element = offset + global linear index; counter = element / 4 in words 0 (low) and 1 (high),
