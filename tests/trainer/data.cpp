@@ -160,13 +160,13 @@ TEST_CASE("hostile .npy files are refused") {
   has(npy_error(folder, npy(header("<u2", "(-2,)"), two)), "not a tuple of sizes");
   has(npy_error(folder, npy(header("<u2", "(1, 2)"), two)), "expected one dimension");
   has(npy_error(folder, npy(header("<u2", "()"), two)), "expected one dimension");
-  has(npy_error(folder, npy(header("<i8", "(2,)"), two)), "token ids of type '<i8'");
+  has(npy_error(folder, npy(header("<i8", "(2,)"), two)), "token ids have type '<i8'");
   has(npy_error(folder, npy(header(">u2", "(2,)"), two)), "big-endian");
   has(npy_error(folder, npy("{'descr': [('a', '<u2')], 'shape': (2,)}", two)), "holds records");
   has(npy_error(folder, npy("{'descr': '<u2', 'shape': (2,)}", two)), "is missing");
   has(npy_error(folder, npy("{'descr': '<u2", two)), "damaged");
   has(npy_error(folder, npy("{'descr': '<u2', 'descr': '<u2'}", two)), "repeated key 'descr'");
-  has(npy_error(folder, npy(header("<u2", "(2,)") + "x", two)), "something follows");
+  has(npy_error(folder, npy(header("<u2", "(2,)") + "x", two)), "there is text after");
   has(npy_error(folder, npy(header("<i4", "(1,)"), bytes_of<std::int32_t>({-1}))), "token 0 is -1");
   // Any prefix of a good file is refused, with an Error and nothing worse.
   const std::string good = npy(header("<u2", "(2,)"), two);
@@ -207,7 +207,7 @@ TEST_CASE("data that are too short say what was needed") {
       "40 training tokens make 4 windows of 8 (expected at least 5, one batch: 41 tokens)");
   has(data_error(text + "data.seq_len = 8\ndata.validation = 0.1\ntrain.batch = 2\n"),
       "data.validation: too short: 4 tokens make 0 windows of 8");
-  has(data_error("data.text = [\"/nowhere\"]\n"), "/nowhere: there is no such file");
+  has(data_error("data.text = [\"/nowhere\"]\n"), "/nowhere: no such file");
   has(data_error("data.tokens = [\"/nowhere.npy\"]\nmodel.vocab = 10\n"),
       "/nowhere.npy: cannot be read: No such file or directory");
   has(data_error("data.tokens = [\"/tmp\"]\nmodel.vocab = 10\n"), "/tmp: is not a regular file");
