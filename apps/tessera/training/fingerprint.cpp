@@ -9,10 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <vector>
 
 #include "config/keys.hpp"
 #include "config/values.hpp"
-#include "data/mapped_file.hpp"
+#include "data/data_file.hpp"
 #include "tessera/content_hash.hpp"
 #include "tessera/json.hpp"
 
@@ -32,13 +33,17 @@ std::string weights_hash(const std::string& folder) {
   }
   ContentHash hash;
   for (const std::string& file : files) {
-    const MappedFile mapped(file);
+    const DataFile data(file);
+    const DataFile::Handle handle(data);
     constexpr std::size_t step = std::size_t{1} << 20;
     constexpr std::size_t sample = 4096;
-    for (std::size_t at = 0; at < mapped.bytes().size(); at += step) {
-      hash.add(mapped.bytes().subspan(at, std::min(sample, mapped.bytes().size() - at)));
+    std::vector<std::byte> bytes;
+    for (std::size_t at = 0; at < data.size(); at += step) {
+      bytes.resize(std::min(sample, data.size() - at));
+      handle.read(data, at, bytes);
+      hash.add(bytes);
     }
-    const std::string size = fmt::format("{};", mapped.bytes().size());
+    const std::string size = fmt::format("{};", data.size());
     hash.add(std::as_bytes(std::span(size)));
   }
   return hash.hex();
