@@ -258,7 +258,7 @@ TEST_CASE("weights that would be dropped, or are not finite, stop the run", "[fo
             {"lm_head.weight", "model.embed_tokens.weight", "tie_word_embeddings"});
   }
   // A row of an embedding that no token of the data reads.
-  const std::string row = changed_copy(folder, "plain", "row", {});
+  const std::string row = changed_copy(folder, "plain", "row", nlohmann::json::object());
   damage(row + "/model.safetensors", "model.embed_tokens.weight", 50 * 32 + 3, Damage::nan);
   refused(start(folder, row, ""), {"model.embed_tokens.weight", "[50, 3]", "nan"});
   CHECK_FALSE(std::filesystem::exists(folder / "out/step-00000001"));
