@@ -9,6 +9,7 @@ module;
 #include <string>
 #include <string_view>
 #include <tessera/half.hpp>
+#include <tessera/printable.hpp>
 #include <utility>
 #include <vector>
 module tessera.tensor;
@@ -353,7 +354,7 @@ std::string to_string(const Tensor& x) {
   text += " {";
   const std::vector<double> values = to_doubles(x);
   for (std::size_t i = 0; i < values.size() && i < shown; ++i) {
-    text += fmt::format("{}{}", i == 0 ? "" : ", ", values[i]);
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", printable(values[i]));
   }
   return text + (values.size() > shown ? ", ...}" : "}");
 }

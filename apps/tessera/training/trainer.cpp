@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tessera/printable.hpp>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -126,10 +127,10 @@ StepResult Trainer::step() {
   finisher_.finish(parameters_);
   result.grad_norm = optim::global_gradient_norm(parameters_);
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
-    fail(
-        fmt::format("train: step {}: the loss is {} and the gradient norm {}; a smaller "
-                    "optimizer.lr or a longer optimizer.warmup may help; {}",
-                    done_ + 1, result.loss, result.grad_norm, last_checkpoint()));
+    fail(fmt::format(
+        "train: step {}: the loss is {} and the gradient norm {}; a smaller "
+        "optimizer.lr or a longer optimizer.warmup may help; {}",
+        done_ + 1, printable(result.loss), printable(result.grad_norm), last_checkpoint()));
   }
   result.lr = make_schedule(run_.config.optimizer, train.steps).at(done_);
   plan_->before_optimizer();
@@ -160,7 +161,7 @@ std::optional<double> Trainer::validate() {
   model_->train(true);
   const double value = total(loss);
   if (!std::isfinite(value)) {
-    fail(fmt::format("train: after step {} the validation loss is {}; {}", done_, value,
+    fail(fmt::format("train: after step {} the validation loss is {}; {}", done_, printable(value),
                      last_checkpoint()));
   }
   return value;
