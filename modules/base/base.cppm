@@ -1,4 +1,4 @@
-// What everything else stands on: errors, small containers, data types, logging, environment.
+// The foundation of all modules: errors, small containers, data types, logging, environment.
 export module tessera.base;
 
 export import :standard;     // the standard library names that interfaces use

@@ -4,7 +4,8 @@ import tessera.base;
 
 namespace tessera::mesh_detail {
 
-/// What a mesh is. Interned: made once for its content, immutable, kept until the process ends.
+/// The data of a mesh. Interned: created once for its content, immutable, kept until the process
+/// ends.
 struct MeshData {
   std::vector<std::string> names;
   Dims shape;
@@ -25,8 +26,8 @@ struct MeshData {
 export namespace tessera {
 
 /// An n-d array of global ranks with named axes. A value of pointer size: two meshes with the same
-/// names, shape and ranks are the same object, so equality compares pointers. Made once, a mesh's
-/// data lives until the process ends; copies are free.
+/// names, shape and ranks are the same object, so equality compares pointers. The data of a mesh
+/// lives until the process ends; copies are free.
 class DeviceMesh {
  public:
   /// No mesh; only operator bool and == may be used.
@@ -103,9 +104,9 @@ class DeviceMesh {
   /// The same ranks with an axis renamed.
   DeviceMesh rename(std::string_view name, std::string_view new_name) const;
 
-  /// Of the content: equal in every process.
+  /// A hash of the content: equal in every process.
   inline std::uint64_t hash() const { return data_->hash; }
-  /// Dense, from 0, in order of making; of this process only.
+  /// Dense, from 0, in order of creation; valid in this process only.
   inline std::uint32_t id() const { return data_->id; }
 
   friend inline bool operator==(const DeviceMesh& a, const DeviceMesh& b) {

@@ -6,7 +6,8 @@ export namespace tessera {
 
 enum class PlacementKind : std::uint8_t { replicate, shard, partial, strided_shard };
 
-/// How a tensor lies along ONE mesh axis. Made by Shard, Replicate, Partial; default Replicate.
+/// How a tensor is distributed over ONE mesh axis. Made by Shard, Replicate, Partial; default
+/// Replicate.
 class Placement {
  public:
   constexpr Placement() = default;
@@ -20,15 +21,15 @@ class Placement {
   inline constexpr bool is_strided_shard() const { return kind_ == PlacementKind::strided_shard; }
   /// The sharded dim; -1 for Replicate and Partial. Below 0 also while counted from the back.
   inline constexpr int dim() const { return dim_; }
-  /// How a Partial's values become one; of a norm's: sum, of their powers.
+  /// The reduction of a Partial; for the Partial of a norm: sum, of the powers.
   inline constexpr ReduceOp reduce_op() const { return op_; }
-  /// Whether it is a norm's Partial, and of which order p: the values x of the ranks stand for
-  /// (sum |x|^p)^(1/p). 0 for all others.
+  /// The order p of a norm's Partial: the value is (sum |x|^p)^(1/p) over the ranks' values x. 0
+  /// for all other placements.
   inline constexpr bool is_norm() const { return is_partial() && argument_ != 1; }
   double norm_order() const;
-  /// Of a StridedShard: into how many pieces the dim had been cut before this axis; else 1.
+  /// For a StridedShard: into how many pieces the dim was already split before this axis; else 1.
   inline constexpr int split_factor() const { return is_strided_shard() ? argument_ : 1; }
-  /// All of it in one number, for hashes and keys.
+  /// The whole placement in one number, for hashes and keys.
   inline constexpr std::uint64_t bits() const {
     return static_cast<std::uint64_t>(kind_) | static_cast<std::uint64_t>(op_) << 8 |
            static_cast<std::uint64_t>(static_cast<std::uint16_t>(dim_)) << 16 |
@@ -50,24 +51,24 @@ class Placement {
   std::int32_t argument_ = 1;  // a StridedShard's split factor, the bits of a norm's order, else 1
 };
 
-/// Cut along `dim` into chunks of ceil(n / k); trailing ranks may hold less, or nothing.
+/// Splits `dim` into chunks of ceil(n / k) elements; trailing shards may be shorter or empty.
 inline constexpr Placement Shard(int dim) { return {PlacementKind::shard, ReduceOp::sum, dim, 1}; }
-/// Every rank holds all.
+/// Every rank holds the whole tensor.
 inline constexpr Placement Replicate() { return {}; }
 /// Every rank holds a term; the value is their reduction.
 inline constexpr Placement Partial(ReduceOp op = ReduceOp::sum) {
   return {PlacementKind::partial, op, -1, 1};
 }
-/// Whether a norm of this order has a Partial of its own: a number above 0 that f32 holds exactly,
-/// but 1, of which the norm is a sum.
+/// Whether a norm of this order has its own Partial: a number above 0 that f32 represents exactly,
+/// except 1, whose norm is a sum.
 bool has_norm_partial(double order);
-/// Every rank holds the norm of its part of what a norm of order p is taken of; the value is
-/// (sum |x|^p)^(1/p). Orders whose norms are combined in other ways give the placement that does:
-/// 0 (a count) and 1 Partial(sum), infinity Partial(max), -infinity Partial(min).
+/// Every rank holds the norm of order p of its shard; the value is (sum |x|^p)^(1/p). Orders whose
+/// norms combine in another way return that placement: 0 (a count) and 1 Partial(sum), infinity
+/// Partial(max), -infinity Partial(min).
 /// Error (input): another order that has_norm_partial refuses.
 Placement NormPartial(double order);
-/// A Shard whose dim had been cut into `split_factor` pieces by later axes before. Only a form to
-/// print and to read: Layout::make turns it into a Shard and a shard order.
+/// A Shard whose dim was already split into `split_factor` pieces by later axes. Only for printing
+/// and reading: Layout::make turns it into a Shard and a shard order.
 inline constexpr Placement StridedShard(int dim, int split_factor) {
   return {PlacementKind::strided_shard, ReduceOp::sum, dim, split_factor};
 }

@@ -6,7 +6,7 @@ import :kind;
 
 namespace tessera::layout_detail {
 
-/// What a layout is, in its one canonical form. Interned, immutable, kept until the process ends.
+/// The data of a layout in canonical form. Interned, immutable, kept until the process ends.
 struct LayoutData {
   DeviceMesh mesh;
   std::array<Placement, max_dims> placements;     // of each mesh axis; never a StridedShard
@@ -24,17 +24,18 @@ struct LayoutData {
 /// Error (input): no order explains a split factor.
 std::vector<int> order_of_strided(const DeviceMesh& mesh, std::span<const Placement> placements);
 
-/// One dim's axes in their canonical order: axes of one rank cut nothing, so their place means
-/// nothing; each goes before the first larger axis.
+/// The axes of one dim in canonical order: an axis of one rank splits nothing, so its position has
+/// no meaning; each is placed before the first larger axis.
 std::vector<int> canonical_order(const DeviceMesh& mesh, std::span<const int> axes);
 
 }  // namespace tessera::layout_detail
 
 export namespace tessera {
 
-/// How a tensor lies on a mesh: a placement for each axis and, where several axes shard one tensor
-/// dim, the order in which they cut it (first applied = outermost cut). A value of pointer size;
-/// equal meaning is the same object, so equality compares pointers. Lives until the process ends.
+/// How a tensor is distributed over a mesh: a placement for each axis and, where several axes shard
+/// one tensor dim, the order in which they shard it (first applied = outermost). A value of pointer
+/// size; equal layouts are the same object, so equality compares pointers. Lives until the process
+/// ends.
 class Layout {
  public:
   /// No layout; only operator bool and == may be used.
@@ -72,7 +73,7 @@ class Layout {
     return {data_->order.data() + data_->begin[d], data_->order.data() + data_->begin[d + 1]};
   }
   inline bool shards(int dim) const { return !axes_sharding(dim).empty(); }
-  /// Into how many pieces a tensor dim is cut: the product of its axes' sizes.
+  /// The number of pieces into which a tensor dim is split: the product of its axes' sizes.
   int ways(int dim) const;
   /// Replicate on every axis.
   inline bool is_replicated() const { return data_->replicated; }
@@ -80,9 +81,9 @@ class Layout {
   inline bool has_shard() const { return data_->top_dim >= 0; }
   /// The largest sharded tensor dim, -1 for none: the tensor needs more dims than this.
   inline int top_dim() const { return data_->top_dim; }
-  /// Whether every dim is cut by increasing axis.
+  /// Whether every dim is sharded by increasing axis.
   inline bool has_default_order() const { return data_->default_order; }
-  /// Whether no axis of more than one rank cuts the axis' tensor dim after it, so that its shards
+  /// Whether no axis of more than one rank shards the axis' tensor dim after it, so that its shards
   /// can be gathered or exchanged alone.
   bool is_innermost(int axis) const;
 
@@ -90,7 +91,7 @@ class Layout {
   /// is applied last (innermost); the other axes keep their order.
   Layout with_placement(int axis, Placement placement) const;
 
-  /// The form that PyTorch prints: a Shard cut after later axes is StridedShard(dim, factor).
+  /// The form that PyTorch prints: a Shard applied after later axes is StridedShard(dim, factor).
   std::vector<Placement> strided_placements() const;
 
   /// Of the content: equal in every process.

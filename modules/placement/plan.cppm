@@ -70,13 +70,13 @@ struct Plan {
   bool is_local() const;
 };
 
-/// The cheapest plan by the links of the axes; an axis whose placement stays and that is in
-/// nobody's way is not touched. Steps of one kind over several axes become one where that is
+/// The cheapest plan by the links of the axes; an axis whose placement stays and that blocks no
+/// other axis is not touched. Steps of one kind over several axes become one where that is
 /// cheaper. The same on every rank. Cached for its arguments; the reference stays valid until the
 /// process ends. Partials are reduced by increasing axis unless their operations commute (equal
 /// ones, and sum with avg); Partial to Partial of another operation goes through Replicate. Errors
 /// (input): the layouts are of different meshes, or shard a dim that the tensor lacks; `to` has a
-/// norm's Partial on an axis where `from` has not: a value below 0 is no norm.
+/// norm's Partial on an axis where `from` does not: a norm cannot be below 0.
 const Plan& plan_redistribute(const Layout& from, const Layout& to, const Dims& shape,
                               std::size_t element_size);
 
@@ -93,11 +93,11 @@ struct Transfer {
   LocalPart box;
 };
 
-/// What must go where so that `destinations` hold their parts in layout `to` of what `sources` hold
-/// in layout `from`: each destination gets each element once, from itself where it has it, else
-/// from one of the ranks that have it, in turn. Empty boxes are left out. By destination, then in
-/// the order of the source boxes; the same on every rank. The layouts may be of different meshes;
-/// both must be without Partial among the ranks named.
+/// The boxes to send so that `destinations` hold their parts in layout `to` of the tensor that
+/// `sources` hold in layout `from`: each destination gets each element once, from itself where it
+/// has it, else from one of the ranks that have it, in turn. Empty boxes are left out. By
+/// destination, then in the order of the source boxes; the same on every rank. The layouts may be
+/// of different meshes; both must be without Partial among the ranks named.
 std::vector<Transfer> transfers(const Layout& from, std::span<const int> sources, const Layout& to,
                                 std::span<const int> destinations, const Dims& shape);
 /// The same between all ranks of two layouts' meshes. Error: either layout has a Partial.

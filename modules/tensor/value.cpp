@@ -90,10 +90,10 @@ const Dims& Tensor::strides() const {
   return impl_->strides;
 }
 
-std::int64_t Tensor::offset() const { return impl_->offset; }
+std::int64_t Tensor::offset() const { return get().offset; }
 
 bool Tensor::is_contiguous() const {
-  const TensorImpl& t = *impl_;
+  const TensorImpl& t = get();
   if (is_distributed()) {
     return t.local.is_contiguous();
   }
@@ -117,6 +117,12 @@ void* Tensor::raw_data() const {
   auto* base = static_cast<std::byte*>(impl_->storage->data());
   return base == nullptr ? nullptr
                          : base + impl_->offset * static_cast<std::int64_t>(size_of(impl_->dtype));
+}
+
+void Tensor::undefined() {
+  fail(
+      "tensor: it is undefined (an absent value, or a gradient that did not arrive); test "
+      "defined() before you use it");
 }
 
 Storage& Tensor::storage() const {
@@ -145,20 +151,21 @@ Tensor& Tensor::set_requires_grad(bool value) {
     fail(fmt::format("set_requires_grad: only floating tensors have gradients (got {})",
                      name_of(dtype())));
   }
+  TensorImpl& impl = get();
   if (value) {
-    impl_->keys |= requires_grad_key;
+    impl.keys |= requires_grad_key;
   } else {
-    if (impl_->autograd) {
+    if (impl.autograd) {
       fail(
           "set_requires_grad: only a leaf can be changed; use detach() for a tensor that was "
           "computed");
     }
-    impl_->keys &= static_cast<std::uint8_t>(~requires_grad_key);
+    impl.keys &= static_cast<std::uint8_t>(~requires_grad_key);
   }
   return *this;
 }
 
-Tensor& Tensor::grad() const { return impl_->grad; }
+Tensor& Tensor::grad() const { return get().grad; }
 
 double Tensor::item() const {
   if (is_distributed()) {

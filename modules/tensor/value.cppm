@@ -44,7 +44,8 @@ template <>
 struct DTypeOf<bool> : std::integral_constant<DType, DType::boolean> {};
 
 /// An n-d array: strided (bytes here), distributed (a local tensor and a Spec), or meta (no bytes).
-/// A cheap value: copies share the data. shape() of a distributed tensor is the global shape.
+/// A cheap value: copies share the data. shape() of a distributed tensor is the global shape. Every
+/// accessor of an undefined tensor is an error, except defined(), same_as() and impl().
 class Tensor {
  public:
   Tensor() = default;  // undefined: an operand that is absent
@@ -100,6 +101,15 @@ class Tensor {
  private:
   void check_type(DType wanted) const;
 
+  /// Error: the tensor is undefined.
+  inline TensorImpl& get() const {
+    if (!impl_) [[unlikely]] {
+      undefined();
+    }
+    return *impl_;
+  }
+  [[noreturn]] static void undefined();
+
   Counted<TensorImpl> impl_;
 };
 
@@ -126,19 +136,19 @@ struct TensorImpl {
   void destroy();
 };
 
-inline const Dims& Tensor::shape() const { return impl_->shape; }
-inline int Tensor::dims() const { return impl_->shape.size(); }
+inline const Dims& Tensor::shape() const { return get().shape; }
+inline int Tensor::dims() const { return get().shape.size(); }
 inline std::int64_t Tensor::size(std::int64_t dim) const {
-  return impl_
-      ->shape[dim >= 0 && dim < dims() ? static_cast<int>(dim) : wrap_dim(dim, dims(), "size")];
+  return get()
+      .shape[dim >= 0 && dim < dims() ? static_cast<int>(dim) : wrap_dim(dim, dims(), "size")];
 }
-inline std::int64_t Tensor::numel() const { return impl_->shape.product(); }
-inline DType Tensor::dtype() const { return impl_->dtype; }
-inline Device Tensor::device() const { return impl_->device; }
-inline bool Tensor::is_distributed() const { return (impl_->keys & distributed_key) != 0; }
-inline bool Tensor::is_meta() const { return (impl_->keys & meta_key) != 0; }
-inline const Spec* Tensor::spec() const { return impl_->spec; }
-inline bool Tensor::requires_grad() const { return (impl_->keys & requires_grad_key) != 0; }
+inline std::int64_t Tensor::numel() const { return get().shape.product(); }
+inline DType Tensor::dtype() const { return get().dtype; }
+inline Device Tensor::device() const { return get().device; }
+inline bool Tensor::is_distributed() const { return (get().keys & distributed_key) != 0; }
+inline bool Tensor::is_meta() const { return (get().keys & meta_key) != 0; }
+inline const Spec* Tensor::spec() const { return get().spec; }
+inline bool Tensor::requires_grad() const { return (get().keys & requires_grad_key) != 0; }
 
 /// Operands and results of an operator.
 using Tensors = InlineVector<Tensor, 2>;
