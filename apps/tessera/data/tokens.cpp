@@ -119,6 +119,8 @@ void Tokens::check_all() const {
 }
 
 std::string Tokens::content_hash() const {
+  constexpr std::size_t block = std::size_t{1} << 20;
+  std::vector<std::byte> bytes;
   ContentHash hash;
   for (const Segment& segment : segments_) {
     const auto count = static_cast<std::size_t>(segment.count);
@@ -126,7 +128,12 @@ std::string Tokens::content_hash() const {
       const std::string what = fmt::format("type {};", static_cast<int>(segment.type));
       hash.add(std::as_bytes(std::span(what)));
     }
-    hash.add(segment.file.bytes().subspan(segment.offset, count * size_of(segment.type)));
+    const std::size_t end = segment.offset + count * size_of(segment.type);
+    for (std::size_t at = segment.offset; at < end; at += bytes.size()) {
+      bytes.resize(std::min(block, end - at));
+      read_bytes(segment, at, bytes);
+      hash.add(bytes);
+    }
   }
   return hash.hex();
 }
