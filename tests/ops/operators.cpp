@@ -57,7 +57,6 @@ const std::map<std::string, std::string>& compared_elsewhere() {
       {"bernoulli_", "tests/ops/math_ops.cpp"},
       {"broadcast", "tests/ops/collective_ops.cpp"},
       {"chunk_cat", "tests/ops/math_ops.cpp"},
-      {"clone", "tests/ops/derivatives.cpp, with differences"},
       {"copy_", "below: what strided operands are made with"},
       {"counted_rows", "tests/dtensor/operators.cpp"},
       {"detach", "tests/ops/functions.cpp"},
