@@ -3,6 +3,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -178,7 +179,7 @@ bool strides_repeat(const Tensor& x) {
   return equation.has_solution(0, true);
 }
 
-// Of an in-place operator's call.
+// Of an in-place operator's call, whose operands are local tensors.
 
 bool is_written(const Op& op, std::size_t operand) {
   return operand == 0 || op.operands[operand].type.ends_with('!');
@@ -194,9 +195,21 @@ std::string operand_text(const Call& call, std::size_t i) {
                            : fmt::format("'{}[{}]'", name, place.in_list);
 }
 
-void check_itself(const Call& call, std::size_t i) {
-  const Tensor& x = memory_of(call.in[i]);
-  if (!x.is_contiguous() && strides_repeat(x)) [[unlikely]] {
+/// Whether the elements follow one another, without gaps.
+inline bool is_dense(const TensorImpl& x) {
+  std::int64_t expected = 1;
+  for (int d = x.shape.size() - 1; d >= 0; --d) {
+    if (x.strides[d] != expected) {
+      return false;
+    }
+    expected *= x.shape[d];
+  }
+  return true;
+}
+
+inline void check_itself(const Call& call, std::size_t i) {
+  const Tensor& x = call.in[i];
+  if (!is_dense(*x.impl()) && strides_repeat(x)) [[unlikely]] {
     fail(fmt::format(
         "{}: {} is written, but some of its elements are the same memory (expected "
         "separate elements, got shape {} with strides {}); write to a copy made by "
@@ -207,8 +220,8 @@ void check_itself(const Call& call, std::size_t i) {
 
 /// `aligned`: one element of i meets one of j at a time, so that both may be the same view.
 void check_pair(const Call& call, std::size_t i, std::size_t j, bool aligned) {
-  const Tensor& a = memory_of(call.in[i]);
-  const Tensor& b = memory_of(call.in[j]);
+  const Tensor& a = call.in[i];
+  const Tensor& b = call.in[j];
   if (storages_apart(a, b) || a.numel() == 0 || b.numel() == 0 || (aligned && same_view(a, b)) ||
       !elements_meet(a, b)) [[likely]] {
     return;
@@ -236,26 +249,34 @@ void check_single_operands(const Call& call) {
 
 /// Whether no two tensors have one storage, and none borrows bytes that another one may have.
 bool all_apart(std::span<const Tensor> in) {
-  std::size_t size = 16;
-  while (size < 2 * in.size()) {
-    size *= 2;
+  struct Slot {
+    const Storage* storage = nullptr;
+    std::uint64_t stamp = 0;
+  };
+  // A table with open addressing, kept from call to call: an optimizer's lists are long.
+  thread_local std::vector<Slot> slots;
+  thread_local std::uint64_t calls = 0;
+  if (slots.size() < 2 * in.size()) {
+    slots.assign(std::bit_ceil(2 * in.size()), Slot{});
   }
-  std::vector<const Storage*> seen(size);  // open addressing
+  Slot* const table = slots.data();
+  const std::size_t mask = slots.size() - 1;
+  const std::uint64_t stamp = ++calls;
   for (const Tensor& x : in) {
     if (!x) {
       continue;
     }
-    const Storage* const storage = memory_of(x).impl()->storage.get();
+    const Storage* const storage = x.impl()->storage.get();
     if (!storage->owns_memory()) {
       return false;
     }
-    auto at = (reinterpret_cast<std::uintptr_t>(storage) >> 4) * 0x9e3779b97f4a7c15ULL >> 32;
-    for (at &= size - 1; seen[at] != nullptr; at = (at + 1) & (size - 1)) {
-      if (seen[at] == storage) {
+    std::size_t at = (reinterpret_cast<std::uintptr_t>(storage) * 0x9e3779b97f4a7c15ULL) >> 32;
+    for (at &= mask; table[at].stamp == stamp; at = (at + 1) & mask) {
+      if (table[at].storage == storage) {
         return false;
       }
     }
-    seen[at] = storage;
+    table[at] = {storage, stamp};
   }
   return true;
 }
@@ -300,8 +321,8 @@ void check_lists(const Call& call) {
       if (x && written) {
         check_itself(call, i);
       }
-      if (x && !apart && memory_of(x).numel() != 0) {
-        items.push_back({bytes_of(memory_of(x)), i, is_list ? i - next : call.in.size(), written});
+      if (x && !apart && x.numel() != 0) {
+        items.push_back({bytes_of(x), i, is_list ? i - next : call.in.size(), written});
       }
     }
     next = end;
