@@ -103,8 +103,9 @@ equivalence::Result start(const Folder& folder, const std::string& model, const 
     run.replace(run.find(line), line.size(), "text = [\"" + folder.write("a.txt", text) + "\"]");
   }
   const std::string file = folder.write("run.toml", run);
+  std::filesystem::remove_all(folder / "out");  // a run refuses the checkpoints of another
   return equivalence::run("train " + file + " log.metrics= checkpoint.folder=" + (folder / "out") +
-                          " checkpoint.resume=never " + more);
+                          " " + more);
 }
 
 /// The program refuses it as wrong input with all these words.

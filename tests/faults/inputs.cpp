@@ -109,7 +109,7 @@ TEST_CASE("meshes that do not fit are refused") {
        {{"parallel=[]"}, {"no style uses axis 'shard'"}},
        {{"parallel[0].axis=tensr"}, {"no axis 'tensr'", "'tensor'?"}},
        {{"model.dim=48", "model.heads=3", "model.kv_heads=3"}, {"3 heads", "2 ranks"}},
-       {{"train.batch=3"}, {"train.batch", "3 sequences", "2 parts"}},
+       {{"train.batch=3"}, {"train.batch", "3 sequences", "multiple of 2"}},
        {{"train.micro_batch=3"}, {"train.micro_batch", "3 does not divide", "2 sequences"}}});
 }
 
@@ -167,7 +167,8 @@ TEST_CASE("layouts that do not fit are found before the ranks start") {
         "ColwiseParallel on 'tensor'"}},
       {tensor_run(style("ColwiseParallel", up) + "," +
                   style("ColwiseParallel", "**.up_proj", "output=\"Replicate\"")),
-       {"ColwiseParallel is on module 'model.layers.0.mlp.up_proj' along axis 'tensor' already"}},
+       {"ColwiseParallel is applied to module 'model.layers.0.mlp.up_proj' along axis 'tensor' "
+        "already"}},
       {tensor_run(style("LossParallel", "loss")),
        {"module 'loss'", "LossParallel: the logits are Replicate", "expected Shard(2)", "lm_head"}},
       {tensor_run(style("LossParallel", "lm_head")), {"'lm_head' is a Linear", "CrossEntropyLoss"}},
