@@ -25,6 +25,12 @@ std::uint64_t& step_count() {
   return counter;
 }
 
+/// Memory that was allocated for a result of backward now belongs to a gradient.
+void book_gradient(const Tensor& grad) {
+  const Tensor& local = grad.is_distributed() ? grad.local() : grad;
+  local.impl()->storage->move_to(MemoryCategory::gradient);
+}
+
 /// Adds a leaf's gradients up. It keeps the leaf alive; the leaf only watches it.
 class Accumulate final : public Node {
  public:
@@ -44,6 +50,7 @@ class Accumulate final : public Node {
   void backward(std::span<Tensor> grads, std::span<Tensor>, bool) override {
     Tensor& grad = leaf_.grad();
     grad = grad ? add_gradients(grad, grads[0]) : own_gradient(std::move(grads[0]));
+    book_gradient(grad);
     for (const auto& hook : grad_state(leaf_)->post_accumulate_hooks) {
       hook(leaf_);
     }

@@ -304,7 +304,14 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
   if (op.infer != nullptr) {
     Tensors locals;
     for (const Spec* spec : p.wanted) {
-      locals.push_back(spec == nullptr ? Tensor() : empty(local_shape(*spec), spec->dtype, meta));
+      if (spec == nullptr) {
+        locals.emplace_back();
+        continue;
+      }
+      // No part of the call: nothing is booked for it (PlannedMemoryScope).
+      const Dims shape = local_shape(*spec);
+      locals.push_back(
+          from_storage(Storage::none(), shape, contiguous_strides(shape), 0, spec->dtype, meta));
     }
     check_call(op, locals, p.local, p.localized);
     ResultShapes shapes;

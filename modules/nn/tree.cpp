@@ -224,6 +224,18 @@ std::vector<Module*> all_modules(Module& root) {
   return modules;
 }
 
+EvaluationScope::EvaluationScope(Module& root) {
+  for (Module* module : all_modules(root)) {
+    before_.emplace_back(module, std::exchange(module->training_, false));
+  }
+}
+
+EvaluationScope::~EvaluationScope() {
+  for (const auto& [module, training] : before_) {
+    module->training_ = training;
+  }
+}
+
 std::vector<std::pair<std::string, ParameterPointer>> named_parameters(Module& root) {
   std::vector<std::pair<std::string, ParameterPointer>> named;
   for (Module* module : all_modules(root)) {

@@ -126,6 +126,7 @@ class Module {
   void attach(std::string name, std::shared_ptr<Module> child);
 
  private:
+  friend class EvaluationScope;
   Tensors run(const Tensors& inputs);
   /// How many inputs have names; counted at the first call.
   std::size_t named_inputs();
@@ -140,6 +141,19 @@ class Module {
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
   std::vector<ForwardPreHook> pre_hooks_;
   std::vector<ForwardHook> hooks_;
+};
+
+/// Within the scope a module and all below it are in evaluation mode (no dropout). Afterwards, also
+/// when something has thrown, each one has the mode that it had before.
+class EvaluationScope {
+ public:
+  explicit EvaluationScope(Module& root);
+  ~EvaluationScope();
+  EvaluationScope(const EvaluationScope&) = delete;
+  EvaluationScope& operator=(const EvaluationScope&) = delete;
+
+ private:
+  std::vector<std::pair<Module*, bool>> before_;
 };
 
 /// This module and all below it, each once, parents first, in the order in which they were added.

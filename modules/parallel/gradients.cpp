@@ -107,7 +107,13 @@ void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& 
     Bucket& bucket = buckets_[{axis, dtype}];
     // Gradients of an earlier step that nobody has dropped are in the old memory.
     if (bucket.bytes < bytes || bucket.memory.use_count() > 1) {
-      bucket.memory = std::make_shared<collective::SharedBuffer>(group.allocate(bytes));
+      const auto booked = static_cast<std::int64_t>(bytes);
+      bucket.memory = {new collective::SharedBuffer(group.allocate(bytes)),
+                       [booked](collective::SharedBuffer* memory) {
+                         delete memory;
+                         account_memory(MemoryCategory::gradient, -booked);
+                       }};
+      account_memory(MemoryCategory::gradient, booked);
       bucket.bytes = bytes;
     }
     std::byte* const base = bucket.memory->data();

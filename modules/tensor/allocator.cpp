@@ -50,6 +50,7 @@ struct Cache {
   std::array<std::vector<void*>, class_count> blocks;
   MemoryStatistics statistics;
   MemoryCategory category = MemoryCategory::other;
+  bool planned = false;
 
   Cache() = default;
   Cache(const Cache&) = delete;
@@ -114,6 +115,15 @@ MemoryScope::MemoryScope(MemoryCategory category)
 MemoryScope::~MemoryScope() { cache().category = before_; }
 
 MemoryCategory current_memory_category() { return cache().category; }
+
+PlannedMemoryScope::PlannedMemoryScope() : before_(std::exchange(cache().planned, true)) {}
+PlannedMemoryScope::~PlannedMemoryScope() { cache().planned = before_; }
+
+bool memory_planned() { return cache().planned; }
+
+std::int64_t occupied_bytes(std::size_t bytes) {
+  return static_cast<std::int64_t>(size_class(bytes).bytes);
+}
 
 void* allocate_bytes(std::size_t bytes, MemoryCategory category) {
   const SizeClass size = size_class(bytes);

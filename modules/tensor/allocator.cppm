@@ -46,6 +46,24 @@ class MemoryScope {
 };
 MemoryCategory current_memory_category();
 
+/// Within the scope the calling thread books the meta tensors that it creates and destroys as if
+/// they had memory: a trial on the meta device then shows in memory_statistics() what a rank will
+/// need. What outlives the scope stays booked, so a trial runs on a thread of its own.
+class PlannedMemoryScope {
+ public:
+  PlannedMemoryScope();
+  ~PlannedMemoryScope();
+  PlannedMemoryScope(const PlannedMemoryScope&) = delete;
+  PlannedMemoryScope& operator=(const PlannedMemoryScope&) = delete;
+
+ private:
+  bool before_;
+};
+bool memory_planned();
+
+/// What an allocation of `bytes` occupies: allocations have size classes.
+std::int64_t occupied_bytes(std::size_t bytes);
+
 /// `bytes` of memory aligned to 64, from the thread's cache when it holds a block of that size
 /// class.
 void* allocate_bytes(std::size_t bytes, MemoryCategory category);

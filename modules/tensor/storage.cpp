@@ -25,27 +25,69 @@ Counted<Storage> Storage::borrow(void* data, std::size_t bytes, std::shared_ptr<
   return Counted<Storage>(storage);
 }
 
-Counted<Storage> Storage::none() { return Counted<Storage>(new Storage); }
+Counted<Storage> Storage::none(std::size_t planned) {
+  auto* storage = new Storage;
+  storage->meta_ = true;
+  if (planned > 0 && memory_planned()) {
+    storage->category_ = current_memory_category();
+    storage->planned_ = occupied_bytes(planned);
+    storage->restore_memory();
+  }
+  return Counted<Storage>(storage);
+}
 
 Storage::~Storage() {
   if (owned_) {
     free_bytes(data_, bytes_, category_);
+  } else if (booked_ > 0) {
+    book_planned(0);
   }
 }
 
 void Storage::destroy() { delete this; }
 
+/// Brings the booking of a storage without memory to `bytes`. Outside of a PlannedMemoryScope, for
+/// example on the thread that destroys what a trial has left, the account is another one.
+void Storage::book_planned(std::int64_t bytes) noexcept {
+  if (memory_planned()) {
+    account_memory(category_, bytes - booked_);
+  }
+  booked_ = bytes;
+}
+
 void Storage::release_memory() {
+  if (meta_) {
+    book_planned(0);
+    return;
+  }
   require(owned_, "storage: borrowed memory cannot be released; its owner frees it");
   free_bytes(data_, bytes_, category_);
   data_ = nullptr;
 }
 
 void Storage::restore_memory() {
+  if (meta_) {
+    book_planned(planned_);
+    return;
+  }
   require(owned_, "storage: borrowed memory cannot be restored; its owner provides it");
   if (data_ == nullptr && bytes_ > 0) {
     data_ = allocate_bytes(bytes_, category_);
   }
+}
+
+void Storage::move_to(MemoryCategory category) {
+  if (category == category_) {
+    return;
+  }
+  const std::int64_t bytes = meta_                        ? booked_
+                             : owned_ && data_ != nullptr ? occupied_bytes(bytes_)
+                                                          : 0;
+  if (!meta_ || memory_planned()) {
+    account_memory(category_, -bytes);
+    account_memory(category, bytes);
+  }
+  category_ = category;
 }
 
 }  // namespace tessera

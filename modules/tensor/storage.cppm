@@ -48,8 +48,9 @@ class Storage {
   /// Memory that something else owns; `keep_alive` is held as long as the storage exists.
   static Counted<Storage> borrow(void* data, std::size_t bytes,
                                  std::shared_ptr<void> keep_alive = nullptr);
-  /// No bytes at all: the storage of meta tensors.
-  static Counted<Storage> none();
+  /// No memory: the storage of meta tensors. In a PlannedMemoryScope `planned` bytes are booked as
+  /// if it had some.
+  static Counted<Storage> none(std::size_t planned = 0);
 
   inline void* data() const { return data_; }
   inline std::size_t bytes() const { return bytes_; }
@@ -57,9 +58,11 @@ class Storage {
   inline void bump_version() { ++version_; }
 
   /// Releases the memory (data() is then null), or allocates memory of the same size again; views
-  /// of the storage remain views of it. Only for memory from the allocator.
+  /// of the storage remain views of it. Only for memory from the allocator, and for none().
   void release_memory();
   void restore_memory();
+  /// Books the memory on another category from now on. Borrowed memory is not booked.
+  void move_to(MemoryCategory category);
   inline bool has_memory() const { return data_ != nullptr || bytes_ == 0; }
 
   /// Whether the bytes come from the allocator (or there are none): no other storage has them.
@@ -76,6 +79,7 @@ class Storage {
  private:
   Storage() = default;
   ~Storage();
+  void book_planned(std::int64_t bytes) noexcept;
   void destroy();
 
   void* data_ = nullptr;
@@ -83,6 +87,9 @@ class Storage {
   std::uint64_t version_ = 0;
   int references_ = 1;
   bool owned_ = false;
+  bool meta_ = false;
+  std::int64_t planned_ = 0;  // what restore_memory() books for none()
+  std::int64_t booked_ = 0;   // of it at present
   MemoryCategory category_ = MemoryCategory::other;
   std::shared_ptr<void> keep_alive_;
 };

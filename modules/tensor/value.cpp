@@ -241,8 +241,8 @@ inline Contiguous contiguous_memory(const Dims& shape, DType dtype, std::string_
 
 Tensor empty(const Dims& shape, DType dtype, Device device, std::string_view what) {
   const Contiguous memory = contiguous_memory(shape, dtype, what);
-  auto storage =
-      device.type == DeviceType::meta ? Storage::none() : Storage::allocate(memory.bytes);
+  auto storage = device.type == DeviceType::meta ? Storage::none(memory.bytes)
+                                                 : Storage::allocate(memory.bytes);
   return from_storage(std::move(storage), shape, memory.strides, 0, dtype, device);
 }
 

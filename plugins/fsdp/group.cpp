@@ -159,11 +159,18 @@ void Group::start_unshard() {
     }
     gathered_before_ = true;
     gathering_ = communicator_->all_gather_async(gather_, members_[0].parameter->value.dtype());
-  } else if (!members_[0].unsharded) {
-    plan_memory();
-    for (Member& m : members_) {
-      set_unsharded(m, tessera::empty(local_shape(*m.whole), m.whole->dtype, meta));
+  } else {
+    if (!members_[0].unsharded) {
+      plan_memory();
+      const MemoryScope scope(MemoryCategory::communication);
+      whole_ = Storage::none(whole_bytes_);
+      for (Member& m : members_) {
+        const Dims shape = local_shape(*m.whole);
+        set_unsharded(
+            m, from_storage(whole_, shape, contiguous_strides(shape), 0, m.whole->dtype, meta));
+      }
     }
+    whole_->restore_memory();
   }
   state_ = State::gathering;
 }
@@ -196,7 +203,7 @@ void Group::reshard() {
   if (state_ == State::gathering) {
     finish_gathering();
   }
-  if (materialized()) {
+  if (whole_) {
     whole_->release_memory();
   }
   state_ = State::sharded;

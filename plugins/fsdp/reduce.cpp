@@ -153,7 +153,7 @@ void Group::reduce_gradients(std::vector<Tensor>& reading) {
   Counted<Storage> memory;
   {
     const MemoryScope scope(MemoryCategory::gradient);
-    memory = materialized() ? Storage::allocate(shard_bytes_) : Storage::none();
+    memory = materialized() ? Storage::allocate(shard_bytes_) : Storage::none(shard_bytes_);
   }
   std::vector<collective::Segment> segments;
   std::vector<Tensor> sources;

@@ -28,6 +28,7 @@ import tessera.parallel;
 #include "support.hpp"
 #include "training/loss.hpp"
 #include "training/setup.hpp"
+#include "training/trial.hpp"
 
 using namespace tessera;
 using namespace tessera::app;
@@ -151,7 +152,8 @@ TEST_CASE("the trial before a run foresees what is communicated") {
         config_with(name, {"model.layers=2", "train.batch=4", "model.dropout=0.1"});
     INFO(name);
     Planned trial(config);
-    const std::vector<Communication> foreseen = try_layouts(*trial.model, trial.plan, config);
+    const std::vector<Communication> foreseen =
+        try_step(*trial.model, trial.plan, config).communications;
     const Phases phases = communicated(config);
     CHECK(counts_of(foreseen) == sum(phases.forward, phases.backward));
     CHECK(!foreseen.empty());

@@ -131,6 +131,7 @@ class RankRun {
     const double mine = ops::measure_gemm(0.02);
     double ceiling = 0;
     world.everyone().all_reduce(&mine, &ceiling, 1, DType::f64);
+    reset_memory_peaks();  // without the measurement's
     ceiling_ = ceiling * std::min(1.0, static_cast<double>(available_cores()) /
                                            (world.size() * ops::threads()));
   }
@@ -144,6 +145,7 @@ class RankRun {
       const bool stop = agreed_interrupt(world_);
       if (progress_ && (stop || trainer_->done() == train.steps)) {
         progress_->finish();  // no further step: notes come below its line
+        note("peak memory of rank 0: " + memory_text(memory_statistics()));
       }
       if (stop || trainer_->done() == train.steps || (every > 0 && trainer_->done() % every == 0)) {
         save();

@@ -1,4 +1,4 @@
-// From a config to the library's objects; what every rank and the check before the launch share.
+// From a config to the library's objects; shared by the ranks and by the check before the launch.
 // Included after the imports of tessera.{base,mesh,nn,optim,parallel}.
 #pragma once
 #include <cstdint>
@@ -25,10 +25,10 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
 /// The learning rate of every step.
 optim::Schedule make_schedule(const OptimizerConfig& config, std::int64_t steps);
 
-/// How a rank goes through its part of a step's batch.
+/// How a rank divides its part of a step's batch into micro-batches.
 struct BatchRows {
   std::int64_t part = 0;   // rows of a rank's part
-  std::int64_t micro = 0;  // rows at once
+  std::int64_t micro = 0;  // rows of a micro-batch
 };
 BatchRows batch_rows(const TrainConfig& config, std::int64_t parts);
 

@@ -37,11 +37,12 @@ import tessera.checkpoint;
 #include "training/loss.hpp"
 #include "training/setup.hpp"
 #include "training/trainer.hpp"
+#include "training/trial.hpp"
 
 namespace tessera::app {
 namespace {
 
-/// What a micro-batch communicates: a row for each mesh axis.
+/// The communication of a micro-batch: a row for each mesh axis.
 std::vector<std::vector<std::string>> communication_rows(
     const std::vector<Communication>& communications) {
   struct Sum {
@@ -60,7 +61,7 @@ std::vector<std::vector<std::string>> communication_rows(
       parts.push_back(fmt::format("{} {}", times, operation));
     }
     rows.push_back({"communication",
-                    fmt::format("on '{}': {}; {} a rank and micro-batch", axis, join_words(parts),
+                    fmt::format("on '{}': {}; {} per rank and micro-batch", axis, join_words(parts),
                                 format_bytes(static_cast<std::uint64_t>(sum.bytes)))});
   }
   return rows;
@@ -149,7 +150,7 @@ std::optional<double> Trainer::validate() {
   const TrainConfig& train = run_.config.train;
   const auto [part_rows, micro_rows] = batch_rows(train, plan_->batch_parts());
   const std::int64_t first = plan_->batch_part() * part_rows;
-  model_->train(false);
+  const nn::EvaluationScope evaluation(*model_);
   Tensor loss;
   for (std::int64_t b = 0; b < batches; ++b) {
     for (std::int64_t row = 0; row < part_rows; row += micro_rows) {
@@ -158,7 +159,6 @@ std::optional<double> Trainer::validate() {
       loss = loss ? ops::add(loss, part) : part;
     }
   }
-  model_->train(true);
   const double value = total(loss);
   if (!std::isfinite(value)) {
     fail(fmt::format("train: after step {} the validation loss is {}; {}", done_, printable(value),
@@ -167,16 +167,17 @@ std::optional<double> Trainer::validate() {
   return value;
 }
 
-std::int64_t Trainer::state_bytes() const {
-  std::int64_t bytes = 0;
-  const std::int64_t copies =
-      run_.config.optimizer.name == "sgd" ? (run_.config.optimizer.momentum > 0 ? 3 : 2) : 4;
-  for (const nn::ParameterPointer& parameter : parameters_) {
-    const Tensor& value = parameter->value;
-    bytes += local_shape(*value.spec()).product() *
-             static_cast<std::int64_t>(size_of(value.dtype())) * copies;
+std::string memory_text(const MemoryStatistics& memory) {
+  std::string text = format_bytes(static_cast<std::uint64_t>(memory.total_peak));
+  for (int i = 0; i < memory_category_count; ++i) {
+    const std::int64_t bytes = memory.peak[static_cast<std::size_t>(i)];
+    if (bytes > 0) {
+      text += fmt::format("{} {} {}", text.find(':') == std::string::npos ? ":" : ",",
+                          name_of(static_cast<MemoryCategory>(i)),
+                          format_bytes(static_cast<std::uint64_t>(bytes)));
+    }
   }
-  return bytes;
+  return text;
 }
 
 std::vector<std::vector<std::string>> check_plan(const Run& run) {
@@ -184,24 +185,15 @@ std::vector<std::vector<std::string>> check_plan(const Run& run) {
   const DeviceMesh mesh = make_mesh(run.config);
   const parallel::ParallelPlan plan(*model, mesh, style_entries(run.config), plugin::host());
   check_batch_division(run.config, plan.batch_parts());
-  std::int64_t local = 0;
-  for (const nn::ParameterPointer& parameter : nn::all_parameters(*model)) {
-    local += local_shape(*parameter->value.spec()).product() *
-             static_cast<std::int64_t>(size_of(parameter->value.dtype()));
-  }
-  const std::vector<Communication> communications = try_layouts(*model, plan, run.config);
+  const Trial trial = try_step(*model, plan, run.config);
   std::vector<std::vector<std::string>> rows;
   for (const parallel::StyleSummary& style : plan.summary()) {
     rows.push_back(
         {"style", fmt::format("{} on '{}': {} modules, {} parameters", style.style, style.axis,
                               style.modules, format_count(static_cast<double>(style.parameters)))});
   }
-  rows.push_back(
-      {"memory", fmt::format("{} of parameters a rank, {} with gradients and optimizer state",
-                             format_bytes(static_cast<std::uint64_t>(local)),
-                             format_bytes(static_cast<std::uint64_t>(
-                                 local * (run.config.optimizer.name == "sgd" ? 2 : 4))))});
-  for (auto& row : communication_rows(communications)) {
+  rows.push_back({"memory", "per rank, estimated: " + memory_text(trial.memory)});
+  for (auto& row : communication_rows(trial.communications)) {
     rows.push_back(std::move(row));
   }
   return rows;

@@ -54,15 +54,13 @@ class Trainer {
 
   /// Step number done() (counted from 0).
   StepResult step();
-  /// The mean loss over the validation batches; nothing when there are none. Error: it is not
-  /// finite.
+  /// The mean loss over the validation batches; nothing when there are none. The model has its
+  /// training mode again afterwards, also when it throws. Error: the loss is not finite.
   std::optional<double> validate();
 
   std::int64_t done() const { return done_; }
   const parallel::ParallelPlan& plan() const { return *plan_; }
   nn::LlamaForCausalLM& model() { return *model_; }
-  /// Bytes of parameters, gradients and optimizer state that this rank will hold.
-  std::int64_t state_bytes() const;
 
  private:
   /// The SUM of the losses of this rank's rows divided by `tokens`: Partial along the axes that
@@ -84,9 +82,12 @@ class Trainer {
   std::string last_checkpoint_;  // saved or loaded; empty: none
 };
 
-/// Checks without any communication what only the whole plan shows: styles, patterns, placements,
-/// the batch's division, the layouts of a whole forward and backward. Returns the rows that the
-/// styles add to the table before the first step.
+/// The peaks in all and by category: "1.3 MiB: parameter 0.2 MiB, ...".
+std::string memory_text(const MemoryStatistics& memory);
+
+/// Checks the whole plan without communication: styles, patterns, placements, the division of the
+/// batch, and the layouts of one step (try_step). Returns the rows that the plan adds to the table
+/// before the first step.
 std::vector<std::vector<std::string>> check_plan(const Run& run);
 
 /// Compares what the run begins with to its config and model, from headers alone: the weights of
