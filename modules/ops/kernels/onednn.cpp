@@ -70,7 +70,8 @@ class ProductCache {
     std::unique_ptr<CachedProduct> product;
     try {
       product = create(shape, in, out);
-    } catch (const dnnl::error&) {  // batch entries that overlap, or one of each for many results
+    } catch (const dnnl::error&) {
+      product = nullptr;  // batch entries that overlap, or one of each for many results
     }
     return products_.emplace(key, std::move(product)).first->second.get();
   }
