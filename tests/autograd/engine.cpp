@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -24,7 +25,7 @@ Tensor doubled(const Tensor& x, std::shared_ptr<int> token = nullptr) {
   const Tensor y = ops::mul_scalar(x, 2);
   const NoGrad recording(true);
   record_function("doubled", {&x, 1}, {&y, 1},
-                  [token](std::span<const Tensor> grads, std::span<Tensor> out) {
+                  [token = std::move(token)](std::span<const Tensor> grads, std::span<Tensor> out) {
                     out[0] = ops::mul_scalar(grads[0], 2);
                   });
   return y;

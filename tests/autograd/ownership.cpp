@@ -101,7 +101,7 @@ TEST_CASE("a gradient that nothing else holds is taken over, not copied") {
 
 TEST_CASE("what hooks return or keep shares no memory with a leaf's gradient") {
   Sum s;
-  const Tensor held = full({2, 3}, 8, DType::f64);
+  Tensor held = full({2, 3}, 8, DType::f64);
   Tensor kept;
   add_gradient_hook(s.a, [&](const Tensor&) { return held; });
   add_gradient_hook(s.b, [&](const Tensor& g) {

@@ -100,8 +100,8 @@ int sum_of_ranks(World& world) {
   std::vector<float> x(300'000, static_cast<float>(world.rank()));
   world.everyone().all_reduce(x.data(), x.data(), 300'000, DType::f32);
   world.everyone().barrier();
-  const auto wanted = static_cast<float>(world.size() * (world.size() - 1) / 2);
-  return x[299'999] == wanted && current_rank() == world.rank() ? 0 : 97;
+  const int wanted = world.size() * (world.size() - 1) / 2;
+  return x[299'999] == static_cast<float>(wanted) && current_rank() == world.rank() ? 0 : 97;
 }
 
 int count(const std::string& text, const std::string& part) {

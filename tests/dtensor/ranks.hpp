@@ -27,7 +27,7 @@ void run(int ranks, F f) {
 
 /// The text of the Error that f() throws; "no error" for none.
 template <class F>
-std::string error_of(F f) {
+std::string error_of(const F& f) {
   try {
     f();
   } catch (const tessera::Error& error) {

@@ -251,7 +251,8 @@ TEST_CASE("model folders from anywhere are refused quickly, by file and field") 
   config("intermediate_size", "16777216", {"intermediate_size is 16777216"});
   config("attention_dropout", "0.1", {"config.json: attention_dropout 0.1 is not supported"});
   config("hidden_size", "\"32\"", {"config.json: hidden_size: expected a positive integer"});
-  const std::string brackets(50'000'000, '[');
+  std::string brackets;
+  brackets.resize(50'000'000, '[');
   with("hf/config.json", brackets, {"hf/config.json"});
   with("hf/config.json", "{\"a\":" + brackets.substr(0, 10'000'000), {"hf/config.json"});
   with("hf/generation_config.json", brackets, {"hf/generation_config.json"});

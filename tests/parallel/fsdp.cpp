@@ -162,6 +162,20 @@ TEST_CASE("parameters written between forward and backward are an error, as on o
   });
 }
 
+TEST_CASE(
+    "a write to one block between forward and backward is an error in that block's backward") {
+  in_all_groupings([](Planned& run, const std::string& what) {
+    const Tensor loss = run.loss(tokens(1));
+    {
+      const NoGrad no_grad;
+      ops::fill_(run.model->children()[2].second->children()[2].second->parameter("weight")->value,
+                 0.5);
+    }
+    const std::string error = error_of([&] { backward(loss); });
+    check(error.find("changed in place") != std::string::npos, what + ": " + error);
+  });
+}
+
 TEST_CASE("a parameter that is replaced by another tensor is an error") {
   on_ranks(2, [](int) {
     Planned run(std::make_shared<Net>(), shard_mesh(2), {fsdp({"blocks.*", "."})});

@@ -73,7 +73,7 @@ TEST_CASE("each group is gathered as often as its options say, and reduced once"
           const Tensor loss = run.loss(net_tokens(4, step));
           const std::size_t forward = report.entries().size();
           backward(loss);
-          const std::vector<Communication> all = report.entries();
+          const std::vector<Communication>& all = report.entries();
           const auto middle = all.begin() + static_cast<std::ptrdiff_t>(forward);
           const std::vector<Communication> before(all.begin(), middle);
           const std::vector<Communication> after(middle, all.end());
