@@ -111,7 +111,7 @@ Tensor add_gradients(Tensor& a, const Tensor& b) {
   }
   const Attributes alpha = Attributes().scalar(1.0);
   if (!grad_enabled() && owns_memory_alone(a) && !a.requires_grad() && a.dtype() == b.dtype() &&
-      a.spec() == b.spec() && !a.is_meta()) {
+      a.spec() == b.spec()) {
     return call_one(add_in_place, {a, b}, alpha);
   }
   return call_one(add, {a, b}, alpha);
