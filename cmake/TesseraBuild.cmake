@@ -14,7 +14,7 @@ add_compile_options(-fno-semantic-interposition)
 if(TESSERA_SANITIZE)
   add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-pass-failed)
   add_link_options(-fsanitize=${TESSERA_SANITIZE})
-  # The kernels for this machine only (kernels/simd.hpp), and without the check of every pointer's addition:
+  # The kernels for this machine only (modules/ops/shared/kernels/simd.hpp), and without the check of every pointer's addition:
   # both would take the compiler minutes a source.
   add_compile_options(-march=native -DTESSERA_NATIVE_KERNELS)
 endif()
@@ -25,24 +25,36 @@ add_link_options(-fuse-ld=lld)
 set(TESSERA_PROGRAM_OPTIONS $<$<CONFIG:Release>:-O1>)
 set(TESSERA_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Werror)
 
-# tessera_module(NAME INTERFACE a.cppm... [INTERNAL b.cppm...] SOURCES a.cpp... IMPORTS module...)
+# tessera_module(NAME INTERFACE a.cppm... [INTERNAL b.cppm...] SOURCES a.cpp... [KERNELS kernels/a.cpp...]
+#                IMPORTS module...)
 # One folder under modules/ = one named module tessera.NAME, a part of the library libtessera.
 # INTERNAL: partitions that only its own sources import (no export); neither installed nor in the fingerprint.
+# KERNELS: plain sources without imports (pointers and extents). Their headers are included by the path from the
+# module's folder.
 # IMPORTS: the modules that it may import; cmake/check_sources.pl checks this.
 function(tessera_module name)
-  cmake_parse_arguments(ARG "" "" "INTERFACE;INTERNAL;SOURCES;IMPORTS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "INTERFACE;INTERNAL;SOURCES;KERNELS;IMPORTS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "tessera_module(${name}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
   endif()
   list(TRANSFORM ARG_INTERFACE PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   list(TRANSFORM ARG_INTERNAL PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  list(TRANSFORM ARG_KERNELS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   target_sources(tessera
     PUBLIC FILE_SET modules_${name} TYPE CXX_MODULES BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_INTERFACE}
-    PRIVATE ${ARG_SOURCES})
+    PRIVATE ${ARG_SOURCES} ${ARG_KERNELS})
   if(ARG_INTERNAL)
     target_sources(tessera
       PRIVATE FILE_SET internal_${name} TYPE CXX_MODULES BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_INTERNAL})
+  endif()
+  if(ARG_KERNELS)
+    set_source_files_properties(${ARG_INTERNAL} ${ARG_SOURCES} ${ARG_KERNELS} TARGET_DIRECTORY tessera
+      PROPERTIES INCLUDE_DIRECTORIES ${CMAKE_CURRENT_SOURCE_DIR})
+    if(TESSERA_SANITIZE)
+      set_source_files_properties(${ARG_KERNELS} TARGET_DIRECTORY tessera
+        PROPERTIES COMPILE_OPTIONS -fno-sanitize=pointer-overflow)
+    endif()
   endif()
   set_property(GLOBAL APPEND PROPERTY TESSERA_MODULES ${name})
 endfunction()

@@ -116,7 +116,7 @@ for my $file (grep { /\.cppm$/ } @files) {
   each_match($file, qr/^#include <([a-z_]+)>/, sub {
     finding($file, $_[0], "#include <$1>: an interface must import the standard library from tessera.base:standard");
   }) if $file =~ m{^modules/} && $file ne 'modules/base/standard.cppm';
-  if (my ($module, $part) = $file =~ m{^modules/(\w+)/(\w+)\.cppm$}) {
+  if (my ($module, $part) = $file =~ m{^modules/(\w+)/(?:.*/)?(\w+)\.cppm$}) {
     my ($internal) = ($text{"modules/$module/CMakeLists.txt"} // '') =~ /\bINTERNAL\b([^A-Z)]*)/;
     my $listed = ($internal // '') =~ /\b\Q$part\E\.cppm/;
     each_match($file, qr/^(export )?module tessera\./, sub {

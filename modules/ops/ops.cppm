@@ -4,12 +4,14 @@ export module tessera.ops;
 
 export import :pointwise;  // unary, binary with broadcasting, comparisons, where, cast, in-place
                            // forms
-export import :reduce;     // sum, mean, extrema, norms, products, running sums; sort and topk
+export import :reduce;     // sum, mean, extrema, norms, products, running sums
+export import :sort;       // sort, topk, unique
 export import :matmul;     // mm, bmm, matmul, linear, addmm, baddbmm, mv, dot, outer, einsum
-export import :view;   // view, transpose, permute, expand, narrow, select, slice... without copies
-export import :join;   // cat, stack, split, flip, roll, pad, repeat, contiguous, reshape
-export import :index;  // embedding, gather, scatter, index_put, index_select, tril, one_hot
-export import :norm;   // rms_norm, layer_norm, group_norm, batch_norm, softmax, log_softmax
+export import :view;       // view, reshape, transpose, expand, slice, split... without copies where
+                           // possible
+export import :join;       // cat, stack, flip, roll, pad, repeat
+export import :index;      // embedding, gather, scatter, index_put, index_select, tril, one_hot
+export import :norm;       // rms_norm, layer_norm, group_norm, batch_norm, softmax, log_softmax
 export import :convolution;  // conv1d, conv2d, pooling, interpolate
 export import :attention;    // causal and masked grouped-query attention, rotary embedding, SwiGLU
 export import :loss;         // cross_entropy, nll_loss, mse_loss and others of elements

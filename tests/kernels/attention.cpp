@@ -1,7 +1,7 @@
-#include "kernels/attention.hpp"
+#include "attention/kernels/attention.hpp"
 
 #include "check.hpp"
-#include "kernels/parallel.hpp"
+#include "shared/kernels/parallel.hpp"
 
 using namespace tessera::kernels;
 using namespace tessera::kernels::test;

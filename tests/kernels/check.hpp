@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "kernels/types.hpp"
+#include "shared/kernels/types.hpp"
 
 namespace tessera::kernels::test {
 

@@ -1,9 +1,9 @@
-#include "kernels/gemm.hpp"
+#include "matmul/kernels/gemm.hpp"
 
 #include <utility>
 
 #include "check.hpp"
-#include "kernels/parallel.hpp"
+#include "shared/kernels/parallel.hpp"
 
 using namespace tessera::kernels;
 using namespace tessera::kernels::test;

@@ -1,8 +1,8 @@
-#include "kernels/norm.hpp"
+#include "norm/kernels/norm.hpp"
 
 #include "check.hpp"
-#include "kernels/cross_entropy.hpp"
-#include "kernels/parallel.hpp"
+#include "loss/kernels/cross_entropy.hpp"
+#include "shared/kernels/parallel.hpp"
 
 using namespace tessera::kernels;
 using namespace tessera::kernels::test;

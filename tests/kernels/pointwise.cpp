@@ -1,9 +1,9 @@
-#include "kernels/pointwise.hpp"
+#include "pointwise/kernels/pointwise.hpp"
 
 #include <functional>
 
 #include "check.hpp"
-#include "kernels/parallel.hpp"
+#include "shared/kernels/parallel.hpp"
 
 using namespace tessera::kernels;
 using namespace tessera::kernels::test;

@@ -1,11 +1,11 @@
+#include "attention/kernels/rotary.hpp"
+#include "attention/kernels/swiglu.hpp"
 #include "check.hpp"
-#include "kernels/adamw.hpp"
-#include "kernels/indexing.hpp"
-#include "kernels/parallel.hpp"
-#include "kernels/philox.hpp"
-#include "kernels/reduce.hpp"
-#include "kernels/rotary.hpp"
-#include "kernels/swiglu.hpp"
+#include "index/kernels/indexing.hpp"
+#include "optimizer/kernels/adamw.hpp"
+#include "reduce/kernels/reduce.hpp"
+#include "shared/kernels/parallel.hpp"
+#include "shared/kernels/philox.hpp"
 
 using namespace tessera::kernels;
 using namespace tessera::kernels::test;

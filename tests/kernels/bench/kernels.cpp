@@ -11,17 +11,17 @@
 #include <ctime>
 #include <vector>
 
-#include "kernels/adamw.hpp"
-#include "kernels/attention.hpp"
-#include "kernels/cross_entropy.hpp"
-#include "kernels/gemm.hpp"
-#include "kernels/norm.hpp"
-#include "kernels/parallel.hpp"
-#include "kernels/philox.hpp"
-#include "kernels/pointwise.hpp"
-#include "kernels/reduce.hpp"
-#include "kernels/rotary.hpp"
-#include "kernels/swiglu.hpp"
+#include "attention/kernels/attention.hpp"
+#include "attention/kernels/rotary.hpp"
+#include "attention/kernels/swiglu.hpp"
+#include "loss/kernels/cross_entropy.hpp"
+#include "matmul/kernels/gemm.hpp"
+#include "norm/kernels/norm.hpp"
+#include "optimizer/kernels/adamw.hpp"
+#include "pointwise/kernels/pointwise.hpp"
+#include "reduce/kernels/reduce.hpp"
+#include "shared/kernels/parallel.hpp"
+#include "shared/kernels/philox.hpp"
 
 using namespace tessera::kernels;
 

@@ -1,0 +1,179 @@
+module;
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+#include "attention/kernels/attention.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :attention_call;
+import :kernel_call;
+
+namespace tessera::ops::attention {
+
+void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k, const Tensor& v) {
+  const auto shapes = [&] {
+    return fmt::format("q {}, k {}, v {}", to_string(q.shape()), to_string(k.shape()),
+                       to_string(v.shape()));
+  };
+  if (q.dims() != 4 || k.dims() != 4 || k.shape() != v.shape() || q.shape()[0] != k.shape()[0] ||
+      q.shape()[3] != k.shape()[3]) {
+    refuse(call,
+           fmt::format("the shapes do not fit (expected {}, got {})", form.expected, shapes()));
+  }
+  const std::int64_t heads = q.shape()[form.heads];
+  const std::int64_t kv_heads = k.shape()[form.heads];
+  if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0) {
+    refuse(call, fmt::format("the heads of q must be a multiple of the heads of k and v (got {})",
+                             shapes()));
+  }
+  if (k.dtype() != q.dtype() || v.dtype() != q.dtype()) {
+    refuse(call, fmt::format("q, k and v have different types ({}, {}, {}); cast",
+                             name_of(q.dtype()), name_of(k.dtype()), name_of(v.dtype())));
+  }
+}
+
+kernels::AttentionShape shape_of(const Form& form, const Tensor& q, const Tensor& k, double scale,
+                                 bool causal) {
+  kernels::AttentionShape shape;
+  shape.batch = q.shape()[0];
+  shape.queries = q.shape()[form.time];
+  shape.keys = k.shape()[form.time];
+  shape.kv_heads = k.shape()[form.heads];
+  shape.group = shape.kv_heads == 0 ? 1 : q.shape()[form.heads] / shape.kv_heads;
+  shape.head_dim = q.shape()[3];
+  shape.scale = scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
+  shape.causal = causal;
+  return shape;
+}
+
+Tensor rows_of_heads(const Tensor& x) {
+  return x.strides()[3] == 1 || x.shape()[3] == 1 ? x : contiguous_operand(x);
+}
+
+AttentionStrides strides_of(const Form& form, const Tensor& x) {
+  return {x.strides()[0], x.strides()[form.time], x.strides()[form.heads]};
+}
+
+void push_results(const Form& form, const Tensor& q, ResultShapes& out) {
+  out.push_back({q.shape(), q.dtype()});
+  // Logarithms of the sums of exponentials, which the backward begins with.
+  out.push_back({Dims{q.shape()[0], q.shape()[form.heads], q.shape()[form.time]},
+                 statistics_type(q.dtype())});
+}
+
+namespace {
+
+Tensor transposed(const Tensor& x) { return transpose(x, -2, -1); }
+
+/// Which scores do not count, as bool; undefined for none.
+Tensor hidden_scores(const GradientCall& call, const Tensor& scores) {
+  Tensor hidden;
+  if (call.causal) {
+    const std::int64_t cached = scores.size(3) - scores.size(2);
+    hidden = cast(triu(ones_like(scores), cached + 1), DType::boolean);
+  }
+  if (call.mask) {
+    const Tensor& mask = call.mask;
+    const Tensor by_mask = mask.dtype() == DType::boolean
+                               ? logical_not(mask)
+                               : logical_and(isinf(mask), lt(mask, zeros_like(mask)));
+    hidden = hidden ? logical_or(hidden, by_mask) : by_mask;
+  }
+  return hidden;
+}
+
+}  // namespace
+
+// With S = scale q k^T + mask, P = softmax(S), dP = dy v^T and dS = softmax_backward(dP, P):
+//   dq = scale dS k,  dk = scale dS^T q,  dv = P^T dy,
+// where dropout stands behind P and dP. Below, of_x is the gradient of x.
+GradientsAgain differentiate_again(const GradientCall& call, std::span<const Tensor> grads) {
+  static const Op& softmax_backward = find_op("softmax_backward");
+  static const Op& dropout = find_op("dropout");
+  static const Op& masked = find_op("masked_fill_backward");
+  const DType wide = statistics_type(call.q.dtype());
+  const std::int64_t kv_heads = call.k.size(1);
+  const std::int64_t group = kv_heads == 0 ? 1 : call.q.size(1) / kv_heads;
+  const double scale =
+      call.scale != 0 ? call.scale : 1.0 / std::sqrt(static_cast<double>(call.q.size(3)));
+
+  const auto widened = [&](const Tensor& x) { return x ? cast(x, wide) : x; };
+  /// Keys and values repeated for each query head, and back.
+  const auto repeated = [&](const Tensor& x) {
+    return x && group != 1 ? repeat_interleave(widened(x), group, 1) : widened(x);
+  };
+  const auto gathered = [&](const Tensor& x) {
+    return x && group != 1 ? sum(unflatten(x, 1, {kv_heads, group}), {2}) : x;
+  };
+  const auto dropped = [&](const Tensor& x) {
+    return call.dropout.free().empty() ? x : call_one(dropout, {x}, call.dropout);
+  };
+  const auto through_softmax = [&](const Tensor& dp, const Tensor& p) {
+    return call_one(softmax_backward, {dp, p}, Attributes().add(3));
+  };
+
+  const Tensor q = widened(call.q);
+  const Tensor k = repeated(call.k);
+  const Tensor v = repeated(call.v);
+  const Tensor dy = widened(call.dy);
+  Tensor scores = mul_scalar(matmul(q, transposed(k)), scale);
+  if (call.mask && call.mask.dtype() != DType::boolean) {
+    scores = add(scores, widened(call.mask));
+  }
+  const Tensor hidden = hidden_scores(call, scores);
+  // A finite number, and 0 behind the softmax: a query that sees nothing has P = 0.
+  Tensor p = softmax(hidden ? masked_fill(scores, hidden, -1e30) : scores, 3);
+  p = hidden ? call_one(masked, {p, hidden}) : p;
+  const Tensor dp = dropped(matmul(dy, transposed(v)));
+  const Tensor ds = through_softmax(dp, p);
+
+  GradientsAgain of;
+  Tensor of_ds;
+  Tensor of_p;
+  const auto put = [&](Tensor& into, const Tensor& a, const Tensor& b, double by) {
+    const Tensor product = matmul(a, b);
+    add_to(into, by == 1 ? product : mul_scalar(product, by));
+  };
+  if (grads[0]) {  // of dq
+    const Tensor u = widened(grads[0]);
+    put(of_ds, u, transposed(k), scale);
+    put(of.k, transposed(ds), u, scale);
+  }
+  if (grads[1]) {  // of dk
+    const Tensor u = repeated(grads[1]);
+    put(of_ds, q, transposed(u), scale);
+    put(of.q, ds, u, scale);
+  }
+  if (grads.size() > 3 && grads[3]) {
+    add_to(of_ds, widened(grads[3]));
+  }
+  if (grads[2]) {  // of dv
+    const Tensor u = repeated(grads[2]);
+    of_p = dropped(matmul(dy, transposed(u)));
+    put(of.dy, dropped(p), u, 1);
+  }
+  if (of_ds) {
+    const Tensor of_dp = dropped(through_softmax(of_ds, p));
+    put(of.dy, of_dp, v, 1);
+    put(of.v, transposed(of_dp), dy, 1);
+    const Tensor along = mul(of_ds, sum(mul(dp, p), {3}, true));
+    add_to(of_p, sub(sub(mul(of_ds, dp), along), mul(dp, sum(mul(of_ds, p), {3}, true))));
+  }
+  if (of_p) {
+    const Tensor of_scores = through_softmax(of_p, p);
+    put(of.q, of_scores, k, scale);
+    put(of.k, transposed(of_scores), q, scale);
+    of.mask = of_scores;
+  }
+  of.k = gathered(of.k);
+  of.v = gathered(of.v);
+  return of;
+}
+
+}  // namespace tessera::ops::attention

@@ -1,0 +1,142 @@
+// What the fused attentions share: the checks of q, k and v, and the calls of the kernels, for
+// operands in either order of dims.
+module;
+#include "attention/kernels/attention.hpp"
+#include "shared/kernels/types.hpp"
+module tessera.ops:attention_call;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops::attention {
+
+using kernels::AttentionStrides;
+
+/// Which dims of q, k and v are which.
+struct Form {
+  int time;
+  int heads;
+  const char* expected;
+};
+inline constexpr Form time_first{1, 2, "q [B, Tq, H, D] and k, v [B, Tk, KV, D]"};
+inline constexpr Form heads_first{2, 1, "q [B, H, Tq, D] and k, v [B, KV, Tk, D]"};
+
+void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k, const Tensor& v);
+
+kernels::AttentionShape shape_of(const Form& form, const Tensor& q, const Tensor& k, double scale,
+                                 bool causal);
+
+/// The operand as the kernel takes it: any strides, but the last dim in one piece.
+Tensor rows_of_heads(const Tensor& x);
+
+AttentionStrides strides_of(const Form& form, const Tensor& x);
+
+void push_results(const Form& form, const Tensor& q, ResultShapes& out);
+
+/// `mask_of(T)` gives the masks for elements of type T.
+template <class MaskOf>
+inline void forward(const Call& call, const Form& form, double scale, bool causal,
+                    std::span<Tensor> out, MaskOf mask_of) {
+  if (out[0].numel() == 0) {
+    return;
+  }
+  const Tensor q = rows_of_heads(call.in[0]);
+  const Tensor k = rows_of_heads(call.in[1]);
+  const Tensor v = rows_of_heads(call.in[2]);
+  visit_floating(q.dtype(), call.op.name, [&]<class T>(T zero) {
+    kernels::attention_forward(
+        shape_of(form, q, k, scale, causal), pointer<T>(q), strides_of(form, q), pointer<T>(k),
+        strides_of(form, k), pointer<T>(v), strides_of(form, v), pointer<T>(out[0]),
+        strides_of(form, out[0]), pointer<kernels::Compute<T>>(out[1]), mask_of(zero));
+  });
+}
+
+/// Operands dy, q, k, v, y, lse; results the gradients of q, k, v.
+template <class MaskOf>
+inline void gradient(const Call& call, const Form& form, double scale, bool causal,
+                     std::span<Tensor> out, MaskOf mask_of) {
+  const Tensor dy = rows_of_heads(call.in[0]);
+  const Tensor q = rows_of_heads(call.in[1]);
+  const Tensor k = rows_of_heads(call.in[2]);
+  const Tensor v = rows_of_heads(call.in[3]);
+  const Tensor y = rows_of_heads(call.in[4]);
+  const Tensor lse = contiguous_operand(call.in[5]);
+  visit_floating(q.dtype(), call.op.name, [&]<class T>(T zero) {
+    using C = kernels::Compute<T>;
+    const kernels::AttentionGradient<T, C> arguments{
+        .q = pointer<T>(q),
+        .q_strides = strides_of(form, q),
+        .k = pointer<T>(k),
+        .k_strides = strides_of(form, k),
+        .v = pointer<T>(v),
+        .v_strides = strides_of(form, v),
+        .out = pointer<T>(y),
+        .out_strides = strides_of(form, y),
+        .log_sum_exp = pointer<C>(lse),
+        .dout = pointer<T>(dy),
+        .dout_strides = strides_of(form, dy),
+        .dq = pointer<T>(out[0]),
+        .dq_strides = strides_of(form, out[0]),
+        .dk = pointer<T>(out[1]),
+        .dk_strides = strides_of(form, out[1]),
+        .dv = pointer<T>(out[2]),
+        .dv_strides = strides_of(form, out[2]),
+        .mask = mask_of(zero),
+    };
+    kernels::attention_backward(shape_of(form, q, k, scale, causal), arguments);
+  });
+}
+
+inline void check_gradient(const Call& call, const Form& form) {
+  const Tensor& q = call.in[1];
+  check_shape(call, 0, q.shape());
+  check_type(call, 0, q.dtype());
+  check_shape(call, 4, q.shape());
+  check_shape(call, 5, {q.shape()[0], q.shape()[form.heads], q.shape()[form.time]});
+}
+
+/// Whether each rank gets whole groups of query heads with their key/value head, when all operands
+/// are cut as finely as the finest. `q` is q's place: 0, or 1 behind the gradient; `mask_dim` the
+/// last operand's dim of the heads, or -1.
+inline bool heads_divide(const RuleContext& context, const Form& form, std::size_t q,
+                         int mask_dim = -1) {
+  const auto in = context.call.in;
+  const std::size_t mask = q == 0 ? 3 : 6;
+  std::int64_t ways = 1;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const int dim = i == mask ? mask_dim : i == 5 ? 1 : form.heads;
+    if (in[i] && dim >= 0) {
+      ways = std::max(ways, context.shards_of(i, dim));
+    }
+  }
+  return in[q].shape()[form.heads] % ways == 0 && in[q + 1].shape()[form.heads] % ways == 0;
+}
+
+/// A gradient of attention that is differentiated again: its operands, heads first.
+struct GradientCall {
+  Tensor dy;  // [B, H, Tq, D]
+  Tensor q;
+  Tensor k;  // [B, KV, Tk, D]
+  Tensor v;
+  Tensor mask = {};  // bool or added, or none
+  bool causal = false;
+  double scale = 0;         // 0: 1/sqrt(D)
+  Attributes dropout = {};  // as the operator dropout has them; none: nothing is dropped
+};
+
+/// The gradients of those operands.
+struct GradientsAgain {
+  Tensor dy;
+  Tensor q;
+  Tensor k;
+  Tensor v;
+  Tensor mask;  // of all scores
+};
+
+/// From the gradients of dq, dk, dv and, where the call has made it, of the scores' gradient; an
+/// undefined one stands for zeros. By operators, which hold all scores, in the type of sums.
+GradientsAgain differentiate_again(const GradientCall& call, std::span<const Tensor> grads);
+
+}  // namespace tessera::ops::attention

@@ -1,0 +1,178 @@
+#include "attention.hpp"
+
+#include "attention_row.hpp"
+#include "attention_tiles.hpp"
+#include "shared/kernels/parallel.hpp"
+
+namespace tessera::kernels {
+namespace {
+
+using namespace attention_detail;
+
+/// Scratch of one task.
+template <class C>
+struct Forward {
+  explicit Forward(std::int64_t head_dim)
+      : width(padded<C>(head_dim)),
+        queries(static_cast<std::size_t>(head_dim * kQueryTile)),
+        keys(static_cast<std::size_t>(kKeyTile * width)),
+        values(static_cast<std::size_t>(kKeyTile * width)),
+        scores(static_cast<std::size_t>(kKeyTile * kQueryTile)),
+        out(static_cast<std::size_t>(kQueryTile * width)) {}
+
+  std::int64_t width;
+  std::vector<C> queries;  // transposed
+  std::vector<C> keys;
+  std::vector<C> values;
+  std::vector<C> scores;  // [key, query]
+  std::vector<C> out;     // not yet divided by `sum`
+  C maximum[kQueryTile];
+  C sum[kQueryTile];
+};
+
+/// Turns scores into exp(scores - maximum) with the running maximum and sum of each query brought
+/// up to date; the output so far shrinks where a maximum grew.
+template <class C>
+[[gnu::always_inline]] inline void online_softmax(const TilePair& pair, C scale, Forward<C>& work) {
+  using V = simd::Vector<C>;
+  constexpr std::int64_t kLanes = simd::kLanes<C>;
+  constexpr C kMinusInfinity = -std::numeric_limits<C>::infinity();
+  for (std::int64_t column = 0; column < padded<C>(pair.queries); column += kLanes) {
+    C* scores = work.scores.data() + column;
+    // Key 0 sees all columns of a visited tile; later keys see fewer.
+    std::int64_t seen = pair.keys;
+    std::int64_t whole = pair.keys;
+    if (!pair.full()) {
+      seen = std::clamp<std::int64_t>(pair.last_key_of_first + column + kLanes - pair.key, 0,
+                                      pair.keys);
+      whole =
+          std::clamp<std::int64_t>(pair.last_key_of_first + column + 1 - pair.key, 0, pair.keys);
+    }
+    if (seen == 0) {
+      for (std::int64_t j = 0; j < pair.keys; ++j) simd::store(scores + j * kQueryTile, V{});
+      continue;
+    }
+    V top = simd::splat<V>(kMinusInfinity);
+    for (std::int64_t j = 0; j < whole; ++j)
+      top = simd::maximum(simd::load(scores + j * kQueryTile), top);
+    for (std::int64_t j = whole; j < seen; ++j) {
+      const V score = simd::select<V>(sees<V>(pair, j, column), simd::load(scores + j * kQueryTile),
+                                      simd::splat<V>(kMinusInfinity));
+      simd::store(scores + j * kQueryTile, score);
+      top = simd::maximum(score, top);
+    }
+    const V before = simd::load(work.maximum + column);
+    const V maximum = simd::maximum(top * scale, before);
+    // A query that has seen no key keeps minus infinity; 0 in its place avoids infinity - infinity.
+    const V reference = simd::select<V>(maximum == kMinusInfinity, V{}, maximum);
+    const V shrink = simd::exp_nonpositive(before - reference);
+    V sum = V{};
+    for (std::int64_t j = 0; j < seen; ++j) {
+      const V p = simd::exp_nonpositive(simd::load(scores + j * kQueryTile) * scale - reference);
+      simd::store(scores + j * kQueryTile, p);
+      sum += p;
+    }
+    for (std::int64_t j = seen; j < pair.keys; ++j) simd::store(scores + j * kQueryTile, V{});
+    simd::store(work.sum + column, simd::load(work.sum + column) * shrink + sum);
+    simd::store(work.maximum + column, maximum);
+    for (std::int64_t query = column; query < std::min(pair.queries, column + kLanes); ++query) {
+      const C factor = shrink[query - column];
+      if (factor == C{1}) continue;
+      C* row = work.out.data() + query * work.width;
+      for (std::int64_t i = 0; i < work.width; i += kLanes)
+        simd::store(row + i, simd::load(row + i) * factor);
+    }
+  }
+}
+
+/// out += P v, in groups of queries that see the same number of keys.
+template <class Isa, class C>
+[[gnu::always_inline]] inline void add_values(Isa isa, const TilePair& pair, const Rows<C>& values,
+                                              Forward<C>& work) {
+  constexpr std::int64_t kStep = 12;
+  for (std::int64_t query = 0; query < pair.queries;) {
+    const std::int64_t count = pair.full() ? pair.queries : std::min(kStep, pair.queries - query);
+    const std::int64_t seen =
+        std::clamp<std::int64_t>(pair.last_key_of_first + query + count - pair.key, 0, pair.keys);
+    tile::product<true>(
+        isa, tile::Product<C>{count, work.width, pair.full() ? pair.keys : seen,
+                              work.scores.data() + query, 1, kQueryTile, values.data, values.stride,
+                              work.out.data() + query * work.width, work.width});
+    query += count;
+  }
+}
+
+}  // namespace
+
+template <class T, class Lse>
+void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides q_strides,
+                       const T* k, AttentionStrides k_strides, const T* v,
+                       AttentionStrides v_strides, T* out, AttentionStrides out_strides,
+                       Lse* log_sum_exp, const AttentionMask<T>& mask) {
+  using C = Lse;
+  if (shape.queries == 1 && !mask.changes_scores() && mask.dropout == 0) {
+    attention_row(shape, q, q_strides, k, k_strides, v, v_strides, out, out_strides, log_sum_exp);
+    return;
+  }
+  const std::int64_t heads = shape.kv_heads * shape.group;
+  const std::int64_t query_tiles = (shape.queries + kQueryTile - 1) / kQueryTile;
+  const std::int64_t head_dim = shape.head_dim;
+  // A task is one tile of queries of one head; what is copied of keys is copied for each of them.
+  parallel_for(0, shape.batch * heads * query_tiles, 1, [&](std::int64_t begin, std::int64_t end) {
+    Forward<C> work(head_dim);
+    simd::dispatch([&](auto isa) __attribute__((always_inline)) {
+      for (std::int64_t task = begin; task < end; ++task) {
+        const std::int64_t query = task % query_tiles * kQueryTile;
+        const std::int64_t head = task / query_tiles % heads;
+        const std::int64_t entry = task / query_tiles / heads;
+        const std::int64_t queries = std::min(kQueryTile, shape.queries - query);
+        const std::int64_t last_key = last_key_of_query_0(shape) + query;
+        const std::int64_t keys_end = std::clamp<std::int64_t>(last_key + queries, 0, shape.keys);
+        const std::int64_t kv_head = head / shape.group;
+        const T* q_tile =
+            q + entry * q_strides.batch + query * q_strides.time + head * q_strides.head;
+        transpose_tile(q_tile, q_strides.time, queries, head_dim, work.queries.data());
+        std::fill(work.out.begin(), work.out.end(), C{0});
+        std::fill(work.maximum, work.maximum + kQueryTile, -std::numeric_limits<C>::infinity());
+        std::fill(work.sum, work.sum + kQueryTile, C{0});
+        for (std::int64_t key = 0; key < keys_end; key += kKeyTile) {
+          const TilePair pair{query, queries, key, std::min(kKeyTile, keys_end - key), last_key};
+          const T* k_tile =
+              k + entry * k_strides.batch + key * k_strides.time + kv_head * k_strides.head;
+          const T* v_tile =
+              v + entry * v_strides.batch + key * v_strides.time + kv_head * v_strides.head;
+          const Rows<C> keys =
+              as_rows<C>(k_tile, k_strides.time, pair.keys, head_dim, work.keys.data());
+          const Rows<C> values =
+              as_rows<C>(v_tile, v_strides.time, pair.keys, head_dim, work.values.data());
+          dots(isa, pair, head_dim, keys, work.queries.data(), work.scores.data());
+          const TilePlace place{entry, head, heads};
+          const auto scale = static_cast<C>(shape.scale);
+          if (mask.changes_scores()) mask_scores(mask, place, pair, scale, work.scores.data());
+          online_softmax<C>(pair, mask.changes_scores() ? C{1} : scale, work);
+          if (mask.dropout > 0) drop(shape, mask, place, pair, work.scores.data());
+          add_values(isa, pair, values, work);
+        }
+        for (std::int64_t i = 0; i < queries; ++i) {
+          const C sum = work.sum[i];
+          const C factor = sum > C{0} ? C{1} / sum : C{0};
+          T* row = out + entry * out_strides.batch + (query + i) * out_strides.time +
+                   head * out_strides.head;
+          for (std::int64_t d = 0; d < head_dim; ++d) {
+            row[d] =
+                static_cast<T>(work.out[static_cast<std::size_t>(i * work.width + d)] * factor);
+          }
+          log_sum_exp[(entry * heads + head) * shape.queries + query + i] =
+              work.maximum[i] + std::log(sum);
+        }
+      }
+    });
+  });
+}
+
+template decltype(attention_forward<float, float>) attention_forward<float, float>;
+template decltype(attention_forward<double, double>) attention_forward<double, double>;
+template decltype(attention_forward<BFloat16, float>) attention_forward<BFloat16, float>;
+template decltype(attention_forward<Half, float>) attention_forward<Half, float>;
+
+}  // namespace tessera::kernels

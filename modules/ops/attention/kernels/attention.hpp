@@ -1,0 +1,102 @@
+#pragma once
+// Grouped-query attention in tiles: scores are never stored for more than one tile of keys.
+
+#include <cstdint>
+#include <tessera/half.hpp>
+
+#include "shared/kernels/philox.hpp"
+
+namespace tessera::kernels {
+
+/// Strides, in elements, of a [batch, time, head, head_dim] array whose last dim is contiguous.
+struct AttentionStrides {
+  std::int64_t batch = 0;
+  std::int64_t time = 0;
+  std::int64_t head = 0;
+
+  /// Strides of the contiguous array.
+  static constexpr AttentionStrides contiguous(std::int64_t times, std::int64_t heads,
+                                               std::int64_t head_dim) {
+    return {times * heads * head_dim, heads * head_dim, head_dim};
+  }
+};
+
+/// q and out: [batch, queries, kv_heads * group, head_dim]; k and v: [batch, keys, kv_heads,
+/// head_dim]. Query head h reads key/value head h / group. Query i sees the keys j <= i + keys -
+/// queries when causal (so a cache of earlier keys may precede), else all keys. A query that sees
+/// no key gives 0, and a log-sum-exp of minus infinity. Any head_dim from 1 to 512 works.
+struct AttentionShape {
+  std::int64_t batch = 0;
+  std::int64_t queries = 0;
+  std::int64_t keys = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t group = 1;
+  std::int64_t head_dim = 0;
+  double scale = 1.0;  // of q . k before the softmax; usually 1 / sqrt(head_dim)
+  bool causal = true;
+};
+
+/// What may change scores and probabilities on their way; T is the operands' type, or that of the
+/// gradient. Nothing by default.
+template <class T>
+struct AttentionMask {
+  const T* added = nullptr;                // to the scaled scores
+  const std::uint8_t* allowed = nullptr;   // 0: the query does not see the key
+  std::int64_t strides[4] = {0, 0, 0, 0};  // of either: batch, head, query, key
+
+  /// Each probability is dropped with probability `dropout`, by the number of its global element in
+  /// [batches, heads_in_all, queries_in_all, keys], of which the arrays hold those from
+  /// first_batch, first_head and first_query on. The others grow by 1 / (1 - dropout).
+  double dropout = 0;
+  RandomRange random;
+  std::int64_t first_batch = 0;
+  std::int64_t first_head = 0;
+  std::int64_t heads_in_all = 0;
+  std::int64_t first_query = 0;
+  std::int64_t queries_in_all = 0;
+
+  T* gradient = nullptr;  // of the scaled scores, [batch, heads, queries, keys] (backward only)
+
+  bool changes_scores() const { return added != nullptr || allowed != nullptr; }
+};
+
+/// out = softmax(scale q k^T) v and log_sum_exp [batch, heads, queries] of the scaled scores,
+/// contiguous. Compute<T> is float, and double for double. The output aliases no input. Source:
+/// Dao, FlashAttention-2 (2023), algorithm 1.
+template <class T, class Lse>
+void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides q_strides,
+                       const T* k, AttentionStrides k_strides, const T* v,
+                       AttentionStrides v_strides, T* out, AttentionStrides out_strides,
+                       Lse* log_sum_exp, const AttentionMask<T>& mask = {});
+
+/// The arguments of attention_backward. dq, dk and dv are overwritten; they alias nothing else.
+template <class T, class Lse>
+struct AttentionGradient {
+  const T* q;
+  AttentionStrides q_strides;
+  const T* k;
+  AttentionStrides k_strides;
+  const T* v;
+  AttentionStrides v_strides;
+  const T* out;  // of the forward
+  AttentionStrides out_strides;
+  const Lse* log_sum_exp;  // of the forward, [batch, heads, queries]
+  const T* dout;
+  AttentionStrides dout_strides;
+  T* dq;
+  AttentionStrides dq_strides;
+  T* dk;
+  AttentionStrides dk_strides;
+  T* dv;
+  AttentionStrides dv_strides;
+  AttentionMask<T> mask{};  // of the forward
+};
+
+/// Gradients of attention_forward, from probabilities recomputed in tiles; sums over the query
+/// heads of a group are in head order. Source: FlashAttention-2, algorithm 2.
+template <class T, class Lse>
+void attention_backward(const AttentionShape& shape, const AttentionGradient<T, Lse>& arguments);
+
+// Instantiated for T/Lse: float/float, double/double, BFloat16/float, Half/float.
+
+}  // namespace tessera::kernels

@@ -1,0 +1,248 @@
+#include "attention.hpp"
+#include "attention_tiles.hpp"
+#include "shared/kernels/parallel.hpp"
+
+namespace tessera::kernels {
+namespace {
+
+using namespace attention_detail;
+
+template <class C>
+std::vector<C> buffer(std::int64_t count) {
+  return std::vector<C>(static_cast<std::size_t>(count));
+}
+
+/// Scratch of one task: a key/value head of one batch entry. What depends on queries is kept for
+/// the whole length, as every tile of keys needs it.
+template <class C>
+struct Backward {
+  Backward(const AttentionShape& shape, std::int64_t tiles)
+      : width(padded<C>(shape.head_dim)),
+        length(tiles * kQueryTile),
+        q_transposed(buffer<C>(shape.group * length * shape.head_dim)),
+        dout_transposed(buffer<C>(shape.group * length * shape.head_dim)),
+        lse(buffer<C>(shape.group * length)),
+        delta(buffer<C>(shape.group * length)),
+        dq(buffer<C>(shape.group * length * width)),
+        dk(buffer<C>(kKeyTile * width)),
+        dv(buffer<C>(kKeyTile * width)),
+        keys(buffer<C>(kKeyTile * width)),
+        values(buffer<C>(kKeyTile * width)),
+        queries(buffer<C>(kQueryTile * width)),
+        douts(buffer<C>(kQueryTile * width)),
+        p(buffer<C>(kKeyTile * kQueryTile)),
+        ds(buffer<C>(kKeyTile * kQueryTile)) {}
+
+  std::int64_t width;
+  std::int64_t length;
+  std::vector<C> q_transposed;  // [group, tile, head_dim, kQueryTile]
+  std::vector<C> dout_transposed;
+  std::vector<C> lse;    // [group, length]
+  std::vector<C> delta;  // dout . out
+  std::vector<C> dq;     // [group, length, width]
+  std::vector<C> dk;
+  std::vector<C> dv;
+  std::vector<C> keys;
+  std::vector<C> values;
+  std::vector<C> queries;
+  std::vector<C> douts;
+  std::vector<C> p;  // [key, query]: probabilities
+  std::vector<C> ds;
+};
+
+/// p = exp(scale scores - lse) and ds = p (dp - delta) factor, in place of scores and dp.
+template <class C>
+[[gnu::always_inline]] inline void score_gradients(const TilePair& pair, C scale, C factor,
+                                                   const C* lse, const C* delta, C* p, C* ds) {
+  using V = simd::Vector<C>;
+  constexpr std::int64_t kLanes = simd::kLanes<C>;
+  for (std::int64_t column = 0; column < padded<C>(pair.queries); column += kLanes) {
+    const V lse_here = simd::load(lse + column);
+    const V delta_here = simd::load(delta + column);
+    for (std::int64_t j = 0; j < pair.keys; ++j) {
+      C* p_here = p + j * kQueryTile + column;
+      C* ds_here = ds + j * kQueryTile + column;
+      const std::int64_t first_seen = pair.key + j - pair.last_key_of_first - column;
+      if (first_seen >= kLanes) {
+        simd::store(p_here, V{});
+        simd::store(ds_here, V{});
+        continue;
+      }
+      V probability = simd::exp_nonpositive(simd::load(p_here) * scale - lse_here);
+      if (first_seen > 0) probability = simd::select<V>(sees<V>(pair, j, column), probability, V{});
+      simd::store(p_here, probability);
+      simd::store(ds_here, probability * (simd::load(ds_here) - delta_here) * factor);
+    }
+  }
+}
+
+/// result[j] += sum over queries of weights[j, query] rows[query], for the queries that see the
+/// keys.
+template <class Isa, class C>
+[[gnu::always_inline]] inline void add_to_keys(Isa isa, const TilePair& pair, std::int64_t width,
+                                               const C* weights, const Rows<C>& rows, C* result) {
+  constexpr std::int64_t kStep = 12;
+  for (std::int64_t j = 0; j < pair.keys;) {
+    const std::int64_t count = pair.full() ? pair.keys : std::min(kStep, pair.keys - j);
+    const std::int64_t first = pair.first_column<C>(j);
+    if (first < pair.queries) {
+      tile::product<true>(isa, tile::Product<C>{count, width, pair.queries - first,
+                                                weights + j * kQueryTile + first, kQueryTile, 1,
+                                                rows.data + first * rows.stride, rows.stride,
+                                                result + j * width, width});
+    }
+    j += count;
+  }
+}
+
+/// dq[query] += sum over keys of ds[key, query] k[key].
+template <class Isa, class C>
+[[gnu::always_inline]] inline void add_to_queries(Isa isa, const TilePair& pair, std::int64_t width,
+                                                  const C* ds, const Rows<C>& keys, C* dq) {
+  constexpr std::int64_t kStep = 12;
+  for (std::int64_t query = 0; query < pair.queries;) {
+    const std::int64_t count = pair.full() ? pair.queries : std::min(kStep, pair.queries - query);
+    const std::int64_t seen =
+        pair.full() ? pair.keys
+                    : std::clamp<std::int64_t>(pair.last_key_of_first + query + count - pair.key, 0,
+                                               pair.keys);
+    tile::product<true>(isa, tile::Product<C>{count, width, seen, ds + query, 1, kQueryTile,
+                                              keys.data, keys.stride, dq + query * width, width});
+    query += count;
+  }
+}
+
+template <class C, class T>
+[[gnu::always_inline]] inline void write_rows(const C* x, std::int64_t width, std::int64_t count,
+                                              std::int64_t head_dim, T* target,
+                                              std::int64_t stride) {
+  for (std::int64_t row = 0; row < count; ++row) {
+    for (std::int64_t d = 0; d < head_dim; ++d)
+      target[row * stride + d] = static_cast<T>(x[row * width + d]);
+  }
+}
+
+/// Writes a tile of the gradient of the scaled scores, which are ds without the factor scale; keys
+/// that causal queries do not see keep 0.
+template <class C, class T>
+void write_score_gradients(const AttentionShape& shape, const TilePlace& place,
+                           const TilePair& pair, const C* ds, T* gradient) {
+  const auto inverse = static_cast<C>(1 / shape.scale);
+  for (std::int64_t i = 0; i < pair.queries; ++i) {
+    T* const row =
+        gradient +
+        ((place.entry * place.heads + place.head) * shape.queries + pair.query + i) * shape.keys;
+    for (std::int64_t j = 0; j < pair.keys; ++j)
+      row[pair.key + j] = static_cast<T>(ds[j * kQueryTile + i] * inverse);
+  }
+}
+
+/// All gradients of one key/value head of one batch entry.
+template <class Isa, class T, class C>
+[[gnu::always_inline]] inline void head_gradients(Isa isa, const AttentionShape& shape,
+                                                  const AttentionGradient<T, C>& x,
+                                                  std::int64_t entry, std::int64_t kv_head,
+                                                  Backward<C>& work) {
+  const std::int64_t head_dim = shape.head_dim;
+  const std::int64_t heads = shape.kv_heads * shape.group;
+  const std::int64_t width = work.width;
+  const auto at = [&](auto* pointer, const AttentionStrides& strides, std::int64_t time,
+                      std::int64_t head) __attribute__((always_inline)) {
+    return pointer + entry * strides.batch + time * strides.time + head * strides.head;
+  };
+  std::fill(work.dq.begin(), work.dq.end(), C{0});
+  for (std::int64_t member = 0; member < shape.group; ++member) {
+    const std::int64_t head = kv_head * shape.group + member;
+    for (std::int64_t query = 0; query < shape.queries; query += kQueryTile) {
+      const std::int64_t count = std::min(kQueryTile, shape.queries - query);
+      const std::int64_t at_row = member * work.length + query;
+      transpose_tile(at(x.q, x.q_strides, query, head), x.q_strides.time, count, head_dim,
+                     work.q_transposed.data() + at_row * head_dim);
+      transpose_tile(at(x.dout, x.dout_strides, query, head), x.dout_strides.time, count, head_dim,
+                     work.dout_transposed.data() + at_row * head_dim);
+      for (std::int64_t i = 0; i < kQueryTile; ++i) {
+        C lse = std::numeric_limits<C>::infinity();  // a query that sees nothing: probability 0
+        C delta = C{0};
+        if (i < count) {
+          const C stored = x.log_sum_exp[(entry * heads + head) * shape.queries + query + i];
+          if (stored > -std::numeric_limits<C>::infinity()) lse = stored;
+          const T* out = at(x.out, x.out_strides, query + i, head);
+          const T* dout = at(x.dout, x.dout_strides, query + i, head);
+          for (std::int64_t d = 0; d < head_dim; ++d)
+            delta += static_cast<C>(out[d]) * static_cast<C>(dout[d]);
+        }
+        work.lse[static_cast<std::size_t>(at_row + i)] = lse;
+        work.delta[static_cast<std::size_t>(at_row + i)] = delta;
+      }
+    }
+  }
+  for (std::int64_t key = 0; key < shape.keys; key += kKeyTile) {
+    const std::int64_t key_count = std::min(kKeyTile, shape.keys - key);
+    const Rows<C> keys = as_rows<C>(at(x.k, x.k_strides, key, kv_head), x.k_strides.time, key_count,
+                                    head_dim, work.keys.data());
+    const Rows<C> values = as_rows<C>(at(x.v, x.v_strides, key, kv_head), x.v_strides.time,
+                                      key_count, head_dim, work.values.data());
+    std::fill(work.dk.begin(), work.dk.end(), C{0});
+    std::fill(work.dv.begin(), work.dv.end(), C{0});
+    for (std::int64_t member = 0; member < shape.group; ++member) {
+      const std::int64_t head = kv_head * shape.group + member;
+      for (std::int64_t query = 0; query < shape.queries; query += kQueryTile) {
+        const TilePair pair{query, std::min(kQueryTile, shape.queries - query), key, key_count,
+                            last_key_of_query_0(shape) + query};
+        if (pair.last_key_of_first + pair.queries <= key) continue;  // all of it lies in the future
+        const std::int64_t at_row = member * work.length + query;
+        const Rows<C> queries = as_rows<C>(at(x.q, x.q_strides, query, head), x.q_strides.time,
+                                           pair.queries, head_dim, work.queries.data());
+        const Rows<C> douts =
+            as_rows<C>(at(x.dout, x.dout_strides, query, head), x.dout_strides.time, pair.queries,
+                       head_dim, work.douts.data());
+        C* p = work.p.data();
+        C* ds = work.ds.data();
+        dots(isa, pair, head_dim, keys, work.q_transposed.data() + at_row * head_dim, p);
+        dots(isa, pair, head_dim, values, work.dout_transposed.data() + at_row * head_dim, ds);
+        const TilePlace place{entry, head, heads};
+        const auto scale = static_cast<C>(shape.scale);
+        if (x.mask.changes_scores()) mask_scores(x.mask, place, pair, scale, p);
+        if (x.mask.dropout > 0) drop(shape, x.mask, place, pair, ds);
+        score_gradients<C>(pair, x.mask.changes_scores() ? C{1} : scale, scale,
+                           work.lse.data() + at_row, work.delta.data() + at_row, p, ds);
+        if (x.mask.dropout > 0) drop(shape, x.mask, place, pair, p);
+        if (x.mask.gradient != nullptr)
+          write_score_gradients(shape, place, pair, ds, x.mask.gradient);
+        add_to_keys(isa, pair, width, p, douts, work.dv.data());
+        add_to_keys(isa, pair, width, ds, queries, work.dk.data());
+        add_to_queries(isa, pair, width, ds, keys, work.dq.data() + at_row * width);
+      }
+    }
+    write_rows(work.dk.data(), width, key_count, head_dim, at(x.dk, x.dk_strides, key, kv_head),
+               x.dk_strides.time);
+    write_rows(work.dv.data(), width, key_count, head_dim, at(x.dv, x.dv_strides, key, kv_head),
+               x.dv_strides.time);
+  }
+  for (std::int64_t member = 0; member < shape.group; ++member) {
+    write_rows(work.dq.data() + member * work.length * width, width, shape.queries, head_dim,
+               at(x.dq, x.dq_strides, 0, kv_head * shape.group + member), x.dq_strides.time);
+  }
+}
+
+}  // namespace
+
+template <class T, class Lse>
+void attention_backward(const AttentionShape& shape, const AttentionGradient<T, Lse>& arguments) {
+  const std::int64_t tiles = (shape.queries + kQueryTile - 1) / kQueryTile;
+  parallel_for(0, shape.batch * shape.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    Backward<Lse> work(shape, tiles);
+    simd::dispatch([&](auto isa) __attribute__((always_inline)) {
+      for (std::int64_t task = begin; task < end; ++task) {
+        head_gradients(isa, shape, arguments, task / shape.kv_heads, task % shape.kv_heads, work);
+      }
+    });
+  });
+}
+
+template decltype(attention_backward<float, float>) attention_backward<float, float>;
+template decltype(attention_backward<double, double>) attention_backward<double, double>;
+template decltype(attention_backward<BFloat16, float>) attention_backward<BFloat16, float>;
+template decltype(attention_backward<Half, float>) attention_backward<Half, float>;
+
+}  // namespace tessera::kernels

@@ -1,0 +1,170 @@
+#pragma once
+// What attention.cpp and attention_backward.cpp share: tile sizes, copies into padded tiles, and
+// the tile of scores, which is kept transposed (keys down, queries across), so that the softmax
+// over keys goes lane by lane and keys and values are read where they lie.
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "attention.hpp"
+#include "shared/kernels/simd.hpp"
+#include "shared/kernels/tile.hpp"
+
+namespace tessera::kernels::attention_detail {
+
+inline constexpr std::int64_t kQueryTile = 64;
+inline constexpr std::int64_t kKeyTile = 64;
+
+template <class C>
+std::int64_t padded(std::int64_t extent) {
+  return (extent + simd::kLanes<C> - 1) / simd::kLanes<C> * simd::kLanes<C>;
+}
+
+/// Rows of at least head_dim elements, in the type that is computed in.
+template <class C>
+struct Rows {
+  const C* data;
+  std::int64_t stride;
+};
+
+/// The rows themselves when they are of type C and need no padding, else a padded copy in `buffer`.
+template <class C, class T>
+[[gnu::always_inline]] inline Rows<C> as_rows(const T* x, std::int64_t stride, std::int64_t count,
+                                              std::int64_t head_dim, C* buffer) {
+  const std::int64_t width = padded<C>(head_dim);
+  if constexpr (std::is_same_v<T, C>) {
+    if (width == head_dim) return {x, stride};
+  }
+  constexpr std::int64_t kLanes = simd::kLanes<C>;
+  for (std::int64_t row = 0; row < count; ++row) {
+    std::int64_t i = 0;
+    for (; i + kLanes <= head_dim; i += kLanes) {
+      simd::store(buffer + row * width + i, simd::load(x + row * stride + i));
+    }
+    if (i < head_dim) {
+      simd::store(buffer + row * width + i, simd::load_partial(x + row * stride + i, head_dim - i));
+    }
+  }
+  return {buffer, width};
+}
+
+/// target[i, query] = x[query, i] for a tile of queries; columns from `count` on are zero.
+template <class C, class T>
+[[gnu::always_inline]] inline void transpose_tile(const T* x, std::int64_t stride,
+                                                  std::int64_t count, std::int64_t head_dim,
+                                                  C* target) {
+  for (std::int64_t i = 0; i < head_dim; ++i) {
+    for (std::int64_t query = 0; query < count; ++query) {
+      target[i * kQueryTile + query] = static_cast<C>(x[query * stride + i]);
+    }
+    for (std::int64_t query = count; query < kQueryTile; ++query)
+      target[i * kQueryTile + query] = C{0};
+  }
+}
+
+/// A tile of queries against a tile of keys.
+struct TilePair {
+  std::int64_t query;    // first query
+  std::int64_t queries;  // in the tile
+  std::int64_t key;
+  std::int64_t keys;
+  std::int64_t last_key_of_first;  // the last key that the first query sees
+
+  /// The first column (a multiple of the lanes) that sees the tile's key number j.
+  template <class C>
+  [[gnu::always_inline]] std::int64_t first_column(std::int64_t j) const {
+    const std::int64_t unseen = key + j - last_key_of_first;
+    if (unseen <= 0) return 0;
+    return std::min(kQueryTile, unseen / simd::kLanes<C> * simd::kLanes<C>);
+  }
+
+  /// Does every query of the tile see every key of it?
+  [[nodiscard]] bool full() const { return key + keys - 1 <= last_key_of_first; }
+};
+
+/// result[j, query] = k[j] . q[query] for the columns that see key j (rounded down to full
+/// vectors). `left` are rows of head_dim, `right` a transposed tile.
+template <class Isa, class C>
+[[gnu::always_inline]] inline void dots(Isa isa, const TilePair& pair, std::int64_t head_dim,
+                                        const Rows<C>& left, const C* right, C* result) {
+  constexpr std::int64_t kStep = 12;  // keys that are cut at the same column
+  for (std::int64_t j = 0; j < pair.keys;) {
+    const std::int64_t column = pair.first_column<C>(j);
+    const std::int64_t count = pair.full() ? pair.keys : std::min(kStep, pair.keys - j);
+    const std::int64_t columns = padded<C>(pair.queries) - column;
+    if (columns > 0) {
+      tile::product<false>(
+          isa, tile::Product<C>{count, columns, head_dim, left.data + j * left.stride, left.stride,
+                                1, right + column, kQueryTile, result + j * kQueryTile + column,
+                                kQueryTile});
+    }
+    j += count;
+  }
+}
+
+/// Which queries (lanes from `column` on) see the tile's key number j.
+template <class V>
+[[gnu::always_inline]] inline auto sees(const TilePair& pair, std::int64_t j, std::int64_t column) {
+  using S = std::remove_cvref_t<decltype(V{}[0])>;
+  V lane;
+  for (int i = 0; i < static_cast<int>(sizeof(V) / sizeof(S)); ++i) lane[i] = static_cast<S>(i);
+  return lane >= simd::splat<V>(static_cast<S>(pair.key + j - pair.last_key_of_first - column));
+}
+
+/// A tile of one head of one batch entry, for the masks.
+struct TilePlace {
+  std::int64_t entry;
+  std::int64_t head;
+  std::int64_t heads;
+};
+
+/// scores = scale scores + mask, minus infinity where a key is not seen. What a causal mask hides
+/// may hold anything and is hidden later.
+template <class C, class T>
+void mask_scores(const AttentionMask<T>& mask, const TilePlace& place, const TilePair& pair,
+                 C scale, C* scores) {
+  const auto& s = mask.strides;
+  const std::int64_t start =
+      place.entry * s[0] + place.head * s[1] + pair.query * s[2] + pair.key * s[3];
+  for (std::int64_t j = 0; j < pair.keys; ++j) {
+    for (std::int64_t i = 0; i < pair.queries; ++i) {
+      const std::int64_t at = start + i * s[2] + j * s[3];
+      C& score = scores[j * kQueryTile + i];
+      if (mask.allowed != nullptr) {
+        score = mask.allowed[at] != 0 ? score * scale : -std::numeric_limits<C>::infinity();
+      } else {
+        score = score * scale + static_cast<C>(mask.added[at]);
+      }
+    }
+  }
+}
+
+/// x *= 0 where the probability is dropped, else 1 / (1 - dropout): probabilities on their way to
+/// the result, or the result's gradient on its way back.
+template <class C, class T>
+void drop(const AttentionShape& shape, const AttentionMask<T>& mask, const TilePlace& place,
+          const TilePair& pair, C* x) {
+  const C factor = mask.dropout < 1 ? static_cast<C>(1 / (1 - mask.dropout)) : C{0};
+  std::uint8_t dropped[kKeyTile];
+  for (std::int64_t i = 0; i < pair.queries; ++i) {
+    const std::int64_t row =
+        ((place.entry + mask.first_batch) * mask.heads_in_all + place.head + mask.first_head) *
+            mask.queries_in_all +
+        mask.first_query + pair.query + i;
+    RandomRange range = mask.random;
+    range.first_index = range.place(static_cast<std::uint64_t>(row * shape.keys + pair.key));
+    fill_bernoulli(range, pair.keys, mask.dropout, dropped);
+    for (std::int64_t j = 0; j < pair.keys; ++j)
+      x[j * kQueryTile + i] *= dropped[j] != 0 ? C{0} : factor;
+  }
+}
+
+/// What a causal query 0 sees, or an index beyond all keys.
+inline std::int64_t last_key_of_query_0(const AttentionShape& shape) {
+  return shape.causal ? shape.keys - shape.queries : std::numeric_limits<std::int32_t>::max();
+}
+
+}  // namespace tessera::kernels::attention_detail

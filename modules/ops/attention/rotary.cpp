@@ -1,0 +1,214 @@
+module;
+#include "attention/kernels/rotary.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <tessera/printable.hpp>
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+using rules::strategy;
+
+void check_even(const Call& call) {
+  check_dims(call, 0, 4);
+  if (call.in[0].shape()[3] % 2 != 0) {
+    refuse(call, fmt::format("the last dim must be even, its halves are turned together (got {})",
+                             to_string(call.in[0].shape())));
+  }
+}
+
+void check_theta(const Call& call, double theta, std::int64_t offset = 0) {
+  if (!(theta > 0) || offset < 0) {
+    refuse(call, fmt::format("theta must be positive and offset at least 0 (got {}, {})",
+                             printable(theta), offset));
+  }
+}
+
+void infer(const Call& call, ResultShapes& out) {
+  const Tensor& x = call.in[0];
+  check_even(call);
+  AttributeReader attributes = call.read();
+  const double theta = attributes.scalar();
+  check_theta(call, theta, attributes.free_integer());
+  out.push_back({x.shape(), x.dtype()});
+}
+
+/// The local call of a sharded x has one attribute more: the place of its first time in the whole.
+std::int64_t first_time(const Call& call) {
+  return call.attributes.fixed().empty() ? 0 : call.read().integer();
+}
+
+Attributes with_first_time(const LocalContext& context) {
+  return Attributes(context.call.attributes).add(local_offset(*context.in[0])[1]);
+}
+
+kernels::RotaryShape shape_of(const Tensor& x, double theta, bool inverse) {
+  kernels::RotaryShape shape;
+  shape.batch = x.shape()[0];
+  shape.time = x.shape()[1];
+  shape.heads = x.shape()[2];
+  shape.head_dim = x.shape()[3];
+  shape.stride_batch = x.strides()[0];
+  shape.stride_time = x.strides()[1];
+  shape.stride_head = x.strides()[2];
+  shape.theta = theta;
+  shape.inverse = inverse;
+  return shape;
+}
+
+Tensor rows_of(const Tensor& x) { return x.strides()[3] == 1 ? x : contiguous_operand(x); }
+
+void turn(const Call& call, const kernels::RotaryShape& shape, const Tensor& x, const Tensor& out) {
+  if (x.numel() != 0) {
+    visit_floating(x.dtype(), call.op.name,
+                   [&]<class T>(T) { kernels::rotary(shape, pointer<T>(x), pointer<T>(out)); });
+  }
+}
+
+template <bool inverse>
+void cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor x = rows_of(call.in[0]);
+  AttributeReader attributes = call.read();
+  kernels::RotaryShape shape = shape_of(x, attributes.scalar(), inverse);
+  shape.position_offset = attributes.free_integer() + first_time(call);
+  turn(call, shape, x, out[0]);
+}
+
+void rule(const RuleContext& context, Strategies& strategies) {
+  for (const int d : {0, 1, 2}) {
+    strategies.push_back(strategy({Shard(d)}, {Shard(d)}));
+  }
+  pass_partial(context, strategies, 0b1);
+}
+
+void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);
+void inverse_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                      std::span<Tensor> out);
+
+const Op& rotary_op = register_op({
+    .schema = "rotary(x; theta: float, offset: free)",
+    .infer = infer,
+    .cpu = cpu<false>,
+    .rule = rule,
+    .localize = with_first_time,
+    .backward = backward,
+    .about = "Rotary position embedding of [batch, time, head, head_dim], in the halves form.",
+});
+
+const Op& inverse_op = register_op({
+    .schema = "rotary_inverse(x; theta: float, offset: free)",
+    .infer = infer,
+    .cpu = cpu<true>,
+    .rule = rule,
+    .localize = with_first_time,
+    .backward = inverse_backward,
+    .about = "Turns back what rotary turned: its inverse and its gradient.",
+});
+
+void backward(const BackwardContext& context, std::span<const Tensor> grads,
+              std::span<Tensor> out) {
+  out[0] = call_one(inverse_op, {grads[0]}, context.attributes);
+}
+
+void inverse_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                      std::span<Tensor> out) {
+  out[0] = call_one(rotary_op, {grads[0]}, context.attributes);
+}
+
+// With positions that are given.
+
+void at_infer(const Call& call, ResultShapes& out) {
+  const Tensor& x = call.in[0];
+  check_even(call);
+  const Dims& positions = call.in[1].shape();
+  if (!(positions == Dims{x.size(1)} || positions == Dims{x.size(0), x.size(1)})) {
+    refuse(call, fmt::format("positions are [time] or [batch, time] (expected [{1}] or [{0}, {1}], "
+                             "got {2})",
+                             x.size(0), x.size(1), to_string(positions)));
+  }
+  check_type(call, 1, DType::i64);
+  check_theta(call, call.read().scalar());
+  out.push_back({x.shape(), x.dtype()});
+}
+
+template <bool inverse>
+void at_cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor x = rows_of(call.in[0]);
+  const Tensor positions = contiguous_operand(call.in[1]);
+  kernels::RotaryShape shape = shape_of(x, call.read().scalar(), inverse);
+  shape.positions = pointer<std::int64_t>(positions);
+  shape.stride_positions = positions.dims() == 2 ? x.size(1) : 0;
+  for (std::int64_t i = 0; i < positions.numel(); ++i) {
+    if (shape.positions[i] < 0) {
+      refuse(call, fmt::format("position {} is below 0 (number {} of {})", shape.positions[i], i,
+                               to_string(positions.shape())));
+    }
+    shape.positions_end = std::max(shape.positions_end, shape.positions[i] + 1);
+  }
+  turn(call, shape, x, out[0]);
+}
+
+void at_rule(const RuleContext& context, Strategies& strategies) {
+  const int dims = context.call.in[1].dims();
+  strategies.push_back(strategy({Shard(0), dims == 2 ? Shard(0) : Replicate()}, {Shard(0)}));
+  strategies.push_back(strategy({Shard(1), Shard(dims - 1)}, {Shard(1)}));
+  strategies.push_back(strategy({Shard(2), Replicate()}, {Shard(2)}));
+  pass_partial(context, strategies, 0b01);
+}
+
+void at_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                 std::span<Tensor> out);
+void at_inverse_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                         std::span<Tensor> out);
+
+const Op& at_op = register_op({
+    .schema = "rotary_at(x, positions; theta: float)",
+    .infer = at_infer,
+    .cpu = at_cpu<false>,
+    .rule = at_rule,
+    .backward = at_backward,
+    .saves_inputs = 0b10,
+    .about = "rotary for positions that are given, [time] or [batch, time].",
+});
+
+const Op& at_inverse_op = register_op({
+    .schema = "rotary_at_inverse(x, positions; theta: float)",
+    .infer = at_infer,
+    .cpu = at_cpu<true>,
+    .rule = at_rule,
+    .backward = at_inverse_backward,
+    .saves_inputs = 0b10,
+    .about = "Turns back what rotary_at turned: its inverse and its gradient.",
+});
+
+void at_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                 std::span<Tensor> out) {
+  out[0] = call_one(at_inverse_op, {grads[0], context.in[1]}, context.attributes);
+}
+
+void at_inverse_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                         std::span<Tensor> out) {
+  out[0] = call_one(at_op, {grads[0], context.in[1]}, context.attributes);
+}
+
+}  // namespace
+
+Tensor rotary(const Tensor& x, const Tensor& positions, double theta) {
+  return call_one(at_op, {x, positions}, Attributes().scalar(theta));
+}
+
+Tensor rotary(const Tensor& x, double theta, std::int64_t offset) {
+  return call_one(rotary_op, {x}, Attributes().scalar(theta).free_integer(offset));
+}
+
+}  // namespace tessera::ops

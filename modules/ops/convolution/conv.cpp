@@ -1,0 +1,399 @@
+// conv2d and its two gradients, which are each other's gradients too. An image becomes columns, one
+// for each position of the kernel, and the convolution a product of matrices.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "convolution/kernels/convolution.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+using rules::strategy;
+
+/// All three operators begin with these attributes; the gradients have two extents behind them.
+struct Settings {
+  Dims stride;
+  Dims padding;
+  Dims dilation;
+  std::int64_t groups = 1;
+  Dims extents{};  // of x for its gradient, of the kernel for the weight's
+};
+
+Settings read_settings(const Call& call, bool gradient) {
+  AttributeReader read = call.read();
+  Settings s{.stride = read.dims(),
+             .padding = read.dims(),
+             .dilation = read.dims(),
+             .groups = read.integer()};
+  if (gradient) {
+    s.extents = read.dims();
+  }
+  bool fits = s.stride.size() == 2 && s.padding.size() == 2 && s.dilation.size() == 2 &&
+              s.groups >= 1 && (!gradient || s.extents.size() == 2);
+  for (int i = 0; fits && i < 2; ++i) {
+    fits = s.stride[i] > 0 && s.padding[i] >= 0 && s.dilation[i] > 0;
+  }
+  if (!fits) {
+    refuse(call,
+           fmt::format("positive settings for two dims are expected (got stride {}, padding "
+                       "{}, dilation {}, groups {})",
+                       to_string(s.stride), to_string(s.padding), to_string(s.dilation), s.groups));
+  }
+  return s;
+}
+
+Attributes attributes_of(const Settings& s) {
+  Attributes attributes;
+  attributes.add(s.stride).add(s.padding).add(s.dilation).add(s.groups);
+  return s.extents.empty() ? attributes : attributes.add(s.extents);
+}
+
+/// The three arrays of a convolution, by their shapes: x [N, C, H, W], weight [O, C / groups, kh,
+/// kw], y [N, O, oh, ow].
+struct Shapes {
+  Dims x;
+  Dims weight;
+  Dims y;
+};
+
+/// Fills in y. Errors: shapes that do not fit.
+kernels::Convolutions fitted(const Call& call, const Settings& s, Shapes& shapes) {
+  const Dims& x = shapes.x;
+  const Dims& weight = shapes.weight;
+  if (x[1] % s.groups != 0 || x[1] / s.groups != weight[1] || weight[0] % s.groups != 0) {
+    refuse(call, fmt::format("channels do not fit (got x {}, weight {}, {} groups; expected x [N, "
+                             "C, H, W], weight [groups n, C / groups, kh, kw])",
+                             to_string(x), to_string(weight), s.groups));
+  }
+  kernels::Convolutions all{
+      .windows = {.channels = weight[1]},
+      .images = x[0],
+      .groups = s.groups,
+      .outputs = weight[0] / s.groups,
+  };
+  kernels::Windows& w = all.windows;
+  shapes.y = {x[0], weight[0]};
+  for (int i = 0; i < 2; ++i) {
+    w.in[i] = x[i + 2];
+    w.kernel[i] = weight[i + 2];
+    w.stride[i] = s.stride[i];
+    w.padding[i] = s.padding[i];
+    w.dilation[i] = s.dilation[i];
+    const std::int64_t room = window_room(call, w.in[i], w.kernel[i], w.dilation[i], w.padding[i]);
+    if (room < 0) {
+      refuse(call, fmt::format("the kernel {} is larger than the padded image {}",
+                               to_string(weight), to_string(x)));
+    }
+    w.out[i] = room / w.stride[i] + 1;
+    shapes.y.push_back(w.out[i]);
+  }
+  return all;
+}
+
+Shapes forward_shapes(const Call& call) {
+  check_dims(call, 0, 4);
+  check_dims(call, 1, 4);
+  return {.x = call.in[0].shape(), .weight = call.in[1].shape(), .y = {}};
+}
+
+/// Of conv2d_grad_input(dy, weight).
+Shapes input_shapes(const Call& call, const Settings& s) {
+  check_dims(call, 0, 4);
+  check_dims(call, 1, 4);
+  const Dims& weight = call.in[1].shape();
+  return {.x = {call.in[0].shape()[0], checked_multiply(weight[1], s.groups, call.op.name),
+                s.extents[0], s.extents[1]},
+          .weight = weight,
+          .y = {}};
+}
+
+/// Of conv2d_grad_weight(dy, x).
+Shapes weight_shapes(const Call& call, const Settings& s) {
+  check_dims(call, 0, 4);
+  check_dims(call, 1, 4);
+  const Dims& x = call.in[1].shape();
+  return {.x = x,
+          .weight = {call.in[0].shape()[1], x[1] / s.groups, s.extents[0], s.extents[1]},
+          .y = {}};
+}
+
+void infer(const Call& call, ResultShapes& out) {
+  Shapes shapes = forward_shapes(call);
+  check_one_type(call);
+  operands::check_floating(call.op.name, call.in[0]);
+  check_shape(call, 2, {shapes.weight[0]});
+  fitted(call, read_settings(call, false), shapes);
+  out.push_back({shapes.y, call.in[0].dtype()});
+}
+
+void cpu(const Call& call, std::span<Tensor> out) {
+  const Settings s = read_settings(call, false);
+  Shapes shapes = forward_shapes(call);
+  const kernels::Convolutions shape = fitted(call, s, shapes);
+  const Tensor x = contiguous_operand(call.in[0]);
+  const Tensor weight = contiguous_operand(call.in[1]);
+  if (out[0].numel() == 0) {
+    return;
+  }
+  if (const Tensor& bias = call.in[2]) {
+    copy_into(out[0],
+              expanded_operand(reshaped_operand(contiguous_operand(bias), {bias.shape()[0], 1, 1}),
+                               out[0].shape()));
+  }
+  visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
+    kernels::convolve(shape, pointer<T>(x), pointer<T>(weight), pointer<T>(out[0]),
+                      call.in[2].defined());
+  });
+}
+
+/// Whether each rank gets whole groups, whose channels are dim 1 of operand 0, dim `dim` of operand
+/// 1 and a bias, when all are cut as finely as the finest.
+bool groups_divide(const RuleContext& context, std::int64_t groups, int dim) {
+  const auto in = context.call.in;
+  const std::int64_t of_bias = in.size() > 2 && in[2] ? context.shards_of(2, 0) : 1;
+  return groups > 1 &&
+         groups % std::max({context.shards_of(0, 1), context.shards_of(1, dim), of_bias}) == 0;
+}
+
+/// The local call's groups are found in the local channels.
+Attributes localize(const LocalContext& context, bool gradient) {
+  Settings s = read_settings(context.call, gradient);
+  if (s.groups > 1) {
+    s.groups = s.groups * local_shape(*context.in[0])[1] / context.in[0]->shape[1];
+  }
+  return attributes_of(s);
+}
+
+void rule(const RuleContext& context, Strategies& strategies) {
+  const std::int64_t groups = read_settings(context.call, false).groups;
+  strategies.push_back(strategy({Shard(0), Replicate(), Replicate()}, {Shard(0)}));
+  if (groups == 1) {
+    strategies.push_back(strategy({Replicate(), Shard(0), Shard(0)}, {Shard(1)}));
+    strategies.push_back(strategy({Shard(1), Shard(1), Partial()}, {Partial()}));
+  } else if (groups_divide(context, groups, 0)) {
+    strategies.push_back(strategy({Shard(1), Shard(0), Shard(0)}, {Shard(1)}));
+  }
+  pass_partial(context, strategies, 0b101);
+  pass_partial(context, strategies, 0b110);
+}
+
+void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);
+const Op& conv_op = register_op({
+    .schema = "conv2d(x, weight, bias?; stride: dims, padding: dims, dilation: dims, groups: int)",
+    .infer = infer,
+    .cpu = cpu,
+    .rule = rule,
+    .localize = [](const LocalContext& context) { return localize(context, false); },
+    .backward = backward,
+    .saves_inputs = 0b011,
+    .about = "Images [N, C, H, W] convolved with kernels [O, C / groups, kh, kw], plus bias.",
+});
+
+// Its gradient with respect to x
+
+void input_infer(const Call& call, ResultShapes& out) {
+  const Settings s = read_settings(call, true);
+  Shapes shapes = input_shapes(call, s);
+  check_one_type(call);
+  fitted(call, s, shapes);
+  check_shape(call, 0, shapes.y);
+  out.push_back({shapes.x, call.in[0].dtype()});
+}
+
+void input_cpu(const Call& call, std::span<Tensor> out) {
+  const Settings s = read_settings(call, true);
+  Shapes shapes = input_shapes(call, s);
+  const kernels::Convolutions shape = fitted(call, s, shapes);
+  const Tensor dy = contiguous_operand(call.in[0]);
+  const Tensor weight = contiguous_operand(call.in[1]);
+  const Tensor sums = sums_for(out[0]);
+  visit_floating(dy.dtype(), call.op.name, [&]<class T>(T) {
+    kernels::convolve_grad_input(shape, pointer<T>(dy), pointer<T>(weight),
+                                 pointer<kernels::Compute<T>>(sums));
+  });
+  convert_into(out[0], sums);
+}
+
+void input_rule(const RuleContext& context, Strategies& strategies) {
+  const std::int64_t groups = read_settings(context.call, true).groups;
+  strategies.push_back(strategy({Shard(0), Replicate()}, {Shard(0)}));
+  if (groups == 1) {
+    strategies.push_back(strategy({Shard(1), Shard(0)}, {Partial()}));
+    strategies.push_back(strategy({Replicate(), Shard(1)}, {Shard(1)}));
+  } else if (groups_divide(context, groups, 0)) {
+    strategies.push_back(strategy({Shard(1), Shard(0)}, {Shard(1)}));
+  }
+  pass_partial(context, strategies, 0b01);
+  pass_partial(context, strategies, 0b10);
+}
+
+void input_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                    std::span<Tensor> out);
+
+const Op& input_op = register_op({
+    .schema = "conv2d_grad_input(dy, weight; stride: dims, padding: dims, dilation: dims, groups: "
+              "int, size: dims)",
+    .infer = input_infer,
+    .cpu = input_cpu,
+    .rule = input_rule,
+    .localize = [](const LocalContext& context) { return localize(context, true); },
+    .backward = input_backward,
+    .saves_inputs = saves_all,
+    .about = "The gradient of conv2d with respect to x, whose height and width are given.",
+});
+
+// Its gradient with respect to weight
+
+void weight_infer(const Call& call, ResultShapes& out) {
+  const Settings s = read_settings(call, true);
+  Shapes shapes = weight_shapes(call, s);
+  check_one_type(call);
+  fitted(call, s, shapes);
+  check_shape(call, 0, shapes.y);
+  out.push_back({shapes.weight, call.in[0].dtype()});
+}
+
+void weight_cpu(const Call& call, std::span<Tensor> out) {
+  const Settings s = read_settings(call, true);
+  Shapes shapes = weight_shapes(call, s);
+  const kernels::Convolutions shape = fitted(call, s, shapes);
+  const Tensor dy = contiguous_operand(call.in[0]);
+  const Tensor x = contiguous_operand(call.in[1]);
+  const Tensor sums = sums_for(out[0]);
+  clear(sums);
+  visit_floating(dy.dtype(), call.op.name, [&]<class T>(T) {
+    kernels::convolve_grad_weight(shape, pointer<T>(dy), pointer<T>(x),
+                                  pointer<kernels::Compute<T>>(sums));
+  });
+  convert_into(out[0], sums);
+}
+
+void weight_rule(const RuleContext& context, Strategies& strategies) {
+  const std::int64_t groups = read_settings(context.call, true).groups;
+  strategies.push_back(strategy({Shard(0), Shard(0)}, {Partial()}));
+  if (groups == 1) {
+    strategies.push_back(strategy({Shard(1), Replicate()}, {Shard(0)}));
+    strategies.push_back(strategy({Replicate(), Shard(1)}, {Shard(1)}));
+  } else if (groups_divide(context, groups, 1)) {
+    strategies.push_back(strategy({Shard(1), Shard(1)}, {Shard(0)}));
+  }
+  pass_partial(context, strategies, 0b01);
+  pass_partial(context, strategies, 0b10);
+}
+
+void weight_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                     std::span<Tensor> out);
+
+const Op& weight_op = register_op({
+    .schema = "conv2d_grad_weight(dy, x; stride: dims, padding: dims, dilation: dims, groups: int, "
+              "kernel_size: dims)",
+    .infer = weight_infer,
+    .cpu = weight_cpu,
+    .rule = weight_rule,
+    .localize = [](const LocalContext& context) { return localize(context, true); },
+    .backward = weight_backward,
+    .saves_inputs = saves_all,
+    .about = "The gradient of conv2d with respect to weight, whose kernel size is given.",
+});
+
+/// The settings of a call, with the extents that a gradient needs.
+Attributes with_extents(const BackwardContext& context, const Dims& extents) {
+  AttributeReader read = context.read();
+  Settings s{.stride = read.dims(),
+             .padding = read.dims(),
+             .dilation = read.dims(),
+             .groups = read.integer(),
+             .extents = extents};
+  return attributes_of(s);
+}
+
+Tensor gradient_of_x(const BackwardContext& context, const Tensor& dy, const Tensor& weight,
+                     const Dims& x) {
+  return call_one(input_op, {dy, weight}, with_extents(context, {x[2], x[3]}));
+}
+
+Tensor gradient_of_weight(const BackwardContext& context, const Tensor& dy, const Tensor& x,
+                          const Dims& weight) {
+  return call_one(weight_op, {dy, x}, with_extents(context, {weight[2], weight[3]}));
+}
+
+void backward(const BackwardContext& context, std::span<const Tensor> grads,
+              std::span<Tensor> out) {
+  if (context.needs(0)) {
+    out[0] = gradient_of_x(context, grads[0], context.in[1], context.in_shapes[0]);
+  }
+  if (context.needs(1)) {
+    out[1] = gradient_of_weight(context, grads[0], context.in[0], context.in_shapes[1]);
+  }
+  if (context.needs(2)) {
+    out[2] = sum(grads[0], {0, 2, 3});
+  }
+}
+
+// In each of the three, y is linear in x and in weight.
+void input_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                    std::span<Tensor> out) {
+  if (context.needs(0)) {
+    out[0] = call_one(conv_op, {grads[0], context.in[1], {}}, with_extents(context, {}));
+  }
+  if (context.needs(1)) {
+    out[1] = gradient_of_weight(context, context.in[0], grads[0], context.in_shapes[1]);
+  }
+}
+
+void weight_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                     std::span<Tensor> out) {
+  if (context.needs(0)) {
+    out[0] = call_one(conv_op, {context.in[1], grads[0], {}}, with_extents(context, {}));
+  }
+  if (context.needs(1)) {
+    out[1] = gradient_of_x(context, context.in[0], grads[0], context.in_shapes[1]);
+  }
+}
+
+Tensor convolve(const Tensor& x, const Tensor& weight, const Tensor& bias, const Settings& s) {
+  const bool alone = x && x.dims() == 3;
+  const Tensor y = call_one(conv_op, {alone ? unsqueeze(x, 0) : x, weight, bias}, attributes_of(s));
+  return alone ? squeeze(y, 0) : y;
+}
+
+}  // namespace
+
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Convolution& settings) {
+  return convolve(x, weight, bias,
+                  {.stride = for_both_dims(settings.stride),
+                   .padding = for_both_dims(settings.padding),
+                   .dilation = for_both_dims(settings.dilation),
+                   .groups = settings.groups});
+}
+
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Convolution& settings) {
+  operands::given("conv1d", x ? "weight" : "x", x ? weight : x);
+  if (x.dims() < 2 || x.dims() > 3 || weight.dims() != 3) {
+    fail(
+        fmt::format("conv1d: x [N, C, L] or [C, L] and weight [out, C / groups, k] are expected "
+                    "(got {} and {})",
+                    to_string(x.shape()), to_string(weight.shape())));
+  }
+  // A line is an image of height 1.
+  return squeeze(convolve(unsqueeze(x, -2), unsqueeze(weight, -2), bias,
+                          {.stride = {1, settings.stride[0]},
+                           .padding = {0, settings.padding[0]},
+                           .dilation = {1, settings.dilation[0]},
+                           .groups = settings.groups}),
+                 -2);
+}
+
+}  // namespace tessera::ops

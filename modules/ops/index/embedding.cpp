@@ -1,0 +1,178 @@
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <span>
+
+#include "index/kernels/indexing.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+using rules::strategy;
+
+/// Which rows of the whole table the local one holds; a plain call has no such attributes.
+struct Rows {
+  std::int64_t offset = 0;
+  std::int64_t whole = 0;
+};
+
+Rows rows_of(const Call& call, const Tensor& table) {
+  AttributeReader attributes = call.read();
+  if (call.attributes.fixed().empty()) {
+    return {0, table.shape()[0]};
+  }
+  const std::int64_t offset = attributes.integer();
+  return {offset, attributes.integer()};
+}
+
+Attributes with_rows(const LocalContext& context, const Spec* table) {
+  Attributes local = context.call.attributes;
+  if (table != nullptr) {
+    local.add(local_offset(*table)[0]).add(table->shape[0]);
+  }
+  return local;
+}
+
+/// Calls f with a pointer to the indices, of their own type.
+template <class F>
+void visit_indices(const Call& call, const Tensor& indices, F f) {
+  if (indices.dtype() == DType::i64) {
+    f(pointer<std::int64_t>(indices));
+  } else if (indices.dtype() == DType::i32) {
+    f(pointer<std::int32_t>(indices));
+  } else {
+    refuse(call, fmt::format("indices must be i64 or i32 (got {})", name_of(indices.dtype())));
+  }
+}
+
+void infer(const Call& call, ResultShapes& out) {
+  check_dims(call, 0, 2);
+  Dims shape = call.in[1].shape();
+  shape.push_back(call.in[0].shape()[1]);
+  out.push_back({shape, call.in[0].dtype()});
+}
+
+void cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor table = contiguous_operand(call.in[0]);
+  const Tensor indices = contiguous_operand(call.in[1]);
+  const Rows rows = rows_of(call, table);
+  visit_indices(call, indices, [&]<class Index>(const Index* index) {
+    const std::int64_t count = indices.numel();
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (index[i] < 0 || index[i] >= rows.whole) {
+        refuse(call, fmt::format("index {} is out of range (expected 0 to {})", index[i],
+                                 rows.whole - 1));
+      }
+    }
+    visit_floating(table.dtype(), call.op.name, [&]<class T>(T) {
+      kernels::embedding_forward(count, table.shape()[1], rows.offset, table.shape()[0],
+                                 pointer<T>(table), index, pointer<T>(out[0]));
+    });
+  });
+}
+
+void rule(const RuleContext& context, Strategies& strategies) {
+  const int last = context.call.in[1].dims();
+  for (int d = 0; d < last; ++d) {
+    strategies.push_back(strategy({Replicate(), Shard(d)}, {Shard(d)}));
+  }
+  strategies.push_back(strategy({Shard(1), Replicate()}, {Shard(last)}));
+  // Every rank adds the rows that it has, and zeros for the others.
+  strategies.push_back(strategy({Shard(0), Replicate()}, {Partial()}));
+  pass_partial(context, strategies, 0b01);
+}
+
+Attributes localize(const LocalContext& context) { return with_rows(context, context.in[0]); }
+
+void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);
+
+const Op& embedding_op = register_op({
+    .schema = "embedding(weight, indices)",
+    .infer = infer,
+    .cpu = cpu,
+    .rule = rule,
+    .localize = localize,
+    .backward = backward,
+    .saves_inputs = saves_all,
+    .about = "Rows of weight, by indices of any shape.",
+});
+
+// The gradient takes weight for its shape and its placement; it reads no value of it.
+
+void grad_infer(const Call& call, ResultShapes& out) {
+  Dims shape = call.in[1].shape();
+  shape.push_back(call.in[2].shape()[1]);
+  check_shape(call, 0, shape);
+  check_type(call, 0, call.in[2].dtype());
+  out.push_back({call.in[2].shape(), call.in[0].dtype()});
+}
+
+void grad_cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor dy = contiguous_operand(call.in[0]);
+  const Tensor indices = contiguous_operand(call.in[1]);
+  const Rows rows = rows_of(call, call.in[2]);
+  const Tensor sums = sums_for(out[0]);
+  if (sums.numel() == 0) {
+    return;
+  }
+  clear(sums);
+  visit_indices(call, indices, [&]<class Index>(const Index* index) {
+    visit_floating(dy.dtype(), call.op.name, [&]<class T>(T) {
+      kernels::embedding_backward(indices.numel(), sums.shape()[1], rows.offset, sums.shape()[0],
+                                  pointer<T>(dy), index, pointer<kernels::Compute<T>>(sums));
+    });
+  });
+  convert_into(out[0], sums);
+}
+
+void grad_rule(const RuleContext& context, Strategies& strategies) {
+  const int last = context.call.in[1].dims();
+  strategies.push_back(strategy({Shard(last), Replicate(), Shard(1)}, {Shard(1)}));
+  strategies.push_back(strategy({Replicate(), Replicate(), Shard(0)}, {Shard(0)}));
+  // Terms of a table have its shape, so they serve as well as the whole.
+  for (const Placement table : {Replicate(), Partial(), Partial(ReduceOp::avg)}) {
+    for (int d = 0; d < last; ++d) {
+      strategies.push_back(strategy({Shard(d), Shard(d), table}, {Partial()}));
+    }
+    strategies.push_back(strategy({Replicate(), Replicate(), table}, {Replicate()}));
+    for (const Placement terms : {Partial(), Partial(ReduceOp::avg)}) {
+      strategies.push_back(strategy({terms, Replicate(), table}, {terms}));
+    }
+  }
+}
+
+Attributes grad_localize(const LocalContext& context) { return with_rows(context, context.in[2]); }
+
+const Op& embedding_backward_op = register_op({
+    .schema = "embedding_backward(dy, indices, weight)",
+    .infer = grad_infer,
+    .cpu = grad_cpu,
+    .rule = grad_rule,
+    .localize = grad_localize,
+    .backward =
+        [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
+          out[0] = call_one(embedding_op, {grads[0], context.in[1]});
+        },
+    .saves_inputs = 0b010,
+    .about = "The gradient of embedding with respect to weight: rows of dy added up by index.",
+});
+
+void backward(const BackwardContext& context, std::span<const Tensor> grads,
+              std::span<Tensor> out) {
+  out[0] = call_one(embedding_backward_op, {grads[0], context.in[1], context.in[0]});
+}
+
+}  // namespace
+
+Tensor embedding(const Tensor& weight, const Tensor& indices) {
+  return call_one(embedding_op, {weight, indices});
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,84 @@
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+
+#include "index/kernels/indexing.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :index_call;
+import :kernel_call;
+
+namespace tessera::ops::indexing {
+
+int dim_of(const Call& call, const Tensor& x) {
+  return wrap_dim(call.read().integer(), x.dims(), call.op.name.c_str());
+}
+
+void refuse_index_type(const Call& call, const Tensor& index) {
+  refuse(call, fmt::format("index must be i64 or i32 (got {})", name_of(index.dtype())));
+}
+
+kernels::IndexShape shape_around(const Tensor& x, int dim, std::int64_t indices) {
+  kernels::IndexShape shape;
+  for (int d = 0; d < x.dims(); ++d) {
+    (d < dim ? shape.outer : d > dim ? shape.inner : shape.extent) *= x.shape()[d];
+  }
+  shape.indices = indices;
+  return shape;
+}
+
+void check_in_range(const Call& call, bool in_range, std::int64_t extent) {
+  if (!in_range) {
+    refuse(call, fmt::format("an index is out of range (expected 0 to {})", extent - 1));
+  }
+}
+
+Tensor cut_to(const Tensor& x, const Tensor& index, int dim) {
+  Tensor cut = x;
+  for (int d = 0; d < x.dims(); ++d) {
+    if (d != dim && x.shape()[d] != index.shape()[d]) {
+      cut = narrowed_operand(cut, d, 0, index.shape()[d]);
+    }
+  }
+  return cut;
+}
+
+void check_index(const Call& call, const Tensor& x, const Tensor& index, int dim) {
+  bool fits = x.dims() == index.dims();
+  for (int d = 0; fits && d < x.dims(); ++d) {
+    fits = d == dim || index.shape()[d] <= x.shape()[d];
+  }
+  if (!fits) {
+    refuse(call, fmt::format("index {} does not fit {} along dim {}", to_string(index.shape()),
+                             to_string(x.shape()), dim));
+  }
+}
+
+void check_source(const Call& call) {
+  const Dims& index = call.in[1].shape();
+  const Tensor& source = call.in[2];
+  bool covered = source.dims() == index.size() && source.dtype() == call.in[0].dtype();
+  for (int d = 0; covered && d < index.size(); ++d) {
+    covered = index[d] <= source.shape()[d];
+  }
+  if (!covered) {
+    refuse(call, fmt::format("source {} does not cover index {}, or is not of x's type",
+                             to_string(source.shape()), to_string(index)));
+  }
+}
+
+Tensor reached_source(const Call& call, int dim) {
+  const Tensor cut = cut_to(call.in[2], call.in[1], dim);
+  const std::int64_t count = call.in[1].shape()[dim];
+  return contiguous_operand(cut.shape()[dim] == count ? cut : narrowed_operand(cut, dim, 0, count));
+}
+
+Attributes localize_shape(const LocalContext& context) {
+  return Attributes().add(context.call.read().integer()).add(local_shape(*context.out[0]));
+}
+
+}  // namespace tessera::ops::indexing

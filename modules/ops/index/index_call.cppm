@@ -1,0 +1,96 @@
+// What the operators that choose by indices share: the types of elements and indices, arrays seen
+// around the indexed dim, the checks of an index's shape and values.
+module;
+#include "index/kernels/indexing.hpp"
+module tessera.ops:index_call;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops::indexing {
+
+/// The dim that is indexed: every such operator's first attribute.
+int dim_of(const Call& call, const Tensor& x);
+
+[[noreturn]] void refuse_index_type(const Call& call, const Tensor& index);
+
+/// Calls f with a value of the indices' C++ type.
+template <class F>
+inline void visit_index(const Call& call, const Tensor& index, F f) {
+  if (index.dtype() == DType::i64) {
+    f(std::int64_t{});
+  } else if (index.dtype() == DType::i32) {
+    f(std::int32_t{});
+  } else {
+    refuse_index_type(call, index);
+  }
+}
+
+/// Calls f with values of the C++ types of the elements and of the indices.
+template <class F>
+inline void visit(const Call& call, const Tensor& x, const Tensor& index, F f) {
+  visit_index(call, index, [&](auto number) {
+    if (x.dtype() == DType::i64) {
+      f(std::int64_t{}, number);
+    } else if (x.dtype() == DType::i32) {
+      f(std::int32_t{}, number);
+    } else {
+      visit_floating(x.dtype(), call.op.name, [&](auto element) { f(element, number); });
+    }
+  });
+}
+
+/// The same for kernels that only move elements: bool and u8 too.
+template <class F>
+inline void visit_moved(const Call& call, const Tensor& x, const Tensor& index, F f) {
+  if (size_of(x.dtype()) == 1) {
+    visit_index(call, index, [&](auto number) { f(std::uint8_t{}, number); });
+  } else {
+    visit(call, x, index, f);
+  }
+}
+
+/// x as [outer, extent, inner] around `dim`; `indices` is the other one's extent there.
+kernels::IndexShape shape_around(const Tensor& x, int dim, std::int64_t indices);
+
+void check_in_range(const Call& call, bool in_range, std::int64_t extent);
+
+/// x cut to the extents of `index` in all dims but `dim`.
+Tensor cut_to(const Tensor& x, const Tensor& index, int dim);
+
+/// Errors: other numbers of dims, or an index longer than x in a dim that is not indexed.
+void check_index(const Call& call, const Tensor& x, const Tensor& index, int dim);
+
+/// Errors: `source` (operand 2) is shorter than index (operand 1) somewhere, or not of x's type.
+void check_source(const Call& call);
+
+/// Dims along which every index stays with its own slice: `operands` and the result cut alike.
+template <class F>
+inline void for_each_alike(const Dims& x, const Dims& index, int dim, F f) {
+  for (int d = 0; d < x.size(); ++d) {
+    if (d != dim && x[d] == index[d]) {
+      f(d);
+    }
+  }
+}
+
+/// Calls f(target) with what `index` can reach of `into`, contiguous, and writes it back.
+template <class F>
+inline void write_reached(const Tensor& into, const Tensor& index, int dim, F f) {
+  const Tensor cut = cut_to(into, index, dim);
+  const Tensor target = contiguous_operand(cut);  // a copy when `index` covers a part only
+  f(target);
+  if (!target.same_as(cut)) {
+    copy_into(cut, target);
+  }
+}
+
+/// Cuts `source` (operand 2) to the extents of index (operand 1).
+Tensor reached_source(const Call& call, int dim);
+
+/// The local shape of the result in place of the global one, which stands after `dim`.
+Attributes localize_shape(const LocalContext& context);
+
+}  // namespace tessera::ops::indexing

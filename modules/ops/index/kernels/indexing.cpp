@@ -1,0 +1,158 @@
+#include "indexing.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <tuple>
+#include <type_traits>
+
+#include "shared/kernels/parallel.hpp"
+
+namespace tessera::kernels {
+namespace {
+
+constexpr std::int64_t kGrain = 1 << 15;
+
+template <class T>
+T plus(T a, T b) {
+  if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Half>) {
+    return T(static_cast<float>(a) + static_cast<float>(b));
+  } else {
+    return static_cast<T>(a + b);
+  }
+}
+
+/// Calls element(outer, j, i, index) for every element of the indexed array, j in order for each
+/// (outer, i). False where an index is outside [0, extent).
+template <class Index, class Element>
+bool for_each_index(const IndexShape& shape, const Index* indices, Element element) {
+  std::atomic<bool> valid{true};
+  const std::int64_t grain = 1 + kGrain / (shape.indices * shape.inner + 1);
+  parallel_for(0, shape.outer, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t o = begin; o < end; ++o) {
+      for (std::int64_t j = 0; j < shape.indices; ++j) {
+        for (std::int64_t i = 0; i < shape.inner; ++i) {
+          const std::int64_t from = (o * shape.indices + j) * shape.inner + i;
+          const auto index = static_cast<std::int64_t>(indices[from]);
+          if (index < 0 || index >= shape.extent) {
+            valid.store(false, std::memory_order_relaxed);
+            continue;
+          }
+          element(from, (o * shape.extent + index) * shape.inner + i);
+        }
+      }
+    }
+  });
+  return valid.load();
+}
+
+template <class Index>
+bool indices_valid(const IndexShape& shape, const Index* indices) {
+  return std::all_of(indices, indices + shape.indices, [&](Index index) {
+    return index >= 0 && static_cast<std::int64_t>(index) < shape.extent;
+  });
+}
+
+}  // namespace
+
+template <class T, class Index>
+void embedding_forward(std::int64_t n, std::int64_t width, std::int64_t offset, std::int64_t count,
+                       const T* table, const Index* indices, T* y) {
+  parallel_for(0, n, 1 + kGrain / (width + 1), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t row = static_cast<std::int64_t>(indices[i]) - offset;
+      if (row >= 0 && row < count) {
+        std::copy_n(table + row * width, width, y + i * width);
+      } else {
+        std::fill_n(y + i * width, width, T{});
+      }
+    }
+  });
+}
+
+template <class T, class Index>
+void embedding_backward(std::int64_t n, std::int64_t width, std::int64_t offset, std::int64_t count,
+                        const T* dy, const Index* indices, Compute<T>* dtable) {
+  // Threads share out the columns, so that each element's sum has one order.
+  parallel_for(0, width, 64, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::int64_t row = static_cast<std::int64_t>(indices[i]) - offset;
+      if (row < 0 || row >= count) continue;
+      const T* from = dy + i * width;
+      Compute<T>* to = dtable + row * width;
+      for (std::int64_t column = begin; column < end; ++column) {
+        to[column] += static_cast<Compute<T>>(from[column]);
+      }
+    }
+  });
+}
+
+template <class T, class Index>
+bool index_select(const IndexShape& shape, const T* x, const Index* indices, T* y) {
+  if (!indices_valid(shape, indices)) return false;
+  const std::int64_t rows = shape.outer * shape.indices;
+  parallel_for(0, rows, 1 + kGrain / (shape.inner + 1), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const auto index = static_cast<std::int64_t>(indices[row % shape.indices]);
+      const T* from = x + (row / shape.indices * shape.extent + index) * shape.inner;
+      std::copy_n(from, shape.inner, y + row * shape.inner);
+    }
+  });
+  return true;
+}
+
+template <class T, class Index>
+bool index_add(const IndexShape& shape, const T* x, const Index* indices, T* y) {
+  if (!indices_valid(shape, indices)) return false;
+  const std::int64_t grain = 1 + kGrain / (shape.indices * shape.inner + 1);
+  parallel_for(0, shape.outer, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t o = begin; o < end; ++o) {
+      for (std::int64_t j = 0; j < shape.indices; ++j) {
+        const T* from = x + (o * shape.indices + j) * shape.inner;
+        T* to = y + (o * shape.extent + static_cast<std::int64_t>(indices[j])) * shape.inner;
+        for (std::int64_t i = 0; i < shape.inner; ++i) to[i] = plus(to[i], from[i]);
+      }
+    }
+  });
+  return true;
+}
+
+template <class T, class Index>
+bool gather(const IndexShape& shape, const T* x, const Index* indices, T* y) {
+  return for_each_index(shape, indices,
+                        [&](std::int64_t element, std::int64_t chosen) { y[element] = x[chosen]; });
+}
+
+template <class T, class Index>
+bool scatter(const IndexShape& shape, const T* x, const Index* indices, T* y) {
+  return for_each_index(shape, indices,
+                        [&](std::int64_t element, std::int64_t chosen) { y[chosen] = x[element]; });
+}
+
+template <class T, class Index>
+bool scatter_add(const IndexShape& shape, const T* x, const Index* indices, T* y) {
+  return for_each_index(shape, indices, [&](std::int64_t element, std::int64_t chosen) {
+    y[chosen] = plus(y[chosen], x[element]);
+  });
+}
+
+// Whoever takes a function's address makes the compiler emit it.
+namespace {
+
+template <class T, class Index>
+constexpr std::tuple moving{&embedding_forward<T, Index>, &index_select<T, Index>,
+                            &gather<T, Index>, &scatter<T, Index>};
+template <class T, class Index>
+constexpr std::tuple adding{&index_add<T, Index>, &scatter_add<T, Index>};
+template <class T, class Index>
+constexpr auto floating =
+    std::tuple_cat(moving<T, Index>, adding<T, Index>, std::tuple{&embedding_backward<T, Index>});
+template <class Index>
+constexpr auto all = std::tuple_cat(
+    floating<float, Index>, floating<double, Index>, floating<BFloat16, Index>,
+    floating<Half, Index>, moving<std::int64_t, Index>, adding<std::int64_t, Index>,
+    moving<std::int32_t, Index>, adding<std::int32_t, Index>, moving<std::uint8_t, Index>);
+[[gnu::used]] constexpr auto instances = std::tuple_cat(all<std::int32_t>, all<std::int64_t>);
+
+}  // namespace
+
+}  // namespace tessera::kernels

@@ -1,0 +1,367 @@
+module;
+#include "loss/kernels/cross_entropy.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+using rules::strategy;
+
+void check(const Call& call, std::size_t logits_at, std::size_t targets_at) {
+  const Tensor& logits = call.in[logits_at];
+  if (logits.dims() == 0) {
+    refuse(call, "logits has no dims (expected [..., vocab])");
+  }
+  check_shape(call, targets_at, without_last(logits.shape()));
+  if (call.in[targets_at].dtype() != DType::i64) {
+    refuse(call, fmt::format("targets must be i64 (got {})", name_of(call.in[targets_at].dtype())));
+  }
+}
+
+/// The attributes; the local call of a sharded vocabulary has two more, its first class and the
+/// number of classes of all ranks.
+struct Classes {
+  std::int64_t ignore_index;
+  bool loss_parallel;
+  std::int64_t first = 0;
+  std::int64_t all;
+
+  Classes(const Attributes& attributes, const Tensor& logits) : all(logits.shape().back()) {
+    AttributeReader reader(attributes);
+    ignore_index = reader.integer();
+    loss_parallel = reader.flag();
+    if (attributes.fixed().size() > 2) {
+      first = reader.integer();
+      all = reader.integer();
+    }
+  }
+};
+
+/// The same for the operator whose operand `at` holds the logits.
+template <std::size_t at>
+Attributes with_classes(const LocalContext& context) {
+  const Spec& logits = *context.in[at];
+  Attributes local = context.call.attributes;
+  return local.add(local_offset(logits).back()).add(logits.shape.back());
+}
+
+kernels::CrossEntropyShape shape_of(const Call& call, const Tensor& logits, const Tensor& targets) {
+  const Classes classes(call.attributes, logits);
+  kernels::CrossEntropyShape shape;
+  shape.rows = targets.numel();
+  shape.vocab = logits.shape().back();
+  shape.vocab_start = classes.first;
+  shape.ignore_index = classes.ignore_index;
+  return shape;
+}
+
+/// Errors: a target that is neither ignored nor a class.
+void check_targets(const Call& call, const Tensor& targets, const Classes& classes) {
+  for (std::int64_t row = 0; row < targets.numel(); ++row) {
+    const std::int64_t target = pointer<std::int64_t>(targets)[row];
+    if (target != classes.ignore_index && (target < 0 || target >= classes.all)) {
+      refuse(call, fmt::format("target {} of row {} is out of range (expected 0 to {}, or {} to "
+                               "ignore the row)",
+                               target, row, classes.all - 1, classes.ignore_index));
+    }
+  }
+}
+
+/// The loss of each row into `losses`, and what the backward begins with into `lse`.
+void forward(const Call& call, const Tensor& losses, const Tensor& lse) {
+  const Tensor logits = contiguous_operand(call.in[0]);
+  const Tensor targets = contiguous_operand(call.in[1]);
+  visit_floating(logits.dtype(), call.op.name, [&]<class T>(T) {
+    using C = kernels::Compute<T>;
+    const std::int64_t bad = kernels::cross_entropy_forward(
+        shape_of(call, logits, targets), pointer<T>(logits), pointer<std::int64_t>(targets),
+        pointer<C>(losses), pointer<C>(lse));
+    if (bad >= 0) {
+      check_targets(call, targets, Classes(call.attributes, logits));
+    }
+  });
+}
+
+// logits_statistics: what a rank knows of its part of the vocabulary.
+
+void statistics_infer(const Call& call, ResultShapes& out) {
+  check(call, 0, 1);
+  for (int i = 0; i < 3; ++i) {
+    out.push_back({call.in[1].shape(), statistics_type(call.in[0].dtype())});
+  }
+}
+
+void statistics_cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor logits = contiguous_operand(call.in[0]);
+  const Tensor targets = contiguous_operand(call.in[1]);
+  check_targets(call, targets, Classes(call.attributes, logits));
+  visit_floating(logits.dtype(), call.op.name, [&]<class T>(T) {
+    using C = kernels::Compute<T>;
+    kernels::cross_entropy_partial(shape_of(call, logits, targets), pointer<T>(logits),
+                                   pointer<std::int64_t>(targets), pointer<C>(out[0]),
+                                   pointer<C>(out[1]), pointer<C>(out[2]));
+  });
+}
+
+const Op& statistics_op = register_op({
+    .schema = "logits_statistics(logits, targets; ignore_index: int, loss_parallel: bool, "
+              "first: int, classes: int)",
+    .infer = statistics_infer,
+    .cpu = statistics_cpu,
+    .about = "Of a part of the vocabulary: each row's maximum, sum of exp(logits - maximum), and "
+             "the target's logit, 0 where another part has it; local tensors.",
+});
+
+/// The loss of each row and the log of its sum of exponentials, over all parts of the vocabulary.
+Tensors combine(const Call& call, const InnerReduce& reduce) {
+  const Tensors part = tessera::call(statistics_op, call.in, call.attributes);
+  const Tensor maximum = reduce(part[0], ReduceOp::max);
+  const Tensor terms[] = {mul(part[1], exp(sub(part[0], maximum))), part[2]};
+  const Tensor sums = reduce(stack(terms), ReduceOp::sum);
+  const Tensor lse = add(maximum, log(select(sums, 0, 0)));
+  const Tensor ignore_index =
+      full({}, static_cast<double>(Classes(call.attributes, call.in[0]).ignore_index), DType::i64,
+           call.in[1].device());
+  const Tensor losses = masked_fill(sub(lse, select(sums, 0, 1)), eq(call.in[1], ignore_index), 0);
+  return {losses, lse};
+}
+
+/// A sharded vocabulary, where the caller allows it: results as if it were whole.
+void add_loss_parallel(const RuleContext& context, Strategies& strategies) {
+  AttributeReader reader = context.call.read();
+  reader.integer();
+  if (reader.flag()) {
+    strategies.push_back(
+        strategy({Shard(context.call.in[0].dims() - 1), Replicate()}, {Replicate(), Replicate()}));
+    strategies.back().reductions = {InnerReduction{.op = ReduceOp::max, .like = 1},
+                                    InnerReduction{.op = ReduceOp::sum, .like = 1, .times = 2}};
+  }
+}
+
+// cross_entropy_rows: the loss of each row.
+
+void rows_infer(const Call& call, ResultShapes& out) {
+  check(call, 0, 1);
+  const ResultShape rows{call.in[1].shape(), statistics_type(call.in[0].dtype())};
+  out.push_back(rows);
+  out.push_back(rows);  // logarithms of the sums of exponentials
+}
+
+void rows_cpu(const Call& call, std::span<Tensor> out) { forward(call, out[0], out[1]); }
+
+void rows_rule(const RuleContext& context, Strategies& strategies) {
+  for (int d = 0; d < context.call.in[1].dims(); ++d) {
+    rules::same_dim(context, strategies, d);
+  }
+  add_loss_parallel(context, strategies);
+}
+
+void rows_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
+  out = combine(call, reduce);
+}
+
+void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);
+
+const Op& rows_op = register_op({
+    .schema = "cross_entropy_rows(logits, targets; ignore_index: int, loss_parallel: bool)",
+    .infer = rows_infer,
+    .cpu = rows_cpu,
+    .rule = rows_rule,
+    .localize = with_classes<0>,
+    .composed = rows_composed,
+    .backward = backward,
+    .saves_inputs = saves_all,
+    .saves_outputs = 0b10,
+    .about = "-log softmax(logits)[target] of each row.",
+});
+
+// cross_entropy: their sum.
+
+void sum_infer(const Call& call, ResultShapes& out) {
+  rows_infer(call, out);
+  out[0].shape = {};
+}
+
+void sum_cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor losses = empty(out[1].shape(), out[1].dtype());
+  forward(call, losses, out[1]);
+  visit_floating(losses.dtype(), call.op.name, [&]<class T>(T) {
+    double total = 0;  // in the order of the rows
+    for (std::int64_t i = 0; i < losses.numel(); ++i) {
+      total += static_cast<double>(pointer<T>(losses)[i]);
+    }
+    *pointer<T>(out[0]) = static_cast<T>(total);
+  });
+}
+
+void sum_rule(const RuleContext& context, Strategies& strategies) {
+  for (int d = 0; d < context.call.in[1].dims(); ++d) {
+    strategies.push_back(strategy({Shard(d), Shard(d)}, {Partial(), Shard(d)}));
+  }
+  add_loss_parallel(context, strategies);
+}
+
+void sum_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
+  out = combine(call, reduce);
+  out[0] = sum(out[0]);
+}
+
+const Op& sum_op = register_op({
+    .schema = "cross_entropy(logits, targets; ignore_index: int, loss_parallel: bool)",
+    .infer = sum_infer,
+    .cpu = sum_cpu,
+    .rule = sum_rule,
+    .localize = with_classes<0>,
+    .composed = sum_composed,
+    .backward = backward,
+    .saves_inputs = saves_all,
+    .saves_outputs = 0b10,
+    .about = "The sum over rows of -log softmax(logits)[target].",
+});
+
+// The gradient of both: dloss is one number, or one for each row.
+
+void grad_infer(const Call& call, ResultShapes& out) {
+  check(call, 1, 2);
+  const Tensor& dloss = call.in[0];
+  if (dloss.dims() != 0) {
+    check_shape(call, 0, call.in[2].shape());
+  }
+  check_shape(call, 3, call.in[2].shape());
+  check_type(call, 0, statistics_type(call.in[1].dtype()));
+  out.push_back({call.in[1].shape(), call.in[1].dtype()});
+}
+
+void grad_cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor dloss = contiguous_operand(call.in[0]);
+  const Tensor logits = contiguous_operand(call.in[1]);
+  const Tensor targets = contiguous_operand(call.in[2]);
+  const Tensor lse = contiguous_operand(call.in[3]);
+  visit_floating(logits.dtype(), call.op.name, [&]<class T>(T) {
+    using C = kernels::Compute<T>;
+    std::vector<C> repeated;
+    const C* of_rows = pointer<C>(dloss);
+    if (dloss.dims() == 0) {
+      repeated.assign(static_cast<std::size_t>(targets.numel()), *of_rows);
+      of_rows = repeated.data();
+    }
+    kernels::cross_entropy_backward(shape_of(call, logits, targets), pointer<T>(logits),
+                                    pointer<std::int64_t>(targets), pointer<C>(lse), of_rows,
+                                    pointer<T>(out[0]));
+  });
+}
+
+void grad_rule(const RuleContext& context, Strategies& strategies) {
+  const bool one_number = context.call.in[0].dims() == 0;
+  for (int d = 0; d < context.call.in[2].dims(); ++d) {
+    strategies.push_back(
+        strategy({one_number ? Replicate() : Shard(d), Shard(d), Shard(d), Shard(d)}, {Shard(d)}));
+  }
+  // A part of the vocabulary needs only the rows' sums over all of it, which forward has kept.
+  // A single class is whole: its gradient's gradient would be a shard of the rows' sums.
+  const int vocabulary = context.call.in[1].dims() - 1;
+  AttributeReader reader = context.call.read();
+  reader.integer();
+  if (reader.flag() || context.call.in[1].shape()[vocabulary] > 1) {
+    strategies.push_back(
+        strategy({Replicate(), Shard(vocabulary), Replicate(), Replicate()}, {Shard(vocabulary)}));
+  }
+  pass_partial(context, strategies, 0b0001);
+}
+
+/// The logarithms of softmax(logits). Where the vocabulary may be sharded not by way of lse, whose
+/// gradient would be a sum over the vocabulary in secret: log_softmax declares its reductions.
+Tensor log_shares(const BackwardContext& context, const Tensor& logits, const Tensor& lse) {
+  AttributeReader read = context.read();
+  read.integer();
+  const Tensor wide = cast(logits, lse.dtype());
+  return read.flag() ? log_softmax(wide, -1, true) : sub(wide, unsqueeze(lse, -1));
+}
+
+/// Of (p - [class is the target]) dloss, and 0 in ignored rows. p's share by way of lse goes back
+/// to what made that, or is counted here.
+void second(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
+  const Tensor& targets = context.in[2];
+  const DType wide = context.in_dtypes[0];
+  const Tensor g = cast(grads[0], wide);
+  AttributeReader read = context.read();
+  const std::int64_t ignore_index = read.integer();
+  const bool loss_parallel = read.flag();
+  const Tensor ignored = mul_scalar(ones_like(targets), static_cast<double>(ignore_index));
+  const Tensor counts = cast(ne(targets, ignored), wide);
+  const Tensor log_p = log_shares(context, context.in[1], context.in[3]);
+  const Tensor share = mul(g, exp(log_p));
+  if (context.needs(0)) {
+    const Tensor rows =
+        add(mul(sum(share, {-1}), counts), nll_loss(g, targets, Reduction::none, ignore_index));
+    out[0] = context.in_shapes[0].empty() ? sum(rows) : rows;
+  }
+  if (context.needs(1) || context.needs(3)) {
+    Tensor of_p = mul(share, unsqueeze(mul(counts, context.in[0]), -1));
+    if (loss_parallel) {
+      static const Op& through_lse = find_op("log_softmax_backward");
+      of_p = call_one(through_lse, {of_p, log_p}, Attributes().add(-1).add(true));
+    } else if (context.needs(3)) {
+      out[3] = neg(sum(of_p, {-1}));
+    }
+    out[1] = cast(of_p, context.in_dtypes[1]);
+  }
+}
+
+const Op& cross_entropy_backward_op = register_op({
+    .schema = "cross_entropy_backward(dloss, logits, targets, lse; ignore_index: int, "
+              "loss_parallel: bool)",
+    .infer = grad_infer,
+    .cpu = grad_cpu,
+    .rule = grad_rule,
+    .localize = with_classes<1>,
+    .backward = second,
+    .saves_inputs = saves_all,
+    .about = "The gradient of cross_entropy with respect to logits.",
+});
+
+void backward(const BackwardContext& context, std::span<const Tensor> grads,
+              std::span<Tensor> out) {
+  const Tensor& logits = context.in[0];
+  const Tensor& lse = context.out[1];
+  if (grads[0]) {
+    out[0] = call_one(cross_entropy_backward_op, {grads[0], logits, context.in[1], lse},
+                      context.attributes);
+  }
+  if (grads[1]) {  // a gradient is differentiated again
+    const Tensor p = exp(log_shares(context, logits, lse));
+    add_to(out[0], cast(mul(p, unsqueeze(grads[1], -1)), logits.dtype()));
+  }
+}
+
+}  // namespace
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index,
+                     bool loss_parallel, Reduction reduction) {
+  if (reduction == Reduction::none) {
+    return cross_entropy_rows(logits, targets, ignore_index, loss_parallel);
+  }
+  const Tensor sum =
+      call_one(sum_op, {logits, targets}, Attributes().add(ignore_index).add(loss_parallel));
+  return reduction == Reduction::sum
+             ? sum
+             : div(sum, cast(counted_rows(targets, ignore_index), sum.dtype()));
+}
+
+Tensor cross_entropy_rows(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index,
+                          bool loss_parallel) {
+  return call_one(rows_op, {logits, targets}, Attributes().add(ignore_index).add(loss_parallel));
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,240 @@
+#include "onednn.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <dnnl.hpp>
+#include <memory>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+
+#include "shared/kernels/parallel.hpp"
+#include "shared/kernels/scratch.hpp"
+
+namespace tessera::kernels::onednn {
+namespace {
+
+dnnl::engine& engine() {
+  static dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
+  return cpu;
+}
+
+/// A created primitive with the memory objects that its arguments are passed in.
+struct CachedProduct {
+  dnnl::matmul primitive;
+  dnnl::memory a;
+  dnnl::memory b;
+  dnnl::memory c;
+};
+
+using Key = std::array<std::int64_t, 14>;
+
+struct KeyHash {
+  std::size_t operator()(const Key& key) const {
+    std::uint64_t hash = 0x9e3779b97f4a7c15U;
+    for (const std::int64_t word : key) {
+      hash = (hash ^ static_cast<std::uint64_t>(word)) * 0xff51afd7ed558ccdU;
+      hash ^= hash >> 32;
+    }
+    return hash;
+  }
+};
+
+/// Primitives and memory objects of one thread: no locks, and handles may be changed freely.
+class ProductCache {
+ public:
+  // The library starts with all cores; it gets what the calling thread is allowed.
+  ProductCache() { set_threads(threads()); }
+
+  /// Null where the machine's oneDNN has no kernel for the types or the strides.
+  CachedProduct* find(const Gemm& shape, dnnl::memory::data_type in, dnnl::memory::data_type out) {
+    const Key key{shape.trans_a,
+                  shape.trans_b,
+                  shape.m,
+                  shape.n,
+                  shape.k,
+                  shape.batch,
+                  shape.lda,
+                  shape.stride_a,
+                  shape.ldb,
+                  shape.stride_b,
+                  shape.ldc,
+                  shape.stride_c,
+                  shape.accumulate,
+                  static_cast<std::int64_t>(in) * 64 + static_cast<std::int64_t>(out) +
+                      std::int64_t{4096} * threads()};
+    if (const auto found = products_.find(key); found != products_.end())
+      return found->second.get();
+    if (products_.size() >= kCapacity) products_.clear();  // generation walks through many lengths
+    std::unique_ptr<CachedProduct> product;
+    try {
+      product = create(shape, in, out);
+    } catch (const dnnl::error&) {
+      product = nullptr;  // batch entries that overlap, or one of each for many results
+    }
+    return products_.emplace(key, std::move(product)).first->second.get();
+  }
+
+  dnnl::stream& stream() { return stream_; }
+
+ private:
+  static constexpr std::size_t kCapacity = 4096;
+
+  static dnnl::memory::desc describe(bool batched, bool transposed, std::int64_t batch,
+                                     std::int64_t rows, std::int64_t columns,
+                                     std::int64_t row_stride, std::int64_t batch_stride,
+                                     dnnl::memory::data_type type) {
+    const std::int64_t down = transposed ? 1 : row_stride;
+    const std::int64_t across = transposed ? row_stride : 1;
+    if (!batched) return {{rows, columns}, type, {down, across}};
+    // A matrix that is used for the whole batch has one entry there.
+    const std::int64_t entries = batch_stride == 0 ? 1 : batch;
+    const std::int64_t apart =
+        batch_stride == 0 ? row_stride * (transposed ? columns : rows) : batch_stride;
+    return {{entries, rows, columns}, type, {apart, down, across}};
+  }
+
+  /// oneDNN 3 (Debian 13, Ubuntu 24.04) takes the operands at once, oneDNN 2 (Debian 12) in a
+  /// struct of their own.
+  template <class Product>
+  static auto describe_product(const dnnl::memory::desc& a, const dnnl::memory::desc& b,
+                               const dnnl::memory::desc& c,
+                               const dnnl::primitive_attr& attributes) {
+    using Description = typename Product::primitive_desc;
+    using Operand = dnnl::memory::desc;
+    if constexpr (std::is_constructible_v<Description, dnnl::engine, Operand, Operand, Operand,
+                                          dnnl::primitive_attr, bool>) {
+      return Description(engine(), a, b, c, attributes, true);
+    } else {
+      return Description(typename Product::desc(a, b, c), attributes, engine(), true);
+    }
+  }
+
+  static std::unique_ptr<CachedProduct> create(const Gemm& shape, dnnl::memory::data_type in,
+                                               dnnl::memory::data_type out) {
+    const bool batched = shape.batch > 1;
+    const auto a = describe(batched, shape.trans_a, shape.batch, shape.m, shape.k, shape.lda,
+                            shape.stride_a, in);
+    const auto b = describe(batched, shape.trans_b, shape.batch, shape.k, shape.n, shape.ldb,
+                            shape.stride_b, in);
+    const auto c =
+        describe(batched, false, shape.batch, shape.m, shape.n, shape.ldc, shape.stride_c, out);
+    dnnl::primitive_attr attributes;
+    if (shape.accumulate) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0F);
+      attributes.set_post_ops(sum);
+    }
+    const auto description = describe_product<dnnl::matmul>(a, b, c, attributes);
+    if (!description) return nullptr;
+    return std::make_unique<CachedProduct>(
+        CachedProduct{dnnl::matmul(description), dnnl::memory(a, engine(), nullptr),
+                      dnnl::memory(b, engine(), nullptr), dnnl::memory(c, engine(), nullptr)});
+  }
+
+  dnnl::stream stream_{engine()};
+  std::unordered_map<Key, std::unique_ptr<CachedProduct>, KeyHash> products_;
+};
+
+ProductCache& cache() {
+  thread_local ProductCache products;
+  return products;
+}
+
+template <class T>
+constexpr dnnl::memory::data_type data_type_of() {
+  return std::is_same_v<T, float> ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+}
+
+/// oneDNN ignores the stride of a dim with one element and looks for the stride 1 in the other dim:
+/// oneDNN 3 reads a column as if its elements were adjacent, and writes it so.
+bool spaced_column(std::int64_t rows, std::int64_t columns, std::int64_t stride) {
+  return columns == 1 && rows > 1 && stride != 1;
+}
+
+/// Calls copy(element, place in packed memory) for all elements of the columns of a batch.
+template <class T, class Copy>
+void each_element(T* column, std::int64_t rows, std::int64_t stride, std::int64_t batch,
+                  std::int64_t batch_stride, Copy copy) {
+  for (std::int64_t entry = 0; entry < batch; ++entry) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      copy(column[entry * batch_stride + row * stride], entry * rows + row);
+    }
+  }
+}
+
+/// An operand that is stored as rows x columns, in a form that every oneDNN reads alike: a spaced
+/// column is packed, a single row has its own length as stride. Adjusts the strides.
+template <class Owner, class T>
+const T* readable(std::int64_t rows, std::int64_t columns, std::int64_t batch, std::int64_t& stride,
+                  std::int64_t& batch_stride, const T* x) {
+  if (rows == 1) stride = columns;
+  if (!spaced_column(rows, columns, stride)) return x;
+  const std::int64_t entries = batch_stride == 0 ? 1 : batch;
+  T* packed = scratch<Owner, T>(entries * rows);
+  each_element(x, rows, stride, entries, batch_stride,
+               [&](const T& element, std::int64_t place) { packed[place] = element; });
+  stride = 1;
+  batch_stride = batch_stride == 0 ? 0 : rows;
+  return packed;
+}
+
+}  // namespace
+
+template <class T, class Out>
+bool product(Gemm shape, const T* a, const T* b, Out* c) {
+  if (spaced_column(shape.m, shape.n, shape.ldc)) {
+    Out* packed = scratch<struct PackedC, Out>(shape.batch * shape.m);
+    Gemm adjacent = shape;
+    adjacent.ldc = 1;
+    adjacent.stride_c = shape.batch == 1 ? 0 : shape.m;
+    const auto each = [&](auto copy) {
+      each_element(c, shape.m, shape.ldc, shape.batch, shape.stride_c, copy);
+    };
+    if (shape.accumulate) {
+      each([&](const Out& element, std::int64_t place) { packed[place] = element; });
+    }
+    if (!product(adjacent, a, b, packed)) return false;
+    each([&](Out& element, std::int64_t place) { element = packed[place]; });
+    return true;
+  }
+  a = readable<struct PackedA>(shape.trans_a ? shape.k : shape.m, shape.trans_a ? shape.m : shape.k,
+                               shape.batch, shape.lda, shape.stride_a, a);
+  b = readable<struct PackedB>(shape.trans_b ? shape.n : shape.k, shape.trans_b ? shape.k : shape.n,
+                               shape.batch, shape.ldb, shape.stride_b, b);
+  if (shape.m == 1) shape.ldc = shape.n;
+  CachedProduct* product = cache().find(shape, data_type_of<T>(), data_type_of<Out>());
+  if (product == nullptr) return false;
+  // The library takes non-const pointers; it writes through c only.
+  product->a.set_data_handle(const_cast<T*>(a));
+  product->b.set_data_handle(const_cast<T*>(b));
+  product->c.set_data_handle(c);
+  const std::array<dnnl_exec_arg_t, 3> arguments{{{DNNL_ARG_SRC, product->a.get()},
+                                                  {DNNL_ARG_WEIGHTS, product->b.get()},
+                                                  {DNNL_ARG_DST, product->c.get()}}};
+  dnnl::error::wrap_c_api(
+      dnnl_primitive_execute(product->primitive.get(), cache().stream().get(),
+                             static_cast<int>(arguments.size()), arguments.data()),
+      "gemm: oneDNN could not execute the product");
+  return true;
+}
+
+template bool product(Gemm, const float*, const float*, float*);
+template bool product(Gemm, const BFloat16*, const BFloat16*, BFloat16*);
+template bool product(Gemm, const BFloat16*, const BFloat16*, float*);
+
+bool native_bfloat16() {
+  static const bool native = [] {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx ||
+           __builtin_cpu_is("amd");
+#else
+    return true;
+#endif
+  }();
+  return native;
+}
+
+}  // namespace tessera::kernels::onednn

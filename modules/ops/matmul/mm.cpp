@@ -1,0 +1,256 @@
+// mm, bmm, addmm, baddbmm.
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <span>
+
+#include "matmul/kernels/gemm.hpp"
+#include "pointwise/kernels/pointwise.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+
+void multiply(const Call& call, const Tensor& left, const Tensor& right, const Tensor& out,
+              bool accumulate) {
+  const Matrix a = matrix_operand(left);
+  const Matrix b = matrix_operand(right);
+  const int d = out.dims();
+  kernels::Gemm shape;
+  shape.trans_a = a.transposed;
+  shape.trans_b = b.transposed;
+  shape.m = out.shape()[d - 2];
+  shape.n = out.shape()[d - 1];
+  shape.k = left.shape()[d - 1];
+  shape.lda = a.stride;
+  shape.ldb = b.stride;
+  shape.ldc = shape.n;
+  if (d == 3) {
+    shape.batch = out.shape()[0];
+    shape.stride_a = a.tensor.strides()[0];
+    shape.stride_b = b.tensor.strides()[0];
+    shape.stride_c = shape.m * shape.n;
+  }
+  shape.accumulate = accumulate;
+  visit_floating(out.dtype(), call.op.name, [&]<class T>(T) {
+    kernels::gemm(shape, pointer<T>(a.tensor), pointer<T>(b.tensor), pointer<T>(out));
+  });
+}
+
+namespace {
+
+using rules::strategy;
+
+void check_product(const Call& call, std::size_t a, std::size_t b) {
+  check_one_type(call);
+  const Dims& left = call.in[a].shape();
+  const Dims& right = call.in[b].shape();
+  const int d = left.size();
+  if (left[d - 1] != right[d - 2] || (d == 3 && left[0] != right[0])) {
+    refuse(call, fmt::format("the shapes do not fit ({} x {})", to_string(left), to_string(right)));
+  }
+}
+
+// mm
+
+void mm_infer(const Call& call, ResultShapes& out) {
+  check_dims(call, 0, 2);
+  check_dims(call, 1, 2);
+  check_product(call, 0, 1);
+  out.push_back({Dims{call.in[0].shape()[0], call.in[1].shape()[1]}, call.in[0].dtype()});
+}
+
+void mm_cpu(const Call& call, std::span<Tensor> out) {
+  multiply(call, call.in[0], call.in[1], out[0], false);
+}
+
+void mm_rule(const RuleContext& context, Strategies& strategies) {
+  strategies.push_back(strategy({Shard(0), Replicate()}, {Shard(0)}));
+  strategies.push_back(strategy({Replicate(), Shard(1)}, {Shard(1)}));
+  strategies.push_back(strategy({Shard(1), Shard(0)}, {Partial()}));
+  pass_partial(context, strategies, 0b01);
+  pass_partial(context, strategies, 0b10);
+}
+
+void mm_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                 std::span<Tensor> out) {
+  if (context.needs(0)) {
+    out[0] = mm(grads[0], transpose(context.in[1], 0, 1));
+  }
+  if (context.needs(1)) {
+    out[1] = mm(transpose(context.in[0], 0, 1), grads[0]);
+  }
+}
+
+const Op& mm_op = register_op({
+    .schema = "mm(a, b)",
+    .infer = mm_infer,
+    .cpu = mm_cpu,
+    .rule = mm_rule,
+    .backward = mm_backward,
+    .saves_inputs = saves_all,
+    .about = "The product of two matrices.",
+});
+
+// bmm
+
+void bmm_infer(const Call& call, ResultShapes& out) {
+  check_dims(call, 0, 3);
+  check_dims(call, 1, 3);
+  check_product(call, 0, 1);
+  const Dims& a = call.in[0].shape();
+  out.push_back({Dims{a[0], a[1], call.in[1].shape()[2]}, call.in[0].dtype()});
+}
+
+void bmm_rule(const RuleContext& context, Strategies& strategies) {
+  strategies.push_back(strategy({Shard(0), Shard(0)}, {Shard(0)}));
+  strategies.push_back(strategy({Shard(1), Replicate()}, {Shard(1)}));
+  strategies.push_back(strategy({Replicate(), Shard(2)}, {Shard(2)}));
+  strategies.push_back(strategy({Shard(2), Shard(1)}, {Partial()}));
+  pass_partial(context, strategies, 0b01);
+  pass_partial(context, strategies, 0b10);
+}
+
+void bmm_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                  std::span<Tensor> out) {
+  if (context.needs(0)) {
+    out[0] = bmm(grads[0], transpose(context.in[1], 1, 2));
+  }
+  if (context.needs(1)) {
+    out[1] = bmm(transpose(context.in[0], 1, 2), grads[0]);
+  }
+}
+
+const Op& bmm_op = register_op({
+    .schema = "bmm(a, b)",
+    .infer = bmm_infer,
+    .cpu = mm_cpu,
+    .rule = bmm_rule,
+    .backward = bmm_backward,
+    .saves_inputs = saves_all,
+    .about = "Products of two batches of matrices.",
+});
+
+// addmm and baddbmm
+
+struct Scales {
+  double beta;
+  double alpha;
+};
+
+Scales scales_of(AttributeReader read) {
+  const double beta = read.scalar();
+  return {beta, read.scalar()};
+}
+
+template <int dims>
+void added_infer(const Call& call, ResultShapes& out) {
+  check_dims(call, 1, dims);
+  check_dims(call, 2, dims);
+  check_product(call, 1, 2);
+  Dims shape = call.in[1].shape();
+  shape[dims - 1] = call.in[2].shape()[dims - 1];
+  operands::check_broadcasts_to(call.op.name, call.in[0].shape(), shape);
+  out.push_back({shape, call.in[1].dtype()});
+}
+
+void added_cpu(const Call& call, std::span<Tensor> out) {
+  const Scales scales = scales_of(call.read());
+  const Tensor& y = out[0];
+  const kernels::DType type = kernel_type(y.dtype());
+  const auto scale = [&](const Tensor& x, double by) {
+    if (by != 1) {
+      kernels::binary_scalar(kernels::BinaryOp::mul, type, x.numel(), x.raw_data(), by,
+                             x.raw_data());
+    }
+  };
+  if (scales.beta == 0) {
+    multiply(call, call.in[1], call.in[2], y, false);
+    scale(y, scales.alpha);
+    return;
+  }
+  copy_into(y, expanded_operand(call.in[0], y.shape()));
+  scale(y, scales.beta);
+  if (scales.alpha == 1) {
+    multiply(call, call.in[1], call.in[2], y, true);
+    return;
+  }
+  const Tensor product = empty(y.shape(), y.dtype());
+  multiply(call, call.in[1], call.in[2], product, false);
+  kernels::add(type, y.numel(), y.raw_data(), product.raw_data(), scales.alpha, y.raw_data());
+}
+
+/// As the product's, with the bias placed as the result where it does not repeat.
+template <int dims>
+void added_rule(const RuleContext& context, Strategies& strategies) {
+  const Tensor& b = context.call.in[0];
+  const auto bias = [&](int dim) {
+    const int d = dim - (dims - b.dims());
+    return d >= 0 && b.shape()[d] != 1 ? Shard(d) : Replicate();
+  };
+  if constexpr (dims == 3) {
+    strategies.push_back(strategy({bias(0), Shard(0), Shard(0)}, {Shard(0)}));
+  }
+  constexpr int row = dims - 2;
+  constexpr int column = dims - 1;
+  strategies.push_back(strategy({bias(row), Shard(row), Replicate()}, {Shard(row)}));
+  strategies.push_back(strategy({bias(column), Replicate(), Shard(column)}, {Shard(column)}));
+  strategies.push_back(strategy({Partial(), Shard(column), Shard(row)}, {Partial()}));
+  pass_partial(context, strategies, 0b011);
+  pass_partial(context, strategies, 0b101);
+}
+
+Tensor scaled(const Tensor& x, double by) { return by == 1 ? x : mul_scalar(x, by); }
+
+void added_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                    std::span<Tensor> out) {
+  const Scales scales = scales_of(context.read());
+  if (context.needs(0)) {
+    out[0] = operands::sum_to(scaled(grads[0], scales.beta), context.in_shapes[0]);
+  }
+  const Tensor g = scaled(grads[0], scales.alpha);
+  if (context.needs(1)) {
+    out[1] = matmul(g, transpose(context.in[2], -2, -1));
+  }
+  if (context.needs(2)) {
+    out[2] = matmul(transpose(context.in[1], -2, -1), g);
+  }
+}
+
+const Op& addmm_op = register_op({
+    .schema = "addmm(bias, a, b; beta: float, alpha: float)",
+    .infer = added_infer<2>,
+    .cpu = added_cpu,
+    .rule = added_rule<2>,
+    .backward = added_backward,
+    .saves_inputs = 0b110,
+    .about = "beta bias + alpha a b, for matrices; the bias broadcasts.",
+});
+
+const Op& baddbmm_op = register_op({
+    .schema = "baddbmm(bias, a, b; beta: float, alpha: float)",
+    .infer = added_infer<3>,
+    .cpu = added_cpu,
+    .rule = added_rule<3>,
+    .backward = added_backward,
+    .saves_inputs = 0b110,
+    .about = "beta bias + alpha a b, for batches of matrices; the bias broadcasts.",
+});
+
+}  // namespace
+
+Tensor mm(const Tensor& a, const Tensor& b) { return call_one(mm_op, {a, b}); }
+Tensor bmm(const Tensor& a, const Tensor& b) { return call_one(bmm_op, {a, b}); }
+Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  return call_one(addmm_op, {bias, a, b}, Attributes().scalar(beta).scalar(alpha));
+}
+Tensor baddbmm(const Tensor& bias, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  return call_one(baddbmm_op, {bias, a, b}, Attributes().scalar(beta).scalar(alpha));
+}
+
+}  // namespace tessera::ops

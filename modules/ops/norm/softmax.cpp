@@ -1,0 +1,289 @@
+// softmax and log_softmax. The kernels work on the last dim; another dim is brought there first.
+module;
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+#include "loss/kernels/cross_entropy.hpp"
+#include "norm/kernels/norm.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+using rules::strategy;
+
+int dim_of(const Call& call) {
+  return wrap_dim(call.read().integer(), call.in[0].dims(), call.op.name.c_str());
+}
+
+void infer(const Call& call, ResultShapes& out) {
+  dim_of(call);
+  for (std::size_t i = 1; i < call.in.size(); ++i) {
+    check_shape(call, i, call.in[0].shape());
+  }
+  check_one_type(call);
+  out.push_back({call.in[0].shape(), call.in[0].dtype()});
+}
+
+/// Rows along one dim: the operand with that dim last, contiguous.
+Tensor with_dim_last(const Tensor& x, int dim) {
+  return contiguous_operand(transposed_operand(x, dim, x.dims() - 1));
+}
+
+/// Calls kernel(rows, n, result) on a contiguous result with `dim` last, and puts it in place.
+template <class Kernel>
+void along(const Tensor& out, int dim, Kernel kernel) {
+  const Tensor in_place = transposed_operand(out, dim, out.dims() - 1);
+  const Tensor result =
+      in_place.is_contiguous() ? in_place : empty(in_place.shape(), in_place.dtype());
+  const std::int64_t n = result.shape().back();
+  if (result.numel() != 0) {
+    kernel(result.numel() / n, n, result);
+  }
+  if (!result.same_as(in_place)) {
+    copy_into(in_place, result);
+  }
+}
+
+template <bool logarithm>
+void cpu(const Call& call, std::span<Tensor> out) {
+  const int dim = dim_of(call);
+  const Tensor x = with_dim_last(call.in[0], dim);
+  along(out[0], dim, [&](std::int64_t rows, std::int64_t n, const Tensor& y) {
+    visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
+      if constexpr (logarithm) {
+        kernels::log_softmax_forward(rows, n, pointer<T>(x), pointer<T>(y));
+      } else {
+        kernels::softmax_forward(rows, n, pointer<T>(x), pointer<T>(y));
+      }
+    });
+  });
+}
+
+template <bool logarithm>
+void grad_cpu(const Call& call, std::span<Tensor> out) {
+  const int dim = dim_of(call);
+  const Tensor dy = with_dim_last(call.in[0], dim);
+  const Tensor y = with_dim_last(call.in[1], dim);
+  along(out[0], dim, [&](std::int64_t rows, std::int64_t n, const Tensor& dx) {
+    visit_floating(y.dtype(), call.op.name, [&]<class T>(T) {
+      if constexpr (logarithm) {
+        kernels::log_softmax_backward(rows, n, pointer<T>(dy), pointer<T>(y), pointer<T>(dx));
+      } else {
+        kernels::softmax_backward(rows, n, pointer<T>(dy), pointer<T>(y), pointer<T>(dx));
+      }
+    });
+  });
+}
+
+/// Every dim but the one that is summed over.
+void rule(const RuleContext& context, Strategies& strategies) {
+  const int dim = dim_of(context.call);
+  for (int d = 0; d < context.call.in[0].dims(); ++d) {
+    if (d != dim) {
+      rules::same_dim(context, strategies, d);
+    }
+  }
+}
+
+void grad_rule(const RuleContext& context, Strategies& strategies) {
+  rule(context, strategies);
+  pass_partial(context, strategies, 0b01);
+}
+
+/// Of y (dy - <y, dy>), with <,> the sum of products along dim.
+void softmax_second(const BackwardContext& context, std::span<const Tensor> grads,
+                    std::span<Tensor> out) {
+  const Tensor& g = grads[0];
+  const Tensor& dy = context.in[0];
+  const Tensor& y = context.in[1];
+  if (context.needs(0)) {
+    out[0] = call_one(context.op, {g, y}, context.attributes);
+  }
+  if (context.needs(1)) {
+    const Dims dim{context.read().integer()};
+    const Tensor of_g = mul(g, sum(mul(dy, y), dim, true));
+    const Tensor of_dy = mul(dy, sum(mul(g, y), dim, true));
+    out[1] = sub(mul(g, dy), add(of_g, of_dy));
+  }
+}
+
+// log_softmax over a sharded dim, where the caller allows it.
+
+/// As shape, with extent 1 in the dim: [outer, 1, inner].
+ResultShape statistics_shape(const Call& call) {
+  Dims shape = call.in[0].shape();
+  shape[dim_of(call)] = 1;
+  return {shape, statistics_type(call.in[0].dtype())};
+}
+
+void statistics_infer(const Call& call, ResultShapes& out) {
+  out.push_back(statistics_shape(call));
+  out.push_back(statistics_shape(call));
+}
+
+void statistics_cpu(const Call& call, std::span<Tensor> out) {
+  const int dim = dim_of(call);
+  const Tensor x = with_dim_last(call.in[0], dim);
+  const std::int64_t rows = out[0].numel();
+  const std::vector<std::int64_t> none(static_cast<std::size_t>(rows), -1);
+  visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
+    using C = kernels::Compute<T>;
+    const kernels::CrossEntropyShape shape{rows, x.shape().back(), 0, -1};
+    std::vector<C> results(static_cast<std::size_t>(3 * rows));
+    kernels::cross_entropy_partial(shape, pointer<T>(x), none.data(), results.data(),
+                                   results.data() + rows, results.data() + 2 * rows);
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Tensor in_rows = transposed_operand(out[i], dim, out[i].dims() - 1);
+      copy_into(in_rows, from_memory(results.data() + static_cast<std::int64_t>(i) * rows,
+                                     in_rows.shape(), out[i].dtype()));
+    }
+  });
+}
+
+const Op& statistics_op = register_op({
+    .schema = "softmax_statistics(x; dim: int, loss_parallel: bool)",
+    .infer = statistics_infer,
+    .cpu = statistics_cpu,
+    .about = "Over a part of a dim: the maximum, and the sum of exp(x - maximum); local tensors.",
+});
+
+/// A shard of the dim itself, with `count` reductions of one number for each row.
+void add_loss_parallel(const RuleContext& context, Strategies& strategies,
+                       std::initializer_list<ReduceOp> reductions) {
+  AttributeReader reader = context.call.read();
+  reader.integer();
+  if (!reader.flag()) {
+    return;
+  }
+  const int dim = dim_of(context.call);
+  rules::same_dim(context, strategies, dim);
+  for (const ReduceOp op : reductions) {
+    strategies.back().reductions.push_back({.op = op, .like = 0, .times = 1, .without_dim = dim});
+  }
+}
+
+void log_rule(const RuleContext& context, Strategies& strategies) {
+  rule(context, strategies);
+  add_loss_parallel(context, strategies, {ReduceOp::max, ReduceOp::sum});
+}
+
+void log_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
+  const Tensor& x = call.in[0];
+  const Tensors part = tessera::call(statistics_op, call.in, call.attributes);
+  const Tensor maximum = reduce(part[0], ReduceOp::max);
+  const Tensor total = reduce(mul(part[1], exp(sub(part[0], maximum))), ReduceOp::sum);
+  out.push_back(cast(sub(cast(x, maximum.dtype()), add(maximum, log(total))), x.dtype()));
+}
+
+void log_grad_rule(const RuleContext& context, Strategies& strategies) {
+  grad_rule(context, strategies);
+  add_loss_parallel(context, strategies, {ReduceOp::sum});
+}
+
+void log_grad_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
+  const DType wide = statistics_type(call.in[0].dtype());
+  const Tensor dy = cast(call.in[0], wide);
+  const Tensor total = reduce(sum(dy, {dim_of(call)}, true), ReduceOp::sum);
+  out.push_back(cast(sub(dy, mul(exp(cast(call.in[1], wide)), total)), call.in[0].dtype()));
+}
+
+void softmax_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                      std::span<Tensor> out);
+void log_softmax_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                          std::span<Tensor> out);
+
+const Op& softmax_op = register_op({
+    .schema = "softmax(x; dim: int)",
+    .infer = infer,
+    .cpu = cpu<false>,
+    .rule = rule,
+    .backward = softmax_backward,
+    .saves_outputs = saves_all,
+    .about = "exp(x) divided by its sum over a dim.",
+});
+
+const Op& log_softmax_op = register_op({
+    .schema = "log_softmax(x; dim: int, loss_parallel: bool)",
+    .infer = infer,
+    .cpu = cpu<true>,
+    .rule = log_rule,
+    .composed = log_composed,
+    .backward = log_softmax_backward,
+    .saves_outputs = saves_all,
+    .about = "The logarithm of softmax.",
+});
+
+const Op& softmax_backward_op = register_op({
+    .schema = "softmax_backward(dy, y; dim: int)",
+    .infer = infer,
+    .cpu = grad_cpu<false>,
+    .rule = grad_rule,
+    .backward = softmax_second,
+    .saves_inputs = saves_all,
+    .about = "The gradient of softmax.",
+});
+
+/// The sum along the dim, for each element of it. Over a sharded dim by the gradient's own
+/// reduction: of a y of 0 it makes x - sum(x).
+Tensor total(const BackwardContext& context, const Tensor& x) {
+  AttributeReader read = context.read();
+  const Dims dim{read.integer()};
+  return read.flag() ? sub(x, call_one(context.op, {x, zeros_like(x)}, context.attributes))
+                     : sum(x, dim, true);
+}
+
+/// Of dy - exp(y) total(dy).
+void log_softmax_second(const BackwardContext& context, std::span<const Tensor> grads,
+                        std::span<Tensor> out) {
+  const DType wide = statistics_type(context.in_dtypes[1]);
+  const Tensor g = cast(grads[0], wide);
+  const Tensor share = mul(g, exp(cast(context.in[1], wide)));
+  if (context.needs(0)) {
+    out[0] = cast(sub(g, total(context, share)), context.in_dtypes[0]);
+  }
+  if (context.needs(1)) {
+    const Tensor of_y = mul(share, total(context, cast(context.in[0], wide)));
+    out[1] = cast(neg(of_y), context.in_dtypes[1]);
+  }
+}
+
+const Op& log_softmax_backward_op = register_op({
+    .schema = "log_softmax_backward(dy, y; dim: int, loss_parallel: bool)",
+    .infer = infer,
+    .cpu = grad_cpu<true>,
+    .rule = log_grad_rule,
+    .composed = log_grad_composed,
+    .backward = log_softmax_second,
+    .saves_inputs = saves_all,
+    .about = "The gradient of log_softmax.",
+});
+
+void softmax_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                      std::span<Tensor> out) {
+  out[0] = call_one(softmax_backward_op, {grads[0], context.out[0]}, context.attributes);
+}
+
+void log_softmax_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                          std::span<Tensor> out) {
+  out[0] = call_one(log_softmax_backward_op, {grads[0], context.out[0]}, context.attributes);
+}
+
+}  // namespace
+
+Tensor softmax(const Tensor& x, std::int64_t dim) {
+  return call_one(softmax_op, {x}, Attributes().add(dim));
+}
+
+Tensor log_softmax(const Tensor& x, std::int64_t dim, bool loss_parallel) {
+  return call_one(log_softmax_op, {x}, Attributes().add(dim).add(loss_parallel));
+}
+
+}  // namespace tessera::ops

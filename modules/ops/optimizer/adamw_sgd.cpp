@@ -1,0 +1,211 @@
+// One step of an optimizer for lists of parameters: a single pass over each one's elements, in
+// place, without memory of its own.
+module;
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <tessera/printable.hpp>
+
+#include "optimizer/kernels/adamw.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+// Operands are lists of one length, one behind the other: parameters, gradients, and what the
+// optimizer keeps for each parameter.
+
+constexpr std::size_t kGradient = 1;
+
+/// What stands at one place of all lists.
+template <std::size_t lists>
+using Row = std::array<Tensor, lists>;
+
+template <std::size_t lists>
+Row<lists> row(const Call& call, std::size_t i) {
+  const std::size_t count = call.in.size() / lists;
+  Row<lists> row;
+  for (std::size_t k = 0; k < lists; ++k) {
+    row[k] = call.in[k * count + i];
+  }
+  return row;
+}
+
+/// What the kernels cannot work on is an error: a copy would lose what is written.
+template <std::size_t lists>
+void check(const Call& call, std::size_t place, const Row<lists>& row) {
+  for (std::size_t k = 0; k < lists; ++k) {
+    if (!row[k]) {
+      continue;
+    }
+    const std::string& list = call.op.operands[k].name;
+    if (!(row[k].shape() == row[0].shape())) {
+      refuse(call, fmt::format("{}[{}] is of another shape than its parameter (expected {}, got "
+                               "{})",
+                               list, place, to_string(row[0].shape()), to_string(row[k].shape())));
+    }
+    if (k == kGradient) {
+      continue;
+    }
+    if (!row[k].is_contiguous()) {
+      refuse(call, fmt::format("{}[{}] is not contiguous; it is written in place", list, place));
+    }
+    if (row[k].dtype() != row[0].dtype()) {
+      refuse(call, fmt::format("{}[{}] has another type than its parameter ({} and {})", list,
+                               place, name_of(row[k].dtype()), name_of(row[0].dtype())));
+    }
+  }
+}
+
+void infer(const Call& call, ResultShapes& out) {
+  const std::size_t lists = call.op.operands.size();
+  if (call.in.empty() || call.in.size() % lists != 0) {
+    refuse(call, fmt::format("{} lists of one length are expected, which is not 0 (got {} tensors "
+                             "in all)",
+                             lists, call.in.size()));
+  }
+  out.push_back({call.in[0].shape(), call.in[0].dtype()});
+}
+
+/// Each parameter stays as it lies, and what goes with it must lie so too.
+template <std::size_t lists>
+void rule(const RuleContext& context, Strategies& strategies) {
+  rules::rows_of_lists(context, strategies, lists, false);
+}
+
+/// Calls f with values of the C++ types of the parameter and of the gradient.
+template <class F>
+void visit_types(const Call& call, DType parameter, DType gradient, F f) {
+  if (parameter == DType::f64 && gradient == DType::f64) {
+    f(double{}, double{});
+  } else if (parameter == DType::f32 && gradient == DType::f32) {
+    f(float{}, float{});
+  } else if (parameter == DType::f32 && gradient == DType::bf16) {
+    f(float{}, kernels::BFloat16{});
+  } else if (parameter == DType::f32 && gradient == DType::f16) {
+    f(float{}, kernels::Half{});
+  } else {
+    refuse(call, fmt::format("a parameter of type {} with a gradient of type {} is not supported "
+                             "(expected f32 with f32, bf16 or f16, or f64 with f64); keep the "
+                             "parameters in f32",
+                             name_of(parameter), name_of(gradient)));
+  }
+}
+
+/// update(C, G, row, contiguous gradient) for each parameter, of type C with a gradient of type G.
+template <std::size_t lists, class F>
+void for_each_parameter(const Call& call, F update) {
+  const std::size_t count = call.in.size() / lists;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Row<lists> operands = row<lists>(call, i);
+    check(call, i, operands);
+    const Tensor gradient = contiguous_operand(operands[kGradient]);
+    visit_types(call, operands[0].dtype(), gradient.dtype(),
+                [&]<class C, class G>(C c, G g) { update(c, g, operands, gradient); });
+    for (std::size_t k = 0; k < lists; ++k) {
+      if (k != kGradient && operands[k] && k + i > 0) {  // the dispatcher moves operand 0's
+        operands[k].storage().bump_version();
+      }
+    }
+  }
+}
+
+void adamw_cpu(const Call& call, std::span<Tensor>) {
+  AttributeReader attributes = call.read();
+  kernels::AdamW options;
+  options.learning_rate = attributes.scalar();
+  options.beta1 = attributes.scalar();
+  options.beta2 = attributes.scalar();
+  options.eps = attributes.scalar();
+  options.weight_decay = attributes.scalar();
+  options.grad_scale = attributes.scalar();
+  const auto step = static_cast<double>(attributes.free_integer());
+  options.correction1 = 1.0 - std::pow(options.beta1, step);
+  options.correction2 = 1.0 - std::pow(options.beta2, step);
+  for_each_parameter<4>(
+      call, [&]<class C, class G>(C, G, const Row<4>& operands, const Tensor& gradient) {
+        kernels::adamw(options, gradient.numel(), pointer<C>(operands[0]), pointer<G>(gradient),
+                       pointer<C>(operands[2]), pointer<C>(operands[3]));
+      });
+}
+
+const Op& adamw_op = register_op({
+    .schema = "adamw_(parameters!..., gradients..., exp_avgs!..., exp_avg_sqs!...; lr: float, "
+              "beta1: float, beta2: float, eps: float, weight_decay: float, grad_scale: float, "
+              "step: free)",
+    .infer = infer,
+    .cpu = adamw_cpu,
+    .rule = rule<4>,
+    .in_place = true,
+    .about = "One step of AdamW for all parameters; writes them, exp_avgs and exp_avg_sqs.",
+});
+
+void sgd_cpu(const Call& call, std::span<Tensor>) {
+  AttributeReader attributes = call.read();
+  kernels::Sgd options;
+  options.learning_rate = attributes.scalar();
+  options.momentum = attributes.scalar();
+  options.weight_decay = attributes.scalar();
+  options.grad_scale = attributes.scalar();
+  options.nesterov = attributes.free_integer() != 0;
+  options.first_step = attributes.free_integer() != 0;
+  for_each_parameter<3>(call, [&]<class C, class G>(C, G, const Row<3>& operands,
+                                                    const Tensor& gradient) {
+    if (!operands[2] && options.momentum != 0) {
+      refuse(call, fmt::format("momentum {} needs momentum buffers", printable(options.momentum)));
+    }
+    kernels::sgd(options, gradient.numel(), pointer<C>(operands[0]), pointer<G>(gradient),
+                 pointer<C>(operands[2]));
+  });
+}
+
+const Op& sgd_op = register_op({
+    .schema = "sgd_(parameters!..., gradients..., momentum_buffers!...?; lr: float, "
+              "momentum: float, weight_decay: float, grad_scale: float, nesterov: free, "
+              "first: free)",
+    .infer = infer,
+    .cpu = sgd_cpu,
+    .rule = rule<3>,
+    .in_place = true,
+    .about = "One step of SGD for all parameters; writes them and momentum_buffers.",
+});
+
+}  // namespace
+
+void adamw_(std::span<const Tensor> parameters, std::span<const Tensor> gradients,
+            std::span<const Tensor> exp_avgs, std::span<const Tensor> exp_avg_sqs,
+            const AdamWStep& settings) {
+  call_lists(adamw_op, {parameters, gradients, exp_avgs, exp_avg_sqs},
+             Attributes()
+                 .scalar(settings.lr)
+                 .scalar(settings.beta1)
+                 .scalar(settings.beta2)
+                 .scalar(settings.eps)
+                 .scalar(settings.weight_decay)
+                 .scalar(settings.grad_scale)
+                 .free_integer(settings.step));
+}
+
+void sgd_(std::span<const Tensor> parameters, std::span<const Tensor> gradients,
+          std::span<const Tensor> momentum_buffers, const SgdStep& settings) {
+  call_lists(sgd_op, {parameters, gradients, momentum_buffers},
+             Attributes()
+                 .scalar(settings.lr)
+                 .scalar(settings.momentum)
+                 .scalar(settings.weight_decay)
+                 .scalar(settings.grad_scale)
+                 .free_integer(settings.nesterov ? 1 : 0)
+                 .free_integer(settings.first ? 1 : 0));
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,136 @@
+// a + alpha b and a - alpha b.
+module;
+#include <cstdint>
+#include <span>
+
+#include "pointwise/kernels/pointwise.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+
+namespace tessera::ops {
+namespace {
+
+kernels::DType kernel_type(const Tensor& x) { return static_cast<kernels::DType>(x.dtype()); }
+
+/// The operand with y's shape, contiguous.
+Tensor expanded(const Tensor& x, const Tensor& y) {
+  if (x.shape() == y.shape() && x.is_contiguous()) {
+    return x;
+  }
+  Tensor copy = empty(y.shape(), x.dtype());
+  operands::copy_elements(x, copy);
+  return copy;
+}
+
+void add_into(const Tensor& a, const Tensor& b, double alpha, Tensor& y) {
+  if (y.numel() == 0) {
+    return;
+  }
+  const bool plain = a.shape() == y.shape() && b.shape() == y.shape() && a.is_contiguous() &&
+                     b.is_contiguous() && y.is_contiguous();
+  if (plain && a.dtype() != DType::boolean) {
+    kernels::add(kernel_type(y), y.numel(), a.raw_data(), b.raw_data(), alpha, y.raw_data());
+    return;
+  }
+  if (alpha == 1 || (alpha == -1 && a.dtype() != DType::boolean)) {
+    kernels::binary_strided(alpha == 1 ? kernels::BinaryOp::add : kernels::BinaryOp::sub,
+                            kernel_type(y), y.shape().span(), a.raw_data(),
+                            operands::broadcast_strides(a, y.shape()).span(), b.raw_data(),
+                            operands::broadcast_strides(b, y.shape()).span(), y.raw_data(),
+                            y.strides().span());
+    return;
+  }
+  if (a.dtype() == DType::boolean) {
+    fail("add: bool operands have no scale (expected alpha 1); cast them first");
+  }
+  const Tensor left = expanded(a, y);
+  const Tensor right = expanded(b, y);
+  if (y.is_contiguous()) {
+    kernels::add(kernel_type(y), y.numel(), left.raw_data(), right.raw_data(), alpha, y.raw_data());
+    return;
+  }
+  const Tensor whole = empty(y.shape(), y.dtype());
+  kernels::add(kernel_type(y), y.numel(), left.raw_data(), right.raw_data(), alpha,
+               whole.raw_data());
+  operands::copy_elements(whole, y);
+}
+
+void add_cpu(const Call& call, std::span<Tensor> out) {
+  add_into(call.in[0], call.in[1], call.read().scalar(), out[0]);
+}
+
+void sub_cpu(const Call& call, std::span<Tensor> out) {
+  add_into(call.in[0], call.in[1], -call.read().scalar(), out[0]);
+}
+
+void backward(const BackwardContext& context, const Tensor& g, double alpha,
+              std::span<Tensor> out) {
+  if (context.needs(0)) {
+    out[0] = operands::sum_to(g, context.in_shapes[0]);
+  }
+  if (context.needs(1)) {
+    const Tensor summed = operands::sum_to(g, context.in_shapes[1]);
+    out[1] = alpha == 1 ? summed : mul_scalar(summed, alpha);
+  }
+}
+
+void add_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                  std::span<Tensor> out) {
+  backward(context, grads[0], context.read().scalar(), out);
+}
+
+void sub_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                  std::span<Tensor> out) {
+  backward(context, grads[0], -context.read().scalar(), out);
+}
+
+const operands::PointwiseForms add_forms =
+    operands::register_pointwise({.schema = "add(a, b; alpha: float)",
+                                  .infer = operands::infer_broadcast,
+                                  .cpu = add_cpu,
+                                  .rule = rules::pointwise_linear,
+                                  .backward = add_backward,
+                                  .about = "a + alpha b, with broadcasting."});
+
+const operands::PointwiseForms sub_forms =
+    operands::register_pointwise({.schema = "sub(a, b; alpha: float)",
+                                  .infer = operands::infer_broadcast,
+                                  .cpu = sub_cpu,
+                                  .rule = rules::pointwise_linear,
+                                  .backward = sub_backward,
+                                  .about = "a - alpha b, with broadcasting."});
+
+Tensor call_promoted(const Op& op, const Tensor& a, const Tensor& b, double alpha) {
+  operands::given(op.name, "a", a);
+  operands::given(op.name, "b", b);
+  const Attributes attributes = Attributes().scalar(alpha);
+  if (a.dtype() == b.dtype()) [[likely]] {
+    return call_one(op, {a, b}, attributes);
+  }
+  const DType type = operands::common_type(a, b);
+  return call_one(op, {cast(a, type), cast(b, type)}, attributes);
+}
+
+}  // namespace
+
+Tensor add(const Tensor& a, const Tensor& b, double alpha) {
+  return call_promoted(add_forms.op, a, b, alpha);
+}
+
+Tensor sub(const Tensor& a, const Tensor& b, double alpha) {
+  return call_promoted(sub_forms.op, a, b, alpha);
+}
+
+Tensor add_(const Tensor& a, const Tensor& b, double alpha) {
+  return call_one(add_forms.in_place, {a, operands::in_place_operand("add_", a, b)},
+                  Attributes().scalar(alpha));
+}
+
+Tensor sub_(const Tensor& a, const Tensor& b, double alpha) {
+  return call_one(sub_forms.in_place, {a, operands::in_place_operand("sub_", a, b)},
+                  Attributes().scalar(alpha));
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,60 @@
+// The same numbers in another type.
+module;
+#include <cstdint>
+#include <span>
+
+#include "pointwise/kernels/pointwise.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera::ops {
+namespace {
+
+void infer(const Call& call, ResultShapes& out) {
+  out.push_back({call.in[0].shape(), call.read().dtype()});
+}
+
+void cpu(const Call& call, std::span<Tensor> out) {
+  if (out[0].dtype() == call.in[0].dtype()) {
+    operands::copy_elements(call.in[0], out[0]);
+    return;
+  }
+  const Tensor x = operands::contiguous(call.in[0]);
+  kernels::cast(static_cast<kernels::DType>(x.dtype()), static_cast<kernels::DType>(out[0].dtype()),
+                x.numel(), x.raw_data(), out[0].raw_data());
+}
+
+/// Between floating types rounding is monotone, and linear but for rounding.
+void rule(const RuleContext& context, Strategies& strategies) {
+  rules::pointwise(context, strategies);
+  if (is_floating(context.call.in[0].dtype()) && is_floating(context.out[0].dtype)) {
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::max, ReduceOp::min}) {
+      strategies.push_back(rules::strategy({Partial(op)}, {Partial(op)}));
+    }
+  }
+}
+
+void backward(const BackwardContext& context, std::span<const Tensor> grads,
+              std::span<Tensor> out) {
+  out[0] = cast(grads[0], context.in_dtypes[0]);
+}
+
+const Op& cast_op = register_op({.schema = "cast(x; dtype: dtype)",
+                                 .infer = infer,
+                                 .cpu = cpu,
+                                 .rule = rule,
+                                 .backward = backward,
+                                 .about = "x in another type: floats round to nearest even, "
+                                          "integers are cut towards 0."});
+
+}  // namespace
+
+Tensor cast(const Tensor& x, DType dtype) {
+  operands::given("cast", "x", x);
+  return x.dtype() == dtype ? x : call_one(cast_op, {x}, Attributes().add(dtype));
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,260 @@
+#include <cmath>
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
+
+#include "elementwise.hpp"
+#include "shared/kernels/simd_math.hpp"
+
+namespace tessera::kernels {
+namespace {
+
+constexpr int kUnaryOps = static_cast<int>(UnaryOp::hardsigmoid) + 1;
+constexpr double kSqrtHalf = 0.70710678118654752440;
+constexpr double kSqrtTwoOverPi = 0.79788456080286535588;
+
+template <class V>
+using Scalar = std::remove_cvref_t<decltype(V{}[0])>;
+
+/// sqrt(2 / pi) (x + 0.044715 x^3), Hendrycks and Gimpel, Gaussian Error Linear Units (2016).
+template <class V>
+[[gnu::always_inline]] inline V gelu_argument(V x) {
+  using S = Scalar<V>;
+  return static_cast<S>(kSqrtTwoOverPi) * (x + static_cast<S>(0.044715) * x * x * x);
+}
+
+template <UnaryOp kOp, class V>
+[[gnu::always_inline]] inline V apply(V x) {
+  using S = Scalar<V>;
+  using enum UnaryOp;
+  if constexpr (kOp == neg) return -x;
+  if constexpr (kOp == abs) return simd::abs(x);
+  if constexpr (kOp == square) return x * x;
+  if constexpr (kOp == sign) return x > 0 ? V{} + 1 : (x < 0 ? V{} - 1 : x);
+  if constexpr (kOp == exp) return simd::exp(x);
+  if constexpr (kOp == log) return simd::log(x);
+  if constexpr (kOp == sqrt) return simd::sqrt(x);
+  if constexpr (kOp == rsqrt) return 1 / simd::sqrt(x);
+  if constexpr (kOp == reciprocal) return 1 / x;
+  if constexpr (kOp == sin) return simd::sin(x);
+  if constexpr (kOp == cos) return simd::cos(x);
+  if constexpr (kOp == tanh) return simd::tanh(x);
+  if constexpr (kOp == sigmoid) return simd::sigmoid(x);
+  if constexpr (kOp == relu) return x < 0 ? V{} : x;
+  if constexpr (kOp == silu) return x * simd::sigmoid(x);
+  if constexpr (kOp == gelu) {
+    return static_cast<S>(0.5) * x * (1 + simd::erf(x * static_cast<S>(kSqrtHalf)));
+  }
+  if constexpr (kOp == gelu_tanh)
+    return static_cast<S>(0.5) * x * (1 + simd::tanh(gelu_argument(x)));
+  if constexpr (kOp == erf) return simd::erf(x);
+  if constexpr (kOp == floor) return __builtin_elementwise_floor(x);
+  if constexpr (kOp == ceil) return __builtin_elementwise_ceil(x);
+  if constexpr (kOp == round) return __builtin_elementwise_roundeven(x);
+  if constexpr (kOp == log1p) return simd::log1p(x);
+  if constexpr (kOp == expm1) return simd::expm1(x);
+}
+
+template <UnaryOp kOp, class V>
+[[gnu::always_inline]] inline V derivative(V x) {
+  using S = Scalar<V>;
+  using enum UnaryOp;
+  const V one = V{} + 1;
+  if constexpr (kOp == neg) return -one;
+  if constexpr (kOp == abs) return x > 0 ? one : (x < 0 ? -one : x);
+  if constexpr (kOp == square) return x + x;
+  if constexpr (kOp == sign || kOp == floor || kOp == ceil || kOp == round) return V{};
+  if constexpr (kOp == exp || kOp == expm1) return simd::exp(x);
+  if constexpr (kOp == log) return 1 / x;
+  if constexpr (kOp == sqrt) return static_cast<S>(0.5) / simd::sqrt(x);
+  if constexpr (kOp == rsqrt) return static_cast<S>(-0.5) / (x * simd::sqrt(x));
+  if constexpr (kOp == reciprocal) return -1 / (x * x);
+  if constexpr (kOp == sin) return simd::cos(x);
+  if constexpr (kOp == cos) return -simd::sin(x);
+  if constexpr (kOp == tanh) {
+    const V y = simd::tanh(x);
+    return 1 - y * y;
+  }
+  if constexpr (kOp == sigmoid) {
+    const V y = simd::sigmoid(x);
+    return y * (1 - y);
+  }
+  if constexpr (kOp == relu) return x > 0 ? one : V{};
+  if constexpr (kOp == silu) {
+    const V s = simd::sigmoid(x);
+    return s * (1 + x * (1 - s));
+  }
+  if constexpr (kOp == gelu) {
+    constexpr double kDensity = 0.39894228040143267794;  // 1 / sqrt(2 pi)
+    const V cumulative = static_cast<S>(0.5) * (1 + simd::erf(x * static_cast<S>(kSqrtHalf)));
+    return cumulative + x * static_cast<S>(kDensity) * simd::exp(static_cast<S>(-0.5) * x * x);
+  }
+  if constexpr (kOp == gelu_tanh) {
+    const V y = simd::tanh(gelu_argument(x));
+    const V slope = static_cast<S>(kSqrtTwoOverPi) * (1 + static_cast<S>(3 * 0.044715) * x * x);
+    return static_cast<S>(0.5) * (1 + y + x * (1 - y * y) * slope);
+  }
+  if constexpr (kOp == erf) return static_cast<S>(1.12837916709551257390) * simd::exp(-x * x);
+  if constexpr (kOp == log1p) return 1 / (1 + x);
+}
+
+/// Functions that are rare enough for the C library.
+constexpr bool is_scalar(UnaryOp op) { return op >= UnaryOp::trunc; }
+
+template <class T>
+T softplus(T x) {
+  return (x > 0 ? x : T{0}) + std::log1p(std::exp(-std::abs(x)));
+}
+
+template <UnaryOp kOp, class T>
+T apply_scalar(T x) {
+  using enum UnaryOp;
+  const auto six = [](T v) { return v < 0 ? T{0} : (v > 6 ? T{6} : v); };
+  if constexpr (kOp == trunc) return std::trunc(x);
+  if constexpr (kOp == frac) return x - std::trunc(x);
+  if constexpr (kOp == exp2) return std::exp2(x);
+  if constexpr (kOp == log2) return std::log2(x);
+  if constexpr (kOp == log10) return std::log10(x);
+  if constexpr (kOp == tan) return std::tan(x);
+  if constexpr (kOp == asin) return std::asin(x);
+  if constexpr (kOp == acos) return std::acos(x);
+  if constexpr (kOp == atan) return std::atan(x);
+  if constexpr (kOp == sinh) return std::sinh(x);
+  if constexpr (kOp == cosh) return std::cosh(x);
+  if constexpr (kOp == log_sigmoid) return -softplus(-x);
+  if constexpr (kOp == mish) return x * std::tanh(softplus(x));
+  if constexpr (kOp == hardswish) return x * six(x + 3) / 6;
+  if constexpr (kOp == hardsigmoid) return six(x + 3) / 6;
+}
+
+template <UnaryOp kOp, class T>
+T scalar_derivative(T x) {
+  using enum UnaryOp;
+  constexpr T kLog2 = static_cast<T>(0.69314718055994530942);
+  constexpr T kLog10 = static_cast<T>(2.30258509299404568402);
+  if constexpr (kOp == trunc) return T{0};
+  if constexpr (kOp == frac) return T{1};
+  if constexpr (kOp == exp2) return kLog2 * std::exp2(x);
+  if constexpr (kOp == log2) return 1 / (x * kLog2);
+  if constexpr (kOp == log10) return 1 / (x * kLog10);
+  if constexpr (kOp == tan) return 1 + std::tan(x) * std::tan(x);
+  if constexpr (kOp == asin) return 1 / std::sqrt(1 - x * x);
+  if constexpr (kOp == acos) return -1 / std::sqrt(1 - x * x);
+  if constexpr (kOp == atan) return 1 / (1 + x * x);
+  if constexpr (kOp == sinh) return std::cosh(x);
+  if constexpr (kOp == cosh) return std::sinh(x);
+  if constexpr (kOp == log_sigmoid) return 1 / (1 + std::exp(x));
+  if constexpr (kOp == mish) {
+    const T t = std::tanh(softplus(x));
+    return t + x * (1 - t * t) / (1 + std::exp(-x));
+  }
+  if constexpr (kOp == hardswish) return x <= -3 ? T{0} : (x < 3 ? x / 3 + T{1} / 2 : T{1});
+  if constexpr (kOp == hardsigmoid) return x > -3 && x < 3 ? T{1} / 6 : T{0};
+}
+
+template <class C, UnaryOp kOp>
+void forward_kernel(std::int64_t count, const void* x, const void* /*dy*/, void* y) {
+  const auto* in = static_cast<const C*>(x);
+  auto* out = static_cast<C*>(y);
+  if constexpr (is_scalar(kOp)) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = apply_scalar<kOp>(in[i]);
+  } else {
+    simd::dispatch([&](auto) __attribute__((always_inline)) {
+      for (std::int64_t i = 0; i < count; i += simd::kLanes<C>) {
+        simd::store_some(out + i, count - i, apply<kOp>(simd::load_some(in + i, count - i)));
+      }
+    });
+  }
+}
+
+template <class C, UnaryOp kOp>
+void backward_kernel(std::int64_t count, const void* x, const void* dy, void* dx) {
+  const auto* in = static_cast<const C*>(x);
+  const auto* gradient = static_cast<const C*>(dy);
+  auto* out = static_cast<C*>(dx);
+  if constexpr (is_scalar(kOp)) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = scalar_derivative<kOp>(in[i]) * gradient[i];
+  } else {
+    simd::dispatch([&](auto) __attribute__((always_inline)) {
+      for (std::int64_t i = 0; i < count; i += simd::kLanes<C>) {
+        const auto slope = derivative<kOp>(simd::load_some(in + i, count - i));
+        simd::store_some(out + i, count - i, slope * simd::load_some(gradient + i, count - i));
+      }
+    });
+  }
+}
+
+using KernelPointer = void (*)(std::int64_t, const void*, const void*, void*);
+using Table = std::array<KernelPointer, kUnaryOps>;
+
+template <class C, int... kOps>
+constexpr Table forward_table(std::integer_sequence<int, kOps...> /*ops*/) {
+  return {forward_kernel<C, static_cast<UnaryOp>(kOps)>...};
+}
+
+template <class C, int... kOps>
+constexpr Table backward_table(std::integer_sequence<int, kOps...> /*ops*/) {
+  return {backward_kernel<C, static_cast<UnaryOp>(kOps)>...};
+}
+
+template <class T>
+void integer_unary(UnaryOp op, std::int64_t count, const void* x, void* y) {
+  const auto* in = static_cast<const T*>(x);
+  auto* out = static_cast<T*>(y);
+  const auto each = [&](auto function) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(function(in[i]));
+  };
+  switch (op) {
+    case UnaryOp::neg:
+      return each([](T v) { return T{0} - v; });
+    case UnaryOp::abs:
+      return each([](T v) { return v < T{0} ? T{0} - v : v; });
+    case UnaryOp::square:
+      return each([](T v) { return v * v; });
+    case UnaryOp::sign:
+      return each([](T v) { return (v > T{0} ? 1 : 0) - (v < T{0} ? 1 : 0); });
+    default:
+      throw std::invalid_argument(
+          "unary: this operation needs a floating type; cast the tensor first");
+  }
+}
+
+}  // namespace
+
+void unary(UnaryOp op, DType dtype, std::int64_t count, const void* x, void* y) {
+  constexpr auto kOps = std::make_integer_sequence<int, kUnaryOps>{};
+  static constexpr Table kFloat = forward_table<float>(kOps);
+  static constexpr Table kDouble = forward_table<double>(kOps);
+  if (dtype == DType::i64) return integer_unary<std::int64_t>(op, count, x, y);
+  if (dtype == DType::i32) return integer_unary<std::int32_t>(op, count, x, y);
+  if (dtype == DType::u8) return integer_unary<std::uint8_t>(op, count, x, y);
+  if (!is_floating(dtype))
+    throw std::invalid_argument("unary: bool tensors have no arithmetic; cast first");
+  const KernelPointer kernel =
+      (dtype == DType::f64 ? kDouble : kFloat)[static_cast<std::size_t>(op)];
+  elementwise::run<1>(count, {elementwise::Access::contiguous(dtype, x)},
+                      elementwise::Access::contiguous(dtype, y),
+                      [&](std::int64_t n, const auto& operands, void* result) {
+                        kernel(n, operands[0], nullptr, result);
+                      });
+}
+
+void unary_backward(UnaryOp op, DType dtype, std::int64_t count, const void* x, const void* dy,
+                    void* dx) {
+  constexpr auto kOps = std::make_integer_sequence<int, kUnaryOps>{};
+  static constexpr Table kFloat = backward_table<float>(kOps);
+  static constexpr Table kDouble = backward_table<double>(kOps);
+  if (!is_floating(dtype))
+    throw std::invalid_argument("unary_backward: gradients need a floating type");
+  const KernelPointer kernel =
+      (dtype == DType::f64 ? kDouble : kFloat)[static_cast<std::size_t>(op)];
+  elementwise::run<2>(
+      count,
+      {elementwise::Access::contiguous(dtype, x), elementwise::Access::contiguous(dtype, dy)},
+      elementwise::Access::contiguous(dtype, dx),
+      [&](std::int64_t n, const auto& operands, void* result) {
+        kernel(n, operands[0], operands[1], result);
+      });
+}
+
+}  // namespace tessera::kernels

@@ -1,0 +1,254 @@
+// Random positions: randperm_ and multinomial. Their numbers belong to global elements, so every
+// layout samples what one device samples.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "shared/kernels/philox.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+/// The local call learns which elements it has from operand 0's Spec, as a last attribute.
+Attributes localize(const LocalContext& context) {
+  Attributes local = context.call.attributes;
+  local.add_pointer(context.in[0]);
+  return local;
+}
+
+std::vector<std::uint32_t> words_of(kernels::RandomRange range, std::int64_t first,
+                                    std::int64_t count) {
+  std::vector<std::uint32_t> words(static_cast<std::size_t>(count));
+  range.first_index = range.place(static_cast<std::uint64_t>(first));
+  kernels::fill_bits(range, count, words.data());
+  return words;
+}
+
+// randperm_: positions in the order of their words.
+
+void randperm_infer(const Call& call, ResultShapes& out) {
+  check_dims(call, 0, 1);
+  check_type(call, 0, DType::i64);
+  out.push_back({call.in[0].shape(), DType::i64});
+}
+
+void randperm_cpu(const Call& call, std::span<Tensor> out) {
+  ResultShapes checked;
+  randperm_infer(call, checked);
+  AttributeReader attributes = call.read();
+  const Spec* const spec = spec_of(call, 0);
+  const std::int64_t count = spec == nullptr ? out[0].numel() : spec->shape[0];
+  const std::vector<std::uint32_t> words = words_of(read_range(attributes), 0, count);
+  std::vector<std::int64_t> order(words.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+    return std::pair(words[static_cast<std::size_t>(a)], a) <
+           std::pair(words[static_cast<std::size_t>(b)], b);
+  });
+  std::int64_t at = 0;
+  const std::int64_t stride = out[0].strides()[0];
+  const auto write = [&](std::int64_t first, std::int64_t length) {
+    for (std::int64_t i = 0; i < length; ++i) {
+      out[0].data<std::int64_t>()[at++ * stride] = order[static_cast<std::size_t>(first + i)];
+    }
+  };
+  if (spec == nullptr) {
+    write(0, count);
+  } else {
+    for_each_run(spec->shape, LocalPart{local_offset(*spec), local_shape(*spec)}, write);
+  }
+}
+
+void randperm_rule(const RuleContext& context, Strategies& strategies) {
+  rules::same_dim(context, strategies, 0);
+}
+
+const Op& randperm_op = register_op({
+    .schema = "randperm_(x; seed: free, stream: free, offset: free, run: free, stride: free)",
+    .infer = randperm_infer,
+    .cpu = randperm_cpu,
+    .rule = randperm_rule,
+    .localize = localize,
+    .in_place = true,
+    .about = "Fills x with a permutation of 0 to n - 1.",
+});
+
+// multinomial
+
+struct Draw {
+  std::int64_t count;
+  bool replacement;
+};
+
+Draw draw_of(const Call& call) {
+  AttributeReader read = call.read();
+  const std::int64_t count = read.integer();
+  return {count, read.flag()};
+}
+
+void multinomial_infer(const Call& call, ResultShapes& out) {
+  const Draw draw = draw_of(call);
+  operands::check_floating(call.op.name, call.in[0]);
+  Dims shape = call.in[0].shape();
+  if (shape.empty() || draw.count < 0 || (!draw.replacement && draw.count > shape.back())) {
+    refuse(call, fmt::format("cannot sample {} positions{} from weights of shape {}", draw.count,
+                             draw.replacement ? "" : " without replacement", to_string(shape)));
+  }
+  shape.back() = draw.count;
+  out.push_back({shape, DType::i64});
+}
+
+/// Calls f(local row, global row) for each local row of weights [..., n].
+template <class F>
+void for_each_row(const Spec* spec, std::int64_t rows, F f) {
+  if (spec == nullptr) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      f(row, row);
+    }
+    return;
+  }
+  Dims shape = without_last(spec->shape);
+  LocalPart part{without_last(local_offset(*spec)), without_last(local_shape(*spec))};
+  shape.push_back(1);
+  part.offset.push_back(0);
+  part.shape.push_back(1);
+  std::int64_t at = 0;
+  for_each_run(shape, part, [&](std::int64_t first, std::int64_t length) {
+    for (std::int64_t i = 0; i < length; ++i) {
+      f(at++, first + i);
+    }
+  });
+}
+
+/// The first position up to which the weights sum to more than the word's share of all.
+void with_replacement(std::span<const double> weights, double total,
+                      std::span<const std::uint32_t> words, std::int64_t* out) {
+  std::vector<double> sums(weights.size());
+  std::partial_sum(weights.begin(), weights.end(), sums.begin());
+  // The last position with a weight, should rounding leave the share at the whole.
+  std::size_t last = weights.size() - 1;
+  while (weights[last] == 0) {
+    --last;
+  }
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const auto found =
+        std::upper_bound(sums.begin(), sums.end(), static_cast<double>(words[i]) * 0x1p-32 * total);
+    out[i] = std::min<std::int64_t>(found - sums.begin(), static_cast<std::int64_t>(last));
+  }
+}
+
+/// The positions that first have an event, when events come at the rates of the weights: the
+/// smallest -log(u) / weight (Efraimidis and Spirakis, 2006).
+void without_replacement(std::span<const double> weights, std::span<const std::uint32_t> words,
+                         std::int64_t count, std::int64_t* out) {
+  std::vector<std::pair<double, std::int64_t>> times;
+  times.reserve(weights.size());
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] > 0) {
+      const double u = (static_cast<double>(words[i]) + 1) * 0x1p-32;
+      times.emplace_back(-std::log(u) / weights[i], static_cast<std::int64_t>(i));
+    }
+  }
+  std::partial_sort(times.begin(), times.begin() + count, times.end());
+  for (std::int64_t i = 0; i < count; ++i) {
+    out[i] = times[static_cast<std::size_t>(i)].second;
+  }
+}
+
+void multinomial_cpu(const Call& call, std::span<Tensor> out) {
+  const Draw draw = draw_of(call);
+  AttributeReader attributes = call.read();
+  const kernels::RandomRange range = read_range(attributes);
+  const Tensor x = contiguous_operand(call.in[0]);
+  const std::int64_t n = x.shape().back();
+  if (out[0].numel() == 0) {
+    return;
+  }
+  std::vector<double> weights(static_cast<std::size_t>(n));
+  for_each_row(
+      spec_of(call, 2), out[0].numel() / draw.count,
+      [&](std::int64_t row, std::int64_t global_row) {
+        visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
+          for (std::int64_t i = 0; i < n; ++i) {
+            weights[static_cast<std::size_t>(i)] =
+                static_cast<double>(static_cast<kernels::Compute<T>>(pointer<T>(x)[row * n + i]));
+          }
+        });
+        double total = 0;
+        std::int64_t positive = 0;
+        bool valid = true;
+        for (const double w : weights) {
+          valid = valid && w >= 0 && !std::isinf(w);
+          total += w;
+          positive += w > 0 ? 1 : 0;
+        }
+        if (!valid || positive == 0 || (!draw.replacement && positive < draw.count)) {
+          refuse(call, fmt::format("row {} cannot be sampled: its weights must be finite and not "
+                                   "negative, with {} or more above 0 (got {})",
+                                   global_row, draw.replacement ? 1 : draw.count, positive));
+        }
+        std::int64_t* const to = out[0].data<std::int64_t>() + row * draw.count;
+        if (draw.replacement) {
+          with_replacement(weights, total, words_of(range, global_row * draw.count, draw.count),
+                           to);
+        } else {
+          without_replacement(weights, words_of(range, global_row * n, n), draw.count, to);
+        }
+      });
+}
+
+/// All rows but the positions in them.
+void multinomial_rule(const RuleContext& context, Strategies& strategies) {
+  for (int d = 0; d + 1 < context.call.in[0].dims(); ++d) {
+    rules::same_dim(context, strategies, d);
+  }
+}
+
+const Op& multinomial_op = register_op({
+    .schema = "multinomial(weights; count: int, replacement: bool, seed: free, stream: free, "
+              "offset: free, run: free, stride: free)",
+    .infer = multinomial_infer,
+    .cpu = multinomial_cpu,
+    .rule = multinomial_rule,
+    .localize = localize,
+    .about = "Positions of each row, sampled by weight.",
+});
+
+}  // namespace
+
+Tensor randperm_(const Tensor& x, RandomStream& stream) {
+  operands::given("randperm_", "x", x);
+  Attributes attributes;
+  add_numbers(attributes, RandomSource(stream).take("randperm_", x.shape()));
+  return call_one(randperm_op, {x}, attributes);
+}
+
+Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement,
+                   const RandomSource& source) {
+  operands::given("multinomial", "weights", weights);
+  Dims numbers = weights.shape();
+  if (replacement && !numbers.empty()) {
+    numbers.back() = std::max<std::int64_t>(count, 0);
+  }
+  checked_product(numbers, "multinomial");
+  Attributes attributes;
+  attributes.add(count).add(replacement);
+  add_numbers(attributes, source.take("multinomial", numbers));
+  return call_one(multinomial_op, {weights}, attributes);
+}
+
+}  // namespace tessera::ops

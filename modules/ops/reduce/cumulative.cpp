@@ -1,0 +1,375 @@
+// Along one dim: products (prod), running sums, products and logarithms of sums of exponentials.
+module;
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <type_traits>
+
+#include "reduce/kernels/reduce.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+struct Arguments {
+  Dims dim;  // none for a tensor without dims
+  bool keepdim;
+};
+
+Arguments read_prod(AttributeReader read, int count) {
+  return {operands::sorted_dims("prod", {read.integer()}, count), read.flag()};
+}
+
+void prod_infer(const Call& call, ResultShapes& out) {
+  const Tensor& x = call.in[0];
+  const Arguments a = read_prod(call.read(), x.dims());
+  out.push_back({operands::reduced_shape(x.shape(), a.dim, a.keepdim),
+                 is_floating(x.dtype()) ? x.dtype() : DType::i64});
+}
+
+void prod_cpu(const Call& call, std::span<Tensor> out) {
+  const Arguments a = read_prod(call.read(), call.in[0].dims());
+  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], a.dim);
+  kernels::reduce(kernels::ReduceOp::prod, static_cast<kernels::DType>(r.x.dtype()),
+                  {r.outer, r.reduced, r.inner}, r.x.raw_data(), out[0].raw_data());
+}
+
+void prod_rule(const RuleContext& context, Strategies& strategies) {
+  const Arguments a = read_prod(context.call.read(), context.call.in[0].dims());
+  rules::kept_dims(context, strategies, a.dim, a.keepdim);
+}
+
+/// x one place further along `dim`, or one place back, with 0 where nothing comes from.
+Tensor moved(const Tensor& x, int dim, bool further) {
+  static const Op& zeros_around = find_op("slice_backward");
+  const std::int64_t extent = x.shape()[dim];
+  return call_one(zeros_around, {narrow(x, dim, further ? 0 : 1, extent - 1)},
+                  Attributes().add(dim).add(extent).add(further ? 1 : 0).add(1));
+}
+
+/// The products of all elements before each one.
+Tensor products_before(const Tensor& x, int dim) {
+  Dims one_in_front = Dims::filled(2 * (x.dims() - dim), 0);
+  one_in_front[one_in_front.size() - 2] = 1;
+  return pad(narrow(cumprod(x, dim), dim, 0, x.shape()[dim] - 1), one_in_front, PadMode::constant,
+             1);
+}
+
+// Gradients along one dim, in f64 like the kernels: a product of many elements leaves the range of
+// a narrow type where what it is multiplied with brings it back.
+
+/// Calls `slope(x, g, dim)` for the gradient along the dim that the attributes begin with; an
+/// element without neighbours passes its gradient on.
+template <class F>
+void along_dim(const BackwardContext& context, const Tensor& g, std::span<Tensor> out, F slope) {
+  const Tensor& x = context.in[0];
+  if (x.dims() == 0 || x.numel() == 0) {
+    out[0] = x.dims() == 0 ? g : zeros_like(x);
+    return;
+  }
+  const int dim = operands::front_dim(context.op.name.c_str(), context.read().integer(), x.dims());
+  out[0] = cast(slope(cast(x, DType::f64), cast(g, DType::f64), dim), x.dtype());
+}
+
+/// An element's factor is the product of the others, zeros or not: of those before it and those
+/// behind it.
+void prod_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                   std::span<Tensor> out) {
+  const Arguments a = read_prod(context.read(), context.in[0].dims());
+  along_dim(context, grads[0], out, [&](const Tensor& x, const Tensor& g, int dim) {
+    const Tensor behind = flip(products_before(flip(x, {dim}), dim), {dim});
+    return mul(operands::spread(g, a.dim, a.keepdim, x.shape()),
+               mul(products_before(x, dim), behind));
+  });
+}
+
+int dim_of(const Call& call) {
+  return operands::front_dim(call.op.name.c_str(), call.read().integer(), call.in[0].dims());
+}
+
+void infer(const Call& call, ResultShapes& out) {
+  dim_of(call);
+  out.push_back(
+      {call.in[0].shape(), is_floating(call.in[0].dtype()) ? call.in[0].dtype() : DType::i64});
+}
+
+void infer_floating(const Call& call, ResultShapes& out) {
+  operands::check_floating(call.op.name, call.in[0]);
+  infer(call, out);
+}
+
+struct Sum {
+  template <class V>
+  static V start() {
+    return V{0};
+  }
+  template <class V>
+  static V join(V a, V b) {
+    return a + b;
+  }
+};
+
+struct Product {
+  template <class V>
+  static V start() {
+    return V{1};
+  }
+  template <class V>
+  static V join(V a, V b) {
+    return a * b;
+  }
+};
+
+struct LogSum {
+  template <class V>
+  static V start() {
+    return -std::numeric_limits<V>::infinity();
+  }
+  template <class V>
+  static V join(V a, V b) {
+    const V larger = a > b || a != a ? a : b;
+    return std::isinf(larger) || larger != larger
+               ? larger
+               : larger + std::log1p(std::exp((a < b ? a : b) - larger));
+  }
+};
+
+template <class Scan, class T>
+void scan(const operands::ReducedOperand& r, const Tensor& y, bool from_end) {
+  constexpr bool floating = !std::is_integral_v<T>;
+  using Out = std::conditional_t<floating, T, std::int64_t>;
+  using Value = std::conditional_t<floating, double, std::int64_t>;
+  const auto* in = static_cast<const T*>(r.x.raw_data());
+  auto* to = static_cast<Out*>(y.raw_data());
+  for (std::int64_t o = 0; o < r.outer; ++o) {
+    for (std::int64_t i = 0; i < r.inner; ++i) {
+      Value value = Scan::template start<Value>();
+      for (std::int64_t k = 0; k < r.reduced; ++k) {
+        const std::int64_t at = (o * r.reduced + (from_end ? r.reduced - 1 - k : k)) * r.inner + i;
+        value = Scan::join(value, static_cast<Value>(in[at]));
+        to[at] = static_cast<Out>(value);
+      }
+    }
+  }
+}
+
+template <class Scan, bool from_end = false>
+void cpu(const Call& call, std::span<Tensor> out) {
+  const int count = call.in[0].dims();
+  const Dims dim = operands::sorted_dims(call.op.name.c_str(), {call.read().integer()}, count);
+  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], dim);
+  kernels::with_type(static_cast<kernels::DType>(r.x.dtype()), [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    if constexpr (!std::is_same_v<Scan, LogSum> || !std::is_integral_v<T>) {
+      scan<Scan, T>(r, out[0], from_end);
+    }
+  });
+}
+
+/// All dims but the one that is gone along.
+void rule(const RuleContext& context, Strategies& strategies) {
+  const int dim = dim_of(context.call);
+  for (int d = 0; d < context.call.in[0].dims(); ++d) {
+    if (d != dim) {
+      rules::same_dim(context, strategies, d);
+    }
+  }
+}
+
+void sums_rule(const RuleContext& context, Strategies& strategies) {
+  rule(context, strategies);
+  rules::linear(context, strategies);
+}
+
+/// The two directions are each other's gradient.
+template <bool from_end>
+void sums_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                   std::span<Tensor> out) {
+  static const Op& other = find_op(from_end ? "cumsum" : "cumsum_from_end");
+  out[0] = call_one(other, {grads[0]}, context.attributes);
+}
+
+// linear_recurrence: y[k] = x[k] + factor[k] y[k - 1], and from the end y[k + 1].
+
+void infer_recurrence(const Call& call, ResultShapes& out) {
+  check_shape(call, 1, call.in[0].shape());
+  check_one_type(call);
+  infer_floating(call, out);
+}
+
+template <bool from_end>
+void recurrence_cpu(const Call& call, std::span<Tensor> out) {
+  const Dims dim =
+      operands::sorted_dims(call.op.name.c_str(), {call.read().integer()}, call.in[0].dims());
+  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], dim);
+  const operands::ReducedOperand factors = operands::reduced_operand(call.in[1], dim);
+  visit_floating(out[0].dtype(), call.op.name, [&]<class T>(T) {
+    for (std::int64_t o = 0; o < r.outer; ++o) {
+      for (std::int64_t i = 0; i < r.inner; ++i) {
+        double value = 0;
+        for (std::int64_t k = 0; k < r.reduced; ++k) {
+          const std::int64_t at =
+              (o * r.reduced + (from_end ? r.reduced - 1 - k : k)) * r.inner + i;
+          // The first factor meets nothing, not even when it is infinite.
+          const double gained = k == 0 ? 0 : static_cast<double>(pointer<T>(factors.x)[at]) * value;
+          value = static_cast<double>(pointer<T>(r.x)[at]) + gained;
+          pointer<T>(out[0])[at] = static_cast<T>(value);
+        }
+      }
+    }
+  });
+}
+
+void recurrence_rule(const RuleContext& context, Strategies& strategies) {
+  rule(context, strategies);
+  pass_partial(context, strategies, 0b01);
+}
+
+/// What reaches y[k] has passed the factors behind it: the other direction, with each factor where
+/// it is met. A factor's slope is what it multiplies.
+template <bool from_end>
+void recurrence_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                         std::span<Tensor> out) {
+  static const Op& other = find_op(from_end ? "linear_recurrence" : "linear_recurrence_from_end");
+  const Tensor& factor = context.in[1];
+  if (factor.dims() == 0 || factor.numel() == 0) {
+    out[0] = grads[0];
+    return;
+  }
+  const int dim =
+      operands::front_dim(context.op.name.c_str(), context.read().integer(), factor.dims());
+  const Tensor reached =
+      call_one(other, {grads[0], moved(factor, dim, from_end)}, Attributes().add(dim));
+  out[0] = reached;
+  if (context.needs(1)) {
+    out[1] = mul(reached, moved(context.out[0], dim, !from_end));
+  }
+}
+
+const Op& recurrence_op = register_op({
+    .schema = "linear_recurrence(x, factor; dim: int)",
+    .infer = infer_recurrence,
+    .cpu = recurrence_cpu<false>,
+    .rule = recurrence_rule,
+    .backward = recurrence_backward<false>,
+    .saves_inputs = 0b10,
+    .saves_outputs = saves_all,
+    .about = "Each element of x plus its factor times the result before it along dim.",
+});
+
+const Op& recurrence_from_end_op = register_op({
+    .schema = "linear_recurrence_from_end(x, factor; dim: int)",
+    .infer = infer_recurrence,
+    .cpu = recurrence_cpu<true>,
+    .rule = recurrence_rule,
+    .backward = recurrence_backward<true>,
+    .saves_inputs = 0b10,
+    .saves_outputs = saves_all,
+    .about = "Each element of x plus its factor times the result behind it along dim.",
+});
+
+/// The sum over k >= i of g[k] times the product of the factors of i to k - 1, for each i.
+Tensor gathered(const Tensor& g, const Tensor& factor, int dim) {
+  return call_one(recurrence_from_end_op, {g, factor}, Attributes().add(dim));
+}
+
+/// y[k] gains the product of the others up to k: of those before i, and of those from i + 1 to k.
+void cumprod_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                      std::span<Tensor> out) {
+  along_dim(context, grads[0], out, [](const Tensor& x, const Tensor& g, int dim) {
+    return mul(products_before(x, dim), gathered(g, moved(x, dim, false), dim));
+  });
+}
+
+/// exp(part - whole), 0 for a part of exp(-infinity) = 0 of a whole of 0 too.
+Tensor share(const Tensor& part, const Tensor& whole) {
+  const Tensor nothing = logical_and(isinf(part), lt(part, zeros_like(part)));
+  return exp(masked_fill(sub(part, whole), nothing, -std::numeric_limits<double>::infinity()));
+}
+
+/// y[k] gains exp(x[i] - y[k]): x[i]'s share of y[i], times y[i]'s share of y[i + 1], and so on to
+/// y[k]. None is above 1.
+void logcumsumexp_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                           std::span<Tensor> out) {
+  along_dim(context, grads[0], out, [](const Tensor& x, const Tensor& g, int dim) {
+    static const Op& zeros_around = find_op("slice_backward");
+    const std::int64_t extent = x.shape()[dim];
+    const Tensor y = logcumsumexp(x, dim);
+    const Tensor of_next = share(narrow(y, dim, 0, extent - 1), narrow(y, dim, 1, extent - 1));
+    const Tensor factor =
+        call_one(zeros_around, {of_next}, Attributes().add(dim).add(extent).add(0).add(1));
+    return mul(share(x, y), gathered(g, factor, dim));
+  });
+}
+
+const Op& prod_op = register_op({.schema = "prod(x; dim: int, keepdim: bool)",
+                                 .infer = prod_infer,
+                                 .cpu = prod_cpu,
+                                 .rule = prod_rule,
+                                 .backward = prod_backward,
+                                 .saves_inputs = saves_all,
+                                 .about = "The product along dim; integers give i64."});
+
+const Op& cumsum_op = register_op({.schema = "cumsum(x; dim: int)",
+                                   .infer = infer,
+                                   .cpu = cpu<Sum>,
+                                   .rule = sums_rule,
+                                   .backward = sums_backward<false>,
+                                   .about = "The sum of all elements up to each one along dim."});
+
+[[maybe_unused]] const Op& cumsum_from_end_op =
+    register_op({.schema = "cumsum_from_end(x; dim: int)",
+                 .infer = infer,
+                 .cpu = cpu<Sum, true>,
+                 .rule = sums_rule,
+                 .backward = sums_backward<true>,
+                 .about = "The sum of all elements from each one on along dim."});
+
+const Op& cumprod_op = register_op({.schema = "cumprod(x; dim: int)",
+                                    .infer = infer,
+                                    .cpu = cpu<Product>,
+                                    .rule = rule,
+                                    .backward = cumprod_backward,
+                                    .saves_inputs = saves_all,
+                                    .about = "The product of all elements up to each one."});
+
+const Op& logcumsumexp_op =
+    register_op({.schema = "logcumsumexp(x; dim: int)",
+                 .infer = infer_floating,
+                 .cpu = cpu<LogSum>,
+                 .rule = rule,
+                 .backward = logcumsumexp_backward,
+                 .saves_inputs = saves_all,
+                 .about = "log(sum(exp(x))) of all elements up to each one."});
+
+}  // namespace
+
+Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim) {
+  operands::given("prod", "x", x);
+  return call_one(prod_op, {x},
+                  Attributes().add(operands::front_dim("prod", dim, x.dims())).add(keepdim));
+}
+
+Tensor cumsum(const Tensor& x, std::int64_t dim) {
+  operands::given("cumsum", "x", x);
+  return call_one(cumsum_op, {x}, Attributes().add(operands::front_dim("cumsum", dim, x.dims())));
+}
+
+Tensor cumprod(const Tensor& x, std::int64_t dim) {
+  operands::given("cumprod", "x", x);
+  return call_one(cumprod_op, {x}, Attributes().add(operands::front_dim("cumprod", dim, x.dims())));
+}
+
+Tensor logcumsumexp(const Tensor& x, std::int64_t dim) {
+  operands::given("logcumsumexp", "x", x);
+  return call_one(logcumsumexp_op, {x},
+                  Attributes().add(operands::front_dim("logcumsumexp", dim, x.dims())));
+}
+
+}  // namespace tessera::ops

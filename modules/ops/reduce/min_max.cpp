@@ -1,0 +1,233 @@
+// The largest and smallest over dims, and where they are.
+module;
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "reduce/kernels/reduce.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera::ops {
+namespace {
+
+using operands::ReducedDims;
+
+void check_elements(const Op& op, const Dims& shape, const Dims& dims) {
+  for (const std::int64_t d : dims) {
+    if (shape[static_cast<int>(d)] == 0) {
+      fail(fmt::format("{}: nothing to choose from along dim {} (got shape {})", op.name, d,
+                       to_string(shape)));
+    }
+  }
+}
+
+void infer(const Call& call, ResultShapes& out) {
+  const Tensor& x = call.in[0];
+  const ReducedDims a = operands::reduced_dims(call);
+  check_elements(call.op, x.shape(), a.dims);
+  out.push_back({operands::reduced_shape(x.shape(), a.dims, a.keepdim), x.dtype()});
+}
+
+template <kernels::ReduceOp op>
+void cpu(const Call& call, std::span<Tensor> out) {
+  const ReducedDims a = operands::reduced_dims(call);
+  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], a.dims);
+  kernels::reduce(op, static_cast<kernels::DType>(r.x.dtype()), {r.outer, r.reduced, r.inner},
+                  r.x.raw_data(), out[0].raw_data());
+}
+
+/// The maximum of maxima: shards of a reduced dim give a partial result, as far as every rank has
+/// elements; maxima of ranks pass through.
+template <tessera::ReduceOp op>
+void rule(const RuleContext& context, Strategies& strategies) {
+  const Dims& shape = context.call.in[0].shape();
+  const ReducedDims a = operands::reduced_dims(context.call);
+  rules::kept_dims(context, strategies, a.dims, a.keepdim);
+  for (const std::int64_t dim : a.dims) {
+    const int d = static_cast<int>(dim);
+    if (shape[d] % context.shards_of(0, d) == 0) {
+      strategies.push_back(rules::strategy({Shard(d)}, {Partial(op)}));
+    }
+  }
+  strategies.push_back(rules::strategy({Partial(op)}, {Partial(op)}));
+}
+
+/// Equal extrema share the gradient equally.
+void backward(const BackwardContext& context, std::span<const Tensor> grads,
+              std::span<Tensor> out) {
+  const Tensor& x = context.in[0];
+  const ReducedDims a = operands::reduced_dims(context);
+  const Tensor chosen = eq(x, operands::spread(context.out[0], a.dims, a.keepdim, x.shape()));
+  const Tensor weights = cast(chosen, x.dtype());
+  const Tensor share = div(grads[0], sum(weights, a.dims, a.keepdim));
+  out[0] = a.dims.empty() ? grads[0]
+                          : mul(operands::spread(share, a.dims, a.keepdim, x.shape()), weights);
+}
+
+struct Position {
+  Dims dim;  // none for a tensor without dims
+  bool keepdim;
+};
+
+Position read_position(const Op& op, AttributeReader read, int count) {
+  const Dims dim = operands::sorted_dims(op.name.c_str(), {read.integer()}, count);
+  return {dim, read.flag()};
+}
+
+Position position(const Call& call) {
+  return read_position(call.op, call.read(), call.in[0].dims());
+}
+
+Dims position_shape(const Call& call) {
+  const Position p = position(call);
+  check_elements(call.op, call.in[0].shape(), p.dim);
+  return operands::reduced_shape(call.in[0].shape(), p.dim, p.keepdim);
+}
+
+void find(bool largest, const operands::ReducedOperand& r, std::int64_t* positions) {
+  const auto type = static_cast<kernels::DType>(r.x.dtype());
+  const kernels::ReduceShape shape{r.outer, r.reduced, r.inner};
+  largest ? kernels::argmax(type, shape, r.x.raw_data(), positions)
+          : kernels::argmin(type, shape, r.x.raw_data(), positions);
+}
+
+void arg_infer(const Call& call, ResultShapes& out) {
+  out.push_back({position_shape(call), DType::i64});
+}
+
+template <bool largest>
+void arg_cpu(const Call& call, std::span<Tensor> out) {
+  find(largest, operands::reduced_operand(call.in[0], position(call).dim),
+       out[0].data<std::int64_t>());
+}
+
+/// A shard knows positions within itself only.
+void arg_rule(const RuleContext& context, Strategies& strategies) {
+  const Position p = position(context.call);
+  rules::kept_dims(context, strategies, p.dim, p.keepdim);
+}
+
+void found_infer(const Call& call, ResultShapes& out) {
+  const Dims shape = position_shape(call);
+  out.push_back({shape, call.in[0].dtype()});
+  out.push_back({shape, DType::i64});
+}
+
+template <bool largest>
+void found_cpu(const Call& call, std::span<Tensor> out) {
+  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], position(call).dim);
+  const auto* positions = out[1].data<std::int64_t>();
+  find(largest, r, out[1].data<std::int64_t>());
+  const std::size_t size = size_of(r.x.dtype());
+  const auto* from = static_cast<const std::byte*>(r.x.raw_data());
+  auto* to = static_cast<std::byte*>(out[0].raw_data());
+  for (std::int64_t i = 0; i < r.outer * r.inner; ++i) {
+    const std::int64_t at = (i / r.inner * r.reduced + positions[i]) * r.inner + i % r.inner;
+    std::memcpy(to + static_cast<std::size_t>(i) * size, from + static_cast<std::size_t>(at) * size,
+                size);
+  }
+}
+
+/// Back to where the values came from.
+void found_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                    std::span<Tensor> out) {
+  const Tensor& x = context.in[0];
+  const Position p = read_position(context.op, context.read(), x.dims());
+  if (!grads[0] || p.dim.empty()) {
+    out[0] = grads[0];
+    return;
+  }
+  const auto kept = [&](const Tensor& t) { return p.keepdim ? t : unsqueeze(t, p.dim[0]); };
+  out[0] = scatter_add(zeros_like(x), kept(context.out[1]), kept(grads[0]), p.dim[0]);
+}
+
+template <kernels::ReduceOp op, tessera::ReduceOp partial>
+const Op& extremum(const char* schema, const char* about) {
+  return register_op({.schema = schema,
+                      .infer = infer,
+                      .cpu = cpu<op>,
+                      .rule = rule<partial>,
+                      .backward = backward,
+                      .saves_inputs = saves_all,
+                      .saves_outputs = saves_all,
+                      .about = about});
+}
+
+const Op& amax_op = extremum<kernels::ReduceOp::amax, ReduceOp::max>(
+    "amax(x; dims: dims, keepdim: bool)", "The largest over dims (none: all).");
+const Op& amin_op = extremum<kernels::ReduceOp::amin, ReduceOp::min>(
+    "amin(x; dims: dims, keepdim: bool)", "The smallest over dims (none: all).");
+
+const Op& arg_op(const char* schema, void (*cpu)(const Call&, std::span<Tensor>),
+                 const char* about) {
+  return register_op(
+      {.schema = schema, .infer = arg_infer, .cpu = cpu, .rule = arg_rule, .about = about});
+}
+
+const Op& argmax_op = arg_op("argmax(x; dim: int, keepdim: bool)", arg_cpu<true>,
+                             "The first position of the largest along dim (i64).");
+const Op& argmin_op = arg_op("argmin(x; dim: int, keepdim: bool)", arg_cpu<false>,
+                             "The first position of the smallest along dim (i64).");
+
+const Op& found_op(const char* schema, void (*cpu)(const Call&, std::span<Tensor>),
+                   const char* about) {
+  return register_op({.schema = schema,
+                      .infer = found_infer,
+                      .cpu = cpu,
+                      .rule = arg_rule,
+                      .backward = found_backward,
+                      .saves_inputs = saves_all,
+                      .saves_outputs = 0b10,
+                      .about = about});
+}
+
+const Op& max_op = found_op("max(x; dim: int, keepdim: bool)", found_cpu<true>,
+                            "The largest along dim and its first position.");
+const Op& min_op = found_op("min(x; dim: int, keepdim: bool)", found_cpu<false>,
+                            "The smallest along dim and its first position.");
+
+Attributes along(const Op& op, const Tensor& x, std::int64_t dim, bool keepdim) {
+  operands::given(op.name, "x", x);
+  return Attributes().add(operands::front_dim(op.name.c_str(), dim, x.dims())).add(keepdim);
+}
+
+ValuesAndIndices call_found(const Op& op, const Tensor& x, std::int64_t dim, bool keepdim) {
+  Tensors out = call(op, {x}, along(op, x, dim, keepdim));
+  return {std::move(out[0]), std::move(out[1])};
+}
+
+}  // namespace
+
+Tensor amax(const Tensor& x, const Dims& dims, bool keepdim) {
+  return operands::call_reduction(amax_op, x, dims, keepdim);
+}
+
+Tensor amin(const Tensor& x, const Dims& dims, bool keepdim) {
+  return operands::call_reduction(amin_op, x, dims, keepdim);
+}
+
+Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
+  return call_one(argmax_op, {x}, along(argmax_op, x, dim, keepdim));
+}
+
+Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim) {
+  return call_one(argmin_op, {x}, along(argmin_op, x, dim, keepdim));
+}
+
+ValuesAndIndices max(const Tensor& x, std::int64_t dim, bool keepdim) {
+  return call_found(max_op, x, dim, keepdim);
+}
+
+ValuesAndIndices min(const Tensor& x, std::int64_t dim, bool keepdim) {
+  return call_found(min_op, x, dim, keepdim);
+}
+
+}  // namespace tessera::ops

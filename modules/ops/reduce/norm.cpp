@@ -1,0 +1,301 @@
+// Lengths of tensors: norm over dims; vector_norm and squared_norm of all elements. Shards give
+// terms: of a norm, the norms of their parts.
+module;
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <tessera/printable.hpp>
+
+#include "pointwise/kernels/pointwise.hpp"
+#include "reduce/kernels/reduce.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+using operands::ReducedDims;
+using rules::strategy;
+
+double sum_of_squares(const Tensor& operand) {
+  const Tensor x = operands::contiguous(operand);
+  return kernels::sum_of_squares(kernel_type(x.dtype()), x.numel(), x.raw_data());
+}
+
+/// Norms of order p of an operand whose `dims` are reduced: terms where these are sharded, and
+/// where the operand is terms of such norms itself, as (sum (sum |x|^p)^(p/p))^(1/p) is their norm.
+void norm_terms(Strategies& strategies, const Dims& dims, double p) {
+  if (!has_norm_partial(p)) {
+    return;
+  }
+  for (const std::int64_t d : dims) {
+    strategies.push_back(strategy({Shard(static_cast<int>(d))}, {NormPartial(p)}));
+  }
+  strategies.push_back(strategy({NormPartial(p)}, {NormPartial(p)}));
+}
+
+// whole_norm
+
+void whole_infer(const Call& call, ResultShapes& out) {
+  operands::check_floating(call.op.name, call.in[0]);
+  out.push_back({call.in[0].shape(), call.in[0].dtype()});
+}
+
+void whole_cpu(const Call& call, std::span<Tensor> out) { copy_into(out[0], call.in[0]); }
+
+void whole_rule(const RuleContext& context, Strategies& strategies) {
+  rules::pointwise(context, strategies);
+  const double p = context.call.read().number();
+  if (has_norm_partial(p)) {
+    strategies.push_back(strategy({NormPartial(p)}, {Replicate()}));
+    strategies.back().reductions = {InnerReduction{.op = ReduceOp::sum}};
+  }
+}
+
+void whole_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
+  const double p = call.read().number();
+  const Tensor& x = call.in[0];
+  const Tensor wide = abs(cast(x, DType::f64));
+  const Tensor sum = reduce(pow_scalar(wide, p), ReduceOp::sum);
+  out.push_back(cast(pow_scalar(sum, 1 / p), x.dtype()));
+}
+
+// Its gradient: the value is the same in another layout, so dy passes. Where it comes as terms of a
+// sum (a gradient is differentiated again), what the norms were made of needs all of it.
+
+void passed_rule(const RuleContext& context, Strategies& strategies) {
+  rules::pointwise(context, strategies);
+  strategies.push_back(strategy({Partial()}, {Replicate()}));
+  strategies.back().reductions = {InnerReduction{.op = ReduceOp::sum}};
+}
+
+void passed_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
+  out.push_back(reduce(call.in[0], ReduceOp::sum));
+}
+
+void passed_backward(const BackwardContext&, std::span<const Tensor> grads, std::span<Tensor> out) {
+  out[0] = grads[0];
+}
+
+const Op& passed_op = register_op(
+    {.schema = "whole_norm_backward(dy)",
+     .infer = whole_infer,
+     .cpu = whole_cpu,
+     .rule = passed_rule,
+     .composed = passed_composed,
+     .backward = passed_backward,
+     .about = "The gradient of whole_norm: dy, summed where each rank holds a term of it."});
+
+void whole_backward(const BackwardContext&, std::span<const Tensor> grads, std::span<Tensor> out) {
+  const Tensor& dy = grads[0];
+  bool terms = false;
+  for (int axis = 0; dy.is_distributed() && axis < dy.layout().ndim(); ++axis) {
+    terms = terms || dy.layout().placement(axis) == Partial();
+  }
+  out[0] = terms ? call_one(passed_op, {dy}) : dy;
+}
+
+const Op& whole_op =
+    register_op({.schema = "whole_norm(x; p: number)",
+                 .infer = whole_infer,
+                 .cpu = whole_cpu,
+                 .rule = whole_rule,
+                 .composed = whole_composed,
+                 .backward = whole_backward,
+                 .about = "Norms of order p, of which each rank may hold that of its part; called "
+                          "by the gradients of norms."});
+
+// norm
+
+void norm_infer(const Call& call, ResultShapes& out) {
+  const Tensor& x = call.in[0];
+  operands::check_floating(call.op.name, x);
+  const ReducedDims a = operands::reduced_dims(call);
+  out.push_back({operands::reduced_shape(x.shape(), a.dims, a.keepdim), x.dtype()});
+}
+
+/// What stands behind dims and keepdim.
+double order_of(AttributeReader read) {
+  read.dims();
+  read.flag();
+  return read.number();
+}
+
+void norm_cpu(const Call& call, std::span<Tensor> out) {
+  const double p = order_of(call.read());
+  const operands::ReducedOperand r =
+      operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
+  visit_floating(out[0].dtype(), call.op.name, [&]<class T>(T) {
+    for (std::int64_t o = 0; o < r.outer; ++o) {
+      for (std::int64_t i = 0; i < r.inner; ++i) {
+        // No pointer to the first element where there is none.
+        const auto at = [&](std::int64_t k) { return (o * r.reduced + k) * r.inner + i; };
+        T& y = pointer<T>(out[0])[o * r.inner + i];
+        if (p == 2 && r.inner == 1 && r.reduced != 0) {
+          y = static_cast<T>(std::sqrt(kernels::sum_of_squares(kernel_type(r.x.dtype()), r.reduced,
+                                                               pointer<T>(r.x) + at(0))));
+          continue;
+        }
+        double sum = 0;
+        for (std::int64_t k = 0; k < r.reduced; ++k) {
+          const auto x = static_cast<double>(pointer<T>(r.x)[at(k)]);
+          sum += p == 2 ? x * x : std::pow(std::abs(x), p);
+        }
+        y = static_cast<T>(p == 2 ? std::sqrt(sum) : std::pow(sum, 1 / p));
+      }
+    }
+  });
+}
+
+void norm_rule(const RuleContext& context, Strategies& strategies) {
+  const ReducedDims a = operands::reduced_dims(context.call);
+  rules::kept_dims(context, strategies, a.dims, a.keepdim);
+  norm_terms(strategies, a.dims, order_of(context.call.read()));
+}
+
+/// x / y, 0 where y is 0.
+Tensor quotient(const Tensor& x, const Tensor& y) {
+  const Tensor none = eq(y, zeros_like(y));
+  return masked_fill(div(x, masked_fill(y, none, 1)), none, 0);
+}
+
+/// sign(x) (|x| / norm)^(p-1); 0 for a norm of 0.
+void norm_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                   std::span<Tensor> out) {
+  const ReducedDims a = operands::reduced_dims(context);
+  const double p = order_of(context.read());
+  const Tensor x = operands::whole_norm(context.in[0], p);
+  const Tensor y = operands::whole_norm(context.out[0], p);
+  const auto spread = [&](const Tensor& t) {
+    return operands::spread(t, a.dims, a.keepdim, x.shape());
+  };
+  if (p == 2) {
+    out[0] = mul(x, spread(quotient(grads[0], y)));
+    return;
+  }
+  const Tensor share = quotient(abs(x), spread(y));
+  const Tensor zero = eq(x, zeros_like(x));
+  const Tensor slope = masked_fill(pow_scalar(masked_fill(share, zero, 1), p - 1), zero, 0);
+  out[0] = mul(mul(sign(x), slope), spread(grads[0]));
+}
+
+const Op& norm_op =
+    register_op({.schema = "norm(x; dims: dims, keepdim: bool, p: number)",
+                 .infer = norm_infer,
+                 .cpu = norm_cpu,
+                 .rule = norm_rule,
+                 .backward = norm_backward,
+                 .saves_inputs = saves_all,
+                 .saves_outputs = saves_all,
+                 .about = "The p-th root of the sum of x's magnitudes to the power of p > 0."});
+
+// vector_norm
+
+void vector_infer(const Call& call, ResultShapes& out) {
+  operands::check_floating("vector_norm", call.in[0]);
+  out.push_back({Dims{}, call.in[0].dtype()});
+}
+
+void vector_cpu(const Call& call, std::span<Tensor> out) {
+  kernels::fill(kernel_type(out[0].dtype()), 1, std::sqrt(sum_of_squares(call.in[0])),
+                out[0].raw_data());
+}
+
+void vector_rule(const RuleContext& context, Strategies& strategies) {
+  norm_terms(strategies, operands::sorted_dims("vector_norm", {}, context.call.in[0].dims()), 2);
+}
+
+/// x / norm; 0 for a vector of zeros.
+void vector_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                     std::span<Tensor> out) {
+  const Tensor x = operands::whole_norm(context.in[0], 2);
+  out[0] = mul(x, quotient(grads[0], operands::whole_norm(context.out[0], 2)));
+}
+
+// squared_norm
+
+void squared_infer(const Call& call, ResultShapes& out) {
+  operands::check_floating("squared_norm", call.in[0]);
+  out.push_back({Dims{}, DType::f64});
+}
+
+void squared_cpu(const Call& call, std::span<Tensor> out) {
+  *out[0].data<double>() = sum_of_squares(call.in[0]);
+}
+
+void squared_rule(const RuleContext& context, Strategies& strategies) {
+  for (int d = 0; d < context.call.in[0].dims(); ++d) {
+    strategies.push_back(strategy({Shard(d)}, {Partial()}));
+  }
+}
+
+void squared_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                      std::span<Tensor> out) {
+  const Tensor& x = context.in[0];
+  out[0] = mul(x, cast(mul_scalar(grads[0], 2), x.dtype()));
+}
+
+const Op& vector_op = register_op({.schema = "vector_norm(x)",
+                                   .infer = vector_infer,
+                                   .cpu = vector_cpu,
+                                   .rule = vector_rule,
+                                   .backward = vector_backward,
+                                   .saves_inputs = saves_all,
+                                   .saves_outputs = saves_all,
+                                   .about = "The Euclidean norm of all elements."});
+
+const Op& squared_op = register_op({.schema = "squared_norm(x)",
+                                    .infer = squared_infer,
+                                    .cpu = squared_cpu,
+                                    .rule = squared_rule,
+                                    .backward = squared_backward,
+                                    .saves_inputs = saves_all,
+                                    .about = "The sum of squares of all elements, in f64."});
+
+}  // namespace
+
+Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
+  operands::check_floating("norm", x);
+  if (p == std::numeric_limits<double>::infinity()) {
+    return amax(abs(x), dims, keepdim);
+  }
+  if (p == -std::numeric_limits<double>::infinity()) {
+    return amin(abs(x), dims, keepdim);
+  }
+  if (p == 0) {
+    return sum(cast(ne(x, zeros_like(x)), x.dtype()), dims, keepdim);
+  }
+  if (p == 1) {
+    return sum(abs(x), dims, keepdim);
+  }
+  if (!(p > 0)) {
+    fail(fmt::format("norm: p is no power (expected 0 or more, or an infinity, got {})",
+                     printable(p)));
+  }
+  const Dims sorted = operands::sorted_dims("norm", dims, x.dims());
+  return call_one(norm_op, {x}, Attributes().add(sorted).add(keepdim).add_number(p));
+}
+
+Tensor vector_norm(const Tensor& x) { return call_one(vector_op, {x}); }
+Tensor squared_norm(const Tensor& x) { return call_one(squared_op, {x}); }
+
+}  // namespace tessera::ops
+
+namespace tessera::operands {
+
+Tensor whole_norm(const Tensor& y, double p) {
+  bool terms = false;
+  for (int axis = 0; y.is_distributed() && axis < y.layout().ndim(); ++axis) {
+    terms = terms || y.layout().placement(axis).is_norm();
+  }
+  return terms ? call_one(ops::whole_op, {y}, Attributes().add_number(p)) : y;
+}
+
+}  // namespace tessera::operands

@@ -1,0 +1,234 @@
+module;
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "pointwise/kernels/pointwise.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+
+void copy_into(const Tensor& into, const Tensor& x) { operands::copy_elements(x, into); }
+
+Tensor contiguous_operand(const Tensor& x) { return x ? operands::contiguous(x) : x; }
+
+Tensor transposed_operand(const Tensor& x, int d0, int d1) {
+  Dims shape = x.shape();
+  Dims strides = x.strides();
+  std::swap(shape[d0], shape[d1]);
+  std::swap(strides[d0], strides[d1]);
+  return alias(x, shape, strides, x.offset());
+}
+
+Tensor reshaped_operand(const Tensor& x, const Dims& shape) {
+  return alias(x, shape, contiguous_strides(shape), x.offset());
+}
+
+Tensor narrowed_operand(const Tensor& x, int dim, std::int64_t start, std::int64_t length) {
+  Dims shape = x.shape();
+  shape[dim] = length;
+  return alias(x, shape, x.strides(), x.offset() + start * x.strides()[dim]);
+}
+
+Tensor expanded_operand(const Tensor& x, const Dims& shape) {
+  Dims strides = Dims::filled(shape.size(), 0);
+  const int front = shape.size() - x.dims();
+  for (int d = front; d < shape.size(); ++d) {
+    if (x.shape()[d - front] == shape[d]) {
+      strides[d] = x.strides()[d - front];
+    }
+  }
+  return alias(x, shape, strides, x.offset());
+}
+
+Tensor converted_operand(const Tensor& x, DType type) {
+  Tensor from = contiguous_operand(x);
+  if (!x || x.dtype() == type) {
+    return from;
+  }
+  const Tensor copy = empty(x.shape(), type);
+  convert_into(copy, from);
+  return copy;
+}
+
+void convert_into(const Tensor& into, const Tensor& x) {
+  if (!x.same_as(into)) {
+    kernels::cast(kernel_type(x.dtype()), kernel_type(into.dtype()), x.numel(), x.raw_data(),
+                  into.raw_data());
+  }
+}
+
+Tensor sums_for(const Tensor& into) {
+  const DType type = statistics_type(into.dtype());
+  return type == into.dtype() ? into : empty(into.shape(), type);
+}
+
+void clear(const Tensor& x) {
+  if (x.numel() != 0) {
+    std::memset(x.raw_data(), 0, static_cast<std::size_t>(x.numel()) * size_of(x.dtype()));
+  }
+}
+
+Dims for_both_dims(const Dims& setting) {
+  return setting.size() == 1 ? Dims{setting[0], setting[0]} : setting;
+}
+
+Matrix matrix_operand(const Tensor& x) {
+  const int d = x.dims();
+  const std::int64_t rows = x.shape()[d - 2];
+  const std::int64_t columns = x.shape()[d - 1];
+  const std::int64_t row_stride = x.strides()[d - 2];
+  const std::int64_t column_stride = x.strides()[d - 1];
+  if ((column_stride == 1 || columns == 1) && (row_stride >= columns || rows == 1)) {
+    return {x, rows == 1 ? columns : row_stride, false};
+  }
+  if ((row_stride == 1 || rows == 1) && (column_stride >= rows || columns == 1)) {
+    return {x, columns == 1 ? rows : column_stride, true};
+  }
+  return {contiguous_operand(x), columns, false};
+}
+
+Matrix rows_operand(const Tensor& x) {
+  const int last = x.dims() - 1;
+  const std::int64_t columns = last < 0 ? 1 : x.shape()[last];
+  if (last < 1 || x.is_contiguous() || x.numel() == 0) {
+    return {contiguous_operand(x), columns, false};
+  }
+  std::int64_t stride = 0;   // of the rows; 0 until a dim of more than one row was seen
+  std::int64_t covered = 0;  // what the next dim in front must have as its stride
+  bool one_distance = x.strides()[last] == 1 || columns == 1;
+  for (int d = last - 1; d >= 0; --d) {
+    if (x.shape()[d] == 1) {
+      continue;
+    }
+    if (stride == 0) {
+      stride = x.strides()[d];
+      one_distance = one_distance && stride >= columns;
+    } else {
+      one_distance = one_distance && x.strides()[d] == covered;
+    }
+    covered = x.strides()[d] * x.shape()[d];
+  }
+  if (!one_distance) {
+    return {contiguous_operand(x), columns, false};
+  }
+  return {x, stride == 0 ? columns : stride, false};
+}
+
+void refuse(const Call& call, const std::string& what) {
+  fail(fmt::format("{}: {}", call.op.name, what));
+}
+
+void refuse_type(std::string_view name, DType dtype) {
+  fail(fmt::format("{}: the type {} is not supported; cast first", name, name_of(dtype)));
+}
+
+void check_dims(const Call& call, std::size_t i, int dims) {
+  if (call.in[i].dims() != dims) {
+    refuse(call, fmt::format("{} has the wrong number of dims (expected {}, got {})",
+                             call.op.operands[i].name, dims, to_string(call.in[i].shape())));
+  }
+}
+
+void check_shape(const Call& call, std::size_t i, const Dims& shape) {
+  if (call.in[i] && call.in[i].shape() != shape) {
+    refuse(call,
+           fmt::format("{} has the wrong shape (expected {}, got {})", call.op.operands[i].name,
+                       to_string(shape), to_string(call.in[i].shape())));
+  }
+}
+
+void check_one_type(const Call& call) {
+  for (std::size_t i = 1; i < call.in.size(); ++i) {
+    if (call.in[i] && call.in[i].dtype() != call.in[0].dtype()) {
+      refuse(call, fmt::format("{} and {} have different types ({} and {}); cast one",
+                               call.op.operands[0].name, call.op.operands[i].name,
+                               name_of(call.in[0].dtype()), name_of(call.in[i].dtype())));
+    }
+  }
+}
+
+void check_type(const Call& call, std::size_t i, DType dtype) {
+  if (call.in[i] && call.in[i].dtype() != dtype) {
+    refuse(call,
+           fmt::format("{} has the wrong type (expected {}, got {}); cast it",
+                       call.op.operands[i].name, name_of(dtype), name_of(call.in[i].dtype())));
+  }
+}
+
+void call_lists(const Op& op, std::initializer_list<std::span<const Tensor>> lists,
+                const Attributes& attributes) {
+  const std::size_t count = lists.begin()->size();
+  std::vector<Tensor> all;
+  all.reserve(lists.size() * count);
+  for (const std::span<const Tensor>& list : lists) {
+    if (list.size() != count) {
+      const auto which = static_cast<std::size_t>(&list - lists.begin());
+      fail(fmt::format("{}: the lists differ in length ({} {}, {} {})", op.name, count,
+                       op.operands[0].name, list.size(), op.operands[which].name));
+    }
+    all.insert(all.end(), list.begin(), list.end());
+  }
+  if (!all.empty()) {
+    const NoGrad constant;
+    call(op, all, attributes);
+  }
+}
+
+void add_to(Tensor& sum, const Tensor& term) { sum = sum ? add(sum, term) : term; }
+
+std::int64_t window_room(const Call& call, std::int64_t extent, std::int64_t kernel,
+                         std::int64_t dilation, std::int64_t padding) {
+  const std::string& op = call.op.name;
+  const std::int64_t padded = checked_add(extent, checked_multiply(2, padding, op), op);
+  const std::int64_t covered =
+      kernel == 0 ? 0 : checked_add(checked_multiply(dilation, kernel - 1, op), 1, op);
+  return padded - covered;
+}
+
+std::int64_t windows_along(const Call& call, std::int64_t extent, std::int64_t kernel,
+                           std::int64_t dilation, std::int64_t stride, std::int64_t padding,
+                           bool ceil_mode) {
+  const std::int64_t room = window_room(call, extent, kernel, dilation, padding);
+  if (room < 0) {
+    return 0;
+  }
+  const std::int64_t count = room / stride + (ceil_mode && room % stride != 0 ? 1 : 0) + 1;
+  // Every window begins inside of x or the padding before it.
+  return (count - 1) * stride >= extent + padding ? count - 1 : count;
+}
+
+Dims without_last(const Dims& shape) {
+  Dims d = shape;
+  d.pop_back();
+  return d;
+}
+
+void pass_partial(const RuleContext& context, Strategies& strategies, unsigned operands,
+                  unsigned results) {
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
+    Strategy s;
+    for (std::size_t i = 0; i < context.call.in.size(); ++i) {
+      s.in.push_back(((operands >> i) & 1U) != 0 ? Partial(op) : Replicate());
+    }
+    for (std::size_t i = 0; i < context.out.size(); ++i) {
+      s.out.push_back(((results >> i) & 1U) != 0 ? Partial(op) : Replicate());
+    }
+    strategies.push_back(std::move(s));
+  }
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,137 @@
+// What the calls of kernels need of their operands: contiguous data, matrices within strides, the
+// C++ type of an element type; and the words of the checks that operators share.
+module;
+#include <tessera/half.hpp>
+
+#include "shared/kernels/philox.hpp"
+#include "shared/kernels/types.hpp"
+module tessera.ops:kernel_call;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera::ops {
+
+inline kernels::DType kernel_type(DType dtype) { return static_cast<kernels::DType>(dtype); }
+
+/// The type in which statistics of `dtype` are kept: f64 for f64, else f32.
+inline DType statistics_type(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+// Local tensors only; no operator is called, so no listener sees these.
+/// x itself when it is contiguous, else a copy.
+Tensor contiguous_operand(const Tensor& x);
+/// Copies x into `into`, both with their strides. The shapes are equal.
+void copy_into(const Tensor& into, const Tensor& x);
+/// x seen with dims d0 and d1 exchanged.
+Tensor transposed_operand(const Tensor& x, int d0, int d1);
+/// x seen with another shape; x is contiguous.
+Tensor reshaped_operand(const Tensor& x, const Dims& shape);
+/// x with only [start, start + length) of `dim`.
+Tensor narrowed_operand(const Tensor& x, int dim, std::int64_t start, std::int64_t length);
+/// x repeated to `shape`, aligned at the ends.
+Tensor expanded_operand(const Tensor& x, const Dims& shape);
+
+/// x, contiguous, in another floating type: x itself, or a copy.
+Tensor converted_operand(const Tensor& x, DType type);
+/// Copies contiguous x into contiguous `into`, with a cast; nothing when they are the same tensor.
+void convert_into(const Tensor& into, const Tensor& x);
+/// Memory for sums of `into`'s shape in the type of its statistics: `into` itself, or fresh.
+Tensor sums_for(const Tensor& into);
+
+/// Sets all of contiguous x to 0.
+void clear(const Tensor& x);
+/// Settings of two dims: one number stands for both.
+Dims for_both_dims(const Dims& setting);
+
+/// One matrix as the kernels take it: rows x columns with a row stride, or stored transposed.
+struct Matrix {
+  Tensor tensor;  // keeps a copy alive
+  std::int64_t stride = 0;
+  bool transposed = false;
+};
+/// The last two dims of x as a matrix; copied only when neither of them has stride 1.
+Matrix matrix_operand(const Tensor& x);
+/// All dims but the last of x as rows; copied only when they do not lie at one distance.
+Matrix rows_operand(const Tensor& x);
+
+/// out = left right, plus out's own content when `accumulate`: matrices, or batches of them.
+void multiply(const Call& call, const Tensor& left, const Tensor& right, const Tensor& out,
+              bool accumulate);
+
+// Random operators: the last attributes are "seed: free, stream: free, offset: free, run: free,
+// stride: free", the fields of RandomNumbers.
+void add_numbers(Attributes& attributes, const RandomNumbers& numbers);
+kernels::RandomRange read_range(AttributeReader& attributes);
+/// The Spec that the operator's localize() has added behind its own `fixed` attributes, so that the
+/// local call knows which elements it has; null in a plain call.
+const Spec* spec_of(const Call& call, std::size_t fixed);
+
+/// "name: what".
+[[noreturn]] void refuse(const Call& call, const std::string& what);
+[[noreturn]] void refuse_type(std::string_view name, DType dtype);
+/// Errors: operand `i` has not `dims` dims.
+void check_dims(const Call& call, std::size_t i, int dims);
+/// Errors: operand `i` is present and has not this shape.
+void check_shape(const Call& call, std::size_t i, const Dims& shape);
+/// Errors: an operand is present and has not operand 0's type.
+void check_one_type(const Call& call);
+
+/// Errors: operand `i` has not this type.
+void check_type(const Call& call, std::size_t i, DType dtype);
+
+/// How far a window can move along a dim: the padded extent less what the window covers; negative
+/// where it does not fit. Errors: these are not int64s.
+std::int64_t window_room(const Call& call, std::int64_t extent, std::int64_t kernel,
+                         std::int64_t dilation, std::int64_t padding);
+/// How many windows there are along a dim; 0 where not even one fits.
+std::int64_t windows_along(const Call& call, std::int64_t extent, std::int64_t kernel,
+                           std::int64_t dilation, std::int64_t stride, std::int64_t padding,
+                           bool ceil_mode);
+/// The shape without its last dim.
+Dims without_last(const Dims& shape);
+/// Adds Partial(sum) and Partial(avg) in the operands that `operands` has a bit for, the others
+/// Replicate, giving the same Partial in the results that `results` has a bit for.
+void pass_partial(const RuleContext& context, Strategies& strategies, unsigned operands,
+                  unsigned results = ~0U);
+
+/// Calls an operator that writes lists of tensors, one behind the other, outside of any graph;
+/// empty lists are nothing to do. Errors: lists of different lengths.
+void call_lists(const Op& op, std::initializer_list<std::span<const Tensor>> lists,
+                const Attributes& attributes);
+
+// Of gradients that can be differentiated again; by operators.
+/// sum + term; the term itself where nothing was added yet.
+void add_to(Tensor& sum, const Tensor& term);
+/// The backward of layer_norm_backward (`centred`) and of rms_norm_backward: operands dy, x,
+/// weight, the mean (where centred) and rstd, results dx, dweight and dbias (where centred).
+void norm_second_derivative(const BackwardContext& context, std::span<const Tensor> grads,
+                            std::span<Tensor> out, bool centred);
+/// What x gains by the gradients of its rows' statistics, each of which may be undefined; `mean`
+/// undefined: rstd is 1 / the root mean square.
+Tensor of_statistics(const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& of_mean,
+                     const Tensor& of_rstd);
+
+/// Calls f with a value of the C++ type of a floating element type.
+template <class F>
+inline decltype(auto) visit_floating(DType dtype, std::string_view name, F&& f) {
+  switch (dtype) {
+    case DType::f32:
+      return f(float{});
+    case DType::f64:
+      return f(double{});
+    case DType::bf16:
+      return f(kernels::BFloat16{});
+    case DType::f16:
+      return f(kernels::Half{});
+    default:
+      refuse_type(name, dtype);
+  }
+}
+
+template <class T>
+inline T* pointer(const Tensor& x) {
+  return x ? static_cast<T*>(x.raw_data()) : nullptr;
+}
+
+}  // namespace tessera::ops

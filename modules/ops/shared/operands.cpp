@@ -1,0 +1,250 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+
+#include "pointwise/kernels/pointwise.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+
+namespace tessera::operands {
+
+Dims broadcast_shape(std::string_view op, const Dims& a, const Dims& b) {
+  if (a == b) {
+    return a;
+  }
+  const bool a_longer = a.size() >= b.size();
+  Dims result = a_longer ? a : b;
+  const Dims& other = a_longer ? b : a;
+  const int shift = result.size() - other.size();
+  for (int i = 0; i < other.size(); ++i) {
+    std::int64_t& extent = result[i + shift];
+    if (extent == 1) {
+      extent = other[i];
+    } else if (other[i] != 1 && other[i] != extent) {
+      fail(
+          fmt::format("{}: the operands' shapes do not broadcast (got {} and {}); extents must be "
+                      "equal or 1, counted from the last dim",
+                      op, to_string(a), to_string(b)));
+    }
+  }
+  return result;
+}
+
+void check_broadcasts_to(std::string_view op, const Dims& shape, const Dims& wanted) {
+  const int shift = wanted.size() - shape.size();
+  bool fits = shift >= 0;
+  for (int i = 0; fits && i < shape.size(); ++i) {
+    fits = shape[i] == 1 || shape[i] == wanted[i + shift];
+  }
+  if (!fits) {
+    fail(fmt::format(
+        "{}: the operand does not broadcast (expected a shape that repeats to {}, got {})", op,
+        to_string(wanted), to_string(shape)));
+  }
+}
+
+Dims broadcast_strides(const Tensor& x, const Dims& shape) {
+  const Dims& own = x.strides();
+  Dims strides = Dims::filled(shape.size(), 0);
+  const int shift = shape.size() - own.size();
+  for (int i = 0; i < own.size(); ++i) {
+    strides[i + shift] = x.shape()[i] == 1 && shape[i + shift] != 1 ? 0 : own[i];
+  }
+  return strides;
+}
+
+void not_given(std::string_view function, std::string_view operand) {
+  fail(fmt::format("{}: operand '{}' is an undefined tensor (expected a tensor)", function,
+                   operand));
+}
+
+void check_same_type(std::string_view op, const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype()) [[unlikely]] {
+    fail(fmt::format("{}: the operands' types differ (got {} and {}); cast one of them", op,
+                     name_of(a.dtype()), name_of(b.dtype())));
+  }
+}
+
+void check_floating(std::string_view op, const Tensor& x) {
+  given(op, "x", x);
+  if (!is_floating(x.dtype())) [[unlikely]] {
+    fail(fmt::format("{}: a floating type is expected (got {}); cast the operand", op,
+                     name_of(x.dtype())));
+  }
+}
+
+DType common_type(const Tensor& a, const Tensor& b) {
+  const bool same_kind = is_floating(a.dtype()) == is_floating(b.dtype());
+  if (same_kind && (a.dims() == 0) != (b.dims() == 0) && a.dtype() != DType::boolean &&
+      b.dtype() != DType::boolean) {
+    return a.dims() == 0 ? b.dtype() : a.dtype();
+  }
+  return promote(a.dtype(), b.dtype());
+}
+
+Tensor in_place_operand(std::string_view op, const Tensor& written, const Tensor& x) {
+  given(op, "a", written);
+  given(op, "b", x);
+  const DType result = promote(written.dtype(), x.dtype());
+  const auto kind = [](DType type) {
+    return is_floating(type) ? 2 : (type == DType::boolean ? 0 : 1);
+  };
+  if (kind(result) > kind(written.dtype())) {
+    fail(
+        fmt::format("{}: the result is {}, which the first operand ({}) cannot hold; use the form "
+                    "that makes a new tensor, or cast the other operand",
+                    op, name_of(result), name_of(written.dtype())));
+  }
+  return ops::cast(x, written.dtype());
+}
+
+Tensor call_promoted(const Op& op, const Tensor& a, const Tensor& b) {
+  given(op.name, "a", a);
+  given(op.name, "b", b);
+  if (a.dtype() == b.dtype()) [[likely]] {
+    return call_one(op, {a, b});
+  }
+  const DType type = common_type(a, b);
+  return call_one(op, {ops::cast(a, type), ops::cast(b, type)});
+}
+
+int front_dim(const char* op, std::int64_t dim, int count) {
+  return wrap_dim(dim, std::max(count, 1), op);
+}
+
+Dims sorted_dims(const char* op, const Dims& dims, int count) {
+  Dims sorted;
+  if (dims.empty()) {
+    for (int d = 0; d < count; ++d) {
+      sorted.push_back(d);
+    }
+    return sorted;
+  }
+  for (const std::int64_t dim : dims) {
+    const int d = front_dim(op, dim, count);
+    if (count > 0) {
+      sorted.push_back(d);
+    }
+  }
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    fail(fmt::format("{}: a dim is named twice (got {})", op, to_string(dims)));
+  }
+  return sorted;
+}
+
+namespace {
+
+ReducedDims read_reduced_dims(const Op& op, AttributeReader read, int count) {
+  const Dims dims = sorted_dims(op.name.c_str(), read.dims(), count);
+  return {dims, read.flag()};
+}
+
+}  // namespace
+
+ReducedDims reduced_dims(const Call& call) {
+  return read_reduced_dims(call.op, call.read(), call.in[0].dims());
+}
+
+ReducedDims reduced_dims(const BackwardContext& context) {
+  return read_reduced_dims(context.op, context.read(), context.in_shapes[0].size());
+}
+
+Tensor call_reduction(const Op& op, const Tensor& x, const Dims& dims, bool keepdim) {
+  given(op.name, "x", x);
+  const Dims sorted = sorted_dims(op.name.c_str(), dims, x.dims());
+  return call_one(op, {x}, Attributes().add(sorted).add(keepdim));
+}
+
+Dims reduced_shape(const Dims& shape, const Dims& dims, bool keepdim) {
+  Dims result;
+  for (int d = 0; d < shape.size(); ++d) {
+    if (!dims.contains(d)) {
+      result.push_back(shape[d]);
+    } else if (keepdim) {
+      result.push_back(1);
+    }
+  }
+  return result;
+}
+
+ReducedOperand reduced_operand(const Tensor& x, const Dims& dims) {
+  ReducedOperand result;
+  const Dims& shape = x.shape();
+  const bool adjacent = dims.empty() || dims.back() - dims.front() + 1 == dims.size();
+  if (adjacent) {
+    result.x = contiguous(x);
+    for (int d = 0; d < shape.size(); ++d) {
+      const bool before = dims.empty() || d < dims.front();
+      (before ? result.outer : d <= dims.back() ? result.reduced : result.inner) *= shape[d];
+    }
+    return result;
+  }
+  Dims extents;
+  Dims strides;
+  for (const bool reduced : {false, true}) {
+    for (int d = 0; d < shape.size(); ++d) {
+      if (dims.contains(d) == reduced) {
+        extents.push_back(shape[d]);
+        strides.push_back(x.strides()[d]);
+        (reduced ? result.reduced : result.outer) *= shape[d];
+      }
+    }
+  }
+  result.x = contiguous(alias(x, extents, strides, x.offset()));
+  return result;
+}
+
+Tensor contiguous(const Tensor& x) {
+  if (x.is_contiguous()) {
+    return x;
+  }
+  Tensor copy = empty(x.shape(), x.dtype(), x.device());
+  copy_elements(x, copy);
+  return copy;
+}
+
+void copy_elements(const Tensor& x, const Tensor& into) {
+  if (into.numel() == 0 || into.is_meta()) {
+    return;
+  }
+  kernels::copy_strided(static_cast<kernels::DType>(x.dtype()), into.shape().span(), x.raw_data(),
+                        broadcast_strides(x, into.shape()).span(), into.raw_data(),
+                        into.strides().span());
+}
+
+Tensor sum_to(const Tensor& x, const Dims& shape) {
+  if (x.shape() == shape) {
+    return x;
+  }
+  const int front = x.dims() - shape.size();
+  Dims new_dims;  // dims that the operand lacks
+  Dims repeated;  // of what is left, those in which it has extent 1
+  for (int d = 0; d < front; ++d) {
+    new_dims.push_back(d);
+  }
+  for (int d = 0; d < shape.size(); ++d) {
+    if (shape[d] == 1 && x.shape()[d + front] != 1) {
+      repeated.push_back(d);
+    }
+  }
+  Tensor result = new_dims.empty() ? x : ops::sum(x, new_dims);
+  return repeated.empty() ? result : ops::sum(result, repeated, true);
+}
+
+Tensor spread(const Tensor& x, const Dims& dims, bool keepdim, const Dims& shape) {
+  Tensor result = x;
+  if (!keepdim) {
+    for (const std::int64_t d : dims) {
+      result = ops::unsqueeze(result, d);
+    }
+  }
+  return result.shape() == shape ? result : ops::expand(result, shape);
+}
+
+}  // namespace tessera::operands

@@ -1,0 +1,52 @@
+export module tessera.ops:view;
+
+import tessera.base;
+import tessera.tensor;
+
+export namespace tessera::ops {
+
+// All of these share x's memory. Dims may be negative (from the back).
+/// One extent may be -1. Errors: strides or shards for which no view exists; reshape() copies where
+/// needed.
+Tensor view(const Tensor& x, const Dims& shape);
+Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1);
+Tensor permute(const Tensor& x, const Dims& dims);
+/// Dims of extent 1 repeat (stride 0); -1 keeps an extent; new dims come in front.
+Tensor expand(const Tensor& x, const Dims& shape);
+Tensor squeeze(const Tensor& x, std::int64_t dim);  // a dim of another extent stays
+Tensor squeeze(const Tensor& x);                    // without any dim of extent 1
+Tensor unsqueeze(const Tensor& x, std::int64_t dim);
+Tensor narrow(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t length);
+Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index);
+Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t end,
+             std::int64_t step = 1);
+Tensor flatten(const Tensor& x, std::int64_t start_dim = 0, std::int64_t end_dim = -1);
+/// `dim` as several dims of these extents, one of which may be -1.
+Tensor unflatten(const Tensor& x, std::int64_t dim, const Dims& extents);
+Tensor view_as(const Tensor& x, const Tensor& other);
+/// transpose() under NumPy's name.
+Tensor swapaxes(const Tensor& x, std::int64_t dim0, std::int64_t dim1);
+/// Dim source[i] of x becomes dim destination[i]; the others keep their order.
+Tensor movedim(const Tensor& x, const Dims& source, const Dims& destination);
+/// The slices along `dim`, without that dim.
+Tensors unbind(const Tensor& x, std::int64_t dim = 0);
+/// Pieces of `size` along `dim`, the last may be shorter.
+Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
+/// Pieces of ceil(extent / chunks) along `dim`: at most `chunks`, the last may be shorter.
+Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim = 0);
+/// The elements whose index along dim2 exceeds that along dim1 by `offset`, as a last dim.
+Tensor diagonal(const Tensor& x, std::int64_t offset = 0, std::int64_t dim1 = 0,
+                std::int64_t dim2 = 1);
+/// x's memory with another shape and strides, `offset` elements from its beginning; plain tensors
+/// only. Errors: outside of the memory; a gradient for an x that repeats elements.
+Tensor as_strided(const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset = 0);
+/// The same value without its gradient's path.
+Tensor detach(const Tensor& x);
+
+// These share x's memory where they can.
+/// x itself when it is contiguous, else a copy.
+Tensor contiguous(const Tensor& x);
+/// A view where one exists, else a copy.
+Tensor reshape(const Tensor& x, const Dims& shape);
+
+}  // namespace tessera::ops
