@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -30,6 +31,10 @@ Dims with_extent(const Dims& shape, int dim, std::int64_t extent) {
   Dims changed = shape;
   changed[dim] = extent;
   return changed;
+}
+
+bool is_outermost(const Dims& shape, int dim) {
+  return std::all_of(shape.begin(), shape.begin() + dim, [](std::int64_t d) { return d == 1; });
 }
 
 void check_dim(const Call& call, int dim) {

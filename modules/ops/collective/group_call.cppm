@@ -5,6 +5,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
 import :collective;
+import :kernel_call;
 
 // What the collectives of local tensors share.
 namespace tessera::ops {
@@ -19,6 +20,33 @@ void check_dim(const Call& call, int dim);
 /// Errors: operand 0 is not this rank's part of `extent` along the dim.
 void check_part(const Call& call, int dim, std::int64_t extent,
                 const collective::Communicator& group);
+/// Whether the parts of `dim` are contiguous, one after another.
+bool is_outermost(const Dims& shape, int dim);
+
+/// The parts of a tensor of `shape` cut along `dim`, each in one piece, one behind the other by
+/// rank; none is padded. All but the last ones are of one length, so they are a Segment's pieces.
+struct Parts {
+  Dims shape;
+  int dim;
+  Tensor memory;  // of all elements; the tensor itself where its parts lie so already
+  const collective::Communicator& group;
+
+  std::int64_t extent() const { return shape[dim]; }
+  std::int64_t chunk() const {
+    return with_extent(shape, dim, chunk_size(extent(), group.size())).product();
+  }
+  /// Rank `rank`'s part, and the same part of a tensor of the whole shape.
+  Tensor at(int rank) const {
+    const Dims part = with_extent(shape, dim, part_of(extent(), group, rank).length);
+    const std::int64_t first = std::min(memory.numel(), chunk() * rank);
+    return alias(memory, part, contiguous_strides(part), memory.offset() + first);
+  }
+  Tensor of(const Tensor& whole, int rank) const {
+    const ShardRange range = part_of(extent(), group, rank);
+    return narrowed_operand(whole, dim, range.begin, range.length);
+  }
+};
+
 /// Shapes are inferred and the result is made as on the operators' path; then `issue` is called.
 PendingTensor start(const Op& op, const Tensor& x, const Attributes& attributes,
                     PendingTensor (*issue)(const Call&, const Tensor&));

@@ -81,4 +81,24 @@ Attributes localize_shape(const LocalContext& context) {
   return Attributes().add(context.call.read().integer()).add(local_shape(*context.out[0]));
 }
 
+Dims whole_shape(const Call& call) {
+  AttributeReader attributes = call.read();
+  attributes.integer();
+  return attributes.dims();
+}
+
+void add_scattered(const Call& call, const Tensor& into, const Tensor& index_operand,
+                   const Tensor& source, int dim) {
+  const Tensor index = contiguous_operand(index_operand);
+  write_reached(into, index, dim, [&](const Tensor& target) {
+    const kernels::IndexShape shape = shape_around(target, dim, index.shape()[dim]);
+    visit(call, target, index, [&]<class T, class I>(T, I) {
+      check_in_range(
+          call,
+          kernels::scatter_add(shape, pointer<T>(source), pointer<I>(index), pointer<T>(target)),
+          shape.extent);
+    });
+  });
+}
+
 }  // namespace tessera::ops::indexing

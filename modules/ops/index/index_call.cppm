@@ -90,6 +90,18 @@ inline void write_reached(const Tensor& into, const Tensor& index, int dim, F f)
 /// Cuts `source` (operand 2) to the extents of index (operand 1).
 Tensor reached_source(const Call& call, int dim);
 
+/// The shape that is given after `dim` in the attributes of a gradient.
+Dims whole_shape(const Call& call);
+/// into += source at the indices along `dim`; source is contiguous and as large as index.
+void add_scattered(const Call& call, const Tensor& into, const Tensor& index_operand,
+                   const Tensor& source, int dim);
+/// These gradients are linear in dy: theirs is what the operator takes at the same indices.
+template <Tensor (*take)(const Tensor&, const Tensor&, std::int64_t)>
+inline void take_again(const BackwardContext& context, std::span<const Tensor> grads,
+                       std::span<Tensor> out) {
+  out[0] = take(grads[0], context.in[1], context.read().integer());
+}
+
 /// The local shape of the result in place of the global one, which stands after `dim`.
 Attributes localize_shape(const LocalContext& context);
 

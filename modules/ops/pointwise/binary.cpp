@@ -1,8 +1,7 @@
-// Binary operators with broadcasting: products and quotients, powers, extrema, bits.
+// Operators of two operands with broadcasting: mul, div, pow, atan2, maximum, minimum, fmod,
+// remainder, floor_divide. add and sub are in add_sub.cpp.
 module;
-#include <fmt/format.h>
-
-#include <cstdint>
+#include <cstddef>
 #include <span>
 
 #include "pointwise/kernels/pointwise.hpp"
@@ -10,45 +9,18 @@ module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
+import :pointwise_call;
 
 namespace tessera::ops {
 namespace {
 
+using namespace elementwise;
 using operands::PointwiseForms;
 using operands::sum_to;
 
 void infer_floating(const Call& call, ResultShapes& out) {
   operands::check_floating(call.op.name, call.in[0]);
   operands::infer_broadcast(call, out);
-}
-
-void infer_bits(const Call& call, ResultShapes& out) {
-  if (is_floating(call.in[0].dtype())) {
-    fail(fmt::format("{}: bool or integers are expected (got {})", call.op.name,
-                     name_of(call.in[0].dtype())));
-  }
-  operands::infer_broadcast(call, out);
-}
-
-void apply(kernels::BinaryOp op, const Tensor& a, const Tensor& b, Tensor& y) {
-  if (y.numel() == 0) {
-    return;
-  }
-  const auto type = static_cast<kernels::DType>(y.dtype());
-  if (a.shape() == y.shape() && b.shape() == y.shape() && a.is_contiguous() && b.is_contiguous() &&
-      y.is_contiguous()) {
-    kernels::binary(op, type, y.numel(), a.raw_data(), b.raw_data(), y.raw_data());
-    return;
-  }
-  kernels::binary_strided(op, type, y.shape().span(), a.raw_data(),
-                          operands::broadcast_strides(a, y.shape()).span(), b.raw_data(),
-                          operands::broadcast_strides(b, y.shape()).span(), y.raw_data(),
-                          y.strides().span());
-}
-
-template <kernels::BinaryOp op>
-void cpu(const Call& call, std::span<Tensor> out) {
-  apply(op, call.in[0], call.in[1], out[0]);
 }
 
 void mul_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -145,7 +117,7 @@ void rest_backward(const BackwardContext& context, std::span<const Tensor> grads
 const PointwiseForms mul_forms =
     operands::register_pointwise({.schema = "mul(a, b)",
                                   .infer = operands::infer_broadcast,
-                                  .cpu = cpu<kernels::BinaryOp::mul>,
+                                  .cpu = binary_cpu<kernels::BinaryOp::mul>,
                                   .rule = rules::pointwise_multilinear,
                                   .backward = mul_backward,
                                   .saves_inputs = saves_all,
@@ -154,7 +126,7 @@ const PointwiseForms mul_forms =
 const PointwiseForms div_forms =
     operands::register_pointwise({.schema = "div(a, b)",
                                   .infer = operands::infer_broadcast,
-                                  .cpu = cpu<kernels::BinaryOp::div>,
+                                  .cpu = binary_cpu<kernels::BinaryOp::div>,
                                   .rule = rules::pointwise_linear_in_first,
                                   .backward = div_backward,
                                   .saves_inputs = 0b10,
@@ -169,7 +141,7 @@ PointwiseForms binary(const char* schema, const char* about,
                       void (*infer)(const Call&, ResultShapes&) = operands::infer_broadcast) {
   return operands::register_pointwise({.schema = schema,
                                        .infer = infer,
-                                       .cpu = cpu<op>,
+                                       .cpu = binary_cpu<op>,
                                        .rule = rules::pointwise,
                                        .backward = backward,
                                        .saves_inputs = backward == nullptr ? saves_none : saves_all,
@@ -191,12 +163,6 @@ const PointwiseForms remainder_forms = binary<Binary::remainder>(
     "remainder(a, b)", "What floor_divide(a, b) leaves of a.", rest_backward<false>);
 const PointwiseForms floor_divide_forms = binary<Binary::floor_divide>(
     "floor_divide(a, b)", "a / b rounded down; a constant for the gradient.");
-const PointwiseForms and_forms = binary<Binary::bitwise_and>(
-    "bitwise_and(a, b)", "The bits that both have.", nullptr, infer_bits);
-const PointwiseForms or_forms = binary<Binary::bitwise_or>(
-    "bitwise_or(a, b)", "The bits that one or both have.", nullptr, infer_bits);
-const PointwiseForms xor_forms =
-    binary<Binary::bitwise_xor>("bitwise_xor(a, b)", "The bits that one has.", nullptr, infer_bits);
 
 /// Integers meet in f32.
 Tensor call_floating(const Op& op, const Tensor& a, const Tensor& b) {
@@ -227,10 +193,6 @@ Tensor remainder(const Tensor& a, const Tensor& b) {
 Tensor floor_divide(const Tensor& a, const Tensor& b) {
   return call_promoted(floor_divide_forms.op, a, b);
 }
-
-Tensor bitwise_and(const Tensor& a, const Tensor& b) { return call_promoted(and_forms.op, a, b); }
-Tensor bitwise_or(const Tensor& a, const Tensor& b) { return call_promoted(or_forms.op, a, b); }
-Tensor bitwise_xor(const Tensor& a, const Tensor& b) { return call_promoted(xor_forms.op, a, b); }
 
 Tensor mul_(const Tensor& a, const Tensor& b) {
   return call_one(mul_forms.in_place, {a, operands::in_place_operand("mul_", a, b)});

@@ -1,7 +1,6 @@
-// An operand and a number: add_scalar, mul_scalar, pow_scalar, clamp.
+// An operand and a number: add_scalar, mul_scalar, pow_scalar.
 module;
 #include <cmath>
-#include <cstdint>
 #include <span>
 
 #include "pointwise/kernels/pointwise.hpp"
@@ -10,7 +9,6 @@ module tessera.ops;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
-import :kernel_call;
 
 namespace tessera::ops {
 namespace {
@@ -19,15 +17,11 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-void apply(kernels::BinaryOp op, const Tensor& x, double value, Tensor& y) {
-  const Tensor from = operands::contiguous(x);
-  kernels::binary_scalar(op, static_cast<kernels::DType>(y.dtype()), y.numel(), from.raw_data(),
-                         value, y.raw_data());
-}
-
 template <kernels::BinaryOp op>
 void cpu(const Call& call, std::span<Tensor> out) {
-  apply(op, call.in[0], call.read().scalar(), out[0]);
+  const Tensor x = operands::contiguous(call.in[0]);
+  kernels::binary_scalar(op, static_cast<kernels::DType>(x.dtype()), x.numel(), x.raw_data(),
+                         call.read().scalar(), out[0].raw_data());
 }
 
 /// Adding a number moves an average, a maximum and a minimum with it; a sum it would reach once a
@@ -56,50 +50,6 @@ void pow_backward(const BackwardContext& context, std::span<const Tensor> grads,
                : mul(grads[0], mul_scalar(pow_scalar(context.in[0], exponent - 1), exponent));
 }
 
-void clamp_cpu(const Call& call, std::span<Tensor> out) {
-  AttributeReader read = call.read();
-  const double low = read.scalar();
-  apply(kernels::BinaryOp::maximum, call.in[0], low, out[0]);
-  apply(kernels::BinaryOp::minimum, out[0], read.scalar(), out[0]);
-}
-
-void clamp_gradient_infer(const Call& call, ResultShapes& out) {
-  check_one_type(call);
-  check_shape(call, 1, call.in[0].shape());
-  infer(call, out);
-}
-
-/// The gradient passes where x is inside the bounds; at the bounds themselves it is 0.
-void clamp_gradient_cpu(const Call& call, std::span<Tensor> out) {
-  AttributeReader read = call.read();
-  const double low = read.scalar();
-  const double high = read.scalar();
-  const Tensor x = operands::contiguous(call.in[0]);
-  const Tensor grad = operands::contiguous(call.in[1]);
-  const Tensor outside = empty(x.shape(), DType::boolean);
-  const auto type = static_cast<kernels::DType>(x.dtype());
-  auto* mask = static_cast<std::uint8_t*>(outside.raw_data());
-  kernels::compare_scalar(kernels::CompareOp::less_equal, type, x.numel(), x.raw_data(), low, mask);
-  kernels::masked_fill(type, x.numel(), grad.raw_data(), mask, 0, out[0].raw_data());
-  kernels::compare_scalar(kernels::CompareOp::greater_equal, type, x.numel(), x.raw_data(), high,
-                          mask);
-  kernels::masked_fill(type, x.numel(), out[0].raw_data(), mask, 0, out[0].raw_data());
-}
-
-void clamp_gradient_rule(const RuleContext& context, Strategies& strategies) {
-  rules::pointwise(context, strategies);
-  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
-    strategies.push_back(rules::strategy({Replicate(), Partial(op)}, {Partial(op)}));
-  }
-}
-
-void clamp_gradient_backward(const BackwardContext& context, std::span<const Tensor> grads,
-                             std::span<Tensor> out) {
-  if (context.needs(1)) {
-    out[1] = call_one(context.op, {context.in[0], grads[0]}, context.attributes);
-  }
-}
-
 const operands::PointwiseForms add_forms =
     operands::register_pointwise({.schema = "add_scalar(x; value: float)",
                                   .infer = infer,
@@ -125,28 +75,6 @@ const operands::PointwiseForms pow_forms =
                                   .saves_inputs = saves_all,
                                   .about = "x to the power of a number."});
 
-const Op& clamp_gradient = register_op({.schema = "clamp_backward(x, grad; min: float, max: float)",
-                                        .infer = clamp_gradient_infer,
-                                        .cpu = clamp_gradient_cpu,
-                                        .rule = clamp_gradient_rule,
-                                        .backward = clamp_gradient_backward,
-                                        .saves_inputs = 0b01,
-                                        .about = "grad where min < x < max, else 0."});
-
-void clamp_backward(const BackwardContext& context, std::span<const Tensor> grads,
-                    std::span<Tensor> out) {
-  out[0] = call_one(clamp_gradient, {context.in[0], grads[0]}, context.attributes);
-}
-
-const operands::PointwiseForms clamp_forms =
-    operands::register_pointwise({.schema = "clamp(x; min: float, max: float)",
-                                  .infer = infer,
-                                  .cpu = clamp_cpu,
-                                  .rule = rules::pointwise,
-                                  .backward = clamp_backward,
-                                  .saves_inputs = saves_all,
-                                  .about = "The nearest number within [min, max]."});
-
 /// An integer tensor and a number that is not whole meet in f32.
 Tensor fitting(const Tensor& x, double value) {
   return is_floating(x.dtype()) || std::trunc(value) == value ? x : cast(x, DType::f32);
@@ -169,10 +97,6 @@ Tensor pow_scalar(const Tensor& x, double exponent) {
   return call_one(pow_forms.op, {fitting(x, exponent)}, Attributes().scalar(exponent));
 }
 
-Tensor clamp(const Tensor& x, double low, double high) {
-  return call_one(clamp_forms.op, {x}, Attributes().scalar(low).scalar(high));
-}
-
 Tensor add_scalar_(const Tensor& x, double value) {
   return call_one(add_forms.in_place, {x}, Attributes().scalar(value));
 }
@@ -183,10 +107,6 @@ Tensor mul_scalar_(const Tensor& x, double value) {
 
 Tensor pow_scalar_(const Tensor& x, double exponent) {
   return call_one(pow_forms.in_place, {x}, Attributes().scalar(exponent));
-}
-
-Tensor clamp_(const Tensor& x, double low, double high) {
-  return call_one(clamp_forms.in_place, {x}, Attributes().scalar(low).scalar(high));
 }
 
 }  // namespace tessera::ops

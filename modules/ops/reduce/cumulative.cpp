@@ -1,4 +1,4 @@
-// Along one dim: products (prod), running sums, products and logarithms of sums of exponentials.
+// Along one dim, of all elements up to each one: cumsum, cumprod, logcumsumexp.
 module;
 #include <cmath>
 #include <cstdint>
@@ -10,40 +10,14 @@ module;
 module tessera.ops;
 
 import tessera.base;
-import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
+import :reduce_call;
 
 namespace tessera::ops {
 namespace {
 
-struct Arguments {
-  Dims dim;  // none for a tensor without dims
-  bool keepdim;
-};
-
-Arguments read_prod(AttributeReader read, int count) {
-  return {operands::sorted_dims("prod", {read.integer()}, count), read.flag()};
-}
-
-void prod_infer(const Call& call, ResultShapes& out) {
-  const Tensor& x = call.in[0];
-  const Arguments a = read_prod(call.read(), x.dims());
-  out.push_back({operands::reduced_shape(x.shape(), a.dim, a.keepdim),
-                 is_floating(x.dtype()) ? x.dtype() : DType::i64});
-}
-
-void prod_cpu(const Call& call, std::span<Tensor> out) {
-  const Arguments a = read_prod(call.read(), call.in[0].dims());
-  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], a.dim);
-  kernels::reduce(kernels::ReduceOp::prod, static_cast<kernels::DType>(r.x.dtype()),
-                  {r.outer, r.reduced, r.inner}, r.x.raw_data(), out[0].raw_data());
-}
-
-void prod_rule(const RuleContext& context, Strategies& strategies) {
-  const Arguments a = read_prod(context.call.read(), context.call.in[0].dims());
-  rules::kept_dims(context, strategies, a.dim, a.keepdim);
-}
+using namespace reductions;
 
 /// x one place further along `dim`, or one place back, with 0 where nothing comes from.
 Tensor moved(const Tensor& x, int dim, bool further) {
@@ -51,42 +25,6 @@ Tensor moved(const Tensor& x, int dim, bool further) {
   const std::int64_t extent = x.shape()[dim];
   return call_one(zeros_around, {narrow(x, dim, further ? 0 : 1, extent - 1)},
                   Attributes().add(dim).add(extent).add(further ? 1 : 0).add(1));
-}
-
-/// The products of all elements before each one.
-Tensor products_before(const Tensor& x, int dim) {
-  Dims one_in_front = Dims::filled(2 * (x.dims() - dim), 0);
-  one_in_front[one_in_front.size() - 2] = 1;
-  return pad(narrow(cumprod(x, dim), dim, 0, x.shape()[dim] - 1), one_in_front, PadMode::constant,
-             1);
-}
-
-// Gradients along one dim, in f64 like the kernels: a product of many elements leaves the range of
-// a narrow type where what it is multiplied with brings it back.
-
-/// Calls `slope(x, g, dim)` for the gradient along the dim that the attributes begin with; an
-/// element without neighbours passes its gradient on.
-template <class F>
-void along_dim(const BackwardContext& context, const Tensor& g, std::span<Tensor> out, F slope) {
-  const Tensor& x = context.in[0];
-  if (x.dims() == 0 || x.numel() == 0) {
-    out[0] = x.dims() == 0 ? g : zeros_like(x);
-    return;
-  }
-  const int dim = operands::front_dim(context.op.name.c_str(), context.read().integer(), x.dims());
-  out[0] = cast(slope(cast(x, DType::f64), cast(g, DType::f64), dim), x.dtype());
-}
-
-/// An element's factor is the product of the others, zeros or not: of those before it and those
-/// behind it.
-void prod_backward(const BackwardContext& context, std::span<const Tensor> grads,
-                   std::span<Tensor> out) {
-  const Arguments a = read_prod(context.read(), context.in[0].dims());
-  along_dim(context, grads[0], out, [&](const Tensor& x, const Tensor& g, int dim) {
-    const Tensor behind = flip(products_before(flip(x, {dim}), dim), {dim});
-    return mul(operands::spread(g, a.dim, a.keepdim, x.shape()),
-               mul(products_before(x, dim), behind));
-  });
 }
 
 int dim_of(const Call& call) {
@@ -308,14 +246,6 @@ void logcumsumexp_backward(const BackwardContext& context, std::span<const Tenso
   });
 }
 
-const Op& prod_op = register_op({.schema = "prod(x; dim: int, keepdim: bool)",
-                                 .infer = prod_infer,
-                                 .cpu = prod_cpu,
-                                 .rule = prod_rule,
-                                 .backward = prod_backward,
-                                 .saves_inputs = saves_all,
-                                 .about = "The product along dim; integers give i64."});
-
 const Op& cumsum_op = register_op({.schema = "cumsum(x; dim: int)",
                                    .infer = infer,
                                    .cpu = cpu<Sum>,
@@ -349,12 +279,6 @@ const Op& logcumsumexp_op =
                  .about = "log(sum(exp(x))) of all elements up to each one."});
 
 }  // namespace
-
-Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim) {
-  operands::given("prod", "x", x);
-  return call_one(prod_op, {x},
-                  Attributes().add(operands::front_dim("prod", dim, x.dims())).add(keepdim));
-}
 
 Tensor cumsum(const Tensor& x, std::int64_t dim) {
   operands::given("cumsum", "x", x);

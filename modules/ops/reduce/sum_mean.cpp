@@ -1,9 +1,8 @@
-// Sums and means over dims, and what is counted: all, any, count_nonzero.
+// Sums and means over dims: sum, mean.
 module;
 #include <cstdint>
 #include <span>
 
-#include "pointwise/kernels/pointwise.hpp"
 #include "reduce/kernels/reduce.hpp"
 module tessera.ops;
 
@@ -93,66 +92,6 @@ const Op& mean_op = register_op({.schema = "mean(x; dims: dims, keepdim: bool)",
                                  .backward = mean_backward,
                                  .about = "The mean over dims (none: all)."});
 
-// all and any: of the ranks' answers the least and the greatest.
-
-void infer_bool(const Call& call, ResultShapes& out) {
-  const ReducedDims a = operands::reduced_dims(call);
-  out.push_back({operands::reduced_shape(call.in[0].shape(), a.dims, a.keepdim), DType::boolean});
-}
-
-template <tessera::ReduceOp op>
-void bool_rule(const RuleContext& context, Strategies& strategies) {
-  const ReducedDims a = operands::reduced_dims(context.call);
-  rules::kept_dims(context, strategies, a.dims, a.keepdim);
-  for (const std::int64_t d : a.dims) {
-    strategies.push_back(rules::strategy({Shard(static_cast<int>(d))}, {Partial(op)}));
-  }
-}
-
-const Op& all_op = register_op({.schema = "all(x; dims: dims, keepdim: bool)",
-                                .infer = infer_bool,
-                                .cpu = cpu<kernels::ReduceOp::all>,
-                                .rule = bool_rule<tessera::ReduceOp::min>,
-                                .about = "Whether no element over dims (none: all) is 0."});
-
-const Op& any_op = register_op({.schema = "any(x; dims: dims, keepdim: bool)",
-                                .infer = infer_bool,
-                                .cpu = cpu<kernels::ReduceOp::any>,
-                                .rule = bool_rule<tessera::ReduceOp::max>,
-                                .about = "Whether an element over dims (none: all) is not 0."});
-
-Dims counted_dims(const Call& call) {
-  return operands::sorted_dims("count_nonzero", call.read().dims(), call.in[0].dims());
-}
-
-void infer_count(const Call& call, ResultShapes& out) {
-  out.push_back(
-      {operands::reduced_shape(call.in[0].shape(), counted_dims(call), false), DType::i64});
-}
-
-void count_cpu(const Call& call, std::span<Tensor> out) {
-  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], counted_dims(call));
-  const Tensor holds = empty(r.x.shape(), DType::boolean);
-  kernels::cast(static_cast<kernels::DType>(r.x.dtype()), kernels::DType::boolean, r.x.numel(),
-                r.x.raw_data(), holds.raw_data());
-  kernels::reduce(kernels::ReduceOp::sum, kernels::DType::boolean, {r.outer, r.reduced, r.inner},
-                  holds.raw_data(), out[0].raw_data());
-}
-
-void count_rule(const RuleContext& context, Strategies& strategies) {
-  const Dims dims = counted_dims(context.call);
-  rules::kept_dims(context, strategies, dims, false);
-  for (const std::int64_t d : dims) {
-    strategies.push_back(rules::strategy({Shard(static_cast<int>(d))}, {Partial()}));
-  }
-}
-
-const Op& count_op = register_op({.schema = "count_nonzero(x; dims: dims)",
-                                  .infer = infer_count,
-                                  .cpu = count_cpu,
-                                  .rule = count_rule,
-                                  .about = "How many elements over dims (none: all) are not 0."});
-
 }  // namespace
 
 Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
@@ -161,20 +100,6 @@ Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
 
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
   return operands::call_reduction(mean_op, x, dims, keepdim);
-}
-
-Tensor all(const Tensor& x, const Dims& dims, bool keepdim) {
-  return operands::call_reduction(all_op, x, dims, keepdim);
-}
-
-Tensor any(const Tensor& x, const Dims& dims, bool keepdim) {
-  return operands::call_reduction(any_op, x, dims, keepdim);
-}
-
-Tensor count_nonzero(const Tensor& x, const Dims& dims) {
-  operands::given("count_nonzero", "x", x);
-  return call_one(count_op, {x},
-                  Attributes().add(operands::sorted_dims("count_nonzero", dims, x.dims())));
 }
 
 }  // namespace tessera::ops

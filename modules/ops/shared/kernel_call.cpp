@@ -86,6 +86,14 @@ Dims for_both_dims(const Dims& setting) {
   return setting.size() == 1 ? Dims{setting[0], setting[0]} : setting;
 }
 
+Tensor column_of(const Tensor& x) {
+  return alias(x, Dims{x.shape()[0], 1}, Dims{x.strides()[0], 1}, x.offset());
+}
+
+Tensor row_of(const Tensor& x) {
+  return alias(x, Dims{1, x.shape()[0]}, Dims{x.shape()[0], x.strides()[0]}, x.offset());
+}
+
 Matrix matrix_operand(const Tensor& x) {
   const int d = x.dims();
   const std::int64_t rows = x.shape()[d - 2];

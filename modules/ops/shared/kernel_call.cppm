@@ -55,6 +55,10 @@ Matrix matrix_operand(const Tensor& x);
 /// All dims but the last of x as rows; copied only when they do not lie at one distance.
 Matrix rows_operand(const Tensor& x);
 
+/// A vector seen as a matrix of one column, or of one row.
+Tensor column_of(const Tensor& x);
+Tensor row_of(const Tensor& x);
+
 /// out = left right, plus out's own content when `accumulate`: matrices, or batches of them.
 void multiply(const Call& call, const Tensor& left, const Tensor& right, const Tensor& out,
               bool accumulate);

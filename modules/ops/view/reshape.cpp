@@ -1,5 +1,4 @@
-// The same elements in the same order in another shape: view, reshape, flatten, squeeze,
-// unsqueeze; and detach.
+// The same elements in the same order in another shape: view, reshape, flatten, unflatten, view_as.
 module;
 #include <fmt/format.h>
 
@@ -7,48 +6,17 @@ module;
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <utility>
 module tessera.ops;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :view_call;
 
 namespace tessera::ops {
 namespace {
 
-/// Strides under which strided x has `shape`, or none: a dim may be cut, and dims that lie one
-/// behind the other may become one.
-std::optional<Dims> view_strides(const Tensor& x, const Dims& shape) {
-  if (x.is_contiguous()) {
-    return contiguous_strides(shape);
-  }
-  Dims strides = Dims::filled(shape.size(), 1);
-  int at = shape.size() - 1;
-  std::int64_t step = x.strides().back();  // between elements of the chunk of old dims
-  std::int64_t old_count = 1;
-  std::int64_t new_count = 1;
-  for (int d = x.dims() - 1; d >= 0; --d) {
-    old_count *= x.shape()[d];
-    const bool chunk_ends =
-        d == 0 || (x.shape()[d - 1] != 1 && x.strides()[d - 1] != old_count * step);
-    if (!chunk_ends) {
-      continue;
-    }
-    while (at >= 0 && (new_count < old_count || shape[at] == 1)) {
-      strides[at] = new_count * step;
-      new_count *= shape[at--];
-    }
-    if (new_count != old_count) {
-      return std::nullopt;
-    }
-    if (d > 0) {
-      step = x.strides()[d - 1];
-      old_count = new_count = 1;
-    }
-  }
-  return at == -1 ? std::optional(strides) : std::nullopt;
-}
+using namespace views;
 
 /// `shape` with its -1 replaced.
 Dims resolved_shape(const char* op, const Dims& x, Dims shape) {
@@ -86,8 +54,6 @@ Dims flat_shape(const Dims& x, std::int64_t start_dim, std::int64_t end_dim) {
   return shape.empty() ? Dims{1} : shape;
 }
 
-using ShapeFunction = Dims (*)(const Call& call);
-
 Dims asked_shape(const Call& call) {
   return resolved_shape(call.op.name.c_str(), call.in[0].shape(), call.read().dims());
 }
@@ -96,57 +62,6 @@ Dims flatten_shape(const Call& call) {
   AttributeReader read = call.read();
   const std::int64_t start = read.integer();
   return flat_shape(call.in[0].shape(), start, read.integer());
-}
-
-/// What squeeze's local call gets for a dim that stays.
-constexpr std::int64_t no_dim = max_dims;
-
-int squeezed_dim(const Dims& x, std::int64_t dim) {
-  if (dim == no_dim || x.empty()) {
-    return -1;
-  }
-  const int d = wrap_dim(dim, x.size(), "squeeze");
-  return x[d] == 1 ? d : -1;
-}
-
-Dims squeeze_shape(const Call& call) {
-  Dims shape = call.in[0].shape();
-  const int d = squeezed_dim(shape, call.read().integer());
-  if (d >= 0) {
-    shape.erase(d);
-  }
-  return shape;
-}
-
-int unsqueezed_dim(const Call& call) {
-  return wrap_dim(call.read().integer(), call.in[0].dims() + 1, "unsqueeze");
-}
-
-Dims unsqueeze_shape(const Call& call) {
-  Dims shape = call.in[0].shape();
-  shape.insert(unsqueezed_dim(call), 1);
-  return shape;
-}
-
-Dims same_shape(const Call& call) { return call.in[0].shape(); }
-
-template <ShapeFunction shape_of>
-void infer(const Call& call, ResultShapes& out) {
-  out.push_back({shape_of(call), call.in[0].dtype()});
-}
-
-template <ShapeFunction shape_of>
-void make_view(const Call& call, Tensors& out) {
-  const Tensor& x = call.in[0];
-  const Dims shape = shape_of(call);
-  const std::optional<Dims> strides = view_strides(x, shape);
-  if (!strides) {
-    fail(
-        fmt::format("{}: the strides {} of a tensor of {} have no view of shape {}; use reshape(), "
-                    "which copies where it must",
-                    call.op.name, to_string(x.strides()), to_string(x.shape()), to_string(shape)));
-  }
-  out.push_back(alias(x, shape, *strides, x.offset()));
 }
 
 template <ShapeFunction shape_of>
@@ -214,40 +129,8 @@ void regroup_rule(const RuleContext& context, Strategies& strategies) {
   }
 }
 
-void squeeze_rule(const RuleContext& context, Strategies& strategies) {
-  const int removed = squeezed_dim(context.call.in[0].shape(), context.call.read().integer());
-  for (int d = 0; d < context.call.in[0].dims(); ++d) {
-    if (d != removed) {
-      strategies.push_back(
-          rules::strategy({Shard(d)}, {Shard(removed >= 0 && d > removed ? d - 1 : d)}));
-    }
-  }
-  rules::moves_elements(context, strategies);
-}
-
-void unsqueeze_rule(const RuleContext& context, Strategies& strategies) {
-  const int added = unsqueezed_dim(context.call);
-  for (int d = 0; d < context.call.in[0].dims(); ++d) {
-    strategies.push_back(rules::strategy({Shard(d)}, {Shard(d >= added ? d + 1 : d)}));
-  }
-  rules::moves_elements(context, strategies);
-}
-
-void same_rule(const RuleContext& context, Strategies& strategies) {
-  for (int d = 0; d < context.call.in[0].dims(); ++d) {
-    rules::same_dim(context, strategies, d);
-  }
-  rules::moves_elements(context, strategies);
-}
-
 Attributes local_shape_attribute(const LocalContext& context) {
   return Attributes().add(local_shape(*context.out[0]));
-}
-
-/// A shard may have extent 1 where the whole has more: that dim stays.
-Attributes localize_squeeze(const LocalContext& context) {
-  const int d = squeezed_dim(context.call.in[0].shape(), context.call.read().integer());
-  return Attributes().add(d >= 0 ? static_cast<std::int64_t>(d) : no_dim);
 }
 
 void reshape_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -256,19 +139,8 @@ void reshape_backward(const BackwardContext& context, std::span<const Tensor> gr
       grads[0].shape() == context.in_shapes[0] ? grads[0] : reshape(grads[0], context.in_shapes[0]);
 }
 
-void squeeze_backward(const BackwardContext& context, std::span<const Tensor> grads,
-                      std::span<Tensor> out) {
-  const int d = squeezed_dim(context.in_shapes[0], context.read().integer());
-  out[0] = d >= 0 ? unsqueeze(grads[0], d) : grads[0];
-}
-
-void unsqueeze_backward(const BackwardContext& context, std::span<const Tensor> grads,
-                        std::span<Tensor> out) {
-  out[0] = squeeze(grads[0], wrap_dim(context.read().integer(), grads[0].dims(), "unsqueeze"));
-}
-
 const Op& view_op = register_op({.schema = "view(x; shape: dims)",
-                                 .infer = infer<asked_shape>,
+                                 .infer = infer_shape<asked_shape>,
                                  .view = make_view<asked_shape>,
                                  .rule = regroup_rule,
                                  .localize = local_shape_attribute,
@@ -276,7 +148,7 @@ const Op& view_op = register_op({.schema = "view(x; shape: dims)",
                                  .about = "x's memory in another shape; one extent may be -1."});
 
 const Op& reshape_op = register_op({.schema = "reshape(x; shape: dims)",
-                                    .infer = infer<asked_shape>,
+                                    .infer = infer_shape<asked_shape>,
                                     .view = view_or_copy<asked_shape>,
                                     .rule = regroup_rule,
                                     .localize = local_shape_attribute,
@@ -284,33 +156,11 @@ const Op& reshape_op = register_op({.schema = "reshape(x; shape: dims)",
                                     .about = "A view where one exists, else a copy."});
 
 const Op& flatten_op = register_op({.schema = "flatten(x; start_dim: int, end_dim: int)",
-                                    .infer = infer<flatten_shape>,
+                                    .infer = infer_shape<flatten_shape>,
                                     .view = make_view<flatten_shape>,
                                     .rule = regroup_rule,
                                     .backward = reshape_backward,
                                     .about = "Dims start_dim to end_dim (included) as one."});
-
-const Op& squeeze_op = register_op({.schema = "squeeze(x; dim: int)",
-                                    .infer = infer<squeeze_shape>,
-                                    .view = make_view<squeeze_shape>,
-                                    .rule = squeeze_rule,
-                                    .localize = localize_squeeze,
-                                    .backward = squeeze_backward,
-                                    .about = "Without a dim of extent 1; another extent stays."});
-
-const Op& unsqueeze_op = register_op({.schema = "unsqueeze(x; dim: int)",
-                                      .infer = infer<unsqueeze_shape>,
-                                      .view = make_view<unsqueeze_shape>,
-                                      .rule = unsqueeze_rule,
-                                      .backward = unsqueeze_backward,
-                                      .about = "With a new dim of extent 1 before `dim`."});
-
-const Op& detach_op = register_op(
-    {.schema = "detach(x)",
-     .infer = infer<same_shape>,
-     .view = [](const Call& call, Tensors& out) { out.push_back(detached(call.in[0])); },
-     .rule = same_rule,
-     .about = "The same value without its gradient's path."});
 
 }  // namespace
 
@@ -332,16 +182,31 @@ Tensor flatten(const Tensor& x, std::int64_t start_dim, std::int64_t end_dim) {
                       .add(operands::front_dim("flatten", end_dim, x.dims())));
 }
 
-Tensor squeeze(const Tensor& x, std::int64_t dim) {
-  operands::given("squeeze", "x", x);
-  return call_one(squeeze_op, {x}, Attributes().add(wrap_dim(dim, x.dims(), "squeeze")));
+Tensor unflatten(const Tensor& x, std::int64_t dim, const Dims& extents) {
+  operands::given("unflatten", "x", x);
+  const int d = wrap_dim(dim, x.dims(), "unflatten");
+  Dims pieces = extents;
+  std::int64_t* const open = std::find(pieces.begin(), pieces.end(), -1);
+  if (open != pieces.end()) {
+    *open = 1;
+    const std::int64_t known = checked_product(pieces, "unflatten");
+    *open = known > 0 ? x.shape()[d] / known : 1;
+  }
+  if (extents.empty() || checked_product(pieces, "unflatten") != x.shape()[d]) {
+    fail(fmt::format("unflatten: dim {} of {} does not come apart as {}", d, to_string(x.shape()),
+                     to_string(extents)));
+  }
+  Dims shape = x.shape();
+  shape.erase(d);
+  for (int i = 0; i < pieces.size(); ++i) {
+    shape.insert(d + i, pieces[i]);
+  }
+  return view(x, shape);
 }
 
-Tensor unsqueeze(const Tensor& x, std::int64_t dim) {
-  operands::given("unsqueeze", "x", x);
-  return call_one(unsqueeze_op, {x}, Attributes().add(wrap_dim(dim, x.dims() + 1, "unsqueeze")));
+Tensor view_as(const Tensor& x, const Tensor& other) {
+  operands::given("view_as", "other", other);
+  return view(x, other.shape());
 }
-
-Tensor detach(const Tensor& x) { return call_one(detach_op, {x}); }
 
 }  // namespace tessera::ops

@@ -1,10 +1,9 @@
-// Dims in another order: transpose, permute. Views.
+// Dims in another order: transpose, permute, swapaxes, movedim. Views.
 module;
 #include <fmt/format.h>
 
 #include <cstdint>
 #include <span>
-#include <utility>
 module tessera.ops;
 
 import tessera.base;
@@ -122,6 +121,38 @@ Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1) {
 Tensor permute(const Tensor& x, const Dims& dims) {
   operands::given("permute", "x", x);
   return call_one(permute_op, {x}, Attributes().add(checked_order(dims, x.dims())));
+}
+
+Tensor swapaxes(const Tensor& x, std::int64_t dim0, std::int64_t dim1) {
+  return transpose(x, dim0, dim1);
+}
+
+Tensor movedim(const Tensor& x, const Dims& source, const Dims& destination) {
+  operands::given("movedim", "x", x);
+  Dims order = Dims::filled(x.dims(), -1);
+  Dims moved;
+  if (source.size() != destination.size()) {
+    fail(fmt::format("movedim: one destination for each source is expected (got {} and {})",
+                     to_string(source), to_string(destination)));
+  }
+  for (int i = 0; i < source.size(); ++i) {
+    const int from = wrap_dim(source[i], x.dims(), "movedim");
+    std::int64_t& place = order[wrap_dim(destination[i], x.dims(), "movedim")];
+    if (moved.contains(from) || place != -1) {
+      fail(fmt::format("movedim: a dim is named twice (got {} and {})", to_string(source),
+                       to_string(destination)));
+    }
+    moved.push_back(from);
+    place = from;
+  }
+  std::int64_t next = 0;
+  for (std::int64_t& place : order) {
+    while (moved.contains(next)) {
+      ++next;
+    }
+    place = place == -1 ? next++ : place;
+  }
+  return permute(x, order);
 }
 
 }  // namespace tessera::ops

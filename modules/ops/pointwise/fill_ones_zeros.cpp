@@ -1,6 +1,5 @@
-// Memory filled and copied: fill_, copy_, clone, ones_like, zeros_like.
+// One number everywhere: fill_, ones_like, zeros_like.
 module;
-#include <cstdint>
 #include <span>
 
 #include "pointwise/kernels/pointwise.hpp"
@@ -29,28 +28,6 @@ void fill(const Tensor& x, double value) {
 void fill_cpu(const Call& call, std::span<Tensor> out) { fill(out[0], call.read().scalar()); }
 void ones_cpu(const Call&, std::span<Tensor> out) { fill(out[0], 1); }
 void zeros_cpu(const Call&, std::span<Tensor> out) { fill(out[0], 0); }
-void clone_cpu(const Call& call, std::span<Tensor> out) {
-  operands::copy_elements(call.in[0], out[0]);
-}
-
-void infer_copy(const Call& call, ResultShapes& out) {
-  operands::check_broadcasts_to("copy_", call.in[1].shape(), call.in[0].shape());
-  infer_like(call, out);
-}
-
-void copy_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor& into = out[0];
-  operands::check_broadcasts_to("copy_", call.in[1].shape(), into.shape());
-  Tensor from = call.in[1];
-  if (from.dtype() != into.dtype()) {
-    const Tensor whole = operands::contiguous(from);
-    from = empty(whole.shape(), into.dtype());
-    kernels::cast(static_cast<kernels::DType>(whole.dtype()),
-                  static_cast<kernels::DType>(into.dtype()), whole.numel(), whole.raw_data(),
-                  from.raw_data());
-  }
-  operands::copy_elements(from, into);
-}
 
 /// Every rank writes the same number: right for each way of joining them that keeps equal numbers.
 void fill_rule(const RuleContext& context, Strategies& strategies) {
@@ -60,27 +37,11 @@ void fill_rule(const RuleContext& context, Strategies& strategies) {
   }
 }
 
-void copy_rule(const RuleContext& context, Strategies& strategies) {
-  rules::pointwise(context, strategies);
-  if (context.call.in[0].dtype() == context.call.in[1].dtype()) {
-    rules::moves_elements(context, strategies);
-  }
-}
-
-void clone_rule(const RuleContext& context, Strategies& strategies) {
-  rules::pointwise(context, strategies);
-  rules::moves_elements(context, strategies);
-}
-
 void like_rule(const RuleContext& context, Strategies& strategies) {
   rules::pointwise(context, strategies);
   for (int op = 0; op < reduce_op_count; ++op) {
     strategies.push_back(rules::strategy({Partial(static_cast<ReduceOp>(op))}, {Replicate()}));
   }
-}
-
-void clone_backward(const BackwardContext&, std::span<const Tensor> grads, std::span<Tensor> out) {
-  out[0] = grads[0];
 }
 
 const Op& fill_op = register_op({.schema = "fill_(x; value: float)",
@@ -89,20 +50,6 @@ const Op& fill_op = register_op({.schema = "fill_(x; value: float)",
                                  .rule = fill_rule,
                                  .in_place = true,
                                  .about = "Writes one number over all of x."});
-
-const Op& copy_op = register_op({.schema = "copy_(into, from)",
-                                 .infer = infer_copy,
-                                 .cpu = copy_cpu,
-                                 .rule = copy_rule,
-                                 .in_place = true,
-                                 .about = "Writes `from`, cast and broadcast, over `into`."});
-
-const Op& clone_op = register_op({.schema = "clone(x)",
-                                  .infer = infer_like,
-                                  .cpu = clone_cpu,
-                                  .rule = clone_rule,
-                                  .backward = clone_backward,
-                                  .about = "A fresh contiguous copy."});
 
 const Op& ones_op = register_op({.schema = "ones_like(x)",
                                  .infer = infer_like,
@@ -122,9 +69,6 @@ Tensor fill_(const Tensor& x, double value) {
   return call_one(fill_op, {x}, Attributes().scalar(value));
 }
 
-Tensor copy_(const Tensor& into, const Tensor& from) { return call_one(copy_op, {into, from}); }
-
-Tensor clone(const Tensor& x) { return call_one(clone_op, {x}); }
 Tensor ones_like(const Tensor& x) { return call_one(ones_op, {x}); }
 Tensor zeros_like(const Tensor& x) { return call_one(zeros_op, {x}); }
 

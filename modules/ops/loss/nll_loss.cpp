@@ -1,145 +1,25 @@
-// Losses of elements and rows, and their sums and means.
+// The loss of rows of log-probabilities, and how many rows count: nll_loss, counted_rows.
 module;
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
-#include <tessera/printable.hpp>
 
-#include "pointwise/kernels/functions.hpp"
+#include "pointwise/kernels/pointwise.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
+import :loss_call;
 
 namespace tessera::ops {
 namespace {
 
-using kernels::FunctionOp;
+using namespace losses;
 using rules::strategy;
-
-void check_shapes(const char* op, const Tensor& a, const Tensor& b) {
-  operands::given(op, "a", a);
-  operands::given(op, "b", b);
-  if (!(a.shape() == b.shape())) {
-    fail(fmt::format("{}: the shapes differ ({} and {}); expand one", op, to_string(a.shape()),
-                     to_string(b.shape())));
-  }
-}
-
-Tensor reduced(const Tensor& each, Reduction reduction) {
-  if (reduction == Reduction::none) {
-    return each;
-  }
-  // The mean as a sum with a factor: shards of any size give a Partial(sum).
-  const Tensor total = sum(each);
-  return reduction == Reduction::sum ? total
-                                     : mul_scalar(total, 1 / static_cast<double>(each.numel()));
-}
-
-// Of two elements.
-
-void infer(const Call& call, ResultShapes& out) {
-  operands::check_floating(call.op.name, call.in[0]);
-  operands::infer_broadcast(call, out);
-}
-
-template <FunctionOp op>
-void element_cpu(const Call& call, std::span<Tensor> out) {
-  Tensor& y = out[0];
-  if (y.numel() == 0) {
-    return;
-  }
-  const Dims a = operands::broadcast_strides(call.in[0], y.shape());
-  const Dims b = operands::broadcast_strides(call.in[1], y.shape());
-  const kernels::Operand in[] = {{call.in[0].raw_data(), a.span()},
-                                 {call.in[1].raw_data(), b.span()}};
-  const double beta = call.attributes.free().empty() ? 0 : call.read().scalar();
-  kernels::function(op, kernel_type(y.dtype()), y.shape().span(), in, {&beta, 1}, y.raw_data());
-}
-
-/// Of a - b: its sign beyond beta, proportional within.
-void smooth_l1_backward(const BackwardContext& context, std::span<const Tensor> grads,
-                        std::span<Tensor> out) {
-  const double beta = context.read().scalar();
-  const Tensor difference = sub(context.in[0], context.in[1]);
-  const Tensor slope =
-      beta == 0 ? sign(difference) : hardtanh(mul_scalar(difference, 1 / beta), -1, 1);
-  const Tensor g = mul(grads[0], slope);
-  out[0] = operands::sum_to(g, context.in_shapes[0]);
-  if (context.needs(1)) {
-    out[1] = operands::sum_to(neg(g), context.in_shapes[1]);
-  }
-}
-
-const Op& smooth_l1_op = register_op({.schema = "smooth_l1(a, b; beta: float)",
-                                      .infer = infer,
-                                      .cpu = element_cpu<FunctionOp::smooth_l1>,
-                                      .rule = rules::pointwise,
-                                      .backward = smooth_l1_backward,
-                                      .saves_inputs = saves_all,
-                                      .about = "The distance of a and b, a parabola below beta."});
-
-void bce_backward(const BackwardContext& context, std::span<const Tensor> grads,
-                  std::span<Tensor> out) {
-  if (context.needs(0)) {
-    out[0] = operands::sum_to(mul(grads[0], sub(sigmoid(context.in[0]), context.in[1])),
-                              context.in_shapes[0]);
-  }
-  if (context.needs(1)) {
-    out[1] = operands::sum_to(neg(mul(grads[0], context.in[0])), context.in_shapes[1]);
-  }
-}
-
-const Op& bce_op =
-    register_op({.schema = "binary_cross_entropy_with_logits(x, target)",
-                 .infer = infer,
-                 .cpu = element_cpu<FunctionOp::cross_entropy>,
-                 .rule = rules::pointwise,
-                 .backward = bce_backward,
-                 .saves_inputs = saves_all,
-                 .about = "-target log sigmoid(x) - (1 - target) log(1 - sigmoid(x))."});
-
-void kl_div_cpu(const Call& call, std::span<Tensor> out) {
-  call.read().flag() ? element_cpu<FunctionOp::kl_div_log>(call, out)
-                     : element_cpu<FunctionOp::kl_div>(call, out);
-}
-
-/// A target of 0 counts nothing; its gradient is that of 0 too.
-void kl_div_backward(const BackwardContext& context, std::span<const Tensor> grads,
-                     std::span<Tensor> out) {
-  const bool log_target = context.read().flag();
-  const Tensor& x = context.in[0];
-  const Tensor& target = context.in[1];
-  const Tensor weight = log_target ? exp(target) : target;
-  if (context.needs(0)) {
-    const Tensor counted = log_target ? weight : relu(weight);
-    out[0] = operands::sum_to(neg(mul(grads[0], counted)), context.in_shapes[0]);
-  }
-  if (context.needs(1)) {
-    Tensor slope;
-    if (log_target) {
-      slope = mul(weight, add_scalar(sub(target, x), 1));
-    } else {
-      const Tensor counts = gt(target, zeros_like(target));
-      const Tensor safe = where(counts, target, ones_like(target));
-      slope = where(counts, sub(add_scalar(log(safe), 1), x), zeros_like(target));
-    }
-    out[1] = operands::sum_to(mul(grads[0], slope), context.in_shapes[1]);
-  }
-}
-
-const Op& kl_div_op =
-    register_op({.schema = "kl_div(log_probs, target; log_target: bool)",
-                 .infer = infer,
-                 .cpu = kl_div_cpu,
-                 .rule = rules::pointwise,
-                 .backward = kl_div_backward,
-                 .saves_inputs = saves_all,
-                 .about = "target (log target - log_probs), 0 for a target of 0."});
 
 // counted_rows: what the mean over rows divides by.
 
@@ -330,36 +210,6 @@ void nll_backward(const BackwardContext& context, std::span<const Tensor> grads,
 }
 
 }  // namespace
-
-Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
-  check_shapes("mse_loss", a, b);
-  return reduced(square(sub(a, b)), reduction);
-}
-
-Tensor l1_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
-  check_shapes("l1_loss", a, b);
-  return reduced(abs(sub(a, b)), reduction);
-}
-
-Tensor smooth_l1_loss(const Tensor& a, const Tensor& b, Reduction reduction, double beta) {
-  check_shapes("smooth_l1_loss", a, b);
-  if (!(beta >= 0)) {
-    fail(fmt::format("smooth_l1_loss: beta is a length (expected 0 or more, got {})",
-                     printable(beta)));
-  }
-  return reduced(call_one(smooth_l1_op, {a, b}, Attributes().scalar(beta)), reduction);
-}
-
-Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
-                                        Reduction reduction) {
-  check_shapes("binary_cross_entropy_with_logits", x, target);
-  return reduced(call_one(bce_op, {x, target}), reduction);
-}
-
-Tensor kl_div(const Tensor& log_probs, const Tensor& target, Reduction reduction, bool log_target) {
-  check_shapes("kl_div", log_probs, target);
-  return reduced(call_one(kl_div_op, {log_probs, target}, Attributes().add(log_target)), reduction);
-}
 
 Tensor nll_loss(const Tensor& log_probs, const Tensor& targets, Reduction reduction,
                 std::int64_t ignore_index) {

@@ -1,5 +1,4 @@
-// Random positions: randperm_ and multinomial. Their numbers belong to global elements, so every
-// layout samples what one device samples.
+// Positions sampled by weight: multinomial.
 module;
 #include <fmt/format.h>
 
@@ -37,57 +36,6 @@ std::vector<std::uint32_t> words_of(kernels::RandomRange range, std::int64_t fir
   kernels::fill_bits(range, count, words.data());
   return words;
 }
-
-// randperm_: positions in the order of their words.
-
-void randperm_infer(const Call& call, ResultShapes& out) {
-  check_dims(call, 0, 1);
-  check_type(call, 0, DType::i64);
-  out.push_back({call.in[0].shape(), DType::i64});
-}
-
-void randperm_cpu(const Call& call, std::span<Tensor> out) {
-  ResultShapes checked;
-  randperm_infer(call, checked);
-  AttributeReader attributes = call.read();
-  const Spec* const spec = spec_of(call, 0);
-  const std::int64_t count = spec == nullptr ? out[0].numel() : spec->shape[0];
-  const std::vector<std::uint32_t> words = words_of(read_range(attributes), 0, count);
-  std::vector<std::int64_t> order(words.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
-    return std::pair(words[static_cast<std::size_t>(a)], a) <
-           std::pair(words[static_cast<std::size_t>(b)], b);
-  });
-  std::int64_t at = 0;
-  const std::int64_t stride = out[0].strides()[0];
-  const auto write = [&](std::int64_t first, std::int64_t length) {
-    for (std::int64_t i = 0; i < length; ++i) {
-      out[0].data<std::int64_t>()[at++ * stride] = order[static_cast<std::size_t>(first + i)];
-    }
-  };
-  if (spec == nullptr) {
-    write(0, count);
-  } else {
-    for_each_run(spec->shape, LocalPart{local_offset(*spec), local_shape(*spec)}, write);
-  }
-}
-
-void randperm_rule(const RuleContext& context, Strategies& strategies) {
-  rules::same_dim(context, strategies, 0);
-}
-
-const Op& randperm_op = register_op({
-    .schema = "randperm_(x; seed: free, stream: free, offset: free, run: free, stride: free)",
-    .infer = randperm_infer,
-    .cpu = randperm_cpu,
-    .rule = randperm_rule,
-    .localize = localize,
-    .in_place = true,
-    .about = "Fills x with a permutation of 0 to n - 1.",
-});
-
-// multinomial
 
 struct Draw {
   std::int64_t count;
@@ -229,13 +177,6 @@ const Op& multinomial_op = register_op({
 });
 
 }  // namespace
-
-Tensor randperm_(const Tensor& x, RandomStream& stream) {
-  operands::given("randperm_", "x", x);
-  Attributes attributes;
-  add_numbers(attributes, RandomSource(stream).take("randperm_", x.shape()));
-  return call_one(randperm_op, {x}, attributes);
-}
 
 Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement,
                    const RandomSource& source) {

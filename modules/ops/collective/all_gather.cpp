@@ -1,0 +1,96 @@
+// The shards of all ranks along a dim: all_gather.
+module;
+#include <cstdint>
+#include <span>
+#include <utility>
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.collective;
+import :kernel_call;
+import :group_call;
+
+namespace tessera::ops {
+namespace {
+
+using collective::Communicator;
+using collective::Segment;
+using collective::Work;
+
+void all_gather_infer(const Call& call, ResultShapes& out) {
+  AttributeReader attributes = call.read();
+  const int dim = attributes.dim();
+  const std::int64_t extent = attributes.integer();
+  check_part(call, dim, extent, group_at(attributes));
+  out.push_back({with_extent(call.in[0].shape(), dim, extent), call.in[0].dtype()});
+}
+
+/// Each collective in two parts: issue it, and make the result when the data has come. `out` is the
+/// result, of the shape that infer found.
+PendingTensor start_all_gather(const Call& call, const Tensor& whole) {
+  AttributeReader attributes = call.read();
+  const int dim = attributes.dim();
+  const std::int64_t extent = attributes.integer();
+  Communicator& group = group_at(attributes);
+  if (whole.numel() == 0) {
+    return {whole, {}, {}, {}};  // on every rank
+  }
+  const Tensor shard = contiguous_operand(call.in[0]);
+  if (extent % group.size() == 0 && is_outermost(whole.shape(), dim)) {
+    return {
+        whole,
+        group.all_gather_async(shard.raw_data(), whole.raw_data(), shard.numel(), shard.dtype()),
+        {shard},
+        {}};
+  }
+  const bool direct = is_outermost(whole.shape(), dim);
+  const Parts parts{whole.shape(), dim, direct ? whole : empty({whole.numel()}, whole.dtype()),
+                    group};
+  // Peers may read a segment's source after wait(), if they can reach it: this copy they cannot.
+  const Tensor own = empty(shard.shape(), shard.dtype());
+  copy_into(own, shard);
+  const Segment segment{own.raw_data(), parts.memory.raw_data(), parts.chunk(), whole.numel()};
+  Work work = group.all_gather_async(std::span(&segment, 1), shard.dtype());
+  if (direct) {
+    return {whole, std::move(work), {own}, {}};
+  }
+  return {whole, std::move(work), {own}, [whole, parts] {
+            for (int rank = 0; rank < parts.group.size(); ++rank) {
+              copy_into(parts.of(whole, rank), parts.at(rank));
+            }
+          }};
+}
+
+void all_gather_cpu(const Call& call, std::span<Tensor> out) {
+  start_all_gather(call, out[0]).wait();
+}
+
+const Op& all_gather_op = register_op({
+    .schema = "all_gather(shard; dim: int, extent: int, group: communicator)",
+    .infer = all_gather_infer,
+    .cpu = all_gather_cpu,
+    .about = "Shards of a dim become the whole on every rank of the group; local tensors.",
+});
+
+Attributes all_gather_attributes(const Tensor& shard, std::int64_t dim, std::int64_t extent,
+                                 Communicator& group) {
+  return Attributes()
+      .add(wrap_dim(dim, shard.dims(), "all_gather"))
+      .add(extent)
+      .add_pointer(&group);
+}
+
+}  // namespace
+
+Tensor all_gather(const Tensor& shard, std::int64_t dim, std::int64_t extent, Communicator& group) {
+  return call_one(all_gather_op, {shard}, all_gather_attributes(shard, dim, extent, group));
+}
+
+PendingTensor all_gather_async(const Tensor& shard, std::int64_t dim, std::int64_t extent,
+                               Communicator& group) {
+  return start(all_gather_op, shard, all_gather_attributes(shard, dim, extent, group),
+               start_all_gather);
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,60 @@
+// A reduction over the ranks, on every one of them: all_reduce.
+module;
+#include <span>
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.collective;
+import :kernel_call;
+import :group_call;
+
+namespace tessera::ops {
+namespace {
+
+using collective::Communicator;
+
+void same_infer(const Call& call, ResultShapes& out) {
+  out.push_back({call.in[0].shape(), call.in[0].dtype()});
+}
+
+PendingTensor start_all_reduce(const Call& call, const Tensor& out) {
+  AttributeReader attributes = call.read();
+  const auto op = static_cast<ReduceOp>(attributes.integer());
+  const Tensor x = contiguous_operand(call.in[0]);
+  if (x.numel() == 0) {
+    return {out, {}, {}, {}};
+  }
+  return {
+      out,
+      group_at(attributes).all_reduce_async(x.raw_data(), out.raw_data(), x.numel(), x.dtype(), op),
+      {x},
+      {}};
+}
+
+void all_reduce_cpu(const Call& call, std::span<Tensor> out) {
+  start_all_reduce(call, out[0]).wait();
+}
+
+const Op& all_reduce_op = register_op({
+    .schema = "all_reduce(x; op: int, group: communicator)",
+    .infer = same_infer,
+    .cpu = all_reduce_cpu,
+    .about = "The reduction over the ranks of the group, on every one of them; local tensors.",
+});
+
+Attributes all_reduce_attributes(ReduceOp op, Communicator& group) {
+  return Attributes().add(static_cast<int>(op)).add_pointer(&group);
+}
+
+}  // namespace
+
+Tensor all_reduce(const Tensor& x, ReduceOp op, Communicator& group) {
+  return call_one(all_reduce_op, {x}, all_reduce_attributes(op, group));
+}
+
+PendingTensor all_reduce_async(const Tensor& x, ReduceOp op, Communicator& group) {
+  return start(all_reduce_op, x, all_reduce_attributes(op, group), start_all_reduce);
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,115 @@
+// Slices of x along a dim by a list of indices: index_select.
+module;
+#include <cstdint>
+#include <span>
+
+#include "index/kernels/indexing.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+import :index_call;
+
+namespace tessera::ops {
+namespace {
+
+using namespace indexing;
+using kernels::IndexShape;
+using rules::strategy;
+
+void select_infer(const Call& call, ResultShapes& out) {
+  check_dims(call, 1, 1);
+  Dims shape = call.in[0].shape();
+  shape[dim_of(call, call.in[0])] = call.in[1].shape()[0];
+  out.push_back({shape, call.in[0].dtype()});
+}
+
+void select_cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor x = contiguous_operand(call.in[0]);
+  const Tensor index = contiguous_operand(call.in[1]);
+  const IndexShape shape = shape_around(x, dim_of(call, x), index.numel());
+  visit_moved(call, x, index, [&]<class T, class I>(T, I) {
+    check_in_range(
+        call, kernels::index_select(shape, pointer<T>(x), pointer<I>(index), pointer<T>(out[0])),
+        shape.extent);
+  });
+}
+
+void select_rule(const RuleContext& context, Strategies& strategies) {
+  const int dim = dim_of(context.call, context.call.in[0]);
+  for (int d = 0; d < context.call.in[0].dims(); ++d) {
+    strategies.push_back(d == dim ? strategy({Replicate(), Shard(0)}, {Shard(d)})
+                                  : strategy({Shard(d), Replicate()}, {Shard(d)}));
+  }
+  pass_partial(context, strategies, 0b01);
+}
+
+void select_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                     std::span<Tensor> out);
+
+const Op& select_op = register_op({
+    .schema = "index_select(x, index; dim: int)",
+    .infer = select_infer,
+    .cpu = select_cpu,
+    .rule = select_rule,
+    .backward = select_backward,
+    .saves_inputs = 0b10,
+    .about = "The slices of x along a dim that a list of indices names.",
+});
+
+void select_grad_infer(const Call& call, ResultShapes& out) {
+  const Dims shape = whole_shape(call);
+  check_dims(call, 1, 1);
+  Dims slices = shape;
+  slices[wrap_dim(call.read().integer(), shape.size(), "index_select")] = call.in[1].shape()[0];
+  check_shape(call, 0, slices);
+  out.push_back({shape, call.in[0].dtype()});
+}
+
+void select_grad_cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor dy = contiguous_operand(call.in[0]);
+  const Tensor index = contiguous_operand(call.in[1]);
+  const IndexShape shape = shape_around(out[0], dim_of(call, out[0]), index.numel());
+  clear(out[0]);
+  visit(call, dy, index, [&]<class T, class I>(T, I) {
+    check_in_range(call,
+                   kernels::index_add(shape, pointer<T>(dy), pointer<I>(index), pointer<T>(out[0])),
+                   shape.extent);
+  });
+}
+
+void select_grad_rule(const RuleContext& context, Strategies& strategies) {
+  const int dim = dim_of(context.call, context.call.in[0]);
+  for (int d = 0; d < context.call.in[0].dims(); ++d) {
+    strategies.push_back(d == dim ? strategy({Shard(d), Shard(0)}, {Partial()})
+                                  : strategy({Shard(d), Replicate()}, {Shard(d)}));
+  }
+  pass_partial(context, strategies, 0b01);
+}
+
+const Op& select_backward_op = register_op({
+    .schema = "index_select_backward(dy, index; dim: int, shape: dims)",
+    .infer = select_grad_infer,
+    .cpu = select_grad_cpu,
+    .rule = select_grad_rule,
+    .localize = localize_shape,
+    .backward = take_again<index_select>,
+    .saves_inputs = 0b10,
+    .about = "The gradient of index_select: slices of dy added up by index.",
+});
+
+void select_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                     std::span<Tensor> out) {
+  out[0] = call_one(select_backward_op, {grads[0], context.in[1]},
+                    Attributes().add(context.read().integer()).add(context.in_shapes[0]));
+}
+
+}  // namespace
+
+Tensor index_select(const Tensor& x, const Tensor& index, std::int64_t dim) {
+  return call_one(select_op, {x, index}, Attributes().add(dim));
+}
+
+}  // namespace tessera::ops

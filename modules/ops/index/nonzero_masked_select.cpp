@@ -1,0 +1,59 @@
+// What depends on the values of elements: nonzero, masked_select.
+module;
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+
+namespace tessera::ops {
+namespace {
+
+/// Errors: the result's shape would depend on values that other ranks hold, or that do not exist.
+void check_values_here(const char* op, const Tensor& x) {
+  operands::given(op, "x", x);
+  if (x.is_distributed() || x.is_meta()) {
+    fail(
+        fmt::format("{}: the result's shape depends on the values (expected a plain tensor, got "
+                    "{}); take full_tensor() or to_local(), or use masked_fill() or where()",
+                    op, x.is_meta() ? "one on the meta device" : to_string(*x.spec())));
+  }
+}
+
+}  // namespace
+
+Tensor nonzero(const Tensor& x) {
+  check_values_here("nonzero", x);
+  const std::vector<double> values = to_doubles(x);
+  std::vector<std::int64_t> found;
+  const Dims strides = contiguous_strides(x.shape());
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (values[i] != 0) {
+      ++count;
+      for (int d = 0; d < x.dims(); ++d) {
+        found.push_back(static_cast<std::int64_t>(i) / strides[d] % x.shape()[d]);
+      }
+    }
+  }
+  return from_values(std::span<const std::int64_t>(found), {count, x.dims()});
+}
+
+Tensor masked_select(const Tensor& x, const Tensor& mask) {
+  check_values_here("masked_select", x);
+  check_values_here("masked_select", mask);
+  if (mask.dtype() != DType::boolean) {
+    fail(fmt::format("masked_select: the mask holds bool (got {}); compare it with a number",
+                     name_of(mask.dtype())));
+  }
+  const Dims shape = operands::broadcast_shape("masked_select", x.shape(), mask.shape());
+  const Tensor places = nonzero(reshape(expand(mask, shape), {-1}));
+  return index_select(reshape(expand(x, shape), {-1}), reshape(places, {-1}), 0);
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,62 @@
+// Classes as vectors of zeros and a one: one_hot.
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <span>
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+void one_hot_infer(const Call& call, ResultShapes& out) {
+  const std::int64_t classes = call.read().integer();
+  if (call.in[0].dtype() != DType::i64 || classes < 1) {
+    refuse(call, fmt::format("expected i64 numbers and at least one class (got {}, {})",
+                             name_of(call.in[0].dtype()), classes));
+  }
+  Dims shape = call.in[0].shape();
+  shape.push_back(classes);
+  out.push_back({shape, DType::i64});
+}
+
+void one_hot_cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor x = contiguous_operand(call.in[0]);
+  const std::int64_t classes = call.read().integer();
+  auto* rows = pointer<std::int64_t>(out[0]);
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    const std::int64_t which = pointer<std::int64_t>(x)[i];
+    if (which < 0 || which >= classes) {
+      refuse(call, fmt::format("class {} is out of range (expected 0 to {})", which, classes - 1));
+    }
+    for (std::int64_t c = 0; c < classes; ++c) {
+      rows[i * classes + c] = c == which ? 1 : 0;
+    }
+  }
+}
+
+void one_hot_rule(const RuleContext& context, Strategies& strategies) {
+  for (int d = 0; d < context.call.in[0].dims(); ++d) {
+    rules::same_dim(context, strategies, d);
+  }
+}
+
+const Op& one_hot_op = register_op({
+    .schema = "one_hot(x; num_classes: int)",
+    .infer = one_hot_infer,
+    .cpu = one_hot_cpu,
+    .rule = one_hot_rule,
+    .about = "1 at the class of each element, 0 elsewhere (i64).",
+});
+
+}  // namespace
+
+Tensor one_hot(const Tensor& x, std::int64_t num_classes) {
+  return call_one(one_hot_op, {x}, Attributes().add(num_classes));
+}
+
+}  // namespace tessera::ops

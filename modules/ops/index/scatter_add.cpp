@@ -1,0 +1,81 @@
+// Elements added at indices along a dim: scatter_add.
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <span>
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+import :index_call;
+
+namespace tessera::ops {
+namespace {
+
+using namespace indexing;
+using rules::strategy;
+
+void scatter_add_infer(const Call& call, ResultShapes& out) {
+  const int dim = dim_of(call, call.in[0]);
+  check_index(call, call.in[0], call.in[1], dim);
+  check_source(call);
+  out.push_back({call.in[0].shape(), call.in[0].dtype()});
+}
+
+void scatter_add_cpu(const Call& call, std::span<Tensor> out) {
+  const int dim = dim_of(call, call.in[0]);
+  copy_into(out[0], call.in[0]);
+  add_scattered(call, out[0], call.in[1], reached_source(call, dim), dim);
+}
+
+void scatter_add_rule(const RuleContext& context, Strategies& strategies) {
+  const int dim = dim_of(context.call, context.call.in[0]);
+  const Dims& source = context.call.in[2].shape();
+  for_each_alike(context.call.in[0].shape(), context.call.in[1].shape(), dim, [&](int d) {
+    if (source[d] == context.call.in[1].shape()[d]) {
+      rules::same_dim(context, strategies, d);
+    }
+  });
+  if (source[dim] == context.call.in[1].shape()[dim]) {
+    strategies.push_back(strategy({Partial(), Shard(dim), Shard(dim)}, {Partial()}));
+  }
+  pass_partial(context, strategies, 0b101);
+}
+
+void scatter_add_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                          std::span<Tensor> out);
+
+const Op& scatter_add_op = register_op({
+    .schema = "scatter_add(x, index, source; dim: int)",
+    .infer = scatter_add_infer,
+    .cpu = scatter_add_cpu,
+    .rule = scatter_add_rule,
+    .backward = scatter_add_backward,
+    .saves_inputs = 0b010,
+    .about = "x with the elements of source added at the indices along a dim.",
+});
+
+void scatter_add_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                          std::span<Tensor> out) {
+  out[0] = grads[0];
+  if (context.needs(2)) {
+    if (context.in_shapes[2] != context.in[1].shape()) {
+      fail(
+          fmt::format("scatter_add: no gradient for a source {} larger than its index {}; narrow "
+                      "it first",
+                      to_string(context.in_shapes[2]), to_string(context.in[1].shape())));
+    }
+    out[2] = gather(grads[0], context.in[1], context.read().integer());
+  }
+}
+
+}  // namespace
+
+Tensor scatter_add(const Tensor& x, const Tensor& index, const Tensor& source, std::int64_t dim) {
+  return call_one(scatter_add_op, {x, index, source}, Attributes().add(dim));
+}
+
+}  // namespace tessera::ops

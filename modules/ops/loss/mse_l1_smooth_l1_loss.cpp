@@ -1,0 +1,63 @@
+// Losses of the difference of two tensors: mse_loss, l1_loss, smooth_l1_loss.
+module;
+#include <fmt/format.h>
+
+#include <span>
+#include <tessera/printable.hpp>
+
+#include "pointwise/kernels/functions.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import :loss_call;
+
+namespace tessera::ops {
+namespace {
+
+using namespace losses;
+
+/// Of a - b: its sign beyond beta, proportional within.
+void smooth_l1_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                        std::span<Tensor> out) {
+  const double beta = context.read().scalar();
+  const Tensor difference = sub(context.in[0], context.in[1]);
+  const Tensor slope =
+      beta == 0 ? sign(difference) : hardtanh(mul_scalar(difference, 1 / beta), -1, 1);
+  const Tensor g = mul(grads[0], slope);
+  out[0] = operands::sum_to(g, context.in_shapes[0]);
+  if (context.needs(1)) {
+    out[1] = operands::sum_to(neg(g), context.in_shapes[1]);
+  }
+}
+
+const Op& smooth_l1_op = register_op({.schema = "smooth_l1(a, b; beta: float)",
+                                      .infer = infer_elements,
+                                      .cpu = element_cpu<kernels::FunctionOp::smooth_l1>,
+                                      .rule = rules::pointwise,
+                                      .backward = smooth_l1_backward,
+                                      .saves_inputs = saves_all,
+                                      .about = "The distance of a and b, a parabola below beta."});
+
+}  // namespace
+
+Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
+  check_same_shape("mse_loss", a, b);
+  return reduced(square(sub(a, b)), reduction);
+}
+
+Tensor l1_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
+  check_same_shape("l1_loss", a, b);
+  return reduced(abs(sub(a, b)), reduction);
+}
+
+Tensor smooth_l1_loss(const Tensor& a, const Tensor& b, Reduction reduction, double beta) {
+  check_same_shape("smooth_l1_loss", a, b);
+  if (!(beta >= 0)) {
+    fail(fmt::format("smooth_l1_loss: beta is a length (expected 0 or more, got {})",
+                     printable(beta)));
+  }
+  return reduced(call_one(smooth_l1_op, {a, b}, Attributes().scalar(beta)), reduction);
+}
+
+}  // namespace tessera::ops

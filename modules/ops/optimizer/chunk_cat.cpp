@@ -1,0 +1,131 @@
+// Lists of tensors laid out for collectives: chunk_cat.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+struct Chunks {
+  int dim;
+  std::int64_t count;
+};
+
+Chunks chunks_of(const Call& call) {
+  AttributeReader read = call.read();
+  const int dim = read.dim();
+  return {dim, read.integer()};
+}
+
+/// One tensor as [outer, extent, inner] around the dim that is cut, in chunks of `chunk`.
+struct Cut {
+  std::int64_t outer = 1;
+  std::int64_t extent = 1;
+  std::int64_t inner = 1;
+  std::int64_t chunk = 0;
+};
+
+Cut cut_of(const Tensor& x, const Chunks& chunks) {
+  Cut cut;
+  for (int d = 0; d < x.dims(); ++d) {
+    (d < chunks.dim ? cut.outer : d > chunks.dim ? cut.inner : cut.extent) *= x.shape()[d];
+  }
+  cut.chunk = cut.extent / chunks.count + (cut.extent % chunks.count != 0 ? 1 : 0);
+  return cut;
+}
+
+void chunk_cat_infer(const Call& call, ResultShapes& out) {
+  const Chunks chunks = chunks_of(call);
+  if (chunks.count < 1) {
+    refuse(call, fmt::format("there must be chunks (expected 1 or more, got {})", chunks.count));
+  }
+  check_one_type(call);
+  Dims shape;
+  std::int64_t width = 0;
+  for (const Tensor& x : call.in) {
+    bool fits = chunks.dim >= 0 && x.dims() > chunks.dim;
+    for (int d = 0; fits && d < chunks.dim; ++d) {
+      fits = x.shape()[d] == call.in[0].shape()[d];
+    }
+    if (!fits) {
+      refuse(call, fmt::format("a tensor of shape {} cannot be cut along dim {}, or differs from "
+                               "the first one ({}) in front of it",
+                               to_string(x.shape()), chunks.dim, to_string(call.in[0].shape())));
+    }
+    const Cut cut = cut_of(x, chunks);
+    width += cut.chunk * cut.inner;
+  }
+  for (int d = 0; d < chunks.dim; ++d) {
+    shape.push_back(call.in[0].shape()[d]);
+  }
+  shape.push_back(chunks.count);
+  shape.push_back(width);
+  out.push_back({shape, call.in[0].dtype()});
+}
+
+void chunk_cat_cpu(const Call& call, std::span<Tensor> out) {
+  const Chunks chunks = chunks_of(call);
+  const std::size_t size = size_of(out[0].dtype());
+  const std::int64_t width = out[0].shape().back();
+  auto* const to = static_cast<std::byte*>(out[0].raw_data());
+  if (out[0].numel() != 0) {
+    std::memset(to, 0, static_cast<std::size_t>(out[0].numel()) * size);
+  }
+  std::int64_t column = 0;
+  for (const Tensor& operand : call.in) {
+    const Tensor x = contiguous_operand(operand);
+    const Cut cut = cut_of(x, chunks);
+    const auto* const from = static_cast<const std::byte*>(x.raw_data());
+    for (std::int64_t row = 0; row < cut.outer * chunks.count; ++row) {
+      const std::int64_t first = row % chunks.count * cut.chunk;
+      const std::int64_t length = std::min(cut.chunk, cut.extent - first);
+      if (length > 0 && cut.inner > 0) {
+        const std::int64_t at = (row / chunks.count * cut.extent + first) * cut.inner;
+        std::memcpy(to + static_cast<std::size_t>(row * width + column) * size,
+                    from + static_cast<std::size_t>(at) * size,
+                    static_cast<std::size_t>(length * cut.inner) * size);
+      }
+    }
+    column += cut.chunk * cut.inner;
+  }
+}
+
+/// Whole tensors, or terms of them; the dims in front of the cut one are the result's too.
+void chunk_cat_rule(const RuleContext& context, Strategies& strategies) {
+  for (int d = 0; d < chunks_of(context.call).dim; ++d) {
+    rules::same_dim(context, strategies, d);
+  }
+  rules::linear(context, strategies);
+}
+
+const Op& chunk_cat_op = register_op(
+    {.schema = "chunk_cat(tensors...; dim: int, chunks: int)",
+     .infer = chunk_cat_infer,
+     .cpu = chunk_cat_cpu,
+     .rule = chunk_cat_rule,
+     .about = "Each tensor cut into chunks along dim, padded with zeros; the chunks of one number "
+              "side by side."});
+
+}  // namespace
+
+Tensor chunk_cat(std::span<const Tensor> tensors, std::int64_t dim, std::int64_t chunks) {
+  if (tensors.empty()) {
+    fail("chunk_cat: the list is empty; give at least one tensor");
+  }
+  operands::given("chunk_cat", "tensors[0]", tensors[0]);
+  return call(
+      chunk_cat_op, tensors,
+      Attributes().add(operands::front_dim("chunk_cat", dim, tensors[0].dims())).add(chunks))[0];
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,76 @@
+// Bit by bit, of bool and integers: bitwise_and, bitwise_or, bitwise_xor, bitwise_not.
+module;
+#include <fmt/format.h>
+
+#include <span>
+
+#include "pointwise/kernels/pointwise.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import :pointwise_call;
+
+namespace tessera::ops {
+namespace {
+
+using namespace elementwise;
+using operands::call_promoted;
+using operands::PointwiseForms;
+
+void infer_bits(const Call& call, ResultShapes& out) {
+  if (is_floating(call.in[0].dtype())) {
+    fail(fmt::format("{}: bool or integers are expected (got {})", call.op.name,
+                     name_of(call.in[0].dtype())));
+  }
+  operands::infer_broadcast(call, out);
+}
+
+template <kernels::BinaryOp op>
+PointwiseForms bits(const char* schema, const char* about) {
+  return operands::register_pointwise({.schema = schema,
+                                       .infer = infer_bits,
+                                       .cpu = binary_cpu<op>,
+                                       .rule = rules::pointwise,
+                                       .about = about});
+}
+
+using Binary = kernels::BinaryOp;
+const PointwiseForms and_forms =
+    bits<Binary::bitwise_and>("bitwise_and(a, b)", "The bits that both have.");
+const PointwiseForms or_forms =
+    bits<Binary::bitwise_or>("bitwise_or(a, b)", "The bits that one or both have.");
+const PointwiseForms xor_forms =
+    bits<Binary::bitwise_xor>("bitwise_xor(a, b)", "The bits that one has.");
+
+void infer_not(const Call& call, ResultShapes& out) {
+  const DType type = call.in[0].dtype();
+  if (is_floating(type)) {
+    fail(fmt::format("{}: bool or integers are expected (got {})", call.op.name, name_of(type)));
+  }
+  out.push_back({call.in[0].shape(), type});
+}
+
+void bitwise_not_cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor x = operands::contiguous(call.in[0]);
+  const double ones = x.dtype() == DType::boolean ? 1 : (x.dtype() == DType::u8 ? 255 : -1);
+  kernels::binary_scalar(kernels::BinaryOp::bitwise_xor, static_cast<kernels::DType>(x.dtype()),
+                         x.numel(), x.raw_data(), ones, out[0].raw_data());
+}
+
+const PointwiseForms bitwise_not_forms =
+    operands::register_pointwise({.schema = "bitwise_not(x)",
+                                  .infer = infer_not,
+                                  .cpu = bitwise_not_cpu,
+                                  .rule = rules::pointwise,
+                                  .about = "Every bit turned round."});
+
+}  // namespace
+
+Tensor bitwise_and(const Tensor& a, const Tensor& b) { return call_promoted(and_forms.op, a, b); }
+Tensor bitwise_or(const Tensor& a, const Tensor& b) { return call_promoted(or_forms.op, a, b); }
+Tensor bitwise_xor(const Tensor& a, const Tensor& b) { return call_promoted(xor_forms.op, a, b); }
+
+Tensor bitwise_not(const Tensor& x) { return call_one(bitwise_not_forms.op, {x}); }
+
+}  // namespace tessera::ops

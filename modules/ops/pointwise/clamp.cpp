@@ -1,0 +1,103 @@
+// Within two numbers: clamp.
+module;
+#include <cstdint>
+#include <span>
+
+#include "pointwise/kernels/pointwise.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+void infer(const Call& call, ResultShapes& out) {
+  out.push_back({call.in[0].shape(), call.in[0].dtype()});
+}
+
+void apply(kernels::BinaryOp op, const Tensor& x, double value, Tensor& y) {
+  const Tensor from = operands::contiguous(x);
+  kernels::binary_scalar(op, static_cast<kernels::DType>(y.dtype()), y.numel(), from.raw_data(),
+                         value, y.raw_data());
+}
+
+void clamp_cpu(const Call& call, std::span<Tensor> out) {
+  AttributeReader read = call.read();
+  const double low = read.scalar();
+  apply(kernels::BinaryOp::maximum, call.in[0], low, out[0]);
+  apply(kernels::BinaryOp::minimum, out[0], read.scalar(), out[0]);
+}
+
+void clamp_gradient_infer(const Call& call, ResultShapes& out) {
+  check_one_type(call);
+  check_shape(call, 1, call.in[0].shape());
+  infer(call, out);
+}
+
+/// The gradient passes where x is inside the bounds; at the bounds themselves it is 0.
+void clamp_gradient_cpu(const Call& call, std::span<Tensor> out) {
+  AttributeReader read = call.read();
+  const double low = read.scalar();
+  const double high = read.scalar();
+  const Tensor x = operands::contiguous(call.in[0]);
+  const Tensor grad = operands::contiguous(call.in[1]);
+  const Tensor outside = empty(x.shape(), DType::boolean);
+  const auto type = static_cast<kernels::DType>(x.dtype());
+  auto* mask = static_cast<std::uint8_t*>(outside.raw_data());
+  kernels::compare_scalar(kernels::CompareOp::less_equal, type, x.numel(), x.raw_data(), low, mask);
+  kernels::masked_fill(type, x.numel(), grad.raw_data(), mask, 0, out[0].raw_data());
+  kernels::compare_scalar(kernels::CompareOp::greater_equal, type, x.numel(), x.raw_data(), high,
+                          mask);
+  kernels::masked_fill(type, x.numel(), out[0].raw_data(), mask, 0, out[0].raw_data());
+}
+
+void clamp_gradient_rule(const RuleContext& context, Strategies& strategies) {
+  rules::pointwise(context, strategies);
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
+    strategies.push_back(rules::strategy({Replicate(), Partial(op)}, {Partial(op)}));
+  }
+}
+
+void clamp_gradient_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                             std::span<Tensor> out) {
+  if (context.needs(1)) {
+    out[1] = call_one(context.op, {context.in[0], grads[0]}, context.attributes);
+  }
+}
+
+const Op& clamp_gradient = register_op({.schema = "clamp_backward(x, grad; min: float, max: float)",
+                                        .infer = clamp_gradient_infer,
+                                        .cpu = clamp_gradient_cpu,
+                                        .rule = clamp_gradient_rule,
+                                        .backward = clamp_gradient_backward,
+                                        .saves_inputs = 0b01,
+                                        .about = "grad where min < x < max, else 0."});
+
+void clamp_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                    std::span<Tensor> out) {
+  out[0] = call_one(clamp_gradient, {context.in[0], grads[0]}, context.attributes);
+}
+
+const operands::PointwiseForms clamp_forms =
+    operands::register_pointwise({.schema = "clamp(x; min: float, max: float)",
+                                  .infer = infer,
+                                  .cpu = clamp_cpu,
+                                  .rule = rules::pointwise,
+                                  .backward = clamp_backward,
+                                  .saves_inputs = saves_all,
+                                  .about = "The nearest number within [min, max]."});
+
+}  // namespace
+
+Tensor clamp(const Tensor& x, double low, double high) {
+  return call_one(clamp_forms.op, {x}, Attributes().scalar(low).scalar(high));
+}
+
+Tensor clamp_(const Tensor& x, double low, double high) {
+  return call_one(clamp_forms.in_place, {x}, Attributes().scalar(low).scalar(high));
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,77 @@
+// Memory copied: copy_, clone.
+module;
+#include <span>
+
+#include "pointwise/kernels/pointwise.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+
+namespace tessera::ops {
+namespace {
+
+void infer_like(const Call& call, ResultShapes& out) {
+  out.push_back({call.in[0].shape(), call.in[0].dtype()});
+}
+
+void clone_cpu(const Call& call, std::span<Tensor> out) {
+  operands::copy_elements(call.in[0], out[0]);
+}
+
+void infer_copy(const Call& call, ResultShapes& out) {
+  operands::check_broadcasts_to("copy_", call.in[1].shape(), call.in[0].shape());
+  infer_like(call, out);
+}
+
+void copy_cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor& into = out[0];
+  operands::check_broadcasts_to("copy_", call.in[1].shape(), into.shape());
+  Tensor from = call.in[1];
+  if (from.dtype() != into.dtype()) {
+    const Tensor whole = operands::contiguous(from);
+    from = empty(whole.shape(), into.dtype());
+    kernels::cast(static_cast<kernels::DType>(whole.dtype()),
+                  static_cast<kernels::DType>(into.dtype()), whole.numel(), whole.raw_data(),
+                  from.raw_data());
+  }
+  operands::copy_elements(from, into);
+}
+
+void copy_rule(const RuleContext& context, Strategies& strategies) {
+  rules::pointwise(context, strategies);
+  if (context.call.in[0].dtype() == context.call.in[1].dtype()) {
+    rules::moves_elements(context, strategies);
+  }
+}
+
+void clone_rule(const RuleContext& context, Strategies& strategies) {
+  rules::pointwise(context, strategies);
+  rules::moves_elements(context, strategies);
+}
+
+void clone_backward(const BackwardContext&, std::span<const Tensor> grads, std::span<Tensor> out) {
+  out[0] = grads[0];
+}
+
+const Op& copy_op = register_op({.schema = "copy_(into, from)",
+                                 .infer = infer_copy,
+                                 .cpu = copy_cpu,
+                                 .rule = copy_rule,
+                                 .in_place = true,
+                                 .about = "Writes `from`, cast and broadcast, over `into`."});
+
+const Op& clone_op = register_op({.schema = "clone(x)",
+                                  .infer = infer_like,
+                                  .cpu = clone_cpu,
+                                  .rule = clone_rule,
+                                  .backward = clone_backward,
+                                  .about = "A fresh contiguous copy."});
+
+}  // namespace
+
+Tensor copy_(const Tensor& into, const Tensor& from) { return call_one(copy_op, {into, from}); }
+
+Tensor clone(const Tensor& x) { return call_one(clone_op, {x}); }
+
+}  // namespace tessera::ops

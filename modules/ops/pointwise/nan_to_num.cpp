@@ -1,0 +1,55 @@
+// Numbers in the place of NaN and the infinities: nan_to_num.
+module;
+#include <limits>
+#include <span>
+
+#include "pointwise/kernels/functions.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import :pointwise_call;
+
+namespace tessera::ops {
+namespace {
+
+using namespace elementwise;
+using kernels::FunctionOp;
+using operands::PointwiseForms;
+
+/// What was replaced is constant.
+void nan_to_num_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                         std::span<Tensor> out) {
+  static const Op& masked = find_op("masked_fill_backward");
+  out[0] = call_one(masked, {grads[0], logical_not(isfinite(context.in[0]))});
+}
+
+const PointwiseForms nan_to_num_forms = register_function<FunctionOp::nan_to_num>(
+    "nan_to_num(x; nan: float, posinf: float, neginf: float)", nan_to_num_backward,
+    "x with numbers for NaN and the infinities.");
+
+}  // namespace
+
+Tensor nan_to_num(const Tensor& x, double nan) {
+  operands::given("nan_to_num", "x", x);
+  double largest = std::numeric_limits<float>::max();
+  if (x.dtype() == DType::f64) {
+    largest = std::numeric_limits<double>::max();
+  } else if (x.dtype() == DType::f16) {
+    largest = 65504;
+  } else if (x.dtype() == DType::bf16) {
+    largest = 0x1.FEp127;
+  }
+  return nan_to_num(x, nan, largest, -largest);
+}
+
+Tensor nan_to_num(const Tensor& x, double nan, double positive, double negative) {
+  operands::given("nan_to_num", "x", x);
+  if (!is_floating(x.dtype())) {
+    return clone(x);
+  }
+  return call_one(nan_to_num_forms.op, {x},
+                  Attributes().scalar(nan).scalar(positive).scalar(negative));
+}
+
+}  // namespace tessera::ops

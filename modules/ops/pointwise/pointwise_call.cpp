@@ -1,0 +1,61 @@
+module;
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "pointwise/kernels/functions.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import :kernel_call;
+import :pointwise_call;
+
+namespace tessera::ops::elementwise {
+
+void apply_binary(kernels::BinaryOp op, const Tensor& a, const Tensor& b, Tensor& y) {
+  if (y.numel() == 0) {
+    return;
+  }
+  const auto type = static_cast<kernels::DType>(y.dtype());
+  if (a.shape() == y.shape() && b.shape() == y.shape() && a.is_contiguous() && b.is_contiguous() &&
+      y.is_contiguous()) {
+    kernels::binary(op, type, y.numel(), a.raw_data(), b.raw_data(), y.raw_data());
+    return;
+  }
+  kernels::binary_strided(op, type, y.shape().span(), a.raw_data(),
+                          operands::broadcast_strides(a, y.shape()).span(), b.raw_data(),
+                          operands::broadcast_strides(b, y.shape()).span(), y.raw_data(),
+                          y.strides().span());
+}
+
+void infer_function(const Call& call, ResultShapes& out) {
+  operands::check_floating(call.op.name, call.in[0]);
+  Dims shape = call.in[0].shape();
+  for (const Tensor& x : call.in.subspan(1)) {
+    operands::check_same_type(call.op.name, call.in[0], x);
+    shape = operands::broadcast_shape(call.op.name, shape, x.shape());
+  }
+  out.push_back({shape, call.in[0].dtype()});
+}
+
+void apply_function(kernels::FunctionOp op, const Call& call, Tensor& y) {
+  if (y.numel() == 0) {
+    return;
+  }
+  std::array<Dims, 3> strides;
+  std::array<kernels::Operand, 3> in;
+  for (std::size_t i = 0; i < call.in.size(); ++i) {
+    strides[i] = operands::broadcast_strides(call.in[i], y.shape());
+    in[i] = {call.in[i].raw_data(), strides[i].span()};
+  }
+  std::array<double, 3> numbers{};
+  AttributeReader read = call.read();
+  for (std::size_t i = 0; i < call.attributes.free().size(); ++i) {
+    numbers[i] = read.scalar();
+  }
+  kernels::function(op, kernel_type(y.dtype()), y.shape().span(),
+                    std::span(in).first(call.in.size()), numbers, y.raw_data());
+}
+
+}  // namespace tessera::ops::elementwise

@@ -1,0 +1,84 @@
+// Zeros and ones by probability: bernoulli_, bernoulli.
+module;
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+#include "shared/kernels/philox.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import :kernel_call;
+import :random_call;
+
+namespace tessera::ops {
+namespace {
+
+using namespace random_numbers;
+using kernels::RandomRange;
+
+/// How many of the 2^32 words mean 1.
+std::uint64_t words_below(const Call& call, double p) {
+  check_probability(call, p);
+  return static_cast<std::uint64_t>(std::ceil(p * 0x1p32));
+}
+
+void fill_bernoulli_cpu(const Call& call, std::span<Tensor>) {
+  AttributeReader attributes = call.read();
+  const std::uint64_t limit = words_below(call, attributes.scalar());
+  fill_from_words(call, read_range(attributes),
+                  [&](std::uint32_t word) { return word < limit ? 1 : 0; });
+}
+
+void bernoulli_cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor p = contiguous_operand(call.in[0]);
+  AttributeReader attributes = call.read();
+  const RandomRange range = read_range(attributes);
+  visit_floating(p.dtype(), call.op.name, [&]<class T>(T) {
+    for_each_word(spec_of(call, 0), p.numel(), range, [&](std::int64_t at, std::uint32_t word) {
+      const auto probability = static_cast<kernels::Compute<T>>(pointer<T>(p)[at]);
+      pointer<T>(out[0])[at] = static_cast<T>(static_cast<kernels::Compute<T>>(
+          word < words_below(call, static_cast<double>(probability)) ? 1 : 0));
+    });
+  });
+}
+
+const Op& fill_bernoulli_op = register_op({
+    .schema =
+        "bernoulli_(x; p: float, seed: free, stream: free, offset: free, run: free, stride: free)",
+    .infer = infer_same,
+    .cpu = fill_bernoulli_cpu,
+    .rule = any_dim_rule,
+    .localize = localize_result,
+    .in_place = true,
+    .about = "Fills x with 1 with probability p, else 0.",
+});
+
+const Op& bernoulli_op = register_op({
+    .schema = "bernoulli(p; seed: free, stream: free, offset: free, run: free, stride: free)",
+    .infer = infer_same,
+    .cpu = bernoulli_cpu,
+    .rule = any_dim_rule,
+    .localize = localize_result,
+    .about = "1 with the probability in p, else 0.",
+});
+
+}  // namespace
+
+Tensor bernoulli_(const Tensor& x, double p, const RandomSource& source) {
+  operands::given("bernoulli_", "x", x);
+  Attributes attributes;
+  attributes.scalar(p);
+  add_numbers(attributes, source.take("bernoulli_", x.shape()));
+  return call_one(fill_bernoulli_op, {x}, attributes);
+}
+
+Tensor bernoulli(const Tensor& p, const RandomSource& source) {
+  operands::check_floating("bernoulli", p);
+  Attributes attributes;
+  add_numbers(attributes, source.take("bernoulli", p.shape()));
+  return call_one(bernoulli_op, {p}, attributes);
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,64 @@
+// Whether all elements over dims are not 0, or any of them: all, any.
+module;
+#include <cstdint>
+#include <span>
+
+#include "reduce/kernels/reduce.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera::ops {
+namespace {
+
+using operands::ReducedDims;
+
+template <kernels::ReduceOp op>
+void cpu(const Call& call, std::span<Tensor> out) {
+  const operands::ReducedOperand r =
+      operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
+  kernels::reduce(op, static_cast<kernels::DType>(r.x.dtype()), {r.outer, r.reduced, r.inner},
+                  r.x.raw_data(), out[0].raw_data());
+}
+
+// all and any: of the ranks' answers the least and the greatest.
+
+void infer_bool(const Call& call, ResultShapes& out) {
+  const ReducedDims a = operands::reduced_dims(call);
+  out.push_back({operands::reduced_shape(call.in[0].shape(), a.dims, a.keepdim), DType::boolean});
+}
+
+template <tessera::ReduceOp op>
+void bool_rule(const RuleContext& context, Strategies& strategies) {
+  const ReducedDims a = operands::reduced_dims(context.call);
+  rules::kept_dims(context, strategies, a.dims, a.keepdim);
+  for (const std::int64_t d : a.dims) {
+    strategies.push_back(rules::strategy({Shard(static_cast<int>(d))}, {Partial(op)}));
+  }
+}
+
+const Op& all_op = register_op({.schema = "all(x; dims: dims, keepdim: bool)",
+                                .infer = infer_bool,
+                                .cpu = cpu<kernels::ReduceOp::all>,
+                                .rule = bool_rule<tessera::ReduceOp::min>,
+                                .about = "Whether no element over dims (none: all) is 0."});
+
+const Op& any_op = register_op({.schema = "any(x; dims: dims, keepdim: bool)",
+                                .infer = infer_bool,
+                                .cpu = cpu<kernels::ReduceOp::any>,
+                                .rule = bool_rule<tessera::ReduceOp::max>,
+                                .about = "Whether an element over dims (none: all) is not 0."});
+
+}  // namespace
+
+Tensor all(const Tensor& x, const Dims& dims, bool keepdim) {
+  return operands::call_reduction(all_op, x, dims, keepdim);
+}
+
+Tensor any(const Tensor& x, const Dims& dims, bool keepdim) {
+  return operands::call_reduction(any_op, x, dims, keepdim);
+}
+
+}  // namespace tessera::ops

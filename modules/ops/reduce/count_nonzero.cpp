@@ -1,0 +1,57 @@
+// How many elements over dims are not 0: count_nonzero.
+module;
+#include <cstdint>
+#include <span>
+
+#include "pointwise/kernels/pointwise.hpp"
+#include "reduce/kernels/reduce.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera::ops {
+namespace {
+
+Dims counted_dims(const Call& call) {
+  return operands::sorted_dims("count_nonzero", call.read().dims(), call.in[0].dims());
+}
+
+void infer_count(const Call& call, ResultShapes& out) {
+  out.push_back(
+      {operands::reduced_shape(call.in[0].shape(), counted_dims(call), false), DType::i64});
+}
+
+void count_cpu(const Call& call, std::span<Tensor> out) {
+  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], counted_dims(call));
+  const Tensor holds = empty(r.x.shape(), DType::boolean);
+  kernels::cast(static_cast<kernels::DType>(r.x.dtype()), kernels::DType::boolean, r.x.numel(),
+                r.x.raw_data(), holds.raw_data());
+  kernels::reduce(kernels::ReduceOp::sum, kernels::DType::boolean, {r.outer, r.reduced, r.inner},
+                  holds.raw_data(), out[0].raw_data());
+}
+
+void count_rule(const RuleContext& context, Strategies& strategies) {
+  const Dims dims = counted_dims(context.call);
+  rules::kept_dims(context, strategies, dims, false);
+  for (const std::int64_t d : dims) {
+    strategies.push_back(rules::strategy({Shard(static_cast<int>(d))}, {Partial()}));
+  }
+}
+
+const Op& count_op = register_op({.schema = "count_nonzero(x; dims: dims)",
+                                  .infer = infer_count,
+                                  .cpu = count_cpu,
+                                  .rule = count_rule,
+                                  .about = "How many elements over dims (none: all) are not 0."});
+
+}  // namespace
+
+Tensor count_nonzero(const Tensor& x, const Dims& dims) {
+  operands::given("count_nonzero", "x", x);
+  return call_one(count_op, {x},
+                  Attributes().add(operands::sorted_dims("count_nonzero", dims, x.dims())));
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,64 @@
+// The logarithm of the sum of exponentials over dims: logsumexp.
+module;
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import :reduce_call;
+
+namespace tessera::ops {
+namespace {
+
+using namespace reductions;
+using operands::ReducedDims;
+
+void logsumexp_cpu(const Call& call, std::span<Tensor> out) {
+  const operands::ReducedOperand r =
+      operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
+  reduce_elements(call.op.name, r, out[0], [&](auto&& at) {
+    double largest = -std::numeric_limits<double>::infinity();
+    for (std::int64_t i = 0; i < r.reduced; ++i) {
+      largest = std::isnan(at(i)) ? at(i) : std::max(largest, at(i));
+    }
+    if (!std::isfinite(largest)) {
+      return largest;
+    }
+    double sum = 0;
+    for (std::int64_t i = 0; i < r.reduced; ++i) {
+      sum += std::exp(at(i) - largest);
+    }
+    return largest + std::log(sum);
+  });
+}
+
+/// Each element's share of the sum: exp(x - y).
+void logsumexp_backward(const BackwardContext& context, std::span<const Tensor> grads,
+                        std::span<Tensor> out) {
+  const Tensor& x = context.in[0];
+  const ReducedDims a = operands::reduced_dims(context);
+  const Tensor whole = operands::spread(context.out[0], a.dims, a.keepdim, x.shape());
+  const Tensor g = operands::spread(grads[0], a.dims, a.keepdim, x.shape());
+  out[0] = mul(g, exp(sub(x, whole)));
+}
+
+const Op& logsumexp_op = register_op({.schema = "logsumexp(x; dims: dims, keepdim: bool)",
+                                      .infer = infer_floating_reduction,
+                                      .cpu = logsumexp_cpu,
+                                      .rule = kept_dims_rule,
+                                      .backward = logsumexp_backward,
+                                      .saves_inputs = saves_all,
+                                      .saves_outputs = saves_all,
+                                      .about = "log(sum(exp(x))) over dims, without overflow."});
+
+}  // namespace
+
+Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim) {
+  return operands::call_reduction(logsumexp_op, x, dims, keepdim);
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,56 @@
+// What reductions share: loops over elements in double, and gradients along one dim.
+module tessera.ops:reduce_call;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :kernel_call;
+import :operands;
+import :pointwise;
+
+namespace tessera::ops::reductions {
+
+/// One result for each element that is kept, of x's floating type.
+void infer_floating_reduction(const Call& call, ResultShapes& out);
+/// The dims that are kept may be sharded.
+void kept_dims_rule(const RuleContext& context, Strategies& strategies);
+
+/// result(at) for each result, where at(r) is its r-th element, as double.
+template <class F>
+inline void reduce_elements(std::string_view name, const operands::ReducedOperand& r, Tensor& out,
+                            F&& result) {
+  visit_floating(out.dtype(), name, [&]<class T>(T) {
+    const auto* x = static_cast<const T*>(r.x.raw_data());
+    auto* y = static_cast<T*>(out.raw_data());
+    for (std::int64_t o = 0; o < r.outer; ++o) {
+      for (std::int64_t i = 0; i < r.inner; ++i) {
+        // No pointer to the first element: an empty tensor has none.
+        y[o * r.inner + i] = static_cast<T>(result([&](std::int64_t at) {
+          return static_cast<double>(x[(o * r.reduced + at) * r.inner + i]);
+        }));
+      }
+    }
+  });
+}
+
+/// The products of all elements before each one.
+Tensor products_before(const Tensor& x, int dim);
+
+// Gradients along one dim, in f64 like the kernels: a product of many elements leaves the range of
+// a narrow type where what it is multiplied with brings it back.
+
+/// Calls `slope(x, g, dim)` for the gradient along the dim that the attributes begin with; an
+/// element without neighbours passes its gradient on.
+template <class F>
+inline void along_dim(const BackwardContext& context, const Tensor& g, std::span<Tensor> out,
+                      F slope) {
+  const Tensor& x = context.in[0];
+  if (x.dims() == 0 || x.numel() == 0) {
+    out[0] = x.dims() == 0 ? g : zeros_like(x);
+    return;
+  }
+  const int dim = operands::front_dim(context.op.name.c_str(), context.read().integer(), x.dims());
+  out[0] = cast(slope(cast(x, DType::f64), cast(g, DType::f64), dim), x.dtype());
+}
+
+}  // namespace tessera::ops::reductions

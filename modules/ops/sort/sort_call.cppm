@@ -1,0 +1,25 @@
+// What operators that put elements in order share.
+module tessera.ops:sort_call;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera::ops::sorting {
+
+/// Writes the first out[0].shape()[dim] elements of each line along dim, in order, and their
+/// indices.
+void sort_lines(const Tensor& x, const Dims& dim, bool descending, std::span<Tensor> out);
+
+/// The dim that is sorted along, and `descending` or `largest`.
+struct SortArguments {
+  Dims dim;  // none for a tensor without dims
+  bool flag;
+};
+
+/// All dims but the sorted one.
+void other_dims(const RuleContext& context, Strategies& strategies, const Dims& sorted);
+/// The gradient of the values, back to where they came from along `dim`.
+Tensor to_sources(const BackwardContext& context, const Tensor& grad, std::int64_t dim);
+
+}  // namespace tessera::ops::sorting

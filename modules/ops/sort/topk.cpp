@@ -1,0 +1,77 @@
+// The k largest or smallest along one dim: topk.
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <span>
+#include <utility>
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import :sort_call;
+
+namespace tessera::ops {
+namespace {
+
+using namespace sorting;
+
+SortArguments topk_arguments(const Call& call) {
+  AttributeReader read = call.read();
+  read.integer();  // k
+  const Dims dim = operands::sorted_dims("topk", {read.integer()}, call.in[0].dims());
+  return {dim, read.flag()};
+}
+
+void topk_infer(const Call& call, ResultShapes& out) {
+  const std::int64_t k = call.read().integer();
+  const SortArguments a = topk_arguments(call);
+  Dims shape = call.in[0].shape();
+  const std::int64_t extent = a.dim.empty() ? 1 : shape[static_cast<int>(a.dim[0])];
+  if (k < 0 || k > extent || (a.dim.empty() && k != 1)) {
+    fail(fmt::format("topk: k is out of range (expected 0 to {} along this dim of {}, got {})",
+                     extent, to_string(shape), k));
+  }
+  if (!a.dim.empty()) {
+    shape[static_cast<int>(a.dim[0])] = k;
+  }
+  out.push_back({shape, call.in[0].dtype()});
+  out.push_back({shape, DType::i64});
+}
+
+void topk_cpu(const Call& call, std::span<Tensor> out) {
+  const SortArguments a = topk_arguments(call);
+  sort_lines(call.in[0], a.dim, a.flag, out);
+}
+
+void rule(const RuleContext& context, Strategies& strategies) {
+  other_dims(context, strategies, topk_arguments(context.call).dim);
+}
+
+void backward(const BackwardContext& context, std::span<const Tensor> grads,
+              std::span<Tensor> out) {
+  AttributeReader read = context.read();
+  read.integer();  // k
+  out[0] = to_sources(context, grads[0], read.integer());
+}
+
+const Op& topk_op = register_op({.schema = "topk(x; k: int, dim: int, largest: bool)",
+                                 .infer = topk_infer,
+                                 .cpu = topk_cpu,
+                                 .rule = rule,
+                                 .backward = backward,
+                                 .saves_inputs = saves_all,
+                                 .saves_outputs = 0b10,
+                                 .about = "The k largest or smallest along dim, and where."});
+
+}  // namespace
+
+ValuesAndIndices topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest) {
+  operands::given("topk", "x", x);
+  Tensors found =
+      call(topk_op, {x},
+           Attributes().add(k).add(operands::front_dim("topk", dim, x.dims())).add(largest));
+  return {std::move(found[0]), std::move(found[1])};
+}
+
+}  // namespace tessera::ops

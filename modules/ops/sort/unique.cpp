@@ -1,0 +1,100 @@
+// The distinct elements of a tensor: unique.
+module;
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "shared/kernels/types.hpp"
+#include "sort/kernels/order.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import :sort_call;
+
+namespace tessera::ops {
+namespace {
+
+using namespace sorting;
+
+// unique: its results have room for as many values as x has elements, as shapes follow from
+// shapes; the function cuts off what is left over.
+
+void unique_infer(const Call& call, ResultShapes& out) {
+  const Tensor& x = call.in[0];
+  const Dims most{x.numel()};
+  out.push_back({most, x.dtype()});
+  out.push_back({x.shape(), DType::i64});
+  out.push_back({most, DType::i64});
+  out.push_back({{}, DType::i64});
+}
+
+void unique_cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor x = operands::contiguous(call.in[0]);
+  const std::int64_t count = x.numel();
+  auto* const inverse = out[1].data<std::int64_t>();
+  auto* const counts = out[2].data<std::int64_t>();
+  std::int64_t found = 0;
+  kernels::with_type(static_cast<kernels::DType>(x.dtype()), [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    const auto* from = static_cast<const T*>(x.raw_data());
+    auto* values = static_cast<T*>(out[0].raw_data());
+    std::vector<kernels::Entry> line(static_cast<std::size_t>(count));
+    for (std::int64_t k = 0; k < count; ++k) {
+      line[static_cast<std::size_t>(k)] = {kernels::key_of(from[k]), k};
+    }
+    std::sort(line.begin(), line.end());
+    std::uint64_t last = 0;
+    for (const kernels::Entry& entry : line) {
+      // NaN is not even itself.
+      const bool nan = is_floating(x.dtype()) && entry.key == kernels::key_of(std::nan(""));
+      if (found == 0 || entry.key != last || nan) {
+        values[found] = from[entry.index];
+        counts[found++] = 0;
+      }
+      last = entry.key;
+      ++counts[found - 1];
+      inverse[entry.index] = found - 1;
+    }
+    for (std::int64_t rest = found; rest < count; ++rest) {
+      values[rest] = values[found - 1];
+      counts[rest] = 0;
+    }
+  });
+  *out[3].data<std::int64_t>() = found;
+}
+
+/// Which values there are, only who has all elements knows: whole operands only.
+void unique_rule(const RuleContext&, Strategies&) {}
+
+const Op& unique_op = register_op(
+    {.schema = "unique(x)",
+     .infer = unique_infer,
+     .cpu = unique_cpu,
+     .rule = unique_rule,
+     .about = "The distinct elements in ascending order, where each of x's is among them, how "
+              "often each comes; room for as many as x has, and how many there are."});
+
+}  // namespace
+
+UniqueElements unique(const Tensor& x, bool return_inverse, bool return_counts) {
+  const NoGrad constant;
+  Tensors all = call(unique_op, {x}, {});
+  const Tensor& found = all[3].is_distributed() ? all[3].local() : all[3];
+  if (found.is_meta()) {
+    fail(
+        "unique: how many values there are depends on the values (expected a tensor that has some, "
+        "got one on the meta device); take it out of what is tried without data");
+  }
+  const auto cut = [count = *found.data<std::int64_t>()](const Tensor& padded) {
+    return clone(narrow(padded, 0, 0, count));
+  };
+  return {cut(all[0]), return_inverse ? std::move(all[1]) : Tensor(),
+          return_counts ? cut(all[2]) : Tensor()};
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,28 @@
+// What views with other shapes share.
+module tessera.ops:view_call;
+
+import tessera.base;
+import tessera.tensor;
+
+namespace tessera::ops::views {
+
+/// Strides under which strided x has `shape`, or none: a dim may be cut, and dims that lie one
+/// behind the other may become one.
+std::optional<Dims> view_strides(const Tensor& x, const Dims& shape);
+
+using ShapeFunction = Dims (*)(const Call& call);
+
+template <ShapeFunction shape_of>
+inline void infer_shape(const Call& call, ResultShapes& out) {
+  out.push_back({shape_of(call), call.in[0].dtype()});
+}
+
+/// Adds x's memory in another shape. Errors: no strides give that.
+void push_view(const Call& call, const Dims& shape, Tensors& out);
+
+template <ShapeFunction shape_of>
+inline void make_view(const Call& call, Tensors& out) {
+  push_view(call, shape_of(call), out);
+}
+
+}  // namespace tessera::ops::views
