@@ -1,4 +1,4 @@
-// Values written or added at indices along one dim: scatter, scatter_value, index_add.
+// Values written or added at indices along one dim: scatter, index_add.
 module;
 #include <cstdint>
 #include <span>
