@@ -7,6 +7,7 @@ export import :dtype;        // DType: f32, f64, bf16, f16, i64, i32, u8, bool
 export import :device;       // Device and Stream as plain values
 export import :containers;   // Dims, InlineVector, hashing
 export import :reduce_op;    // ReduceOp: sum, avg, max, min, product
+export import :reflect;      // the fields of an aggregate
 export import :text;         // nearest names, byte counts, patterns
 export import :log;          // log lines on stderr
 export import :environment;  // environment variables, terminal

@@ -216,7 +216,7 @@ Tensors run(const Op& op, std::span<const Tensor> in, const Attributes& attribut
   };
   if (p.localized) {
     Attributes local = p.local;
-    local.take_free(attributes);
+    local.take_dynamic(attributes);
     out = call_local(local);
   } else {
     out = call_local(attributes);

@@ -3,8 +3,10 @@ module;
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -12,6 +14,7 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -207,6 +210,67 @@ std::string to_string(const DeviceMesh& mesh) {
     }
   }
   return text;
+}
+
+namespace {
+
+[[noreturn]] void not_a_mesh(std::string_view text) {
+  fail_input(
+      fmt::format("mesh: '{}' is not a mesh (expected the form \"mesh(shard=2, tensor=2)\", with "
+                  "\" of ranks 4 5 6 7\" after it where they are not 0, 1, ...)",
+                  text));
+}
+
+std::int64_t number_in_mesh(std::string_view digits, std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc() || end != digits.data() + digits.size() || value < 0 ||
+      value > std::numeric_limits<int>::max()) {
+    not_a_mesh(text);
+  }
+  return value;
+}
+
+/// The part before `separator`, which is taken off.
+std::string_view take_until(std::string_view& rest, std::string_view separator) {
+  const auto at = rest.find(separator);
+  const std::string_view part = rest.substr(0, at);
+  rest.remove_prefix(at == std::string_view::npos ? rest.size() : at + separator.size());
+  return part;
+}
+
+}  // namespace
+
+DeviceMesh DeviceMesh::parse(std::string_view text) {
+  constexpr std::string_view begin = "mesh(";
+  constexpr std::string_view before_ranks = " of ranks ";
+  const auto end = text.find(')');
+  if (!text.starts_with(begin) || end == std::string_view::npos) {
+    not_a_mesh(text);
+  }
+  std::vector<std::string> names;
+  Dims shape;
+  for (std::string_view axes = text.substr(begin.size(), end - begin.size()); !axes.empty();) {
+    std::string_view axis = take_until(axes, ", ");
+    const std::string_view name = take_until(axis, "=");
+    if (shape.size() == max_dims) {
+      not_a_mesh(text);
+    }
+    shape.push_back(number_in_mesh(axis, text));
+    names.emplace_back(name);
+  }
+  std::vector<int> ranks;
+  std::string_view rest = text.substr(end + 1);
+  if (!rest.empty()) {
+    if (!rest.starts_with(before_ranks)) {
+      not_a_mesh(text);
+    }
+    rest.remove_prefix(before_ranks.size());
+    while (!rest.empty()) {
+      ranks.push_back(static_cast<int>(number_in_mesh(take_until(rest, " "), text)));
+    }
+  }
+  return make(std::move(names), shape, std::move(ranks));
 }
 
 }  // namespace tessera

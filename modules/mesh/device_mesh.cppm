@@ -40,6 +40,10 @@ class DeviceMesh {
   static DeviceMesh make(std::vector<std::string> axis_names, const Dims& shape,
                          std::vector<int> ranks = {});
 
+  /// Reads to_string's form, "mesh(shard=2, tensor=2) of ranks 4 5 6 7". Errors (input): another
+  /// form; as make().
+  static DeviceMesh parse(std::string_view text);
+
   inline explicit operator bool() const { return data_ != nullptr; }
   inline int ndim() const { return data_->shape.size(); }
   inline const Dims& shape() const { return data_->shape; }

@@ -54,7 +54,7 @@ inline std::uint8_t keys_of(std::span<const Tensor> in) {
   fail(
       fmt::format("{}: the attributes do not match the schema {} (got {} fixed and {} free "
                   "numbers); add one value for each attribute, in the schema's order",
-                  op.name, op.schema, attributes.fixed().size(), attributes.free().size()));
+                  op.name, op.schema, attributes.fixed().size(), attributes.dynamic().size()));
 }
 
 /// An undefined operand: an error unless it is in a list whose tensors may be absent.
@@ -95,7 +95,8 @@ std::size_t fixed_count(const Op& op, const Attributes& attributes) {
 }
 
 [[gnu::noinline]] void check_fixed(const Op& op, const Attributes& attributes) {
-  if (attributes.fixed().size() != fixed_count(op, attributes)) {
+  if (attributes.dynamic().size() != op.counts.free ||
+      attributes.fixed().size() != fixed_count(op, attributes)) {
     wrong_attributes(op, attributes);
   }
 }
@@ -108,10 +109,12 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
   if (in.size() != expected.single || expected.lists != 0) {
     check_lists(op, in.size());
   }
-  if (attributes.free().size() != expected.free) [[unlikely]] {
+  if (attributes.type() != op.arguments_type) [[unlikely]] {
     wrong_attributes(op, attributes);
   }
-  if (attributes.fixed().size() != expected.fixed || !expected.before_dims.empty()) {
+  if (attributes.type() == 0 &&
+      (attributes.dynamic().size() != expected.free ||
+       attributes.fixed().size() != expected.fixed || !expected.before_dims.empty())) {
     check_fixed(op, attributes);
   }
   std::uint8_t keys = 0;
@@ -269,6 +272,10 @@ NoGrad::~NoGrad() { path.grad = before_; }
 
 void check_call(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
                 bool localized) {
+  if (op.arguments_type != 0) {
+    checked_keys(op, in, attributes);
+    return;
+  }
   const std::size_t expected = fixed_count(op, attributes);
   const std::size_t count = attributes.fixed().size();
   if (!localized || count < expected) {
@@ -280,7 +287,7 @@ void check_call(const Op& op, std::span<const Tensor> in, const Attributes& attr
   for (const std::int64_t value : attributes.fixed().first(expected)) {
     own.add(value);
   }
-  checked_keys(op, in, own.take_free(attributes));
+  checked_keys(op, in, own.take_dynamic(attributes));
 }
 
 Tensors call(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {

@@ -24,22 +24,6 @@ import tessera.placement;
 
 namespace tessera {
 
-void Attributes::overflow() { fail("operator: too many attributes for one call"); }
-
-Attributes& Attributes::add_number(double value) { return add(std::bit_cast<std::int64_t>(value)); }
-
-Attributes& Attributes::scalar(double value) {
-  return free_integer(std::bit_cast<std::int64_t>(value));
-}
-
-Attributes& Attributes::free_integer(std::int64_t value) {
-  if (free_count_ >= free_room) {
-    overflow();
-  }
-  free_[free_count_++] = value;
-  return *this;
-}
-
 double AttributeReader::number() { return std::bit_cast<double>(integer()); }
 
 double AttributeReader::scalar() { return std::bit_cast<double>(free_integer()); }
@@ -97,6 +81,25 @@ void read_schema(Op& op) {
     }
     op.operands.push_back({std::string(operand), type});
   }
+  if (op.arguments != nullptr) {
+    std::string all;
+    for (const ArgumentField& field : op.arguments->fields) {
+      op.parameters.push_back({std::string(field.name), std::string(field.type), field.dynamic});
+      all += fmt::format("{}{}", all.empty() ? "; " : ", ", to_string(field));
+    }
+    // An operator that is registered again under another name has them in its schema already.
+    const std::string whole = fmt::format(
+        "{}{})", schema.substr(0, std::min(open + 1 + semicolon, schema.size() - 1)), all);
+    if (semicolon != std::string_view::npos && whole != schema) {
+      fail(fmt::format(
+          "register_op: '{}' lists other arguments than its aggregate ({}); write only the "
+          "operands",
+          schema, whole));
+    }
+    op.schema = whole;
+    op.arguments_type = op.arguments->type;
+    return;
+  }
   if (semicolon == std::string_view::npos) {
     return;
   }
@@ -105,8 +108,9 @@ void read_schema(Op& op) {
     if (colon == std::string_view::npos) {
       fail(fmt::format("register_op: attribute '{}' of '{}' has no type", attribute, op.name));
     }
-    op.parameters.push_back({std::string(trimmed(attribute.substr(0, colon))),
-                             std::string(trimmed(attribute.substr(colon + 1)))});
+    const std::string_view type = trimmed(attribute.substr(colon + 1));
+    op.parameters.push_back({std::string(trimmed(attribute.substr(0, colon))), std::string(type),
+                             type == "float" || type == "free"});
   }
 }
 
@@ -133,6 +137,9 @@ void count_parameters(Op& op) {
     if (is_optional(op.operands[i])) {
       op.counts.required &= ~(std::uint64_t{1} << i);
     }
+  }
+  if (op.arguments != nullptr) {
+    return;
   }
   std::size_t since_dims = 0;
   for (const Op::Parameter& attribute : op.parameters) {

@@ -3,79 +3,17 @@ export module tessera.tensor:op;
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
+import :arguments;
 import :spec;
 import :value;
 
 export namespace tessera {
 
-/// An operator's arguments that are not tensors. Fixed ones (dims, shapes, flags, types) decide
-/// shapes and placements and belong to the key under which the distributed path is cached; free
-/// ones (scalars, random offsets, steps) do not. Both are read back in the order in which they were
-/// added.
-class Attributes {
- public:
-  inline Attributes& add(std::int64_t value) {
-    check_room(1);
-    fixed_[fixed_count_++] = value;
-    return *this;
-  }
-  inline Attributes& add(int value) { return add(static_cast<std::int64_t>(value)); }
-  inline Attributes& add(bool value) { return add(static_cast<std::int64_t>(value ? 1 : 0)); }
-  inline Attributes& add(DType value) { return add(static_cast<std::int64_t>(value)); }
-  inline Attributes& add(const Dims& dims) {
-    check_room(dims.size() + 1);
-    fixed_[fixed_count_++] = dims.size();
-    for (const std::int64_t d : dims) {
-      fixed_[fixed_count_++] = d;
-    }
-    return *this;
-  }
-  /// An address of something interned (a Spec, a layout's data).
-  inline Attributes& add_pointer(const void* pointer) {
-    return add(reinterpret_cast<std::int64_t>(pointer));
-  }
-  /// A number that decides placements, so it is fixed: the order of a norm.
-  Attributes& add_number(double value);
-  Attributes& scalar(double value);
-  Attributes& free_integer(std::int64_t value);
-
-  /// Replaces the free ones by those of `other`.
-  inline Attributes& take_free(const Attributes& other) {
-    free_count_ = other.free_count_;
-    for (int i = 0; i < free_count_; ++i) {
-      free_[i] = other.free_[i];
-    }
-    return *this;
-  }
-
-  inline std::span<const std::int64_t> fixed() const {
-    return {fixed_, static_cast<std::size_t>(fixed_count_)};
-  }
-  inline std::span<const std::int64_t> free() const {
-    return {free_, static_cast<std::size_t>(free_count_)};
-  }
-
- private:
-  static constexpr int room = 24;
-  static constexpr int free_room = 8;
-  inline void check_room(int count) const {
-    if (fixed_count_ + count > room) [[unlikely]] {
-      overflow();
-    }
-  }
-  [[noreturn]] static void overflow();
-
-  std::int64_t fixed_[room];  // only the first fixed_count_ hold values
-  std::int64_t free_[free_room];
-  int fixed_count_ = 0;
-  int free_count_ = 0;
-};
-
 /// Reads Attributes back in the order in which they were added.
 class AttributeReader {
  public:
   inline explicit AttributeReader(const Attributes& attributes)
-      : fixed_(attributes.fixed()), free_(attributes.free()) {}
+      : fixed_(attributes.fixed()), free_(attributes.dynamic()) {}
   inline std::int64_t integer() { return fixed_[fixed_at_++]; }
   inline int dim() { return static_cast<int>(integer()); }
   inline bool flag() { return integer() != 0; }
@@ -111,6 +49,11 @@ struct Call {
   const Attributes& attributes;
 
   inline AttributeReader read() const { return AttributeReader(attributes); }
+  /// The operator's arguments: call.args<SoftmaxArgs>().dim.
+  template <class A>
+  [[gnu::always_inline]] inline A args() const {
+    return arguments_as<A>(attributes);
+  }
 };
 
 /// Shape and type of a result.
@@ -176,6 +119,10 @@ struct BackwardContext {
 
   inline bool needs(std::size_t i) const { return ((needed >> i) & 1U) != 0; }
   inline AttributeReader read() const { return AttributeReader(attributes); }
+  template <class A>
+  [[gnu::always_inline]] inline A args() const {
+    return arguments_as<A>(attributes);
+  }
 };
 
 /// Bits for Op::saves_inputs and saves_outputs.
@@ -185,12 +132,11 @@ inline constexpr std::uint64_t saves_all = ~std::uint64_t{0};
 /// One operator: all that the path needs to know of it. A slice in modules/ops declares one and
 /// registers it.
 struct Op {
-  /// "softmax(x; dim: int)": operands and, after `;`, attributes in the order in which they are
-  /// added: int, bool, dims, dtype, number, spec (a pointer) are fixed; float, free are free.
-  /// Behind an operand's name: `?` it may be absent, `...` a list of tensors (the last operands
-  /// only; several lists are of one length and stand one behind the other), `!` an in-place
-  /// operator writes it besides operand 0 ("adamw_(parameter, gradient, exp_avg!)"): it is never
-  /// converted, as what is written would be lost with the copy, and the operator moves its
+  /// "softmax(x)": the operands. register_op<SoftmaxArgs> appends the arguments: "softmax(x; dim:
+  /// int)". After an operand's name: `?` it may be absent, `...` a list of tensors (the last
+  /// operands only; several lists are of one length and stand one behind the other), `!` an
+  /// in-place operator writes it besides operand 0 ("adamw_(parameter, gradient, exp_avg!)"): it is
+  /// never converted, as what is written would be lost with the copy, and the operator moves its
   /// version. An in-place operator of lists writes each tensor of the first one from those at the
   /// same place of the others; what stands at different places may lie in different shard orders.
   std::string schema = {};
@@ -230,15 +176,20 @@ struct Op {
   /// One sentence for docs/operators.md.
   std::string about = {};
 
+  /// The arguments that are not tensors; null: there are none. Set by with_arguments.
+  const ArgumentsInfo* arguments = nullptr;
+
   // Filled by register_op from the schema.
   std::string name = {};
   struct Parameter {
     std::string name;
-    std::string type;  // "tensor", "tensor?", "tensor...", or the attribute's type
+    std::string type;  // "tensor", "tensor?", "tensor...", or the argument's type
+    bool dynamic = false;
   };
   std::vector<Parameter> operands = {};
   std::vector<Parameter> parameters = {};
   int id = 0;
+  ArgumentsType arguments_type = 0;
   /// How many of what each call must have, so that checking a call is a few comparisons.
   struct Counts {
     std::size_t single = 0;      // operands that are not lists
@@ -267,6 +218,16 @@ struct Op {
 /// Adds an operator for the life of the process. Errors: a name that exists, a schema that cannot
 /// be read, an attribute of a type that is not known.
 const Op& register_op(Op op);
+/// The operator with the arguments of this aggregate.
+template <class A>
+inline Op with_arguments(Op op) {
+  op.arguments = &ArgumentsOf<A>::info;
+  return op;
+}
+template <class A>
+inline const Op& register_op(Op op) {
+  return register_op(with_arguments<A>(std::move(op)));
+}
 /// The operator of this name. Errors: unknown; the nearest name is offered.
 const Op& find_op(std::string_view name);
 /// All operators by name.

@@ -6,6 +6,7 @@ module;
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 module tessera.tensor;
@@ -69,6 +70,29 @@ Dims local_offset(const Spec& spec) {
 
 std::string to_string(const Spec& spec) {
   return fmt::format("{}{} {}", name_of(spec.dtype), to_string(spec.shape), to_string(spec.layout));
+}
+
+std::string text_of(const Spec& spec) {
+  return fmt::format("{} on {}", to_string(spec), to_string(spec.layout.mesh()));
+}
+
+const Spec* Spec::parse(std::string_view text) {
+  const auto shape_begin = text.find('[');
+  const auto shape_end = text.find("] [");
+  const auto on = text.find(" on mesh(");
+  const std::optional<DType> dtype = dtype_from_name(text.substr(0, shape_begin));
+  if (shape_end == std::string_view::npos || on == std::string_view::npos ||
+      shape_begin > shape_end || shape_end > on || !dtype) {
+    fail_input(
+        fmt::format("spec: '{}' is not a spec (expected the form \"f32[8, 4] [Shard(0), Replicate] "
+                    "on mesh(shard=2, tensor=2)\")",
+                    text));
+  }
+  const DeviceMesh mesh = DeviceMesh::parse(text.substr(on + 4));
+  const ArgumentValue shape = value_from_text(
+      ArgumentType<Dims>::name, text.substr(shape_begin, shape_end + 1 - shape_begin));
+  return make(Layout::parse(mesh, text.substr(shape_end + 2, on - shape_end - 2)),
+              ArgumentType<Dims>::from_value(shape), *dtype);
 }
 
 }  // namespace tessera

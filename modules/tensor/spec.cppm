@@ -14,6 +14,8 @@ struct Spec {
   DType dtype;
 
   static const Spec* make(const Layout& layout, const Dims& shape, DType dtype);
+  /// Reads text_of's form. Errors (input): the text has another form.
+  static const Spec* parse(std::string_view text);
 };
 
 /// Shape and global offset of the calling rank's part of a tensor. Errors: the rank is not in the
@@ -23,7 +25,10 @@ Dims local_offset(const Spec& spec);
 /// The calling rank's coordinates on the mesh. Errors: the rank is not in the mesh.
 Dims my_coordinates(const DeviceMesh& mesh);
 
-/// "f32[8, 4] [Shard(0), Replicate] on (shard=2, tensor=2)".
+/// "f32[8, 4] [Shard(0), Replicate]", for errors.
 std::string to_string(const Spec& spec);
+/// "f32[8, 4] [Shard(0), Replicate] on mesh(shard=2, tensor=2)": all of the spec, for other
+/// processes.
+std::string text_of(const Spec& spec);
 
 }  // namespace tessera

@@ -5,7 +5,8 @@ export import :allocator;        // caching CPU allocator, bytes by category
 export import :storage;          // reference-counted memory with a version
 export import :spec;             // layout + global shape + dtype of a distributed tensor, interned
 export import :value;            // Tensor: strided, distributed or meta
-export import :op;               // Op: one operator's description; Attributes; the registry
+export import :arguments;        // an operator's arguments: an aggregate, as words, text and JSON
+export import :op;               // Op: one operator's description; the registry
 export import :overlap;          // which memory tensors have in common
 export import :dispatch;         // call(): autograd -> distribution -> kernel
 export import :operator_plugin;  // the plugin kind "operator"

@@ -53,7 +53,7 @@ std::string key_of(const Op& op, std::span<const Tensor> inputs, const Attribute
   for (const std::int64_t value : attributes.fixed()) {
     key += "," + std::to_string(value);
   }
-  for (const std::int64_t value : attributes.free()) {
+  for (const std::int64_t value : attributes.dynamic()) {
     key += ";" + std::to_string(value);
   }
   return key;

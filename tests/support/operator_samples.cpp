@@ -42,6 +42,27 @@ DType type_of(const std::string& name) {
 
 Attributes pack_attributes(const Op& op, const Json& values, const std::string& name) {
   Attributes attributes;
+  if (op.arguments != nullptr) {
+    Json all = values;
+    for (const ArgumentField& field : op.arguments->fields) {
+      const std::string key(field.name);
+      if (field.type ==
+          "random") {  // where in a stream the call draws; from the start if not given
+        std::string numbers;
+        for (const char* part : {"seed", "stream", "offset", "run", "stride"}) {
+          numbers += std::string(numbers.empty() ? "" : " ") + part + "=" +
+                     std::to_string(values.value(part, 0));
+          all.erase(part);
+        }
+        all[key] = numbers;
+      } else if (field.type == "bool" && !values.contains(key)) {
+        all[key] = false;  // a sample names the flags that it sets
+      } else if (field.type == "spec" && !values.contains(key)) {
+        all[key] = "none";  // a plain call
+      }
+    }
+    return attributes_from_json(*op.arguments, all.dump(), name);
+  }
   for (const auto& [key, value] : values.items()) {
     if (std::none_of(op.parameters.begin(), op.parameters.end(),
                      [&](const Op::Parameter& parameter) { return parameter.name == key; })) {

@@ -37,6 +37,9 @@ std::vector<Tensor> some_operands(const Op& op) {
 
 /// One value for each attribute but the one at `without` (none: -1).
 Attributes some_attributes(const Op& op, std::ptrdiff_t without = -1) {
+  if (op.arguments != nullptr && without < 0) {
+    return op.arguments->blank();
+  }
   Attributes attributes;
   for (std::size_t i = 0; i < op.parameters.size(); ++i) {
     const std::string& type = op.parameters[i].type;

@@ -112,7 +112,7 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
     return x && group != 1 ? sum(unflatten(x, 1, {kv_heads, group}), {2}) : x;
   };
   const auto dropped = [&](const Tensor& x) {
-    return call.dropout.free().empty() ? x : call_one(dropout, {x}, call.dropout);
+    return call.dropout.dynamic().empty() ? x : call_one(dropout, {x}, call.dropout);
   };
   const auto through_softmax = [&](const Tensor& dp, const Tensor& p) {
     return call_one(softmax_backward, {dp, p}, Attributes().add(3));

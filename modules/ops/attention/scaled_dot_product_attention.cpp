@@ -272,7 +272,7 @@ void masked_backward(const BackwardContext& context, std::span<const Tensor> gra
     return;  // only y is differentiable: the log sums (lse) are kept for backward
   }
   Attributes attributes;
-  attributes.add(context.read().flag()).add(context.needs(3)).take_free(context.attributes);
+  attributes.add(context.read().flag()).add(context.needs(3)).take_dynamic(context.attributes);
   const Tensors d = call(masked_backward_op,
                          {grads[0], context.in[0], context.in[1], context.in[2], context.out[0],
                           context.out[1], context.in[3]},

@@ -44,7 +44,7 @@ void apply_elements(kernels::FunctionOp op, const Call& call, Tensor& y) {
   const Dims b = operands::broadcast_strides(call.in[1], y.shape());
   const kernels::Operand in[] = {{call.in[0].raw_data(), a.span()},
                                  {call.in[1].raw_data(), b.span()}};
-  const double beta = call.attributes.free().empty() ? 0 : call.read().scalar();
+  const double beta = call.attributes.dynamic().empty() ? 0 : call.read().scalar();
   kernels::function(op, kernel_type(y.dtype()), y.shape().span(), in, {&beta, 1}, y.raw_data());
 }
 

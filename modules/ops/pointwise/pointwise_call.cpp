@@ -51,7 +51,7 @@ void apply_function(kernels::FunctionOp op, const Call& call, Tensor& y) {
   }
   std::array<double, 3> numbers{};
   AttributeReader read = call.read();
-  for (std::size_t i = 0; i < call.attributes.free().size(); ++i) {
+  for (std::size_t i = 0; i < call.attributes.dynamic().size(); ++i) {
     numbers[i] = read.scalar();
   }
   kernels::function(op, kernel_type(y.dtype()), y.shape().span(),

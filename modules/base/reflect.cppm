@@ -1,0 +1,161 @@
+export module tessera.base:reflect;
+
+import :standard;
+
+// The fields of an aggregate: how many, their types and names, without macros. Boost.PFR reads
+// names from Boost 1.84 on; Debian 12 has 1.81.
+export namespace tessera {
+
+namespace reflect {
+
+template <class A>
+struct AnyBut {  // converts to every type but A
+  template <class T>
+    requires(!__is_same(T, A))
+  constexpr operator T() const;  // NOLINT(google-explicit-constructor)
+};
+
+template <class A, class... Known>
+consteval int count_fields() {
+  if constexpr (requires { A{Known{}..., AnyBut<A>{}}; }) {
+    return count_fields<A, Known..., AnyBut<A>>();
+  } else {
+    return static_cast<int>(sizeof...(Known));
+  }
+}
+
+inline constexpr int most_fields = 12;
+
+/// f(field...).
+template <class A, class F>
+[[gnu::always_inline]] constexpr decltype(auto) visit(A& x, F&& f) {
+  constexpr int count = count_fields<__remove_const(A)>();
+  static_assert(count > 0 && count <= most_fields, "an aggregate of 1 to 12 fields is expected");
+  if constexpr (count == 1) {
+    auto& [a] = x;
+    return f(a);
+  } else if constexpr (count == 2) {
+    auto& [a, b] = x;
+    return f(a, b);
+  } else if constexpr (count == 3) {
+    auto& [a, b, c] = x;
+    return f(a, b, c);
+  } else if constexpr (count == 4) {
+    auto& [a, b, c, d] = x;
+    return f(a, b, c, d);
+  } else if constexpr (count == 5) {
+    auto& [a, b, c, d, e] = x;
+    return f(a, b, c, d, e);
+  } else if constexpr (count == 6) {
+    auto& [a, b, c, d, e, g] = x;
+    return f(a, b, c, d, e, g);
+  } else if constexpr (count == 7) {
+    auto& [a, b, c, d, e, g, h] = x;
+    return f(a, b, c, d, e, g, h);
+  } else if constexpr (count == 8) {
+    auto& [a, b, c, d, e, g, h, i] = x;
+    return f(a, b, c, d, e, g, h, i);
+  } else if constexpr (count == 9) {
+    auto& [a, b, c, d, e, g, h, i, j] = x;
+    return f(a, b, c, d, e, g, h, i, j);
+  } else if constexpr (count == 10) {
+    auto& [a, b, c, d, e, g, h, i, j, k] = x;
+    return f(a, b, c, d, e, g, h, i, j, k);
+  } else if constexpr (count == 11) {
+    auto& [a, b, c, d, e, g, h, i, j, k, l] = x;
+    return f(a, b, c, d, e, g, h, i, j, k, l);
+  } else {
+    auto& [a, b, c, d, e, g, h, i, j, k, l, m] = x;
+    return f(a, b, c, d, e, g, h, i, j, k, l, m);
+  }
+}
+
+template <class... T>
+struct Types {};
+
+template <std::size_t... I>
+struct Indices {};
+template <class T, T... I>
+struct IndexSequence {
+  using Result = Indices<static_cast<std::size_t>(I)...>;
+};
+/// 0, 1, ... as many as there are types.
+template <class... T>
+consteval auto indices_of(Types<T...>) {
+  return typename __make_integer_seq<IndexSequence, int, sizeof...(T)>::Result{};
+}
+
+/// Types<...> of an aggregate's fields.
+template <class A>
+using FieldTypes =
+    decltype(visit(*static_cast<A*>(nullptr), []<class... T>(T&...) { return Types<T...>{}; }));
+
+// A field's name is read from the compiler's text of a pointer to it. The object pointed into is
+// declared only: nothing but its address is used.
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wundefined-var-template"
+#pragma clang diagnostic ignored "-Wundefined-internal"
+template <class A>
+struct Holder {
+  const A fields;
+};
+template <class A>
+extern const Holder<A> declared;
+#pragma clang diagnostic pop
+
+template <class T>
+struct Pointer {
+  const T* to;
+};
+
+template <auto P>
+consteval std::string_view name_of_pointer() {
+  constexpr std::string_view text = __PRETTY_FUNCTION__;  // "... [P = ...{&declared.fields.dim}]"
+  constexpr std::size_t begin = text.rfind('.') + 1;
+  constexpr std::size_t end = text.find_first_of("}]", begin);
+  return text.substr(begin, end - begin);
+}
+
+template <class... T>
+struct Pointers {
+  template <std::size_t I>
+  consteval auto get() const = delete;
+};
+template <class First, class... Rest>
+struct Pointers<First, Rest...> {
+  const First* first;
+  Pointers<Rest...> rest;
+
+  template <std::size_t I>
+  consteval auto get() const {
+    if constexpr (I == 0) {
+      return Pointer<First>{first};
+    } else {
+      return rest.template get<I - 1>();
+    }
+  }
+};
+
+template <class First, class... Rest>
+consteval Pointers<First, Rest...> pointers_to(const First& first, const Rest&... rest) {
+  if constexpr (sizeof...(Rest) == 0) {
+    return {&first, {}};
+  } else {
+    return {&first, pointers_to(rest...)};
+  }
+}
+
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wundefined-var-template"
+#pragma clang diagnostic ignored "-Wundefined-internal"
+template <class A, std::size_t I>
+consteval std::string_view field_name() {
+  constexpr auto pointers =
+      visit(declared<A>.fields, [](const auto&... field) { return pointers_to(field...); });
+  return name_of_pointer<pointers.template get<I>()>();
+}
+#pragma clang diagnostic pop
+
+}  // namespace reflect
+
+}  // namespace tessera

@@ -1,0 +1,395 @@
+export module tessera.tensor:arguments;
+
+import tessera.base;
+import tessera.placement;
+import :random;
+import :spec;
+
+// An operator's arguments that are not tensors. Each operator declares them once, as an aggregate:
+//     struct SoftmaxArgs { std::int64_t dim; };
+//     struct LayerNormArgs { Dynamic<double> eps; };
+// The schema's text, the cache key, equality, printing, parsing and JSON follow from it.
+export namespace tessera {
+
+/// An argument that may change from call to call without changing shapes or layouts: a scalar, a
+/// learning rate, a step, a random offset. It is not part of the key under which the distributed
+/// path is cached. T: double or std::int64_t.
+template <class T>
+struct Dynamic {
+  T value{};
+
+  constexpr Dynamic() = default;
+  constexpr Dynamic(T v) : value(v) {}            // NOLINT(google-explicit-constructor)
+  constexpr operator T() const { return value; }  // NOLINT(google-explicit-constructor)
+};
+
+/// A Spec as an argument; null where the operator allows it ("none").
+struct SpecArgument {
+  const Spec* spec = nullptr;
+
+  const Spec& operator*() const { return *spec; }
+  const Spec* operator->() const { return spec; }
+  explicit operator bool() const { return spec != nullptr; }
+};
+
+/// One argument's value without its C++ type. The text is of a dtype, a Spec, a group of ranks or a
+/// name.
+using ArgumentValue = std::variant<std::int64_t, bool, double, Dims, std::string>;
+
+/// How one type of argument is stored in a word, and what it is outside of the process.
+/// Specialisations: std::int64_t, bool, double, DType, ReduceOp, SpecArgument; others (a group of
+/// ranks, an enumeration) may be added where the type is declared:
+///     static constexpr std::string_view name;            // in schemas
+///     static std::int64_t word(T);     static T from_word(std::int64_t);
+///     static ArgumentValue value(T);   static T from_value(const ArgumentValue&);  // may fail
+template <class T>
+struct ArgumentType;
+
+/// The type's name in an error: "value of type int: got 'x'".
+[[noreturn]] void wrong_argument(std::string_view type, const ArgumentValue& value);
+
+template <>
+struct ArgumentType<std::int64_t> {
+  static constexpr std::string_view name = "int";
+  static inline std::int64_t word(std::int64_t v) { return v; }
+  static inline std::int64_t from_word(std::int64_t w) { return w; }
+  static inline ArgumentValue value(std::int64_t v) { return v; }
+  static std::int64_t from_value(const ArgumentValue& v);
+};
+
+template <>
+struct ArgumentType<bool> {
+  static constexpr std::string_view name = "bool";
+  static inline std::int64_t word(bool v) { return v ? 1 : 0; }
+  static inline bool from_word(std::int64_t w) { return w != 0; }
+  static inline ArgumentValue value(bool v) { return v; }
+  static bool from_value(const ArgumentValue& v);
+};
+
+template <>
+struct ArgumentType<double> {
+  static constexpr std::string_view name = "float";
+  static inline std::int64_t word(double v) { return __builtin_bit_cast(std::int64_t, v); }
+  static inline double from_word(std::int64_t w) { return __builtin_bit_cast(double, w); }
+  static inline ArgumentValue value(double v) { return v; }
+  static double from_value(const ArgumentValue& v);
+};
+
+template <>
+struct ArgumentType<DType> {
+  static constexpr std::string_view name = "dtype";
+  static inline std::int64_t word(DType v) { return static_cast<std::int64_t>(v); }
+  static inline DType from_word(std::int64_t w) { return static_cast<DType>(w); }
+  static ArgumentValue value(DType v);
+  static DType from_value(const ArgumentValue& v);
+};
+
+template <>
+struct ArgumentType<ReduceOp> {
+  static constexpr std::string_view name = "reduce_op";
+  static inline std::int64_t word(ReduceOp v) { return static_cast<std::int64_t>(v); }
+  static inline ReduceOp from_word(std::int64_t w) { return static_cast<ReduceOp>(w); }
+  static ArgumentValue value(ReduceOp v);
+  static ReduceOp from_value(const ArgumentValue& v);
+};
+
+template <>
+struct ArgumentType<SpecArgument> {
+  static constexpr std::string_view name = "spec";
+  static inline std::int64_t word(SpecArgument v) { return reinterpret_cast<std::int64_t>(v.spec); }
+  static inline SpecArgument from_word(std::int64_t w) {
+    return {reinterpret_cast<const Spec*>(w)};
+  }
+  static ArgumentValue value(SpecArgument v);
+  static SpecArgument from_value(const ArgumentValue& v);
+};
+
+/// One argument of an operator: "dim: int", "lr: dynamic float".
+struct ArgumentField {
+  std::string_view name;
+  std::string_view type;
+  bool dynamic = false;
+};
+
+/// "dim: int", "lr: dynamic float".
+std::string to_string(const ArgumentField& field);
+
+/// Identifies a list of arguments by their names and types. 0: no arguments.
+using ArgumentsType = std::uint64_t;
+
+/// The arguments of one call, as words: the static ones decide shapes and layouts and belong to the
+/// key under which the distributed path is cached; the dynamic ones do not. Made from the
+/// operator's aggregate (`call(op, {x}, SoftmaxArgs{.dim = 1})`), read back by
+/// Call::args<SoftmaxArgs>().
+class Attributes {
+ public:
+  Attributes() = default;
+  template <class A>
+    requires(__is_aggregate(A) && !__is_array(A))
+  inline Attributes(const A& arguments);  // NOLINT(google-explicit-constructor)
+
+  // Of operators whose schema is written as text: in the schema's order.
+  inline Attributes& add(std::int64_t value) {
+    check_room(1);
+    fixed_[fixed_count_++] = value;
+    return *this;
+  }
+  inline Attributes& add(int value) { return add(static_cast<std::int64_t>(value)); }
+  inline Attributes& add(bool value) { return add(static_cast<std::int64_t>(value ? 1 : 0)); }
+  inline Attributes& add(DType value) { return add(static_cast<std::int64_t>(value)); }
+  inline Attributes& add(const Dims& dims) {
+    check_room(dims.size() + 1);
+    fixed_[fixed_count_++] = dims.size();
+    for (const std::int64_t d : dims) {
+      fixed_[fixed_count_++] = d;
+    }
+    return *this;
+  }
+  /// An address of something interned (a Spec, a layout's data).
+  inline Attributes& add_pointer(const void* pointer) {
+    return add(reinterpret_cast<std::int64_t>(pointer));
+  }
+  /// A number that decides placements, so it is fixed: the order of a norm.
+  inline Attributes& add_number(double value) {
+    return add(__builtin_bit_cast(std::int64_t, value));
+  }
+  inline Attributes& scalar(double value) {
+    return free_integer(__builtin_bit_cast(std::int64_t, value));
+  }
+  inline Attributes& free_integer(std::int64_t value) {
+    if (dynamic_count_ >= dynamic_room) [[unlikely]] {
+      overflow();
+    }
+    dynamic_[dynamic_count_++] = value;
+    return *this;
+  }
+
+  inline ArgumentsType type() const { return type_; }
+  inline std::span<const std::int64_t> fixed() const {
+    return {fixed_, static_cast<std::size_t>(fixed_count_)};
+  }
+  inline std::span<const std::int64_t> dynamic() const {
+    return {dynamic_, static_cast<std::size_t>(dynamic_count_)};
+  }
+  /// Replaces the dynamic arguments by those of `other`.
+  inline Attributes& take_dynamic(const Attributes& other) {
+    dynamic_count_ = other.dynamic_count_;
+    for (int i = 0; i < dynamic_count_; ++i) {
+      dynamic_[i] = other.dynamic_[i];
+    }
+    return *this;
+  }
+  friend inline bool operator==(const Attributes& a, const Attributes& b) {
+    return a.type_ == b.type_ && a.fixed_count_ == b.fixed_count_ &&
+           a.dynamic_count_ == b.dynamic_count_ &&
+           std::equal(a.fixed_, a.fixed_ + a.fixed_count_, b.fixed_) &&
+           std::equal(a.dynamic_, a.dynamic_ + a.dynamic_count_, b.dynamic_);
+  }
+
+ private:
+  friend struct ArgumentWords;
+
+  static constexpr int room = 24;
+  static constexpr int dynamic_room = 8;
+  inline void check_room(int count) const {
+    if (fixed_count_ + count > room) [[unlikely]] {
+      overflow();
+    }
+  }
+  [[noreturn]] static void overflow();
+
+  std::int64_t fixed_[room];  // only the first fixed_count_ hold values
+  std::int64_t dynamic_[dynamic_room];
+  ArgumentsType type_ = 0;
+  int fixed_count_ = 0;
+  int dynamic_count_ = 0;
+};
+/// How a field is stored: in one word, a static or a dynamic one; Dims in one word for their number
+/// and one for each.
+template <class T>
+struct ArgumentStorage {
+  using Type = ArgumentType<T>;
+  static constexpr bool dynamic = false;
+};
+template <class T>
+struct ArgumentStorage<Dynamic<T>> {
+  using Type = ArgumentType<T>;
+  static constexpr bool dynamic = true;
+};
+
+template <>
+struct ArgumentType<Dims> {
+  static constexpr std::string_view name = "dims";
+  static inline ArgumentValue value(const Dims& v) { return v; }
+  static Dims from_value(const ArgumentValue& v);
+};
+
+/// Always dynamic.
+template <>
+struct ArgumentType<RandomNumbers> {
+  static constexpr std::string_view name = "random";
+  static constexpr int words = 5;
+  static inline void write(const RandomNumbers& v, std::int64_t* to) {
+    const std::uint64_t all[words] = {v.seed, v.stream, v.offset, v.run, v.stride};
+    for (int i = 0; i < words; ++i) {
+      to[i] = static_cast<std::int64_t>(all[i]);
+    }
+  }
+  static inline RandomNumbers read(const std::int64_t* from) {
+    const auto word = [from](int i) { return static_cast<std::uint64_t>(from[i]); };
+    return {word(0), word(1), word(2), word(3), word(4)};
+  }
+  /// "seed=1 stream=2 offset=3 run=0 stride=0".
+  static ArgumentValue value(const RandomNumbers& v);
+  static RandomNumbers from_value(const ArgumentValue& v);
+};
+
+struct ArgumentWords {
+  template <class T>
+  [[gnu::always_inline]] static inline void write(Attributes& to, const T& field) {
+    using Storage = ArgumentStorage<T>;
+    if constexpr (std::is_same_v<T, Dims>) {
+      to.add(field);
+    } else if constexpr (std::is_same_v<T, Dynamic<RandomNumbers>>) {
+      Storage::Type::write(field.value, to.dynamic_ + to.dynamic_count_);
+      to.dynamic_count_ += Storage::Type::words;
+    } else if constexpr (Storage::dynamic) {
+      to.dynamic_[to.dynamic_count_++] = Storage::Type::word(field.value);
+    } else {
+      to.check_room(1);
+      to.fixed_[to.fixed_count_++] = Storage::Type::word(field);
+    }
+  }
+  static inline void set_type(Attributes& to, ArgumentsType type) { to.type_ = type; }
+
+  const std::int64_t* fixed;
+  const std::int64_t* dynamic;
+
+  template <class T>
+  [[gnu::always_inline]] inline T read() {
+    using Storage = ArgumentStorage<T>;
+    if constexpr (std::is_same_v<T, Dims>) {
+      const auto count = static_cast<std::size_t>(*fixed++);
+      const Dims dims(std::span<const std::int64_t>(fixed, count));
+      fixed += count;
+      return dims;
+    } else if constexpr (std::is_same_v<T, Dynamic<RandomNumbers>>) {
+      const T numbers(Storage::Type::read(dynamic));
+      dynamic += Storage::Type::words;
+      return numbers;
+    } else if constexpr (Storage::dynamic) {
+      return T(Storage::Type::from_word(*dynamic++));
+    } else {
+      return Storage::Type::from_word(*fixed++);
+    }
+  }
+};
+
+/// What an aggregate of arguments says, without its C++ type.
+struct ArgumentsInfo {
+  std::span<const ArgumentField> fields;
+  ArgumentsType type = 0;
+  std::vector<ArgumentValue> (*values)(const Attributes& attributes) = nullptr;
+  /// Errors: a value of another type than the field's; the text names the field's type.
+  Attributes (*from_values)(std::span<const ArgumentValue> values) = nullptr;
+  /// Zeros, false, no dims, the first dtype.
+  Attributes (*blank)() = nullptr;
+};
+
+template <class A>
+struct ArgumentsOf {
+  template <class T>
+  static consteval ArgumentField field(std::string_view name) {
+    return {name, ArgumentStorage<T>::Type::name, ArgumentStorage<T>::dynamic};
+  }
+  template <class... T, std::size_t... I>
+  static consteval std::array<ArgumentField, sizeof...(T)> make_fields(reflect::Types<T...>,
+                                                                       reflect::Indices<I...>) {
+    return {field<T>(reflect::field_name<A, I>())...};
+  }
+  using Types = reflect::FieldTypes<A>;
+  static constexpr auto fields = make_fields(Types{}, reflect::indices_of(Types{}));
+
+  static consteval ArgumentsType make_type() {
+    std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
+    const auto add = [&hash](char c) {
+      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+    };
+    for (const ArgumentField& f : fields) {
+      for (const char c : f.name) {
+        add(c);
+      }
+      add(f.dynamic ? '~' : ':');
+      for (const char c : f.type) {
+        add(c);
+      }
+      add(',');
+    }
+    return hash;
+  }
+  static constexpr ArgumentsType type = make_type();
+
+  template <class... T>
+  [[gnu::always_inline]] static inline A read(const Attributes& from, reflect::Types<T...>) {
+    ArgumentWords words{from.fixed().data(), from.dynamic().data()};
+    return A{words.template read<T>()...};
+  }
+
+  static std::vector<ArgumentValue> values(const Attributes& attributes) {
+    A a = read(attributes, Types{});
+    return reflect::visit(a, []<class... T>(const T&... field) {
+      std::vector<ArgumentValue> all;
+      (all.push_back(ArgumentStorage<T>::Type::value(field)), ...);
+      return all;
+    });
+  }
+  template <class... T, std::size_t... I>
+  static A from(std::span<const ArgumentValue> values, reflect::Types<T...>,
+                reflect::Indices<I...>) {
+    return A{T(ArgumentStorage<T>::Type::from_value(values[I]))...};
+  }
+  static Attributes from_values(std::span<const ArgumentValue> values) {
+    return from(values, Types{}, reflect::indices_of(Types{}));
+  }
+
+  static Attributes blank() { return A{}; }
+
+  static constexpr ArgumentsInfo info{fields, type, &values, &from_values, &blank};
+};
+
+template <class A>
+  requires(__is_aggregate(A) && !__is_array(A))
+[[gnu::always_inline]] inline Attributes::Attributes(const A& arguments) {
+  reflect::visit(arguments,
+                 [this](const auto&... field) { (ArgumentWords::write(*this, field), ...); });
+  type_ = ArgumentsOf<A>::type;
+}
+
+[[noreturn]] void wrong_arguments_type(const ArgumentsInfo& expected);
+
+/// A text as a value of the type of this name; the text itself where it cannot be read as one.
+ArgumentValue value_from_text(std::string_view type, std::string_view text);
+
+/// "dim=1, keepdim=true". The text means the same in every process: of a Spec or a group of ranks
+/// it has the mesh and the ranks, not an address.
+std::string to_text(const ArgumentsInfo& info, const Attributes& attributes);
+/// Reads to_text's form; the order does not matter. `what` begins the error's text. Errors (input):
+/// an unknown, missing or repeated argument, a value of another type.
+Attributes attributes_from_text(const ArgumentsInfo& info, std::string_view text,
+                                std::string_view what);
+/// A JSON object: {"dim": 1, "keepdim": true}; infinities and NaN are text.
+std::string to_json(const ArgumentsInfo& info, const Attributes& attributes);
+/// Errors (input): as attributes_from_text, and a text that is not a JSON object.
+Attributes attributes_from_json(const ArgumentsInfo& info, std::string_view json,
+                                std::string_view what);
+
+/// The arguments as the aggregate that they were made from. Errors: it was another one.
+template <class A>
+[[gnu::always_inline]] inline A arguments_as(const Attributes& attributes) {
+  if (attributes.type() != ArgumentsOf<A>::type) [[unlikely]] {
+    wrong_arguments_type(ArgumentsOf<A>::info);
+  }
+  return ArgumentsOf<A>::read(attributes, typename ArgumentsOf<A>::Types{});
+}
+
+}  // namespace tessera
