@@ -42,8 +42,7 @@ const std::uint64_t* Engine::table_of(int member, const Operation& op) const {
 }
 
 void Engine::reduce_sources(void* destination, std::int64_t count, const Operation& op) {
-  kernels::reduce_ranks({destination, sources_.data(), size_, count,
-                         static_cast<kernels::RankType>(op.call.dtype),
+  kernels::reduce_ranks({destination, sources_.data(), size_, count, op.call.dtype,
                          static_cast<kernels::RankReduce>(op.call.reduce),
                          op.options.destination_f32, op.options.accumulate});
 }

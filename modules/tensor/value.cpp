@@ -8,8 +8,8 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
-#include <tessera/half.hpp>
 #include <tessera/printable.hpp>
+#include <tessera/visit_dtype.hpp>
 #include <utility>
 #include <vector>
 module tessera.tensor;
@@ -34,51 +34,18 @@ namespace {
 }
 
 double read_element(const void* data, DType dtype, std::int64_t i) {
-  switch (dtype) {
-    case DType::f32:
-      return static_cast<const float*>(data)[i];
-    case DType::f64:
-      return static_cast<const double*>(data)[i];
-    case DType::bf16:
-      return static_cast<double>(static_cast<const kernels::BFloat16*>(data)[i]);
-    case DType::f16:
-      return static_cast<double>(static_cast<const kernels::Half*>(data)[i]);
-    case DType::i64:
-      return static_cast<double>(static_cast<const std::int64_t*>(data)[i]);
-    case DType::i32:
-      return static_cast<const std::int32_t*>(data)[i];
-    case DType::u8:
-      return static_cast<const std::uint8_t*>(data)[i];
-    case DType::boolean:
-      return static_cast<const bool*>(data)[i] ? 1 : 0;
-  }
-  return 0;
-}
-
-template <class T>
-void fill_with(void* data, std::int64_t count, T value) {
-  std::fill_n(static_cast<T*>(data), count, value);
+  return kernels::visit(
+      dtype, [&]<class T>(T) { return static_cast<double>(static_cast<const T*>(data)[i]); });
 }
 
 void fill_elements(void* data, DType dtype, std::int64_t count, double value) {
-  switch (dtype) {
-    case DType::f32:
-      return fill_with(data, count, static_cast<float>(value));
-    case DType::f64:
-      return fill_with(data, count, value);
-    case DType::bf16:
-      return fill_with(data, count, kernels::BFloat16(value));
-    case DType::f16:
-      return fill_with(data, count, kernels::Half(value));
-    case DType::i64:
-      return fill_with(data, count, static_cast<std::int64_t>(value));
-    case DType::i32:
-      return fill_with(data, count, static_cast<std::int32_t>(value));
-    case DType::u8:
-      return fill_with(data, count, static_cast<std::uint8_t>(value));
-    case DType::boolean:
-      return fill_with(data, count, value != 0);
-  }
+  kernels::visit(dtype, [&]<class T>(T) {
+    if constexpr (std::is_same_v<T, bool>) {
+      std::fill_n(static_cast<T*>(data), count, value != 0);
+    } else {
+      std::fill_n(static_cast<T*>(data), count, static_cast<T>(value));
+    }
+  });
 }
 
 }  // namespace

@@ -195,22 +195,22 @@ TESSERA_INLINE void by_mode(const ReduceRanks& args) {
 
 TESSERA_INLINE void by_type(const ReduceRanks& args) {
   switch (args.type) {
-    case RankType::f32:
+    case DType::f32:
       return by_mode<float, float>(args);
-    case RankType::f64:
+    case DType::f64:
       return by_mode<double, double>(args);
-    case RankType::bf16:
+    case DType::bf16:
       return args.destination_f32 ? by_mode<Bf16, float>(args) : by_mode<Bf16, Bf16>(args);
-    case RankType::f16:
+    case DType::f16:
       return args.destination_f32 ? by_mode<_Float16, float>(args)
                                   : by_mode<_Float16, _Float16>(args);
-    case RankType::i64:
+    case DType::i64:
       return by_mode<std::int64_t, std::int64_t>(args);
-    case RankType::i32:
+    case DType::i32:
       return by_mode<std::int32_t, std::int32_t>(args);
-    case RankType::u8:
+    case DType::u8:
       return by_mode<std::uint8_t, std::uint8_t>(args);
-    case RankType::boolean:
+    case DType::boolean:
       return by_mode<Boolean, Boolean>(args);
   }
 }

@@ -2,10 +2,10 @@
 // attributes.
 #pragma once
 #include <cstdint>
+#include <tessera/dtype.hpp>
 
 namespace tessera::kernels {
 
-enum class RankType : std::uint8_t { f32, f64, bf16, f16, i64, i32, u8, boolean };
 enum class RankReduce : std::uint8_t { sum, avg, max, min, product };
 
 /// destination[i] = reduce over r of sources[r][i], in the order of r. f32, bf16 and f16 are
@@ -15,7 +15,7 @@ struct ReduceRanks {
   const void* const* sources;
   int ranks;
   std::int64_t count;
-  RankType type;
+  DType type;
   RankReduce reduce;
   bool destination_f32;  ///< the destination is f32 though the sources are bf16 or f16
   bool accumulate;       ///< add to the destination

@@ -43,13 +43,11 @@ Attributes with_rows(const LocalContext& context, const Spec* table) {
 /// Calls f with a pointer to the indices, of their own type.
 template <class F>
 void visit_indices(const Call& call, const Tensor& indices, F f) {
-  if (indices.dtype() == DType::i64) {
-    f(pointer<std::int64_t>(indices));
-  } else if (indices.dtype() == DType::i32) {
-    f(pointer<std::int32_t>(indices));
-  } else {
-    refuse(call, fmt::format("indices must be i64 or i32 (got {})", name_of(indices.dtype())));
-  }
+  kernels::visit<kernels::IndexTypes>(
+      indices.dtype(), [&]<class I>(I) { f(pointer<I>(indices)); },
+      [&] {
+        refuse(call, fmt::format("indices must be i64 or i32 (got {})", name_of(indices.dtype())));
+      });
 }
 
 void infer(const Call& call, ResultShapes& out) {

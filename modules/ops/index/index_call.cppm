@@ -19,26 +19,18 @@ int dim_of(const Call& call, const Tensor& x);
 /// Calls f with a value of the indices' C++ type.
 template <class F>
 inline void visit_index(const Call& call, const Tensor& index, F f) {
-  if (index.dtype() == DType::i64) {
-    f(std::int64_t{});
-  } else if (index.dtype() == DType::i32) {
-    f(std::int32_t{});
-  } else {
-    refuse_index_type(call, index);
-  }
+  kernels::visit<kernels::IndexTypes>(index.dtype(), f, [&] { refuse_index_type(call, index); });
 }
 
 /// Calls f with values of the C++ types of the elements and of the indices.
 template <class F>
 inline void visit(const Call& call, const Tensor& x, const Tensor& index, F f) {
+  using Numbers =
+      kernels::Types<float, double, kernels::BFloat16, kernels::Half, std::int64_t, std::int32_t>;
   visit_index(call, index, [&](auto number) {
-    if (x.dtype() == DType::i64) {
-      f(std::int64_t{}, number);
-    } else if (x.dtype() == DType::i32) {
-      f(std::int32_t{}, number);
-    } else {
-      visit_floating(x.dtype(), call.op.name, [&](auto element) { f(element, number); });
-    }
+    kernels::visit<Numbers>(
+        x.dtype(), [&](auto element) { f(element, number); },
+        [&] { refuse_type(call.op.name, x.dtype()); });
   });
 }
 

@@ -117,8 +117,7 @@ void scatter_backward(const BackwardContext& context, std::span<const Tensor> gr
 void value_cpu(const Call& call, std::span<Tensor> out) {
   copy_into(out[0], call.in[0]);
   const Tensor source = empty(call.in[1].shape(), out[0].dtype());
-  kernels::fill(kernel_type(source.dtype()), source.numel(), call.read().scalar(),
-                source.raw_data());
+  kernels::fill(source.dtype(), source.numel(), call.read().scalar(), source.raw_data());
   write_scattered(call, out[0], source, dim_of(call, call.in[0]));
 }
 

@@ -45,7 +45,7 @@ void apply_elements(kernels::FunctionOp op, const Call& call, Tensor& y) {
   const kernels::Operand in[] = {{call.in[0].raw_data(), a.span()},
                                  {call.in[1].raw_data(), b.span()}};
   const double beta = call.attributes.dynamic().empty() ? 0 : call.read().scalar();
-  kernels::function(op, kernel_type(y.dtype()), y.shape().span(), in, {&beta, 1}, y.raw_data());
+  kernels::function(op, y.dtype(), y.shape().span(), in, {&beta, 1}, y.raw_data());
 }
 
 }  // namespace tessera::ops::losses

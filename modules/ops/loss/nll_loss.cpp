@@ -122,7 +122,7 @@ void nll_infer(const Call& call, ResultShapes& out) {
 void nll_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = contiguous_operand(call.in[0]);
   const Tensor targets = contiguous_operand(call.in[1]);
-  kernels::fill(kernel_type(x.dtype()), out[0].numel(), 0, out[0].raw_data());
+  kernels::fill(x.dtype(), out[0].numel(), 0, out[0].raw_data());
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
     const std::int64_t classes = x.shape().back();
@@ -164,7 +164,7 @@ void nll_grad_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor grad = contiguous_operand(call.in[0]);
   const Tensor targets = contiguous_operand(call.in[2]);
   const Tensor& y = out[0];
-  kernels::fill(kernel_type(y.dtype()), y.numel(), 0, y.raw_data());
+  kernels::fill(y.dtype(), y.numel(), 0, y.raw_data());
   visit_floating(y.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
     const std::int64_t classes = y.shape().back();

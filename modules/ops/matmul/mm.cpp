@@ -162,7 +162,7 @@ void added_infer(const Call& call, ResultShapes& out) {
 void added_cpu(const Call& call, std::span<Tensor> out) {
   const Scales scales = scales_of(call.read());
   const Tensor& y = out[0];
-  const kernels::DType type = kernel_type(y.dtype());
+  const DType type = y.dtype();
   const auto scale = [&](const Tensor& x, double by) {
     if (by != 1) {
       kernels::binary_scalar(kernels::BinaryOp::mul, type, x.numel(), x.raw_data(), by,

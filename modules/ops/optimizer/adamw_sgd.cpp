@@ -10,6 +10,7 @@ module;
 #include <span>
 #include <string>
 #include <tessera/printable.hpp>
+#include <type_traits>
 
 #include "optimizer/kernels/adamw.hpp"
 module tessera.ops;
@@ -86,20 +87,19 @@ void rule(const RuleContext& context, Strategies& strategies) {
 /// Calls f with values of the C++ types of the parameter and of the gradient.
 template <class F>
 void visit_types(const Call& call, DType parameter, DType gradient, F f) {
-  if (parameter == DType::f64 && gradient == DType::f64) {
-    f(double{}, double{});
-  } else if (parameter == DType::f32 && gradient == DType::f32) {
-    f(float{}, float{});
-  } else if (parameter == DType::f32 && gradient == DType::bf16) {
-    f(float{}, kernels::BFloat16{});
-  } else if (parameter == DType::f32 && gradient == DType::f16) {
-    f(float{}, kernels::Half{});
-  } else {
+  using kernels::Types;
+  const auto refuse_both = [&] {
     refuse(call, fmt::format("a parameter of type {} with a gradient of type {} is not supported "
                              "(expected f32 with f32, bf16 or f16, or f64 with f64); keep the "
                              "parameters in f32",
                              name_of(parameter), name_of(gradient)));
-  }
+  };
+  const auto with_parameter = [&]<class C>(C c) {
+    using Gradients = std::conditional_t<std::is_same_v<C, double>, Types<double>,
+                                         Types<float, kernels::BFloat16, kernels::Half>>;
+    kernels::visit<Gradients>(gradient, [&](auto g) { f(c, g); }, refuse_both);
+  };
+  kernels::visit<Types<float, double>>(parameter, with_parameter, refuse_both);
 }
 
 /// update(C, G, row, contiguous gradient) for each parameter, of type C with a gradient of type G.

@@ -72,24 +72,22 @@ void for_each(const Call& call, F write) {
 }
 
 void zero_cpu(const Call& call, std::span<Tensor>) {
-  for_each<1>(call, [](const Tensor* x) {
-    kernels::fill(kernel_type(x->dtype()), x->numel(), 0, x->raw_data());
-  });
+  for_each<1>(call,
+              [](const Tensor* x) { kernels::fill(x->dtype(), x->numel(), 0, x->raw_data()); });
 }
 
 void mul_cpu(const Call& call, std::span<Tensor>) {
   const double value = call.read().scalar();
   for_each<1>(call, [&](const Tensor* x) {
-    kernels::binary_scalar(kernels::BinaryOp::mul, kernel_type(x->dtype()), x->numel(),
-                           x->raw_data(), value, x->raw_data());
+    kernels::binary_scalar(kernels::BinaryOp::mul, x->dtype(), x->numel(), x->raw_data(), value,
+                           x->raw_data());
   });
 }
 
 void add_cpu(const Call& call, std::span<Tensor>) {
   const double alpha = call.read().scalar();
   for_each<2>(call, [&](const Tensor* x) {
-    kernels::add(kernel_type(x->dtype()), x->numel(), x->raw_data(), x[1].raw_data(), alpha,
-                 x->raw_data());
+    kernels::add(x->dtype(), x->numel(), x->raw_data(), x[1].raw_data(), alpha, x->raw_data());
   });
 }
 
@@ -102,8 +100,7 @@ void function_cpu(const Call& call, std::span<Tensor>) {
     for (std::size_t k = 0; k < lists; ++k) {
       operands[k] = {x[k].raw_data(), strides.span()};
     }
-    kernels::function(op, kernel_type(x->dtype()), x->shape().span(), operands, {&number, 1},
-                      x->raw_data());
+    kernels::function(op, x->dtype(), x->shape().span(), operands, {&number, 1}, x->raw_data());
   });
 }
 
@@ -149,8 +146,7 @@ void norm_infer(const Call& call, ResultShapes& out) {
 void norm_cpu(const Call& call, std::span<Tensor> out) {
   for (std::size_t i = 0; i < call.in.size(); ++i) {
     const Tensor x = contiguous_operand(call.in[i]);
-    out[0].data<double>()[i] =
-        kernels::sum_of_squares(kernel_type(x.dtype()), x.numel(), x.raw_data());
+    out[0].data<double>()[i] = kernels::sum_of_squares(x.dtype(), x.numel(), x.raw_data());
   }
 }
 

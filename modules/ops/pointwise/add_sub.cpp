@@ -12,8 +12,6 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
-kernels::DType kernel_type(const Tensor& x) { return static_cast<kernels::DType>(x.dtype()); }
-
 /// The operand with y's shape, contiguous.
 Tensor expanded(const Tensor& x, const Tensor& y) {
   if (x.shape() == y.shape() && x.is_contiguous()) {
@@ -31,15 +29,14 @@ void add_into(const Tensor& a, const Tensor& b, double alpha, Tensor& y) {
   const bool plain = a.shape() == y.shape() && b.shape() == y.shape() && a.is_contiguous() &&
                      b.is_contiguous() && y.is_contiguous();
   if (plain && a.dtype() != DType::boolean) {
-    kernels::add(kernel_type(y), y.numel(), a.raw_data(), b.raw_data(), alpha, y.raw_data());
+    kernels::add(y.dtype(), y.numel(), a.raw_data(), b.raw_data(), alpha, y.raw_data());
     return;
   }
   if (alpha == 1 || (alpha == -1 && a.dtype() != DType::boolean)) {
-    kernels::binary_strided(alpha == 1 ? kernels::BinaryOp::add : kernels::BinaryOp::sub,
-                            kernel_type(y), y.shape().span(), a.raw_data(),
-                            operands::broadcast_strides(a, y.shape()).span(), b.raw_data(),
-                            operands::broadcast_strides(b, y.shape()).span(), y.raw_data(),
-                            y.strides().span());
+    kernels::binary_strided(
+        alpha == 1 ? kernels::BinaryOp::add : kernels::BinaryOp::sub, y.dtype(), y.shape().span(),
+        a.raw_data(), operands::broadcast_strides(a, y.shape()).span(), b.raw_data(),
+        operands::broadcast_strides(b, y.shape()).span(), y.raw_data(), y.strides().span());
     return;
   }
   if (a.dtype() == DType::boolean) {
@@ -48,12 +45,11 @@ void add_into(const Tensor& a, const Tensor& b, double alpha, Tensor& y) {
   const Tensor left = expanded(a, y);
   const Tensor right = expanded(b, y);
   if (y.is_contiguous()) {
-    kernels::add(kernel_type(y), y.numel(), left.raw_data(), right.raw_data(), alpha, y.raw_data());
+    kernels::add(y.dtype(), y.numel(), left.raw_data(), right.raw_data(), alpha, y.raw_data());
     return;
   }
   const Tensor whole = empty(y.shape(), y.dtype());
-  kernels::add(kernel_type(y), y.numel(), left.raw_data(), right.raw_data(), alpha,
-               whole.raw_data());
+  kernels::add(y.dtype(), y.numel(), left.raw_data(), right.raw_data(), alpha, whole.raw_data());
   operands::copy_elements(whole, y);
 }
 

@@ -54,8 +54,8 @@ void infer_not(const Call& call, ResultShapes& out) {
 void bitwise_not_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = operands::contiguous(call.in[0]);
   const double ones = x.dtype() == DType::boolean ? 1 : (x.dtype() == DType::u8 ? 255 : -1);
-  kernels::binary_scalar(kernels::BinaryOp::bitwise_xor, static_cast<kernels::DType>(x.dtype()),
-                         x.numel(), x.raw_data(), ones, out[0].raw_data());
+  kernels::binary_scalar(kernels::BinaryOp::bitwise_xor, x.dtype(), x.numel(), x.raw_data(), ones,
+                         out[0].raw_data());
 }
 
 const PointwiseForms bitwise_not_forms =

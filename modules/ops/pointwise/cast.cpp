@@ -23,8 +23,7 @@ void cpu(const Call& call, std::span<Tensor> out) {
     return;
   }
   const Tensor x = operands::contiguous(call.in[0]);
-  kernels::cast(static_cast<kernels::DType>(x.dtype()), static_cast<kernels::DType>(out[0].dtype()),
-                x.numel(), x.raw_data(), out[0].raw_data());
+  kernels::cast(x.dtype(), out[0].dtype(), x.numel(), x.raw_data(), out[0].raw_data());
 }
 
 /// Between floating types rounding is monotone, and linear but for rounding.

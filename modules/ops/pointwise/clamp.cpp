@@ -20,8 +20,7 @@ void infer(const Call& call, ResultShapes& out) {
 
 void apply(kernels::BinaryOp op, const Tensor& x, double value, Tensor& y) {
   const Tensor from = operands::contiguous(x);
-  kernels::binary_scalar(op, static_cast<kernels::DType>(y.dtype()), y.numel(), from.raw_data(),
-                         value, y.raw_data());
+  kernels::binary_scalar(op, y.dtype(), y.numel(), from.raw_data(), value, y.raw_data());
 }
 
 void clamp_cpu(const Call& call, std::span<Tensor> out) {
@@ -45,7 +44,7 @@ void clamp_gradient_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = operands::contiguous(call.in[0]);
   const Tensor grad = operands::contiguous(call.in[1]);
   const Tensor outside = empty(x.shape(), DType::boolean);
-  const auto type = static_cast<kernels::DType>(x.dtype());
+  const auto type = x.dtype();
   auto* mask = static_cast<std::uint8_t*>(outside.raw_data());
   kernels::compare_scalar(kernels::CompareOp::less_equal, type, x.numel(), x.raw_data(), low, mask);
   kernels::masked_fill(type, x.numel(), grad.raw_data(), mask, 0, out[0].raw_data());

@@ -28,7 +28,7 @@ void cpu(const Call& call, std::span<Tensor> out) {
   if (out[0].numel() == 0) {
     return;
   }
-  kernels::compare_strided(op, static_cast<kernels::DType>(a.dtype()), shape.span(), a.raw_data(),
+  kernels::compare_strided(op, a.dtype(), shape.span(), a.raw_data(),
                            operands::broadcast_strides(a, shape).span(), b.raw_data(),
                            operands::broadcast_strides(b, shape).span(),
                            static_cast<std::uint8_t*>(out[0].raw_data()), out[0].strides().span());
@@ -61,8 +61,8 @@ void infer_not(const Call& call, ResultShapes& out) {
 
 void not_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = operands::contiguous(call.in[0]);
-  kernels::compare_scalar(Compare::equal, static_cast<kernels::DType>(x.dtype()), x.numel(),
-                          x.raw_data(), 0, static_cast<std::uint8_t*>(out[0].raw_data()));
+  kernels::compare_scalar(Compare::equal, x.dtype(), x.numel(), x.raw_data(), 0,
+                          static_cast<std::uint8_t*>(out[0].raw_data()));
 }
 
 const Op& not_op = register_op({.schema = "logical_not(x)",

@@ -31,9 +31,7 @@ void copy_cpu(const Call& call, std::span<Tensor> out) {
   if (from.dtype() != into.dtype()) {
     const Tensor whole = operands::contiguous(from);
     from = empty(whole.shape(), into.dtype());
-    kernels::cast(static_cast<kernels::DType>(whole.dtype()),
-                  static_cast<kernels::DType>(into.dtype()), whole.numel(), whole.raw_data(),
-                  from.raw_data());
+    kernels::cast(whole.dtype(), into.dtype(), whole.numel(), whole.raw_data(), from.raw_data());
   }
   operands::copy_elements(from, into);
 }

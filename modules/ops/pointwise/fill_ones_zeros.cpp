@@ -17,7 +17,7 @@ void infer_like(const Call& call, ResultShapes& out) {
 }
 
 void fill(const Tensor& x, double value) {
-  const auto type = static_cast<kernels::DType>(x.dtype());
+  const auto type = x.dtype();
   if (x.is_contiguous()) {
     kernels::fill(type, x.numel(), value, x.raw_data());
     return;

@@ -23,10 +23,10 @@ void infer_test(const Call& call, ResultShapes& out) {
 template <Compare op>
 void test_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = operands::contiguous(call.in[0]);
-  const auto type = static_cast<kernels::DType>(x.dtype());
+  const auto type = x.dtype();
   auto* y = static_cast<std::uint8_t*>(out[0].raw_data());
   if (!is_floating(x.dtype())) {  // no integer is infinite
-    kernels::fill(kernels::DType::boolean, x.numel(), op == Compare::less ? 1 : 0, y);
+    kernels::fill(DType::boolean, x.numel(), op == Compare::less ? 1 : 0, y);
     return;
   }
   const Tensor magnitude = empty(x.shape(), x.dtype());
@@ -38,8 +38,8 @@ void test_cpu(const Call& call, std::span<Tensor> out) {
 /// Only NaN differs from itself.
 void isnan_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = operands::contiguous(call.in[0]);
-  kernels::compare(kernels::CompareOp::not_equal, static_cast<kernels::DType>(x.dtype()), x.numel(),
-                   x.raw_data(), x.raw_data(), static_cast<std::uint8_t*>(out[0].raw_data()));
+  kernels::compare(kernels::CompareOp::not_equal, x.dtype(), x.numel(), x.raw_data(), x.raw_data(),
+                   static_cast<std::uint8_t*>(out[0].raw_data()));
 }
 
 const Op& test(const char* schema, void (*cpu)(const Call&, std::span<Tensor>), const char* about) {

@@ -37,7 +37,7 @@ void fill(const Call& call, std::span<Tensor> out, double value) {
     mask = empty(x.shape(), DType::boolean);
     operands::copy_elements(call.in[1], mask);
   }
-  kernels::masked_fill(static_cast<kernels::DType>(x.dtype()), x.numel(), x.raw_data(),
+  kernels::masked_fill(x.dtype(), x.numel(), x.raw_data(),
                        static_cast<const std::uint8_t*>(mask.raw_data()), value, out[0].raw_data());
 }
 

@@ -17,7 +17,7 @@ void apply_binary(kernels::BinaryOp op, const Tensor& a, const Tensor& b, Tensor
   if (y.numel() == 0) {
     return;
   }
-  const auto type = static_cast<kernels::DType>(y.dtype());
+  const auto type = y.dtype();
   if (a.shape() == y.shape() && b.shape() == y.shape() && a.is_contiguous() && b.is_contiguous() &&
       y.is_contiguous()) {
     kernels::binary(op, type, y.numel(), a.raw_data(), b.raw_data(), y.raw_data());
@@ -54,8 +54,8 @@ void apply_function(kernels::FunctionOp op, const Call& call, Tensor& y) {
   for (std::size_t i = 0; i < call.attributes.dynamic().size(); ++i) {
     numbers[i] = read.scalar();
   }
-  kernels::function(op, kernel_type(y.dtype()), y.shape().span(),
-                    std::span(in).first(call.in.size()), numbers, y.raw_data());
+  kernels::function(op, y.dtype(), y.shape().span(), std::span(in).first(call.in.size()), numbers,
+                    y.raw_data());
 }
 
 }  // namespace tessera::ops::elementwise

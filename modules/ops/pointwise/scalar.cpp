@@ -20,8 +20,8 @@ void infer(const Call& call, ResultShapes& out) {
 template <kernels::BinaryOp op>
 void cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = operands::contiguous(call.in[0]);
-  kernels::binary_scalar(op, static_cast<kernels::DType>(x.dtype()), x.numel(), x.raw_data(),
-                         call.read().scalar(), out[0].raw_data());
+  kernels::binary_scalar(op, x.dtype(), x.numel(), x.raw_data(), call.read().scalar(),
+                         out[0].raw_data());
 }
 
 /// Adding a number moves an average, a maximum and a minimum with it; a sum it would reach once a

@@ -32,8 +32,7 @@ void infer_floating(const Call& call, ResultShapes& out) {
 
 void apply(Function function, const Call& call, std::span<Tensor> out) {
   const Tensor x = operands::contiguous(call.in[0]);
-  kernels::unary(function, static_cast<kernels::DType>(x.dtype()), x.numel(), x.raw_data(),
-                 out[0].raw_data());
+  kernels::unary(function, x.dtype(), x.numel(), x.raw_data(), out[0].raw_data());
 }
 
 template <Function function>
@@ -150,9 +149,8 @@ void gradient_infer(const Call& call, ResultShapes& out) {
 void gradient_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = operands::contiguous(call.in[0]);
   const Tensor grad = operands::contiguous(call.in[1]);
-  kernels::unary_backward(static_cast<Function>(call.read().integer()),
-                          static_cast<kernels::DType>(x.dtype()), x.numel(), x.raw_data(),
-                          grad.raw_data(), out[0].raw_data());
+  kernels::unary_backward(static_cast<Function>(call.read().integer()), x.dtype(), x.numel(),
+                          x.raw_data(), grad.raw_data(), out[0].raw_data());
 }
 
 /// Linear in grad.

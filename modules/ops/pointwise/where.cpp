@@ -40,7 +40,7 @@ void where_cpu(const Call& call, std::span<Tensor> out) {
   const auto strides = [&](std::size_t i) {
     return operands::broadcast_strides(call.in[i], shape);
   };
-  kernels::where_strided(static_cast<kernels::DType>(out[0].dtype()), shape.span(),
+  kernels::where_strided(out[0].dtype(), shape.span(),
                          static_cast<const std::uint8_t*>(call.in[0].raw_data()), strides(0).span(),
                          call.in[1].raw_data(), strides(1).span(), call.in[2].raw_data(),
                          strides(2).span(), out[0].raw_data(), out[0].strides().span());

@@ -92,8 +92,7 @@ inline void fill_from_words(const Call& call, kernels::RandomRange range, F numb
   for_each_word(spec_of(call, 0), x.numel(), range,
                 [&](std::int64_t at, std::uint32_t word) { out[at] = number(word); });
   const Tensor converted = empty(x.shape(), x.dtype());
-  kernels::cast(kernels::DType::i64, kernel_type(x.dtype()), x.numel(), numbers.raw_data(),
-                converted.raw_data());
+  kernels::cast(DType::i64, x.dtype(), x.numel(), numbers.raw_data(), converted.raw_data());
   copy_into(x, converted);
 }
 

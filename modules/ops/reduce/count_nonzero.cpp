@@ -26,9 +26,8 @@ void infer_count(const Call& call, ResultShapes& out) {
 void count_cpu(const Call& call, std::span<Tensor> out) {
   const operands::ReducedOperand r = operands::reduced_operand(call.in[0], counted_dims(call));
   const Tensor holds = empty(r.x.shape(), DType::boolean);
-  kernels::cast(static_cast<kernels::DType>(r.x.dtype()), kernels::DType::boolean, r.x.numel(),
-                r.x.raw_data(), holds.raw_data());
-  kernels::reduce(kernels::ReduceOp::sum, kernels::DType::boolean, {r.outer, r.reduced, r.inner},
+  kernels::cast(r.x.dtype(), DType::boolean, r.x.numel(), r.x.raw_data(), holds.raw_data());
+  kernels::reduce(kernels::ReduceOp::sum, DType::boolean, {r.outer, r.reduced, r.inner},
                   holds.raw_data(), out[0].raw_data());
 }
 

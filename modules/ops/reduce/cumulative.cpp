@@ -102,8 +102,7 @@ void cpu(const Call& call, std::span<Tensor> out) {
   const int count = call.in[0].dims();
   const Dims dim = operands::sorted_dims(call.op.name.c_str(), {call.read().integer()}, count);
   const operands::ReducedOperand r = operands::reduced_operand(call.in[0], dim);
-  kernels::with_type(static_cast<kernels::DType>(r.x.dtype()), [&](auto tag) {
-    using T = typename decltype(tag)::Type;
+  kernels::visit(r.x.dtype(), [&]<class T>(T) {
     if constexpr (!std::is_same_v<Scan, LogSum> || !std::is_integral_v<T>) {
       scan<Scan, T>(r, out[0], from_end);
     }

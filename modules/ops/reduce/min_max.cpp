@@ -40,8 +40,8 @@ template <kernels::ReduceOp op>
 void cpu(const Call& call, std::span<Tensor> out) {
   const ReducedDims a = operands::reduced_dims(call);
   const operands::ReducedOperand r = operands::reduced_operand(call.in[0], a.dims);
-  kernels::reduce(op, static_cast<kernels::DType>(r.x.dtype()), {r.outer, r.reduced, r.inner},
-                  r.x.raw_data(), out[0].raw_data());
+  kernels::reduce(op, r.x.dtype(), {r.outer, r.reduced, r.inner}, r.x.raw_data(),
+                  out[0].raw_data());
 }
 
 /// The maximum of maxima: shards of a reduced dim give a partial result, as far as every rank has
@@ -93,7 +93,7 @@ Dims position_shape(const Call& call) {
 }
 
 void find(bool largest, const operands::ReducedOperand& r, std::int64_t* positions) {
-  const auto type = static_cast<kernels::DType>(r.x.dtype());
+  const auto type = r.x.dtype();
   const kernels::ReduceShape shape{r.outer, r.reduced, r.inner};
   largest ? kernels::argmax(type, shape, r.x.raw_data(), positions)
           : kernels::argmin(type, shape, r.x.raw_data(), positions);

@@ -26,7 +26,7 @@ using rules::strategy;
 
 double sum_of_squares(const Tensor& operand) {
   const Tensor x = operands::contiguous(operand);
-  return kernels::sum_of_squares(kernel_type(x.dtype()), x.numel(), x.raw_data());
+  return kernels::sum_of_squares(x.dtype(), x.numel(), x.raw_data());
 }
 
 /// Norms of order p of an operand whose `dims` are reduced: terms where these are sharded, and
@@ -139,8 +139,8 @@ void norm_cpu(const Call& call, std::span<Tensor> out) {
         const auto at = [&](std::int64_t k) { return (o * r.reduced + k) * r.inner + i; };
         T& y = pointer<T>(out[0])[o * r.inner + i];
         if (p == 2 && r.inner == 1 && r.reduced != 0) {
-          y = static_cast<T>(std::sqrt(kernels::sum_of_squares(kernel_type(r.x.dtype()), r.reduced,
-                                                               pointer<T>(r.x) + at(0))));
+          y = static_cast<T>(
+              std::sqrt(kernels::sum_of_squares(r.x.dtype(), r.reduced, pointer<T>(r.x) + at(0))));
           continue;
         }
         double sum = 0;
@@ -204,8 +204,7 @@ void vector_infer(const Call& call, ResultShapes& out) {
 }
 
 void vector_cpu(const Call& call, std::span<Tensor> out) {
-  kernels::fill(kernel_type(out[0].dtype()), 1, std::sqrt(sum_of_squares(call.in[0])),
-                out[0].raw_data());
+  kernels::fill(out[0].dtype(), 1, std::sqrt(sum_of_squares(call.in[0])), out[0].raw_data());
 }
 
 void vector_rule(const RuleContext& context, Strategies& strategies) {

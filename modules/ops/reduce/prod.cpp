@@ -34,8 +34,8 @@ void prod_infer(const Call& call, ResultShapes& out) {
 void prod_cpu(const Call& call, std::span<Tensor> out) {
   const Arguments a = read_prod(call.read(), call.in[0].dims());
   const operands::ReducedOperand r = operands::reduced_operand(call.in[0], a.dim);
-  kernels::reduce(kernels::ReduceOp::prod, static_cast<kernels::DType>(r.x.dtype()),
-                  {r.outer, r.reduced, r.inner}, r.x.raw_data(), out[0].raw_data());
+  kernels::reduce(kernels::ReduceOp::prod, r.x.dtype(), {r.outer, r.reduced, r.inner},
+                  r.x.raw_data(), out[0].raw_data());
 }
 
 void prod_rule(const RuleContext& context, Strategies& strategies) {

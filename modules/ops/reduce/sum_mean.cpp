@@ -31,8 +31,8 @@ template <kernels::ReduceOp op>
 void cpu(const Call& call, std::span<Tensor> out) {
   const operands::ReducedOperand r =
       operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
-  kernels::reduce(op, static_cast<kernels::DType>(r.x.dtype()), {r.outer, r.reduced, r.inner},
-                  r.x.raw_data(), out[0].raw_data());
+  kernels::reduce(op, r.x.dtype(), {r.outer, r.reduced, r.inner}, r.x.raw_data(),
+                  out[0].raw_data());
 }
 
 void sum_rule(const RuleContext& context, Strategies& strategies) {

@@ -66,8 +66,7 @@ Tensor converted_operand(const Tensor& x, DType type) {
 
 void convert_into(const Tensor& into, const Tensor& x) {
   if (!x.same_as(into)) {
-    kernels::cast(kernel_type(x.dtype()), kernel_type(into.dtype()), x.numel(), x.raw_data(),
-                  into.raw_data());
+    kernels::cast(x.dtype(), into.dtype(), x.numel(), x.raw_data(), into.raw_data());
   }
 }
 

@@ -13,8 +13,6 @@ import tessera.tensor;
 
 namespace tessera::ops {
 
-inline kernels::DType kernel_type(DType dtype) { return static_cast<kernels::DType>(dtype); }
-
 /// The type in which statistics of `dtype` are kept: f64 for f64, else f32.
 inline DType statistics_type(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
@@ -118,19 +116,8 @@ Tensor of_statistics(const Tensor& x, const Tensor& mean, const Tensor& rstd, co
 
 /// Calls f with a value of the C++ type of a floating element type.
 template <class F>
-inline decltype(auto) visit_floating(DType dtype, std::string_view name, F&& f) {
-  switch (dtype) {
-    case DType::f32:
-      return f(float{});
-    case DType::f64:
-      return f(double{});
-    case DType::bf16:
-      return f(kernels::BFloat16{});
-    case DType::f16:
-      return f(kernels::Half{});
-    default:
-      refuse_type(name, dtype);
-  }
+inline auto visit_floating(DType dtype, std::string_view name, F&& f) {
+  return kernels::visit<kernels::FloatingTypes>(dtype, f, [&] { refuse_type(name, dtype); });
 }
 
 template <class T>

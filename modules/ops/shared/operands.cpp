@@ -213,7 +213,7 @@ void copy_elements(const Tensor& x, const Tensor& into) {
   if (into.numel() == 0 || into.is_meta()) {
     return;
   }
-  kernels::copy_strided(static_cast<kernels::DType>(x.dtype()), into.shape().span(), x.raw_data(),
+  kernels::copy_strided(x.dtype(), into.shape().span(), x.raw_data(),
                         broadcast_strides(x, into.shape()).span(), into.raw_data(),
                         into.strides().span());
 }

@@ -20,8 +20,7 @@ void sort_lines(const Tensor& x, const Dims& dim, bool descending, std::span<Ten
   const std::int64_t count = dim.empty() ? 1 : out[0].shape()[static_cast<int>(dim[0])];
   std::vector<kernels::Entry> line(static_cast<std::size_t>(r.reduced));
   auto* indices = out[1].data<std::int64_t>();
-  kernels::with_type(static_cast<kernels::DType>(x.dtype()), [&](auto tag) {
-    using T = typename decltype(tag)::Type;
+  kernels::visit(x.dtype(), [&]<class T>(T) {
     const auto* from = static_cast<const T*>(r.x.raw_data());
     auto* values = static_cast<T*>(out[0].raw_data());
     for (std::int64_t o = 0; o < r.outer; ++o) {

@@ -39,8 +39,7 @@ void unique_cpu(const Call& call, std::span<Tensor> out) {
   auto* const inverse = out[1].data<std::int64_t>();
   auto* const counts = out[2].data<std::int64_t>();
   std::int64_t found = 0;
-  kernels::with_type(static_cast<kernels::DType>(x.dtype()), [&](auto tag) {
-    using T = typename decltype(tag)::Type;
+  kernels::visit(x.dtype(), [&]<class T>(T) {
     const auto* from = static_cast<const T*>(x.raw_data());
     auto* values = static_cast<T*>(out[0].raw_data());
     std::vector<kernels::Entry> line(static_cast<std::size_t>(count));

@@ -191,46 +191,27 @@ KernelPointer compare_of(CompareOp op) {
   return kTable[static_cast<std::size_t>(op)];
 }
 
+/// The type of the elements in a block: float for the two of 16 bits.
+template <class T>
+using InBlocks = std::conditional_t<kIsFloating<T>, Compute<T>, T>;
+
 KernelPointer find(BinaryOp op, DType dtype) {
   if (is_floating(dtype) ? op >= BinaryOp::bitwise_and : op == BinaryOp::atan2) {
     throw std::invalid_argument(
         "binary: bitwise operations need bool or integers, atan2 a floating type; cast first");
   }
-  switch (dtype) {
-    case DType::f64:
-      return binary_of<double>(op);
-    case DType::i64:
-      return binary_of<std::int64_t>(op);
-    case DType::i32:
-      return binary_of<std::int32_t>(op);
-    case DType::u8:
-      return binary_of<std::uint8_t>(op);
-    case DType::boolean:
-      if (op == BinaryOp::sub || op == BinaryOp::div ||
-          (op >= BinaryOp::pow && op <= BinaryOp::floor_divide)) {
-        throw std::invalid_argument(
-            "binary: bool tensors have no sub, div, pow or remainder; cast them first");
-      }
-      return binary_of<bool>(op);
-    default:
-      return binary_of<float>(op);
+  if (dtype == DType::boolean && (op == BinaryOp::sub || op == BinaryOp::div ||
+                                  (op >= BinaryOp::pow && op <= BinaryOp::floor_divide))) {
+    throw std::invalid_argument(
+        "binary: bool tensors have no sub, div, pow or remainder; cast them first");
   }
+  return visit(dtype, [&]<class T>(T) { return binary_of<InBlocks<T>>(op); });
 }
 
 KernelPointer find(CompareOp op, DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return compare_of<double>(op);
-    case DType::i64:
-      return compare_of<std::int64_t>(op);
-    case DType::i32:
-      return compare_of<std::int32_t>(op);
-    case DType::u8:
-    case DType::boolean:
-      return compare_of<std::uint8_t>(op);
-    default:
-      return compare_of<float>(op);
-  }
+  return visit(dtype, [&]<class T>(T) {
+    return compare_of<std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, InBlocks<T>>>(op);
+  });
 }
 
 void run(KernelPointer kernel, std::int64_t count, const Access& a, const Access& b,
@@ -277,20 +258,13 @@ void add_scaled(std::int64_t count, const void* a, const void* b, double alpha, 
 
 void add_block(DType dtype, std::int64_t count, const void* a, const void* b, double alpha,
                void* y) {
-  switch (dtype) {
-    case DType::f64:
-      return add_scaled<double>(count, a, b, alpha, y);
-    case DType::i64:
-      return add_scaled<std::int64_t>(count, a, b, alpha, y);
-    case DType::i32:
-      return add_scaled<std::int32_t>(count, a, b, alpha, y);
-    case DType::u8:
-      return add_scaled<std::uint8_t>(count, a, b, alpha, y);
-    case DType::boolean:
+  visit(dtype, [&]<class T>(T) {
+    if constexpr (std::is_same_v<T, bool>) {
       throw std::invalid_argument("add: bool tensors cannot be scaled; cast them first");
-    default:
-      return add_scaled<float>(count, a, b, alpha, y);
-  }
+    } else {
+      add_scaled<InBlocks<T>>(count, a, b, alpha, y);
+    }
+  });
 }
 
 }  // namespace

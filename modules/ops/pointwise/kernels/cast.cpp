@@ -67,15 +67,13 @@ void cast(DType from, DType to, std::int64_t count, const void* x, void* y) {
   if (count == 0) return;
   parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
     if (from == to) {
-      const auto bytes = static_cast<std::size_t>((end - begin) * size_of(to));
-      std::memmove(static_cast<std::byte*>(y) + begin * size_of(to),
-                   static_cast<const std::byte*>(x) + begin * size_of(to), bytes);
+      const std::size_t first = static_cast<std::size_t>(begin) * size_of(to);
+      std::memmove(static_cast<std::byte*>(y) + first, static_cast<const std::byte*>(x) + first,
+                   static_cast<std::size_t>(end - begin) * size_of(to));
       return;
     }
-    with_type(from, [&](auto from_tag) {
-      with_type(to, [&](auto to_tag) {
-        using From = typename decltype(from_tag)::Type;
-        using To = typename decltype(to_tag)::Type;
+    visit(from, [&]<class From>(From) {
+      visit(to, [&]<class To>(To) {
         if constexpr (!std::is_same_v<From, To>) {
           convert_range(static_cast<const From*>(x) + begin, static_cast<To*>(y) + begin,
                         end - begin);
@@ -86,8 +84,7 @@ void cast(DType from, DType to, std::int64_t count, const void* x, void* y) {
 }
 
 void fill(DType dtype, std::int64_t count, double value, void* y) {
-  with_type(dtype, [&](auto tag) {
-    using T = typename decltype(tag)::Type;
+  visit(dtype, [&]<class T>(T) {
     const T converted = convert<T>(value);
     parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
       std::fill(static_cast<T*>(y) + begin, static_cast<T*>(y) + end, converted);

@@ -12,21 +12,6 @@ namespace {
 using elementwise::Access;
 using elementwise::Collapsed;
 
-/// Calls body with a value of an unsigned type as wide as dtype: moving elements needs no more.
-template <class Body>
-void with_width(DType dtype, Body body) {
-  switch (size_of(dtype)) {
-    case 1:
-      return body(std::uint8_t{});
-    case 2:
-      return body(std::uint16_t{});
-    case 4:
-      return body(std::uint32_t{});
-    default:
-      return body(std::uint64_t{});
-  }
-}
-
 /// x's and y's layout of the two innermost dims of a copy.
 struct Plane {
   std::int64_t rows;
@@ -95,7 +80,7 @@ void copy_strided(DType dtype, Extents extents, const void* x, Extents x_strides
                     inner(2, shape.strides[0], 0), inner(1, shape.strides[0], 1),
                     inner(2, shape.strides[1], 0), inner(1, shape.strides[1], 1)};
   const std::int64_t planes = shape.count() / (plane.rows * plane.columns);
-  with_width(dtype, [&](auto word) {
+  visit_width(dtype, [&](auto word) {
     using Word = decltype(word);
     const auto* from = static_cast<const Word*>(x);
     auto* to = static_cast<Word*>(y);
@@ -144,7 +129,7 @@ void run_where(std::int64_t count, const Access& condition, const Access& a, con
   const DType compute = y.compute_type();
   elementwise::run<3>(count, {condition, a, b}, y,
                       [&](std::int64_t n, const auto& operands, void* result) {
-                        with_width(compute, [&](auto word) {
+                        visit_width(compute, [&](auto word) {
                           choose<decltype(word)>(n, operands[0], operands[1], operands[2], result);
                         });
                       });

@@ -37,21 +37,6 @@ void walk(int dims, const std::int64_t* extents, const std::int64_t* strides, st
   }
 }
 
-/// Calls body with a value of an unsigned type as wide as dtype.
-template <class Body>
-void with_width(DType dtype, Body body) {
-  switch (size_of(dtype)) {
-    case 1:
-      return body(std::uint8_t{});
-    case 2:
-      return body(std::uint16_t{});
-    case 4:
-      return body(std::uint32_t{});
-    default:
-      return body(std::uint64_t{});
-  }
-}
-
 }  // namespace
 
 Access Access::repeated(DType dtype, double value) {
@@ -74,7 +59,8 @@ Access Access::strided(DType dtype, const void* data, int dims, const std::int64
 }
 
 const void* Access::read(std::int64_t first, std::int64_t count, void* buffer) const {
-  const void* source = static_cast<const std::byte*>(data_) + first * size_of(dtype_);
+  const void* source =
+      static_cast<const std::byte*>(data_) + first * static_cast<std::int64_t>(size_of(dtype_));
   if (direct()) return source;
   if (kind_ == Kind::repeated) {
     // Computing in float or double, the value is not rounded to 16 bits first.
@@ -84,7 +70,7 @@ const void* Access::read(std::int64_t first, std::int64_t count, void* buffer) c
   alignas(64) std::array<std::uint16_t, kBlock> raw;
   if (kind_ == Kind::strided) {
     void* gathered = narrow() ? static_cast<void*>(raw.data()) : buffer;
-    with_width(dtype_, [&](auto word) {
+    visit_width(dtype_, [&](auto word) {
       using Word = decltype(word);
       const auto* from = static_cast<const Word*>(data_);
       auto* to = static_cast<Word*>(gathered);
@@ -106,14 +92,16 @@ const void* Access::read(std::int64_t first, std::int64_t count, void* buffer) c
 
 void* Access::target(std::int64_t first, void* buffer) const {
   if (!direct()) return buffer;
-  return const_cast<std::byte*>(static_cast<const std::byte*>(data_)) + first * size_of(dtype_);
+  return const_cast<std::byte*>(static_cast<const std::byte*>(data_)) +
+         first * static_cast<std::int64_t>(size_of(dtype_));
 }
 
 void Access::write(std::int64_t first, std::int64_t count, const void* buffer) const {
   if (direct()) return;
   auto* data = const_cast<std::byte*>(static_cast<const std::byte*>(data_));
   if (kind_ == Kind::contiguous) {
-    cast(DType::f32, dtype_, count, buffer, data + first * size_of(dtype_));
+    cast(DType::f32, dtype_, count, buffer,
+         data + first * static_cast<std::int64_t>(size_of(dtype_)));
     return;
   }
   alignas(64) std::array<std::uint16_t, kBlock> raw;
@@ -122,7 +110,7 @@ void Access::write(std::int64_t first, std::int64_t count, const void* buffer) c
     cast(DType::f32, dtype_, count, buffer, raw.data());
     source = raw.data();
   }
-  with_width(dtype_, [&](auto word) {
+  visit_width(dtype_, [&](auto word) {
     using Word = decltype(word);
     const auto* from = static_cast<const Word*>(source);
     auto* to = reinterpret_cast<Word*>(data);

@@ -20,15 +20,8 @@ constexpr std::int64_t kColumns = 256;    // columns that are reduced together
 constexpr int kChains = 16;
 
 template <class Body>
-void with_floating(DType dtype, const char* message, Body body) {
-  with_type(dtype, [&](auto tag) {
-    using T = typename decltype(tag)::Type;
-    if constexpr (std::is_integral_v<T>) {
-      throw std::invalid_argument(message);
-    } else {
-      body(tag);
-    }
-  });
+void visit_floating(DType dtype, const char* message, Body body) {
+  visit<FloatingTypes>(dtype, body, [&] { throw std::invalid_argument(message); });
 }
 
 template <class T>
@@ -224,8 +217,7 @@ void require_elements(const char* message, const ReduceShape& shape) {
 /// R: Maximum or Minimum.
 template <template <class> class R>
 void arg_reduce(DType dtype, const ReduceShape& shape, const void* x, std::int64_t* y) {
-  with_type(dtype, [&](auto tag) {
-    using T = typename decltype(tag)::Type;
+  visit(dtype, [&]<class T>(T) {
     const std::int64_t grain = 1 + kBlock / 4 / (shape.reduced + 1);
     parallel_for(0, shape.outer * shape.inner, grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t at = begin; at < end; ++at) {
@@ -252,10 +244,7 @@ void reduce(ReduceOp op, DType dtype, const ReduceShape& shape, const void* x, v
   if (op == ReduceOp::amax || op == ReduceOp::amin) {
     require_elements("reduce: amax and amin of no elements do not exist", shape);
   }
-  with_type(dtype, [&](auto tag) {
-    using T = typename decltype(tag)::Type;
-    reduce_type<T>(op, shape, static_cast<const T*>(x), y);
-  });
+  visit(dtype, [&]<class T>(T) { reduce_type<T>(op, shape, static_cast<const T*>(x), y); });
 }
 
 void argmax(DType dtype, const ReduceShape& shape, const void* x, std::int64_t* y) {
@@ -270,26 +259,22 @@ void argmin(DType dtype, const ReduceShape& shape, const void* x, std::int64_t* 
 
 double sum_of_squares(DType dtype, std::int64_t count, const void* x) {
   double result = 0.0;
-  with_floating(dtype, "sum_of_squares: needs a floating type; cast the tensor first",
-                [&](auto tag) {
-                  using T = typename decltype(tag)::Type;
-                  result = reduce_long<Squares<T>>(static_cast<const T*>(x), count);
-                });
+  visit_floating(
+      dtype, "sum_of_squares: needs a floating type; cast the tensor first",
+      [&]<class T>(T) { result = reduce_long<Squares<T>>(static_cast<const T*>(x), count); });
   return result;
 }
 
 double max_abs(DType dtype, std::int64_t count, const void* x) {
   double result = 0.0;
-  with_floating(dtype, "max_abs: needs a floating type; cast the tensor first", [&](auto tag) {
-    using T = typename decltype(tag)::Type;
+  visit_floating(dtype, "max_abs: needs a floating type; cast the tensor first", [&]<class T>(T) {
     result = static_cast<double>(reduce_long<MaximumAbs<T>>(static_cast<const T*>(x), count));
   });
   return result;
 }
 
 void expand(DType dtype, const ReduceShape& shape, const void* x, double scale, void* y) {
-  with_floating(dtype, "expand: gradients need a floating type", [&](auto tag) {
-    using T = typename decltype(tag)::Type;
+  visit_floating(dtype, "expand: gradients need a floating type", [&]<class T>(T) {
     using C = Compute<T>;
     const auto factor = static_cast<C>(scale);
     const std::int64_t rows = shape.outer * shape.reduced;
