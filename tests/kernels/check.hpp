@@ -13,6 +13,8 @@
 
 namespace tessera::kernels::test {
 
+using tessera::DType;
+
 /// `count` values in [low, high), rounded to T.
 template <class T>
 std::vector<T> values(std::int64_t count, unsigned seed, double low = -1.0, double high = 1.0) {

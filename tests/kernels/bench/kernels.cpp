@@ -24,6 +24,7 @@
 #include "shared/kernels/philox.hpp"
 
 using namespace tessera::kernels;
+using tessera::DType;
 
 namespace {
 
