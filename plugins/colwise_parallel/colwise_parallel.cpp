@@ -1,6 +1,6 @@
 // ColwiseParallel: a linear layer split by its outputs (weight Shard(0)), an embedding by its
 // columns (Shard(1)). Options: input (the placement to which the input is redistributed first;
-// then Replicate), output = "Shard(-1)" (the placement of the result).
+// then Replicate), output = "Shard(-1)" (the placement of the output).
 #include <fmt/format.h>
 
 #include <memory>

@@ -1,5 +1,5 @@
-// NoParallel: a module that every rank of the axis computes as a whole, among others that are
-// split. Its parameters, inputs and outputs are Replicate. Options: input (the placement to which
+// NoParallel: every rank of the axis computes the whole module, while other modules are split. Its
+// parameters, inputs and outputs are Replicate. Options: input (the placement to which
 // the first input is redistributed first), desired = "Replicate", output = "Replicate" (the
 // placement of the first output).
 #include <memory>

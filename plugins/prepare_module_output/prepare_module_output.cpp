@@ -1,6 +1,6 @@
-// PrepareModuleOutput: brings outputs of a module to placements, for those that use them. Options,
-// each a placement, a list by position or a table by name: output (what they are brought to first),
-// desired = "Replicate".
+// PrepareModuleOutput: redistributes outputs of a module for the modules that use them. Options,
+// each a placement, a list by position or a table by name: output (the placements to which the
+// outputs are redistributed first), desired = "Replicate".
 #include <memory>
 
 import tessera.base;

@@ -1,6 +1,5 @@
 // Replicate: every rank of the axis holds all parameters and works on its own part of the batch.
-// Gradients are then Partial along the axis by themselves, and are summed at the end of the step in
-// one all-reduce.
+// The gradients are then Partial along the axis. One all-reduce at the end of the step sums them.
 #include <memory>
 
 import tessera.base;

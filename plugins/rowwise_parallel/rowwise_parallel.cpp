@@ -1,7 +1,7 @@
 // RowwiseParallel: a linear layer split by its inputs (weight Shard(1)), an embedding by its rows
-// (Shard(0)). Each rank computes a term of the result; the terms are summed on the way out.
-// Options: input = how the input comes (default: as it is; it is then brought to Shard(-1), an
-// embedding's to Replicate), output = "Replicate".
+// (Shard(0)). Each rank computes one term of the result; the terms are summed when the output is
+// redistributed. Options: input (the placement to which the input is redistributed first; then
+// Shard(-1), or Replicate for an embedding), output = "Replicate".
 #include <fmt/format.h>
 
 #include <memory>

@@ -1,7 +1,7 @@
 // SequenceParallel: a module that works on each token alone (a norm, dropout) runs on its own part
-// of the sequence. Its parameters stay Replicate; their gradients come out Partial and are summed
-// at the end of the step. Options: input (what its input is brought to first), desired =
-// "Shard(1)", output (as desired).
+// of the sequence. Its parameters stay Replicate; their gradients are Partial and are summed at the
+// end of the step. Options: input (the placement to which the input is redistributed first),
+// desired = "Shard(1)", output (default: the value of desired).
 #include <memory>
 #include <optional>
 
