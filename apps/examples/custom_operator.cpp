@@ -22,9 +22,19 @@ using namespace tessera;
 
 namespace {
 
+struct SoftcapArgs {
+  Dynamic<double> cap;
+};
+struct LionArgs {
+  Dynamic<double> lr;
+  Dynamic<double> beta1;
+  Dynamic<double> beta2;
+  Dynamic<double> decay;
+};
+
 Tensor softcap(const Tensor& x, double cap) {
   static const Op& op = load_operator("softcap");
-  return call_one(op, {x}, Attributes().scalar(cap));
+  return call_one(op, {x}, SoftcapArgs{cap});
 }
 
 /// The Lion optimizer over distributed parameters: its state lies where they lie.
@@ -43,7 +53,7 @@ class Lion {
       Tensor& p = parameters_[i];
       const Tensor gradient = redistribute(p.grad(), p.layout());
       call_one(op, {p, momenta_[i], gradient},
-               Attributes().scalar(rate).scalar(0.9).scalar(0.99).scalar(0));
+               LionArgs{.lr = rate, .beta1 = 0.9, .beta2 = 0.99, .decay = 0});
       p.grad() = Tensor();
     }
   }

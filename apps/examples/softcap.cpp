@@ -19,6 +19,19 @@ namespace {
 
 using namespace tessera;
 
+/// The operators' arguments that are not tensors. They may change from call to call and decide no
+/// shape and no layout, so they are dynamic. The host writes the same ones: names and types are
+/// compared at each call.
+struct SoftcapArgs {
+  Dynamic<double> cap;
+};
+struct LionArgs {
+  Dynamic<double> lr;
+  Dynamic<double> beta1;
+  Dynamic<double> beta2;
+  Dynamic<double> decay;
+};
+
 /// Results have the shape and type of the first operand.
 void infer(const Call& call, ResultShapes& out) {
   const DType dtype = call.in[0].dtype();
@@ -30,7 +43,7 @@ void infer(const Call& call, ResultShapes& out) {
 }
 
 void softcap_cpu(const Call& call, std::span<Tensor> out) {
-  const auto cap = static_cast<float>(call.read().scalar());
+  const auto cap = static_cast<float>(call.args<SoftcapArgs>().cap);
   const Tensor x = operands::contiguous(call.in[0]);
   for (std::int64_t i = 0; i < x.numel(); ++i) {
     out[0].data<float>()[i] = cap * std::tanh(x.data<float>()[i] / cap);
@@ -40,7 +53,7 @@ void softcap_cpu(const Call& call, std::span<Tensor> out) {
 /// 1 - (y / cap)^2, by operators: so it works in every layout, and can be differentiated again.
 void softcap_backward(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out) {
-  const double cap = context.read().scalar();
+  const double cap = context.args<SoftcapArgs>().cap;
   const Tensor y = context.out[0];
   out[0] = ops::sub(grads[0], ops::mul(grads[0], ops::mul_scalar(ops::square(y), 1 / (cap * cap))));
 }
@@ -48,11 +61,11 @@ void softcap_backward(const BackwardContext& context, std::span<const Tensor> gr
 /// parameter -= lr * (sign(b1 * momentum + (1 - b1) * gradient) + decay * parameter);
 /// momentum = b2 * momentum + (1 - b2) * gradient. In place, and in memory that may be strided.
 void lion_cpu(const Call& call, std::span<Tensor>) {
-  AttributeReader read = call.read();
-  const auto rate = static_cast<float>(read.scalar());
-  const auto first = static_cast<float>(read.scalar());
-  const auto second = static_cast<float>(read.scalar());
-  const auto decay = static_cast<float>(read.scalar());
+  const auto args = call.args<LionArgs>();
+  const auto rate = static_cast<float>(args.lr);
+  const auto first = static_cast<float>(args.beta1);
+  const auto second = static_cast<float>(args.beta2);
+  const auto decay = static_cast<float>(args.decay);
   const Tensor p = operands::contiguous(call.in[0]);
   const Tensor m = operands::contiguous(call.in[1]);
   const Tensor g = operands::contiguous(call.in[2]);
@@ -81,24 +94,22 @@ void lion_rule(const RuleContext& context, Strategies& strategies) {
 }
 
 Op softcap() {
-  return {.schema = "softcap(x; cap: float)",
-          .infer = infer,
-          .cpu = softcap_cpu,
-          .rule = rules::pointwise,
-          .backward = softcap_backward,
-          .saves_outputs = saves_all,
-          .about = "cap * tanh(x / cap)."};
+  return with_arguments<SoftcapArgs>({.schema = "softcap(x)",
+                                      .infer = infer,
+                                      .cpu = softcap_cpu,
+                                      .rule = rules::pointwise,
+                                      .backward = softcap_backward,
+                                      .saves_outputs = saves_all,
+                                      .about = "cap * tanh(x / cap)."});
 }
 
 Op lion() {
-  return {.schema =
-              "lion_(parameter, momentum!, gradient; lr: float, beta1: float, beta2: float, "
-              "decay: float)",
-          .infer = infer,
-          .cpu = lion_cpu,
-          .rule = lion_rule,
-          .in_place = true,
-          .about = "One step of Lion."};
+  return with_arguments<LionArgs>({.schema = "lion_(parameter, momentum!, gradient)",
+                                   .infer = infer,
+                                   .cpu = lion_cpu,
+                                   .rule = lion_rule,
+                                   .in_place = true,
+                                   .about = "One step of Lion."});
 }
 
 }  // namespace

@@ -109,7 +109,10 @@ Tensor add_gradients(Tensor& a, const Tensor& b) {
                     "a grad() set by hand?",
                     to_string(a.shape()), to_string(b.shape())));
   }
-  const Attributes alpha = Attributes().scalar(1.0);
+  struct AddArgs {  // of the operator, which is in a module above
+    Dynamic<double> alpha;
+  };
+  const Attributes alpha = AddArgs{1.0};
   if (!grad_enabled() && owns_memory_alone(a) && !a.requires_grad() && a.dtype() == b.dtype() &&
       a.spec() == b.spec()) {
     return call_one(add_in_place, {a, b}, alpha);

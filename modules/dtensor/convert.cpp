@@ -39,6 +39,32 @@ struct RedistributionState {
 
 namespace {
 
+struct RedistributeArgs {
+  SpecArgument to;
+  SpecArgument gradient;
+};
+struct BetweenArgs {
+  SpecArgument from;
+  SpecArgument to;
+};
+struct DistributeArgs {
+  SpecArgument to;
+};
+
+/// The redistribution whose wait() calls the operator: a state of this process, so it is not an
+/// argument.
+thread_local constinit RedistributionState* finishing = nullptr;
+class FinishingScope {
+ public:
+  explicit FinishingScope(RedistributionState& state) : before_(std::exchange(finishing, &state)) {}
+  ~FinishingScope() { finishing = before_; }
+  FinishingScope(const FinishingScope&) = delete;
+  FinishingScope& operator=(const FinishingScope&) = delete;
+
+ private:
+  RedistributionState* const before_;
+};
+
 /// The result of redistributing x, in memory of its own where its ranks hold something else than
 /// x's: a cut may be a piece of this rank's replica, and a term of a sum all of it. A write there
 /// would change one replica.
@@ -64,57 +90,56 @@ void same_shape(const Call& call, ResultShapes& out) {
 /// Of redistribute and its asynchronous form: the second attribute is the gradient's layout.
 void redistribute_backward(const BackwardContext& context, std::span<const Tensor> grads,
                            std::span<Tensor> out) {
-  AttributeReader reader = context.read();
-  spec_argument(reader);
-  out[0] = redistribute(grads[0], spec_argument(reader)->layout);
+  out[0] = redistribute(grads[0], context.args<RedistributeArgs>().gradient->layout);
 }
 
-const Op& redistribute_op = register_op({
-    .schema = "redistribute(x; to: spec, gradient: spec)",
+const Op& redistribute_op = register_op<RedistributeArgs>({
+    .schema = "redistribute(x)",
     .infer = same_shape,
     .backward = redistribute_backward,
     .distributed =
         [](const Call& call, Tensors& out) {
-          AttributeReader reader = call.read();
           const Tensor& x = call.in[0];
-          out.push_back(own_memory(
-              carry_out_redistribution(x, spec_argument(reader), false, "redistribute"), x));
+          const Spec* const to = call.args<RedistributeArgs>().to.spec;
+          out.push_back(own_memory(carry_out_redistribution(x, to, false, "redistribute"), x));
         },
     .about = "The same value in another layout: slices, all-gathers, reduce-scatters, all-to-alls "
              "as the planner finds.",
 });
 
-const Op& redistribute_async_op = register_op({
-    .schema = "redistribute_async(x; to: spec, gradient: spec, state: free)",
+const Op& redistribute_async_op = register_op<RedistributeArgs>({
+    .schema = "redistribute_async(x)",
     .infer = same_shape,
     .backward = redistribute_backward,
     .distributed =
         [](const Call& call, Tensors& out) {
-          AttributeReader reader = call.read();
-          out.push_back(reinterpret_cast<RedistributionState*>(reader.free_integer())->finish());
+          if (finishing == nullptr || !finishing->x.same_as(call.in[0])) {
+            fail(
+                "redistribute_async: nothing was issued for x; call ops::redistribute_async and "
+                "wait for its result");
+          }
+          out.push_back(finishing->finish());
         },
     .about = "The end of a redistribution that was issued before.",
 });
 
-const Op& redistribute_between_op = register_op({
-    .schema = "redistribute_between(x?; from: spec, to: spec)",
+const Op& redistribute_between_op = register_op<BetweenArgs>({
+    .schema = "redistribute_between(x?)",
     .infer =
         [](const Call& call, ResultShapes& out) {
-          AttributeReader reader = call.read();
-          const Spec& from = *spec_argument(reader);
+          const Spec& from = *call.args<BetweenArgs>().from;
           out.push_back({from.shape, from.dtype});
         },
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
-          AttributeReader reader = context.read();
-          const Spec& from = *spec_argument(reader);
+          const Spec& from = *context.args<BetweenArgs>().from;
           out[0] = redistribute_between(grads[0], *grads[0].spec(), gradient_layout(from.layout));
         },
     .distributed =
         [](const Call& call, Tensors& out) {
-          AttributeReader reader = call.read();
-          const Spec& from = *spec_argument(reader);
-          const Spec& to = *spec_argument(reader);
+          const auto args = call.args<BetweenArgs>();
+          const Spec& from = *args.from;
+          const Spec& to = *args.to;
           // Terms are reduced on the mesh that has them, and made on the one that wants them.
           const Spec* const sent = with_layout(from, gradient_layout(from.layout));
           const Spec* const received = with_layout(to, gradient_layout(to.layout));
@@ -130,15 +155,14 @@ const Op& redistribute_between_op = register_op({
     .about = "The same value on another mesh, sent box by box.",
 });
 
-const Op& distribute_op = register_op({
-    .schema = "distribute(x; to: spec)",
+const Op& distribute_op = register_op<DistributeArgs>({
+    .schema = "distribute(x)",
     .infer = same_shape,
     .backward = [](const BackwardContext&, std::span<const Tensor> grads,
                    std::span<Tensor> out) { out[0] = full_tensor(grads[0]); },
     .distributed =
         [](const Call& call, Tensors& out) {
-          AttributeReader reader = call.read();
-          const Spec& to = *spec_argument(reader);
+          const Spec& to = *call.args<DistributeArgs>().to;
           const Spec* const cut = with_layout(to, gradient_layout(to.layout));
           const LocalPart part =
               local_part(to.shape, cut->layout, my_coordinates(to.layout.mesh()));
@@ -189,7 +213,7 @@ Tensor distribute(const Tensor& x, const Layout& layout) {
   }
   require_plain(x, "distribute");
   check_layout_fits(layout, x.dims(), "distribute");
-  const Attributes attributes = Attributes().add_pointer(Spec::make(layout, x.shape(), x.dtype()));
+  const Attributes attributes = DistributeArgs{{Spec::make(layout, x.shape(), x.dtype())}};
   if (x.requires_grad() && is_leaf(x)) {
     const NoGrad no_grad;
     return call_one(distribute_op, {detached(x)}, attributes).set_requires_grad();
@@ -235,9 +259,7 @@ Tensor redistribute(const Tensor& x, const Layout& to, std::optional<Layout> gra
   }
   const Layout back = gradient ? *gradient : gradient_layout(x.layout());
   return call_one(redistribute_op, {x},
-                  Attributes()
-                      .add_pointer(with_layout(*x.spec(), to))
-                      .add_pointer(with_layout(*x.spec(), back)));
+                  RedistributeArgs{{with_layout(*x.spec(), to)}, {with_layout(*x.spec(), back)}});
 }
 
 Tensor redistribute(const Tensor& x, std::initializer_list<Placement> to) {
@@ -274,8 +296,7 @@ Tensor redistribute_between(const Tensor& x, const Spec& from, const Layout& to)
                     "the gradient back by the same call",
                     to_string(from.layout.mesh()), to_string(to.mesh())));
   }
-  return call_one(redistribute_between_op, {x},
-                  Attributes().add_pointer(&from).add_pointer(with_layout(from, to)));
+  return call_one(redistribute_between_op, {x}, BetweenArgs{{&from}, {with_layout(from, to)}});
 }
 
 PendingRedistribution redistribute_async(const Tensor& x, const Layout& to,
@@ -312,11 +333,8 @@ PendingRedistribution::~PendingRedistribution() = default;
 const Tensor& PendingRedistribution::wait() {
   RedistributionState& s = *state_;
   if (!s.result) {
-    s.result = call_one(redistribute_async_op, {s.x},
-                        Attributes()
-                            .add_pointer(s.to)
-                            .add_pointer(s.gradient)
-                            .free_integer(reinterpret_cast<std::int64_t>(&s)));
+    const FinishingScope scope(s);
+    s.result = call_one(redistribute_async_op, {s.x}, RedistributeArgs{{s.to}, {s.gradient}});
   }
   return s.result;
 }

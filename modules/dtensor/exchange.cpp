@@ -98,23 +98,22 @@ const Share& share_of(const Spec& from, const Spec& to, const std::vector<int>& 
   return found->second;
 }
 
-const Spec& spec_at(AttributeReader& reader) { return *reader.pointer<Spec>(); }
+struct ExchangeArgs {
+  SpecArgument from;
+  SpecArgument to;
+  ops::GroupArgument group;
+};
 
-const Op& exchange_op = register_op({
-    .schema = "exchange(local; from: spec, to: spec, group: communicator)",
+const Op& exchange_op = register_op<ExchangeArgs>({
+    .schema = "exchange(local)",
     .infer =
         [](const Call& call, ResultShapes& out) {
-          AttributeReader reader = call.read();
-          spec_at(reader);
-          out.push_back({local_shape(spec_at(reader)), call.in[0].dtype()});
+          out.push_back({local_shape(*call.args<ExchangeArgs>().to), call.in[0].dtype()});
         },
     .cpu =
         [](const Call& call, std::span<Tensor> out) {
-          AttributeReader reader = call.read();
-          const Spec& from = spec_at(reader);
-          const Spec& to = spec_at(reader);
-          auto& group = *const_cast<Communicator*>(reader.pointer<Communicator>());
-          operands::copy_elements(start_exchange(call.in[0], from, to, group).wait(), out[0]);
+          const auto [from, to, group] = call.args<ExchangeArgs>();
+          operands::copy_elements(start_exchange(call.in[0], *from, *to, *group).wait(), out[0]);
         },
     .about = "From shards and replicas of several mesh axes to others: each rank is sent the boxes "
              "that it lacks; local tensors.",
@@ -167,8 +166,7 @@ ops::PendingTensor start_exchange(const Tensor& local, const Spec& from, const S
 }
 
 Tensor exchange(const Tensor& local, const Spec& from, const Spec& to, Communicator& group) {
-  return call_one(exchange_op, {local},
-                  Attributes().add_pointer(&from).add_pointer(&to).add_pointer(&group));
+  return call_one(exchange_op, {local}, ExchangeArgs{{&from}, {&to}, {&group}});
 }
 
 Tensor move_between(const Tensor& local, const Spec& from, const Spec& to, const char* where) {

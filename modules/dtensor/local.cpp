@@ -38,16 +38,22 @@ void require_plain(const Tensor& x, const char* what) {
 
 namespace {
 
-const Op& to_local_op = register_op({
-    .schema = "to_local(x; gradient: spec)",
+struct ToLocalArgs {
+  SpecArgument gradient;
+};
+struct FromLocalArgs {
+  SpecArgument to;
+};
+
+const Op& to_local_op = register_op<ToLocalArgs>({
+    .schema = "to_local(x)",
     .infer =
         [](const Call& call, ResultShapes& out) {
           out.push_back({local_shape(*call.in[0].spec()), call.in[0].dtype()});
         },
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
-          AttributeReader reader = context.read();
-          const Spec& gradient = *spec_argument(reader);
+          const Spec& gradient = *context.args<ToLocalArgs>().gradient;
           out[0] = from_local(grads[0], gradient.layout, gradient.shape);
         },
     .distributed = [](const Call& call,
@@ -64,22 +70,19 @@ Tensor local_gradient(const Tensor& gradient, const Layout& layout) {
 }
 
 void make_from_local(const Call& call, Tensors& out) {
-  AttributeReader reader = call.read();
-  out.push_back(make_distributed(detached(call.in[0]), spec_argument(reader)));
+  out.push_back(make_distributed(detached(call.in[0]), call.args<FromLocalArgs>().to.spec));
 }
 
 void from_local_infer(const Call& call, ResultShapes& out) {
-  AttributeReader reader = call.read();
-  out.push_back({spec_argument(reader)->shape, call.in[0].dtype()});
+  out.push_back({call.args<FromLocalArgs>().to->shape, call.in[0].dtype()});
 }
 
-const Op& from_local_op = register_op({
-    .schema = "from_local(x; to: spec)",
+const Op& from_local_op = register_op<FromLocalArgs>({
+    .schema = "from_local(x)",
     .infer = from_local_infer,
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
-          AttributeReader reader = context.read();
-          const Layout& layout = spec_argument(reader)->layout;
+          const Layout& layout = context.args<FromLocalArgs>().to->layout;
           double share = 1;
           for (int axis = 0; axis < layout.ndim(); ++axis) {
             share *= layout.placement(axis) == Partial(ReduceOp::avg)
@@ -105,13 +108,12 @@ Tensor norm_slope(const Tensor& x, const Tensor& whole, double order) {
 
 /// Terms of a maximum, minimum, product or norm: the gradient depends on their values, so they are
 /// kept.
-const Op& from_local_terms_op = register_op({
-    .schema = "from_local_terms(x; to: spec)",
+const Op& from_local_terms_op = register_op<FromLocalArgs>({
+    .schema = "from_local_terms(x)",
     .infer = from_local_infer,
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
-          AttributeReader reader = context.read();
-          const Spec& spec = *spec_argument(reader);
+          const Spec& spec = *context.args<FromLocalArgs>().to;
           const Tensor& x = context.in[0];
           const Layout natural = gradient_layout(spec.layout);
           const Tensor gradient = local_gradient(grads[0], spec.layout);
@@ -235,15 +237,14 @@ Tensor from_local(const Tensor& local, const Layout& layout, std::optional<Dims>
                     to_string(*spec), to_string(expected), to_string(local.shape())));
   }
   const bool terms = local.requires_grad() && grad_enabled() && needs_terms(layout);
-  return call_one(terms ? from_local_terms_op : from_local_op, {local},
-                  Attributes().add_pointer(spec));
+  return call_one(terms ? from_local_terms_op : from_local_op, {local}, FromLocalArgs{{spec}});
 }
 
 Tensor to_local(const Tensor& x, std::optional<Layout> gradient) {
   require_distributed(x, "to_local");
   return call_one(
       to_local_op, {x},
-      Attributes().add_pointer(with_layout(*x.spec(), gradient ? *gradient : default_gradient(x))));
+      ToLocalArgs{{with_layout(*x.spec(), gradient ? *gradient : default_gradient(x))}});
 }
 
 Tensor full_tensor(const Tensor& x, std::optional<Layout> gradient) {

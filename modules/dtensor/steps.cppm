@@ -9,7 +9,6 @@ import tessera.ops;
 namespace tessera {
 
 // What the conversions share: a Spec among the attributes, and checks of their operand.
-inline const Spec* spec_argument(AttributeReader& reader) { return reader.pointer<Spec>(); }
 inline const Spec* with_layout(const Spec& spec, const Layout& layout) {
   return Spec::make(layout, spec.shape, spec.dtype);
 }

@@ -93,6 +93,19 @@ struct ArgumentType<ReduceOp> {
   static ReduceOp from_value(const ArgumentValue& v);
 };
 
+/// An enumeration of its own without names: outside of the process it is a number.
+template <class T>
+  requires(__is_enum(T))
+struct ArgumentType<T> {
+  static constexpr std::string_view name = "int";
+  static inline std::int64_t word(T v) { return static_cast<std::int64_t>(v); }
+  static inline T from_word(std::int64_t w) { return static_cast<T>(w); }
+  static inline ArgumentValue value(T v) { return word(v); }
+  static inline T from_value(const ArgumentValue& v) {
+    return from_word(ArgumentType<std::int64_t>::from_value(v));
+  }
+};
+
 template <>
 struct ArgumentType<SpecArgument> {
   static constexpr std::string_view name = "spec";

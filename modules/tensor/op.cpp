@@ -204,6 +204,20 @@ const Op& register_op(Op op) {
   return kept;
 }
 
+Attributes parse_arguments(const Op& op, std::string_view text) {
+  if (op.arguments != nullptr) {
+    return attributes_from_text(*op.arguments, text, op.name);
+  }
+  if (!text.empty()) {
+    fail_input(fmt::format("{}: it has no arguments (got '{}')", op.name, text));
+  }
+  return {};
+}
+
+std::string print_arguments(const Op& op, const Attributes& attributes) {
+  return op.arguments == nullptr ? std::string() : to_text(*op.arguments, attributes);
+}
+
 const Op& find_op(std::string_view name) {
   Registry& r = registry();
   const std::lock_guard lock(r.mutex);

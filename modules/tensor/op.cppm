@@ -218,16 +218,23 @@ struct Op {
 /// Adds an operator for the life of the process. Errors: a name that exists, a schema that cannot
 /// be read, an attribute of a type that is not known.
 const Op& register_op(Op op);
-/// The operator with the arguments of this aggregate.
+/// The operator with the arguments of this aggregate; void: it has none.
 template <class A>
 inline Op with_arguments(Op op) {
-  op.arguments = &ArgumentsOf<A>::info;
+  if constexpr (!std::is_same_v<A, void>) {
+    op.arguments = &ArgumentsOf<A>::info;
+  }
   return op;
 }
 template <class A>
 inline const Op& register_op(Op op) {
   return register_op(with_arguments<A>(std::move(op)));
 }
+/// The operator's arguments from text: parse_arguments(find_op("softmax"), "dim=1"). Errors
+/// (input): see attributes_from_text; the text begins with the operator's name.
+Attributes parse_arguments(const Op& op, std::string_view text);
+/// "dim=1"; empty where the operator has none.
+std::string print_arguments(const Op& op, const Attributes& attributes);
 /// The operator of this name. Errors: unknown; the nearest name is offered.
 const Op& find_op(std::string_view name);
 /// All operators by name.

@@ -37,8 +37,12 @@ Tensor added(const Tensor& x, const Tensor& y, const Tensor& gradient) {
 }
 
 /// A copy of its operand whose gradient is whatever the attributes say: by shape or by type.
-const Op& misfit_op = register_op(
-    {.schema = "misfit_of_tests(x, w; reshape: bool)",
+struct MisfitArgs {
+  bool reshape;
+};
+
+const Op& misfit_op = register_op<MisfitArgs>(
+    {.schema = "misfit_of_tests(x, w)",
      .infer = [](const Call& call,
                  ResultShapes& out) { out.push_back({call.in[0].shape(), call.in[0].dtype()}); },
      .cpu = [](const Call& call,
@@ -46,8 +50,8 @@ const Op& misfit_op = register_op(
      .backward =
          [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
            out[0] = grads[0];
-           out[1] = context.read().flag() ? ops::reshape(grads[0], {grads[0].numel()})
-                                          : ops::cast(grads[0], DType::f32);
+           out[1] = context.args<MisfitArgs>().reshape ? ops::reshape(grads[0], {grads[0].numel()})
+                                                       : ops::cast(grads[0], DType::f32);
          },
      .about = "An operator of the tests with a wrong backward."});
 
@@ -57,8 +61,7 @@ TEST_CASE("an operator's gradient of the wrong shape or type names operator, ope
   const Tensor x = leaf({2, 3}, 1);
   const Tensor w = leaf({2, 3}, 1);
   const auto error = [&](bool reshape) {
-    return error_of(
-        [&] { backward(ops::sum(call_one(misfit_op, {x, w}, Attributes().add(reshape)))); });
+    return error_of([&] { backward(ops::sum(call_one(misfit_op, {x, w}, MisfitArgs{reshape}))); });
   };
   CHECK(contains(error(true),
                  "backward: the gradient of operand 1 ('w') of 'misfit_of_tests' is wrong "

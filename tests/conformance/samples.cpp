@@ -290,8 +290,14 @@ void call_loss_parallel(Recorder& recorder) {
 void call_the_rest(Recorder& recorder) {
   recorder.allow_more(2);
   listen(recorder, "call", [] {
+    struct WholeNormArgs {
+      double p;
+    };
+    struct DimArgs {
+      std::int64_t dim;
+    };
     for (const double p : {2.0, 3.0}) {  // called where a gradient meets norms of parts
-      call(find_op("whole_norm"), {numbers({2, 3})}, Attributes().add_number(p));
+      call(find_op("whole_norm"), {numbers({2, 3})}, WholeNormArgs{p});
     }
     RandomStream stream{.seed = 7, .stream = 3, .offset = 8};
     call_random(stream);
@@ -328,7 +334,7 @@ void call_the_rest(Recorder& recorder) {
                    .step = 3});
     }
     for (const char* scan : {"linear_recurrence", "linear_recurrence_from_end"}) {
-      call_one(find_op(scan), {numbers({3, 4, 2}), numbers({3, 4, 2}, 1)}, Attributes().add(1));
+      call_one(find_op(scan), {numbers({3, 4, 2}), numbers({3, 4, 2}, 1)}, DimArgs{1});
     }
     for (const Dims& shape : {Dims{5}, Dims{2, 5}}) {
       const Tensor turned = numbers({2, 5, 2, 4});

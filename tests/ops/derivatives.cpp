@@ -300,20 +300,30 @@ std::vector<OperatorSample> further_samples() {
     add("log_softmax", {logits}, attributes, logits.shape());
   }
   const Tensor zeros_inside = from_values<double>({2, 0, -3, 1, 0, 0, 0.5, 4, -1, 3, 0, 2}, {3, 4});
+  struct DimArgs {
+    std::int64_t dim;
+  };
+  struct ProdArgs {
+    std::int64_t dim;
+    bool keepdim;
+  };
+  struct Scales {
+    Dynamic<double> beta;
+    Dynamic<double> alpha;
+  };
   for (const int dim : {0, 1}) {
-    add("cumprod", {zeros_inside}, Attributes().add(dim), {3, 4});
-    add("prod", {zeros_inside}, Attributes().add(dim).add(false), {dim == 0 ? 4 : 3});
-    add("logcumsumexp", {ops::mul_scalar(zeros_inside, 300)}, Attributes().add(dim), {3, 4});
+    add("cumprod", {zeros_inside}, DimArgs{dim}, {3, 4});
+    add("prod", {zeros_inside}, ProdArgs{dim, false}, {dim == 0 ? 4 : 3});
+    add("logcumsumexp", {ops::mul_scalar(zeros_inside, 300)}, DimArgs{dim}, {3, 4});
     for (const char* recurrence : {"linear_recurrence", "linear_recurrence_from_end"}) {
-      add(recurrence, {zeros_inside, numbers({3, 4})}, Attributes().add(dim), {3, 4});
+      add(recurrence, {zeros_inside, numbers({3, 4})}, DimArgs{dim}, {3, 4});
     }
   }
-  add("logcumsumexp", {from_values<double>({hidden, hidden, 1, hidden, 2}, {5})},
-      Attributes().add(0), {5});
+  add("logcumsumexp", {from_values<double>({hidden, hidden, 1, hidden, 2}, {5})}, DimArgs{0}, {5});
   add("clone", {numbers({3})}, {}, {3});
   add("squared_norm", {numbers({3})}, {}, {});
-  add("baddbmm", {numbers({3}), numbers({2, 2, 2}, 1), numbers({2, 2, 3}, 2)},
-      Attributes().scalar(0.5).scalar(2), {2, 2, 3});
+  add("baddbmm", {numbers({3}), numbers({2, 2, 2}, 1), numbers({2, 2, 3}, 2)}, Scales{0.5, 2},
+      {2, 2, 3});
   add("as_strided", {numbers({6})}, Attributes().add(Dims{3, 3}).add(Dims{1, 1}).add(1), {3, 3});
   return samples;
 }

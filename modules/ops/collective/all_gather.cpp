@@ -14,25 +14,29 @@ import :group_call;
 namespace tessera::ops {
 namespace {
 
+struct AllGatherArgs {
+  std::int64_t dim;
+  std::int64_t extent;
+  GroupArgument group;
+};
+
 using collective::Communicator;
 using collective::Segment;
 using collective::Work;
 
 void all_gather_infer(const Call& call, ResultShapes& out) {
-  AttributeReader attributes = call.read();
-  const int dim = attributes.dim();
-  const std::int64_t extent = attributes.integer();
-  check_part(call, dim, extent, group_at(attributes));
-  out.push_back({with_extent(call.in[0].shape(), dim, extent), call.in[0].dtype()});
+  const auto args = call.args<AllGatherArgs>();
+  const int dim = checked_part(call, args.dim, args.extent, *args.group);
+  out.push_back({with_extent(call.in[0].shape(), dim, args.extent), call.in[0].dtype()});
 }
 
 /// Each collective in two parts: issue it, and make the result when the data has come. `out` is the
 /// result, of the shape that infer found.
 PendingTensor start_all_gather(const Call& call, const Tensor& whole) {
-  AttributeReader attributes = call.read();
-  const int dim = attributes.dim();
-  const std::int64_t extent = attributes.integer();
-  Communicator& group = group_at(attributes);
+  const auto args = call.args<AllGatherArgs>();
+  const int dim = checked_dim(call, args.dim);
+  const std::int64_t extent = args.extent;
+  Communicator& group = *args.group;
   if (whole.numel() == 0) {
     return {whole, {}, {}, {}};  // on every rank
   }
@@ -66,8 +70,8 @@ void all_gather_cpu(const Call& call, std::span<Tensor> out) {
   start_all_gather(call, out[0]).wait();
 }
 
-const Op& all_gather_op = register_op({
-    .schema = "all_gather(shard; dim: int, extent: int, group: communicator)",
+const Op& all_gather_op = register_op<AllGatherArgs>({
+    .schema = "all_gather(shard)",
     .infer = all_gather_infer,
     .cpu = all_gather_cpu,
     .about = "Shards of a dim become the whole on every rank of the group; local tensors.",
@@ -75,10 +79,7 @@ const Op& all_gather_op = register_op({
 
 Attributes all_gather_attributes(const Tensor& shard, std::int64_t dim, std::int64_t extent,
                                  Communicator& group) {
-  return Attributes()
-      .add(wrap_dim(dim, shard.dims(), "all_gather"))
-      .add(extent)
-      .add_pointer(&group);
+  return AllGatherArgs{wrap_dim(dim, shard.dims(), "all_gather"), extent, {&group}};
 }
 
 }  // namespace

@@ -12,6 +12,11 @@ import :group_call;
 namespace tessera::ops {
 namespace {
 
+struct AllReduceArgs {
+  ReduceOp op;
+  GroupArgument group;
+};
+
 using collective::Communicator;
 
 void same_infer(const Call& call, ResultShapes& out) {
@@ -19,32 +24,30 @@ void same_infer(const Call& call, ResultShapes& out) {
 }
 
 PendingTensor start_all_reduce(const Call& call, const Tensor& out) {
-  AttributeReader attributes = call.read();
-  const auto op = static_cast<ReduceOp>(attributes.integer());
+  const auto args = call.args<AllReduceArgs>();
   const Tensor x = contiguous_operand(call.in[0]);
   if (x.numel() == 0) {
     return {out, {}, {}, {}};
   }
-  return {
-      out,
-      group_at(attributes).all_reduce_async(x.raw_data(), out.raw_data(), x.numel(), x.dtype(), op),
-      {x},
-      {}};
+  return {out,
+          args.group->all_reduce_async(x.raw_data(), out.raw_data(), x.numel(), x.dtype(), args.op),
+          {x},
+          {}};
 }
 
 void all_reduce_cpu(const Call& call, std::span<Tensor> out) {
   start_all_reduce(call, out[0]).wait();
 }
 
-const Op& all_reduce_op = register_op({
-    .schema = "all_reduce(x; op: int, group: communicator)",
+const Op& all_reduce_op = register_op<AllReduceArgs>({
+    .schema = "all_reduce(x)",
     .infer = same_infer,
     .cpu = all_reduce_cpu,
     .about = "The reduction over the ranks of the group, on every one of them; local tensors.",
 });
 
 Attributes all_reduce_attributes(ReduceOp op, Communicator& group) {
-  return Attributes().add(static_cast<int>(op)).add_pointer(&group);
+  return AllReduceArgs{op, {&group}};
 }
 
 }  // namespace

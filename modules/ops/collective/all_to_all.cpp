@@ -21,21 +21,25 @@ import :group_call;
 namespace tessera::ops {
 namespace {
 
+struct AllToAllArgs {
+  std::int64_t from_dim;
+  std::int64_t from_extent;
+  std::int64_t to_dim;
+  GroupArgument group;
+};
+
 using collective::Communicator;
 using collective::Work;
 
 void all_to_all_infer(const Call& call, ResultShapes& out) {
-  AttributeReader attributes = call.read();
-  const int from = attributes.dim();
-  const std::int64_t extent = attributes.integer();
-  const int to = attributes.dim();
-  const Communicator& group = group_at(attributes);
-  check_part(call, from, extent, group);
-  check_dim(call, to);
+  const auto args = call.args<AllToAllArgs>();
+  const Communicator& group = *args.group;
+  const int from = checked_part(call, args.from_dim, args.from_extent, group);
+  const int to = checked_dim(call, args.to_dim);
   if (from == to) {
     refuse(call, fmt::format("from_dim and to_dim are both {}", from));
   }
-  Dims shape = with_extent(call.in[0].shape(), from, extent);
+  Dims shape = with_extent(call.in[0].shape(), from, args.from_extent);
   shape[to] = part_of(shape[to], group, group.rank()).length;
   out.push_back({shape, call.in[0].dtype()});
 }
@@ -64,12 +68,11 @@ struct Boxes {
 };
 
 PendingTensor start_all_to_all(const Call& call, const Tensor& out) {
-  AttributeReader attributes = call.read();
-  const int from = attributes.dim();
-  const std::int64_t extent = attributes.integer();
-  const int to = attributes.dim();
-  Communicator& group = group_at(attributes);
-  if (with_extent(call.in[0].shape(), from, extent).product() == 0) {
+  const auto args = call.args<AllToAllArgs>();
+  const int from = checked_dim(call, args.from_dim);
+  const int to = checked_dim(call, args.to_dim);
+  Communicator& group = *args.group;
+  if (with_extent(call.in[0].shape(), from, args.from_extent).product() == 0) {
     return {out, {}, {}, {}};
   }
   const Boxes sent(call.in[0], to, group);
@@ -90,9 +93,8 @@ void all_to_all_cpu(const Call& call, std::span<Tensor> out) {
   start_all_to_all(call, out[0]).wait();
 }
 
-const Op& all_to_all_op = register_op({
-    .schema = "all_to_all(shard; from_dim: int, from_extent: int, to_dim: int, "
-              "group: communicator)",
+const Op& all_to_all_op = register_op<AllToAllArgs>({
+    .schema = "all_to_all(shard)",
     .infer = all_to_all_infer,
     .cpu = all_to_all_cpu,
     .about = "Shards of one dim become shards of another; local tensors.",
@@ -101,11 +103,10 @@ const Op& all_to_all_op = register_op({
 Attributes all_to_all_attributes(const Tensor& shard, std::int64_t from_dim,
                                  std::int64_t from_extent, std::int64_t to_dim,
                                  Communicator& group) {
-  return Attributes()
-      .add(wrap_dim(from_dim, shard.dims(), "all_to_all"))
-      .add(from_extent)
-      .add(wrap_dim(to_dim, shard.dims(), "all_to_all"))
-      .add_pointer(&group);
+  return AllToAllArgs{wrap_dim(from_dim, shard.dims(), "all_to_all"),
+                      from_extent,
+                      wrap_dim(to_dim, shard.dims(), "all_to_all"),
+                      {&group}};
 }
 
 }  // namespace

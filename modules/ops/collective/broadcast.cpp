@@ -1,5 +1,7 @@
 // The root's tensor on every rank: broadcast.
 module;
+#include <fmt/format.h>
+
 #include <span>
 module tessera.ops;
 
@@ -12,6 +14,11 @@ import :group_call;
 namespace tessera::ops {
 namespace {
 
+struct BroadcastArgs {
+  std::int64_t root;
+  GroupArgument group;
+};
+
 using collective::Communicator;
 
 void same_infer(const Call& call, ResultShapes& out) {
@@ -19,9 +26,13 @@ void same_infer(const Call& call, ResultShapes& out) {
 }
 
 void broadcast_cpu(const Call& call, std::span<Tensor> out) {
-  AttributeReader attributes = call.read();
-  const int root = attributes.dim();
-  Communicator& group = group_at(attributes);
+  const auto args = call.args<BroadcastArgs>();
+  Communicator& group = *args.group;
+  if (args.root < 0 || args.root >= group.size()) {
+    refuse(call, fmt::format("root {} is not a rank of the group of {}; give one of 0 to {}",
+                             args.root, group.size(), group.size() - 1));
+  }
+  const int root = static_cast<int>(args.root);
   if (out[0].numel() == 0) {
     return;
   }
@@ -31,8 +42,8 @@ void broadcast_cpu(const Call& call, std::span<Tensor> out) {
   group.broadcast(out[0].raw_data(), out[0].numel(), out[0].dtype(), root);
 }
 
-const Op& broadcast_op = register_op({
-    .schema = "broadcast(x; root: int, group: communicator)",
+const Op& broadcast_op = register_op<BroadcastArgs>({
+    .schema = "broadcast(x)",
     .infer = same_infer,
     .cpu = broadcast_cpu,
     .about = "The root's x on every rank of the group; local tensors.",
@@ -41,7 +52,7 @@ const Op& broadcast_op = register_op({
 }  // namespace
 
 Tensor broadcast(const Tensor& x, int root, Communicator& group) {
-  return call_one(broadcast_op, {x}, Attributes().add(root).add_pointer(&group));
+  return call_one(broadcast_op, {x}, BroadcastArgs{root, {&group}});
 }
 
 }  // namespace tessera::ops

@@ -6,6 +6,36 @@ import tessera.collective;
 
 export namespace tessera::ops {
 
+/// A group of ranks as an operator's argument; its text has the ranks and the communicator's name.
+struct GroupArgument {
+  collective::Communicator* group = nullptr;
+
+  collective::Communicator& operator*() const { return *group; }
+  collective::Communicator* operator->() const { return group; }
+};
+
+}  // namespace tessera::ops
+
+export namespace tessera {
+
+template <>
+struct ArgumentType<ops::GroupArgument> {
+  static constexpr std::string_view name = "group";
+  static inline std::int64_t word(ops::GroupArgument v) {
+    return reinterpret_cast<std::int64_t>(v.group);
+  }
+  static inline ops::GroupArgument from_word(std::int64_t w) {
+    return {reinterpret_cast<collective::Communicator*>(w)};
+  }
+  static ArgumentValue value(ops::GroupArgument v);
+  /// Errors (input): another form. (run): no world is current, or the rank is not in the group.
+  static ops::GroupArgument from_value(const ArgumentValue& v);
+};
+
+}  // namespace tessera
+
+export namespace tessera::ops {
+
 // Collectives on LOCAL tensors as operators, so that every listener below distribution sees them.
 // Shards of a dim of `extent` elements over k ranks have ceil(extent / k) each, the last ones fewer
 // or none.

@@ -1,10 +1,15 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <sstream>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 module tessera.ops;
 
@@ -18,10 +23,6 @@ import :group_call;
 namespace tessera::ops {
 
 using collective::Communicator;
-
-Communicator& group_at(AttributeReader& attributes) {
-  return *const_cast<Communicator*>(attributes.pointer<Communicator>());
-}
 
 ShardRange part_of(std::int64_t extent, const Communicator& group, int rank) {
   return chunk_of({0, extent}, group.size(), rank);
@@ -37,21 +38,63 @@ bool is_outermost(const Dims& shape, int dim) {
   return std::all_of(shape.begin(), shape.begin() + dim, [](std::int64_t d) { return d == 1; });
 }
 
-void check_dim(const Call& call, int dim) {
+int checked_dim(const Call& call, std::int64_t dim) {
   if (dim < 0 || dim >= call.in[0].dims()) {
     refuse(call, fmt::format("dim {} is out of range for {}", dim, to_string(call.in[0].shape())));
   }
+  return static_cast<int>(dim);
 }
 
-void check_part(const Call& call, int dim, std::int64_t extent, const Communicator& group) {
-  check_dim(call, dim);
+int checked_part(const Call& call, std::int64_t wanted, std::int64_t extent,
+                 const Communicator& group) {
+  const int dim = checked_dim(call, wanted);
   const std::int64_t expected = part_of(extent, group, group.rank()).length;
   if (call.in[0].shape()[dim] != expected) {
     refuse(call, fmt::format("rank {} of {} has a shard of {} in dim {} (expected {} of {})",
                              group.rank(), group.size(), to_string(call.in[0].shape()), dim,
                              expected, extent));
   }
+  return dim;
 }
+
+}  // namespace tessera::ops
+
+namespace tessera {
+
+ArgumentValue ArgumentType<ops::GroupArgument>::value(ops::GroupArgument v) {
+  if (v.group == nullptr) {
+    return std::string("none");
+  }
+  return fmt::format("ranks {}{}{}", fmt::join(v->global_ranks(), " "),
+                     v->name().empty() ? "" : " named ", v->name());
+}
+
+ops::GroupArgument ArgumentType<ops::GroupArgument>::from_value(const ArgumentValue& v) {
+  const std::string* const text = std::get_if<std::string>(&v);
+  if (text != nullptr && *text == "none") {
+    return {};
+  }
+  constexpr std::string_view begin = "ranks ";
+  constexpr std::string_view before_name = " named ";
+  if (text == nullptr || !text->starts_with(begin)) {
+    wrong_argument("group (\"ranks 0 1 2\", \"ranks 0 1 2 named NAME\")", v);
+  }
+  const std::size_t name = text->find(before_name);
+  std::istringstream words(text->substr(begin.size(), name - begin.size()));
+  std::vector<int> ranks;
+  for (int rank = 0; words >> rank;) {
+    ranks.push_back(rank);
+  }
+  if (ranks.empty() || !words.eof()) {
+    wrong_argument("group (\"ranks 0 1 2\", \"ranks 0 1 2 named NAME\")", v);
+  }
+  return {&collective::World::current().communicator(
+      ranks, name == std::string::npos ? "" : text->substr(name + before_name.size()))};
+}
+
+}  // namespace tessera
+
+namespace tessera::ops {
 
 PendingTensor start(const Op& op, const Tensor& x, const Attributes& attributes,
                     PendingTensor (*issue)(const Call&, const Tensor&)) {

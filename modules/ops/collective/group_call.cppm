@@ -10,16 +10,14 @@ import :kernel_call;
 // What the collectives of local tensors share.
 namespace tessera::ops {
 
-/// The group is an address among the attributes; calls of one communicator are one after another.
-collective::Communicator& group_at(AttributeReader& attributes);
 /// The part of `extent` elements that rank `rank` of the group holds.
 ShardRange part_of(std::int64_t extent, const collective::Communicator& group, int rank);
 Dims with_extent(const Dims& shape, int dim, std::int64_t extent);
-/// Errors: the dim is not one of operand 0's.
-void check_dim(const Call& call, int dim);
-/// Errors: operand 0 is not this rank's part of `extent` along the dim.
-void check_part(const Call& call, int dim, std::int64_t extent,
-                const collective::Communicator& group);
+/// The dim. Errors: it is not one of operand 0's.
+int checked_dim(const Call& call, std::int64_t dim);
+/// The dim. Errors: operand 0 is not this rank's part of `extent` along it.
+int checked_part(const Call& call, std::int64_t dim, std::int64_t extent,
+                 const collective::Communicator& group);
 /// Whether the parts of `dim` are contiguous, one after another.
 bool is_outermost(const Dims& shape, int dim);
 

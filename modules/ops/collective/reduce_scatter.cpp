@@ -14,27 +14,31 @@ import :group_call;
 namespace tessera::ops {
 namespace {
 
+struct ReduceScatterArgs {
+  std::int64_t dim;
+  ReduceOp op;
+  GroupArgument group;
+};
+
 using collective::Communicator;
 using collective::ReduceSegmentsOptions;
 using collective::Segment;
 using collective::Work;
 
 void reduce_scatter_infer(const Call& call, ResultShapes& out) {
-  AttributeReader attributes = call.read();
-  const int dim = attributes.dim();
-  attributes.integer();
-  check_dim(call, dim);
-  const Communicator& group = group_at(attributes);
+  const auto args = call.args<ReduceScatterArgs>();
+  const int dim = checked_dim(call, args.dim);
+  const Communicator& group = *args.group;
   const std::int64_t extent = call.in[0].shape()[dim];
   out.push_back({with_extent(call.in[0].shape(), dim, part_of(extent, group, group.rank()).length),
                  call.in[0].dtype()});
 }
 
 PendingTensor start_reduce_scatter(const Call& call, const Tensor& out) {
-  AttributeReader attributes = call.read();
-  const int dim = attributes.dim();
-  const auto op = static_cast<ReduceOp>(attributes.integer());
-  Communicator& group = group_at(attributes);
+  const auto args = call.args<ReduceScatterArgs>();
+  const int dim = checked_dim(call, args.dim);
+  const ReduceOp op = args.op;
+  Communicator& group = *args.group;
   const Tensor& x = call.in[0];
   if (x.numel() == 0) {
     return {out, {}, {}, {}};
@@ -64,8 +68,8 @@ void reduce_scatter_cpu(const Call& call, std::span<Tensor> out) {
   start_reduce_scatter(call, out[0]).wait();
 }
 
-const Op& reduce_scatter_op = register_op({
-    .schema = "reduce_scatter(x; dim: int, op: int, group: communicator)",
+const Op& reduce_scatter_op = register_op<ReduceScatterArgs>({
+    .schema = "reduce_scatter(x)",
     .infer = reduce_scatter_infer,
     .cpu = reduce_scatter_cpu,
     .about = "The reduction over the ranks, of which each keeps its shard of a dim; local tensors.",
@@ -73,10 +77,7 @@ const Op& reduce_scatter_op = register_op({
 
 Attributes reduce_scatter_attributes(const Tensor& x, std::int64_t dim, ReduceOp op,
                                      Communicator& group) {
-  return Attributes()
-      .add(wrap_dim(dim, x.dims(), "reduce_scatter"))
-      .add(static_cast<int>(op))
-      .add_pointer(&group);
+  return ReduceScatterArgs{wrap_dim(dim, x.dims(), "reduce_scatter"), op, {&group}};
 }
 
 }  // namespace

@@ -139,14 +139,9 @@ const Op& bmm_op = register_op({
 // addmm and baddbmm
 
 struct Scales {
-  double beta;
-  double alpha;
+  Dynamic<double> beta;
+  Dynamic<double> alpha;
 };
-
-Scales scales_of(AttributeReader read) {
-  const double beta = read.scalar();
-  return {beta, read.scalar()};
-}
 
 template <int dims>
 void added_infer(const Call& call, ResultShapes& out) {
@@ -160,7 +155,7 @@ void added_infer(const Call& call, ResultShapes& out) {
 }
 
 void added_cpu(const Call& call, std::span<Tensor> out) {
-  const Scales scales = scales_of(call.read());
+  const Scales scales = call.args<Scales>();
   const Tensor& y = out[0];
   const DType type = y.dtype();
   const auto scale = [&](const Tensor& x, double by) {
@@ -209,7 +204,7 @@ Tensor scaled(const Tensor& x, double by) { return by == 1 ? x : mul_scalar(x, b
 
 void added_backward(const BackwardContext& context, std::span<const Tensor> grads,
                     std::span<Tensor> out) {
-  const Scales scales = scales_of(context.read());
+  const Scales scales = context.args<Scales>();
   if (context.needs(0)) {
     out[0] = operands::sum_to(scaled(grads[0], scales.beta), context.in_shapes[0]);
   }
@@ -222,8 +217,8 @@ void added_backward(const BackwardContext& context, std::span<const Tensor> grad
   }
 }
 
-const Op& addmm_op = register_op({
-    .schema = "addmm(bias, a, b; beta: float, alpha: float)",
+const Op& addmm_op = register_op<Scales>({
+    .schema = "addmm(bias, a, b)",
     .infer = added_infer<2>,
     .cpu = added_cpu,
     .rule = added_rule<2>,
@@ -232,8 +227,8 @@ const Op& addmm_op = register_op({
     .about = "beta bias + alpha a b, for matrices; the bias broadcasts.",
 });
 
-const Op& baddbmm_op = register_op({
-    .schema = "baddbmm(bias, a, b; beta: float, alpha: float)",
+const Op& baddbmm_op = register_op<Scales>({
+    .schema = "baddbmm(bias, a, b)",
     .infer = added_infer<3>,
     .cpu = added_cpu,
     .rule = added_rule<3>,
@@ -247,10 +242,10 @@ const Op& baddbmm_op = register_op({
 Tensor mm(const Tensor& a, const Tensor& b) { return call_one(mm_op, {a, b}); }
 Tensor bmm(const Tensor& a, const Tensor& b) { return call_one(bmm_op, {a, b}); }
 Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  return call_one(addmm_op, {bias, a, b}, Attributes().scalar(beta).scalar(alpha));
+  return call_one(addmm_op, {bias, a, b}, Scales{beta, alpha});
 }
 Tensor baddbmm(const Tensor& bias, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  return call_one(baddbmm_op, {bias, a, b}, Attributes().scalar(beta).scalar(alpha));
+  return call_one(baddbmm_op, {bias, a, b}, Scales{beta, alpha});
 }
 
 }  // namespace tessera::ops

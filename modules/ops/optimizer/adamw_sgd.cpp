@@ -23,6 +23,24 @@ import :kernel_call;
 namespace tessera::ops {
 namespace {
 
+struct AdamWArgs {
+  Dynamic<double> lr;
+  Dynamic<double> beta1;
+  Dynamic<double> beta2;
+  Dynamic<double> eps;
+  Dynamic<double> weight_decay;
+  Dynamic<double> grad_scale;
+  Dynamic<std::int64_t> step;
+};
+struct SgdArgs {
+  Dynamic<double> lr;
+  Dynamic<double> momentum;
+  Dynamic<double> weight_decay;
+  Dynamic<double> grad_scale;
+  Dynamic<bool> nesterov;
+  Dynamic<bool> first;
+};
+
 // Operands are lists of one length, one behind the other: parameters, gradients, and what the
 // optimizer keeps for each parameter.
 
@@ -121,15 +139,15 @@ void for_each_parameter(const Call& call, F update) {
 }
 
 void adamw_cpu(const Call& call, std::span<Tensor>) {
-  AttributeReader attributes = call.read();
+  const auto args = call.args<AdamWArgs>();
   kernels::AdamW options;
-  options.learning_rate = attributes.scalar();
-  options.beta1 = attributes.scalar();
-  options.beta2 = attributes.scalar();
-  options.eps = attributes.scalar();
-  options.weight_decay = attributes.scalar();
-  options.grad_scale = attributes.scalar();
-  const auto step = static_cast<double>(attributes.free_integer());
+  options.learning_rate = args.lr;
+  options.beta1 = args.beta1;
+  options.beta2 = args.beta2;
+  options.eps = args.eps;
+  options.weight_decay = args.weight_decay;
+  options.grad_scale = args.grad_scale;
+  const auto step = static_cast<double>(args.step.value);
   options.correction1 = 1.0 - std::pow(options.beta1, step);
   options.correction2 = 1.0 - std::pow(options.beta2, step);
   for_each_parameter<4>(
@@ -139,10 +157,8 @@ void adamw_cpu(const Call& call, std::span<Tensor>) {
       });
 }
 
-const Op& adamw_op = register_op({
-    .schema = "adamw_(parameters!..., gradients..., exp_avgs!..., exp_avg_sqs!...; lr: float, "
-              "beta1: float, beta2: float, eps: float, weight_decay: float, grad_scale: float, "
-              "step: free)",
+const Op& adamw_op = register_op<AdamWArgs>({
+    .schema = "adamw_(parameters!..., gradients..., exp_avgs!..., exp_avg_sqs!...)",
     .infer = infer,
     .cpu = adamw_cpu,
     .rule = rule<4>,
@@ -151,14 +167,14 @@ const Op& adamw_op = register_op({
 });
 
 void sgd_cpu(const Call& call, std::span<Tensor>) {
-  AttributeReader attributes = call.read();
+  const auto args = call.args<SgdArgs>();
   kernels::Sgd options;
-  options.learning_rate = attributes.scalar();
-  options.momentum = attributes.scalar();
-  options.weight_decay = attributes.scalar();
-  options.grad_scale = attributes.scalar();
-  options.nesterov = attributes.free_integer() != 0;
-  options.first_step = attributes.free_integer() != 0;
+  options.learning_rate = args.lr;
+  options.momentum = args.momentum;
+  options.weight_decay = args.weight_decay;
+  options.grad_scale = args.grad_scale;
+  options.nesterov = args.nesterov;
+  options.first_step = args.first;
   for_each_parameter<3>(call, [&]<class C, class G>(C, G, const Row<3>& operands,
                                                     const Tensor& gradient) {
     if (!operands[2] && options.momentum != 0) {
@@ -169,10 +185,8 @@ void sgd_cpu(const Call& call, std::span<Tensor>) {
   });
 }
 
-const Op& sgd_op = register_op({
-    .schema = "sgd_(parameters!..., gradients..., momentum_buffers!...?; lr: float, "
-              "momentum: float, weight_decay: float, grad_scale: float, nesterov: free, "
-              "first: free)",
+const Op& sgd_op = register_op<SgdArgs>({
+    .schema = "sgd_(parameters!..., gradients..., momentum_buffers!...?)",
     .infer = infer,
     .cpu = sgd_cpu,
     .rule = rule<3>,
@@ -186,26 +200,24 @@ void adamw_(std::span<const Tensor> parameters, std::span<const Tensor> gradient
             std::span<const Tensor> exp_avgs, std::span<const Tensor> exp_avg_sqs,
             const AdamWStep& settings) {
   call_lists(adamw_op, {parameters, gradients, exp_avgs, exp_avg_sqs},
-             Attributes()
-                 .scalar(settings.lr)
-                 .scalar(settings.beta1)
-                 .scalar(settings.beta2)
-                 .scalar(settings.eps)
-                 .scalar(settings.weight_decay)
-                 .scalar(settings.grad_scale)
-                 .free_integer(settings.step));
+             AdamWArgs{.lr = settings.lr,
+                       .beta1 = settings.beta1,
+                       .beta2 = settings.beta2,
+                       .eps = settings.eps,
+                       .weight_decay = settings.weight_decay,
+                       .grad_scale = settings.grad_scale,
+                       .step = settings.step});
 }
 
 void sgd_(std::span<const Tensor> parameters, std::span<const Tensor> gradients,
           std::span<const Tensor> momentum_buffers, const SgdStep& settings) {
   call_lists(sgd_op, {parameters, gradients, momentum_buffers},
-             Attributes()
-                 .scalar(settings.lr)
-                 .scalar(settings.momentum)
-                 .scalar(settings.weight_decay)
-                 .scalar(settings.grad_scale)
-                 .free_integer(settings.nesterov ? 1 : 0)
-                 .free_integer(settings.first ? 1 : 0));
+             SgdArgs{.lr = settings.lr,
+                     .momentum = settings.momentum,
+                     .weight_decay = settings.weight_decay,
+                     .grad_scale = settings.grad_scale,
+                     .nesterov = settings.nesterov,
+                     .first = settings.first});
 }
 
 }  // namespace tessera::ops

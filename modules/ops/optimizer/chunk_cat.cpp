@@ -16,15 +16,19 @@ import :kernel_call;
 namespace tessera::ops {
 namespace {
 
+struct ChunkCatArgs {
+  std::int64_t dim;
+  std::int64_t chunks;
+};
+
 struct Chunks {
   int dim;
   std::int64_t count;
 };
 
 Chunks chunks_of(const Call& call) {
-  AttributeReader read = call.read();
-  const int dim = read.dim();
-  return {dim, read.integer()};
+  const auto args = call.args<ChunkCatArgs>();
+  return {operands::front_dim("chunk_cat", args.dim, call.in[0].dims()), args.chunks};
 }
 
 /// One tensor as [outer, extent, inner] around the dim that is cut, in chunks of `chunk`.
@@ -108,8 +112,8 @@ void chunk_cat_rule(const RuleContext& context, Strategies& strategies) {
   rules::linear(context, strategies);
 }
 
-const Op& chunk_cat_op = register_op(
-    {.schema = "chunk_cat(tensors...; dim: int, chunks: int)",
+const Op& chunk_cat_op = register_op<ChunkCatArgs>(
+    {.schema = "chunk_cat(tensors...)",
      .infer = chunk_cat_infer,
      .cpu = chunk_cat_cpu,
      .rule = chunk_cat_rule,
@@ -123,9 +127,8 @@ Tensor chunk_cat(std::span<const Tensor> tensors, std::int64_t dim, std::int64_t
     fail("chunk_cat: the list is empty; give at least one tensor");
   }
   operands::given("chunk_cat", "tensors[0]", tensors[0]);
-  return call(
-      chunk_cat_op, tensors,
-      Attributes().add(operands::front_dim("chunk_cat", dim, tensors[0].dims())).add(chunks))[0];
+  return call(chunk_cat_op, tensors,
+              ChunkCatArgs{operands::front_dim("chunk_cat", dim, tensors[0].dims()), chunks})[0];
 }
 
 }  // namespace tessera::ops

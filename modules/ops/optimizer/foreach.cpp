@@ -5,6 +5,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "pointwise/kernels/functions.hpp"
@@ -18,6 +19,16 @@ import :kernel_call;
 
 namespace tessera::ops {
 namespace {
+
+struct ValueArgs {
+  Dynamic<double> value;
+};
+struct AlphaArgs {
+  Dynamic<double> alpha;
+};
+struct WeightArgs {
+  Dynamic<double> weight;
+};
 
 using kernels::FunctionOp;
 
@@ -77,7 +88,7 @@ void zero_cpu(const Call& call, std::span<Tensor>) {
 }
 
 void mul_cpu(const Call& call, std::span<Tensor>) {
-  const double value = call.read().scalar();
+  const double value = call.args<ValueArgs>().value;
   for_each<1>(call, [&](const Tensor* x) {
     kernels::binary_scalar(kernels::BinaryOp::mul, x->dtype(), x->numel(), x->raw_data(), value,
                            x->raw_data());
@@ -85,7 +96,7 @@ void mul_cpu(const Call& call, std::span<Tensor>) {
 }
 
 void add_cpu(const Call& call, std::span<Tensor>) {
-  const double alpha = call.read().scalar();
+  const double alpha = call.args<AlphaArgs>().alpha;
   for_each<2>(call, [&](const Tensor* x) {
     kernels::add(x->dtype(), x->numel(), x->raw_data(), x[1].raw_data(), alpha, x->raw_data());
   });
@@ -93,7 +104,8 @@ void add_cpu(const Call& call, std::span<Tensor>) {
 
 template <FunctionOp op, std::size_t lists>
 void function_cpu(const Call& call, std::span<Tensor>) {
-  const double number = call.read().scalar();
+  // The only argument: a weight or a value.
+  const double number = ArgumentType<double>::from_word(call.attributes.dynamic()[0]);
   for_each<lists>(call, [&](const Tensor* x) {
     kernels::Operand operands[lists];
     const Dims strides = contiguous_strides(x->shape());
@@ -104,35 +116,33 @@ void function_cpu(const Call& call, std::span<Tensor>) {
   });
 }
 
-template <std::size_t lists, bool linear>
+template <class Args, std::size_t lists, bool linear>
 const Op& over_lists(const char* schema, void (*cpu)(const Call&, std::span<Tensor>),
                      const char* about) {
-  return register_op({.schema = schema,
-                      .infer = infer<lists>,
-                      .cpu = cpu,
-                      .rule = rule<lists, linear>,
-                      .in_place = true,
-                      .about = about});
+  return register_op<Args>({.schema = schema,
+                            .infer = infer<lists>,
+                            .cpu = cpu,
+                            .rule = rule<lists, linear>,
+                            .in_place = true,
+                            .about = about});
 }
 
 const Op& zero_op =
-    over_lists<1, true>("foreach_zero_(tensors!...)", zero_cpu, "Zeros over all tensors.");
-const Op& mul_op = over_lists<1, true>("foreach_mul_(tensors!...; value: float)", mul_cpu,
-                                       "Multiplies all tensors by a number.");
+    over_lists<void, 1, true>("foreach_zero_(tensors!...)", zero_cpu, "Zeros over all tensors.");
+const Op& mul_op = over_lists<ValueArgs, 1, true>("foreach_mul_(tensors!...)", mul_cpu,
+                                                  "Multiplies all tensors by a number.");
 const Op& add_op =
-    over_lists<2, true>("foreach_add_(tensors!..., others...; alpha: float)", add_cpu,
-                        "Adds alpha times a second list's tensors to a list's.");
-const Op& lerp_op = over_lists<2, true>(
-    "foreach_lerp_(tensors!..., ends...; weight: float)", function_cpu<FunctionOp::lerp_scalar, 2>,
+    over_lists<AlphaArgs, 2, true>("foreach_add_(tensors!..., others...)", add_cpu,
+                                   "Adds alpha times a second list's tensors to a list's.");
+const Op& lerp_op = over_lists<WeightArgs, 2, true>(
+    "foreach_lerp_(tensors!..., ends...)", function_cpu<FunctionOp::lerp_scalar, 2>,
     "Moves a list's tensors by a weight towards a second list's.");
-const Op& addcmul_op =
-    over_lists<3, false>("foreach_addcmul_(tensors!..., tensors1..., tensors2...; value: float)",
-                         function_cpu<FunctionOp::addcmul, 3>,
-                         "Adds value times the products of two lists' tensors to a list's.");
-const Op& addcdiv_op =
-    over_lists<3, false>("foreach_addcdiv_(tensors!..., tensors1..., tensors2...; value: float)",
-                         function_cpu<FunctionOp::addcdiv, 3>,
-                         "Adds value times the quotients of two lists' tensors to a list's.");
+const Op& addcmul_op = over_lists<ValueArgs, 3, false>(
+    "foreach_addcmul_(tensors!..., tensors1..., tensors2...)", function_cpu<FunctionOp::addcmul, 3>,
+    "Adds value times the products of two lists' tensors to a list's.");
+const Op& addcdiv_op = over_lists<ValueArgs, 3, false>(
+    "foreach_addcdiv_(tensors!..., tensors1..., tensors2...)", function_cpu<FunctionOp::addcdiv, 3>,
+    "Adds value times the quotients of two lists' tensors to a list's.");
 
 // foreach_squared_norm
 
@@ -179,25 +189,25 @@ const Op& norm_op = register_op({.schema = "foreach_squared_norm(tensors...)",
 void foreach_zero_(std::span<const Tensor> x) { call_lists(zero_op, {x}, {}); }
 
 void foreach_mul_(std::span<const Tensor> x, double value) {
-  call_lists(mul_op, {x}, Attributes().scalar(value));
+  call_lists(mul_op, {x}, ValueArgs{value});
 }
 
 void foreach_add_(std::span<const Tensor> x, std::span<const Tensor> y, double alpha) {
-  call_lists(add_op, {x, y}, Attributes().scalar(alpha));
+  call_lists(add_op, {x, y}, AlphaArgs{alpha});
 }
 
 void foreach_lerp_(std::span<const Tensor> x, std::span<const Tensor> end, double weight) {
-  call_lists(lerp_op, {x, end}, Attributes().scalar(weight));
+  call_lists(lerp_op, {x, end}, WeightArgs{weight});
 }
 
 void foreach_addcmul_(std::span<const Tensor> x, std::span<const Tensor> a,
                       std::span<const Tensor> b, double value) {
-  call_lists(addcmul_op, {x, a, b}, Attributes().scalar(value));
+  call_lists(addcmul_op, {x, a, b}, ValueArgs{value});
 }
 
 void foreach_addcdiv_(std::span<const Tensor> x, std::span<const Tensor> a,
                       std::span<const Tensor> b, double value) {
-  call_lists(addcdiv_op, {x, a, b}, Attributes().scalar(value));
+  call_lists(addcdiv_op, {x, a, b}, ValueArgs{value});
 }
 
 Tensor foreach_squared_norm(std::span<const Tensor> x) {

@@ -12,6 +12,10 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
+struct AddArgs {
+  Dynamic<double> alpha;
+};
+
 /// The operand with y's shape, contiguous.
 Tensor expanded(const Tensor& x, const Tensor& y) {
   if (x.shape() == y.shape() && x.is_contiguous()) {
@@ -54,11 +58,11 @@ void add_into(const Tensor& a, const Tensor& b, double alpha, Tensor& y) {
 }
 
 void add_cpu(const Call& call, std::span<Tensor> out) {
-  add_into(call.in[0], call.in[1], call.read().scalar(), out[0]);
+  add_into(call.in[0], call.in[1], call.args<AddArgs>().alpha, out[0]);
 }
 
 void sub_cpu(const Call& call, std::span<Tensor> out) {
-  add_into(call.in[0], call.in[1], -call.read().scalar(), out[0]);
+  add_into(call.in[0], call.in[1], -call.args<AddArgs>().alpha, out[0]);
 }
 
 void backward(const BackwardContext& context, const Tensor& g, double alpha,
@@ -74,34 +78,34 @@ void backward(const BackwardContext& context, const Tensor& g, double alpha,
 
 void add_backward(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {
-  backward(context, grads[0], context.read().scalar(), out);
+  backward(context, grads[0], context.args<AddArgs>().alpha, out);
 }
 
 void sub_backward(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {
-  backward(context, grads[0], -context.read().scalar(), out);
+  backward(context, grads[0], -context.args<AddArgs>().alpha, out);
 }
 
 const operands::PointwiseForms add_forms =
-    operands::register_pointwise({.schema = "add(a, b; alpha: float)",
-                                  .infer = operands::infer_broadcast,
-                                  .cpu = add_cpu,
-                                  .rule = rules::pointwise_linear,
-                                  .backward = add_backward,
-                                  .about = "a + alpha b, with broadcasting."});
+    operands::register_pointwise<AddArgs>({.schema = "add(a, b)",
+                                           .infer = operands::infer_broadcast,
+                                           .cpu = add_cpu,
+                                           .rule = rules::pointwise_linear,
+                                           .backward = add_backward,
+                                           .about = "a + alpha b, with broadcasting."});
 
 const operands::PointwiseForms sub_forms =
-    operands::register_pointwise({.schema = "sub(a, b; alpha: float)",
-                                  .infer = operands::infer_broadcast,
-                                  .cpu = sub_cpu,
-                                  .rule = rules::pointwise_linear,
-                                  .backward = sub_backward,
-                                  .about = "a - alpha b, with broadcasting."});
+    operands::register_pointwise<AddArgs>({.schema = "sub(a, b)",
+                                           .infer = operands::infer_broadcast,
+                                           .cpu = sub_cpu,
+                                           .rule = rules::pointwise_linear,
+                                           .backward = sub_backward,
+                                           .about = "a - alpha b, with broadcasting."});
 
 Tensor call_promoted(const Op& op, const Tensor& a, const Tensor& b, double alpha) {
   operands::given(op.name, "a", a);
   operands::given(op.name, "b", b);
-  const Attributes attributes = Attributes().scalar(alpha);
+  const Attributes attributes = AddArgs{alpha};
   if (a.dtype() == b.dtype()) [[likely]] {
     return call_one(op, {a, b}, attributes);
   }
@@ -121,12 +125,12 @@ Tensor sub(const Tensor& a, const Tensor& b, double alpha) {
 
 Tensor add_(const Tensor& a, const Tensor& b, double alpha) {
   return call_one(add_forms.in_place, {a, operands::in_place_operand("add_", a, b)},
-                  Attributes().scalar(alpha));
+                  AddArgs{alpha});
 }
 
 Tensor sub_(const Tensor& a, const Tensor& b, double alpha) {
   return call_one(sub_forms.in_place, {a, operands::in_place_operand("sub_", a, b)},
-                  Attributes().scalar(alpha));
+                  AddArgs{alpha});
 }
 
 }  // namespace tessera::ops

@@ -13,8 +13,12 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
+struct CastArgs {
+  DType dtype;
+};
+
 void infer(const Call& call, ResultShapes& out) {
-  out.push_back({call.in[0].shape(), call.read().dtype()});
+  out.push_back({call.in[0].shape(), call.args<CastArgs>().dtype});
 }
 
 void cpu(const Call& call, std::span<Tensor> out) {
@@ -41,19 +45,20 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
   out[0] = cast(grads[0], context.in_dtypes[0]);
 }
 
-const Op& cast_op = register_op({.schema = "cast(x; dtype: dtype)",
-                                 .infer = infer,
-                                 .cpu = cpu,
-                                 .rule = rule,
-                                 .backward = backward,
-                                 .about = "x in another type: floats round to nearest even, "
-                                          "integers are cut towards 0."});
+const Op& cast_op =
+    register_op<CastArgs>({.schema = "cast(x)",
+                           .infer = infer,
+                           .cpu = cpu,
+                           .rule = rule,
+                           .backward = backward,
+                           .about = "x in another type: floats round to nearest even, "
+                                    "integers are cut towards 0."});
 
 }  // namespace
 
 Tensor cast(const Tensor& x, DType dtype) {
   operands::given("cast", "x", x);
-  return x.dtype() == dtype ? x : call_one(cast_op, {x}, Attributes().add(dtype));
+  return x.dtype() == dtype ? x : call_one(cast_op, {x}, CastArgs{dtype});
 }
 
 }  // namespace tessera::ops

@@ -14,6 +14,11 @@ import :kernel_call;
 namespace tessera::ops {
 namespace {
 
+struct ClampArgs {
+  Dynamic<double> min;
+  Dynamic<double> max;
+};
+
 void infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
@@ -24,10 +29,9 @@ void apply(kernels::BinaryOp op, const Tensor& x, double value, Tensor& y) {
 }
 
 void clamp_cpu(const Call& call, std::span<Tensor> out) {
-  AttributeReader read = call.read();
-  const double low = read.scalar();
-  apply(kernels::BinaryOp::maximum, call.in[0], low, out[0]);
-  apply(kernels::BinaryOp::minimum, out[0], read.scalar(), out[0]);
+  const auto args = call.args<ClampArgs>();
+  apply(kernels::BinaryOp::maximum, call.in[0], args.min, out[0]);
+  apply(kernels::BinaryOp::minimum, out[0], args.max, out[0]);
 }
 
 void clamp_gradient_infer(const Call& call, ResultShapes& out) {
@@ -38,18 +42,17 @@ void clamp_gradient_infer(const Call& call, ResultShapes& out) {
 
 /// The gradient passes where x is inside the bounds; at the bounds themselves it is 0.
 void clamp_gradient_cpu(const Call& call, std::span<Tensor> out) {
-  AttributeReader read = call.read();
-  const double low = read.scalar();
-  const double high = read.scalar();
+  const auto args = call.args<ClampArgs>();
   const Tensor x = operands::contiguous(call.in[0]);
   const Tensor grad = operands::contiguous(call.in[1]);
   const Tensor outside = empty(x.shape(), DType::boolean);
   const auto type = x.dtype();
   auto* mask = static_cast<std::uint8_t*>(outside.raw_data());
-  kernels::compare_scalar(kernels::CompareOp::less_equal, type, x.numel(), x.raw_data(), low, mask);
-  kernels::masked_fill(type, x.numel(), grad.raw_data(), mask, 0, out[0].raw_data());
-  kernels::compare_scalar(kernels::CompareOp::greater_equal, type, x.numel(), x.raw_data(), high,
+  kernels::compare_scalar(kernels::CompareOp::less_equal, type, x.numel(), x.raw_data(), args.min,
                           mask);
+  kernels::masked_fill(type, x.numel(), grad.raw_data(), mask, 0, out[0].raw_data());
+  kernels::compare_scalar(kernels::CompareOp::greater_equal, type, x.numel(), x.raw_data(),
+                          args.max, mask);
   kernels::masked_fill(type, x.numel(), out[0].raw_data(), mask, 0, out[0].raw_data());
 }
 
@@ -67,13 +70,13 @@ void clamp_gradient_backward(const BackwardContext& context, std::span<const Ten
   }
 }
 
-const Op& clamp_gradient = register_op({.schema = "clamp_backward(x, grad; min: float, max: float)",
-                                        .infer = clamp_gradient_infer,
-                                        .cpu = clamp_gradient_cpu,
-                                        .rule = clamp_gradient_rule,
-                                        .backward = clamp_gradient_backward,
-                                        .saves_inputs = 0b01,
-                                        .about = "grad where min < x < max, else 0."});
+const Op& clamp_gradient = register_op<ClampArgs>({.schema = "clamp_backward(x, grad)",
+                                                   .infer = clamp_gradient_infer,
+                                                   .cpu = clamp_gradient_cpu,
+                                                   .rule = clamp_gradient_rule,
+                                                   .backward = clamp_gradient_backward,
+                                                   .saves_inputs = 0b01,
+                                                   .about = "grad where min < x < max, else 0."});
 
 void clamp_backward(const BackwardContext& context, std::span<const Tensor> grads,
                     std::span<Tensor> out) {
@@ -81,22 +84,22 @@ void clamp_backward(const BackwardContext& context, std::span<const Tensor> grad
 }
 
 const operands::PointwiseForms clamp_forms =
-    operands::register_pointwise({.schema = "clamp(x; min: float, max: float)",
-                                  .infer = infer,
-                                  .cpu = clamp_cpu,
-                                  .rule = rules::pointwise,
-                                  .backward = clamp_backward,
-                                  .saves_inputs = saves_all,
-                                  .about = "The nearest number within [min, max]."});
+    operands::register_pointwise<ClampArgs>({.schema = "clamp(x)",
+                                             .infer = infer,
+                                             .cpu = clamp_cpu,
+                                             .rule = rules::pointwise,
+                                             .backward = clamp_backward,
+                                             .saves_inputs = saves_all,
+                                             .about = "The nearest number within [min, max]."});
 
 }  // namespace
 
 Tensor clamp(const Tensor& x, double low, double high) {
-  return call_one(clamp_forms.op, {x}, Attributes().scalar(low).scalar(high));
+  return call_one(clamp_forms.op, {x}, ClampArgs{low, high});
 }
 
 Tensor clamp_(const Tensor& x, double low, double high) {
-  return call_one(clamp_forms.in_place, {x}, Attributes().scalar(low).scalar(high));
+  return call_one(clamp_forms.in_place, {x}, ClampArgs{low, high});
 }
 
 }  // namespace tessera::ops

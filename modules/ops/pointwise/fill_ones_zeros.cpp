@@ -12,6 +12,10 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
+struct FillArgs {
+  Dynamic<double> value;
+};
+
 void infer_like(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
@@ -25,7 +29,9 @@ void fill(const Tensor& x, double value) {
   operands::copy_elements(full({}, value, x.dtype()), x);
 }
 
-void fill_cpu(const Call& call, std::span<Tensor> out) { fill(out[0], call.read().scalar()); }
+void fill_cpu(const Call& call, std::span<Tensor> out) {
+  fill(out[0], call.args<FillArgs>().value);
+}
 void ones_cpu(const Call&, std::span<Tensor> out) { fill(out[0], 1); }
 void zeros_cpu(const Call&, std::span<Tensor> out) { fill(out[0], 0); }
 
@@ -44,12 +50,12 @@ void like_rule(const RuleContext& context, Strategies& strategies) {
   }
 }
 
-const Op& fill_op = register_op({.schema = "fill_(x; value: float)",
-                                 .infer = infer_like,
-                                 .cpu = fill_cpu,
-                                 .rule = fill_rule,
-                                 .in_place = true,
-                                 .about = "Writes one number over all of x."});
+const Op& fill_op = register_op<FillArgs>({.schema = "fill_(x)",
+                                           .infer = infer_like,
+                                           .cpu = fill_cpu,
+                                           .rule = fill_rule,
+                                           .in_place = true,
+                                           .about = "Writes one number over all of x."});
 
 const Op& ones_op = register_op({.schema = "ones_like(x)",
                                  .infer = infer_like,
@@ -65,9 +71,7 @@ const Op& zeros_op = register_op({.schema = "zeros_like(x)",
 
 }  // namespace
 
-Tensor fill_(const Tensor& x, double value) {
-  return call_one(fill_op, {x}, Attributes().scalar(value));
-}
+Tensor fill_(const Tensor& x, double value) { return call_one(fill_op, {x}, FillArgs{value}); }
 
 Tensor ones_like(const Tensor& x) { return call_one(ones_op, {x}); }
 Tensor zeros_like(const Tensor& x) { return call_one(zeros_op, {x}); }

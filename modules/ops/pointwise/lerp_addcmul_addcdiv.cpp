@@ -13,6 +13,13 @@ import :pointwise_call;
 namespace tessera::ops {
 namespace {
 
+struct WeightArgs {
+  Dynamic<double> weight;
+};
+struct ValueArgs {
+  Dynamic<double> value;
+};
+
 using namespace elementwise;
 using kernels::FunctionOp;
 using operands::PointwiseForms;
@@ -26,7 +33,7 @@ void lerp_rule(const RuleContext& context, Strategies& strategies) {
 
 void lerp_scalar_backward(const BackwardContext& context, std::span<const Tensor> grads,
                           std::span<Tensor> out) {
-  const double weight = context.read().scalar();
+  const double weight = context.args<WeightArgs>().weight;
   if (context.needs(0)) {
     out[0] = sum_to(mul_scalar(grads[0], 1 - weight), context.in_shapes[0]);
   }
@@ -59,7 +66,7 @@ void addcmul_rule(const RuleContext& context, Strategies& strategies) {
 
 void addcmul_backward(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out) {
-  const Tensor scaled = mul_scalar(grads[0], context.read().scalar());
+  const Tensor scaled = mul_scalar(grads[0], context.args<ValueArgs>().value);
   out[0] = sum_to(grads[0], context.in_shapes[0]);
   if (context.needs(1)) {
     out[1] = sum_to(mul(scaled, context.in[2]), context.in_shapes[1]);
@@ -72,7 +79,7 @@ void addcmul_backward(const BackwardContext& context, std::span<const Tensor> gr
 void addcdiv_backward(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out) {
   const Tensor& b = context.in[2];
-  const Tensor scaled = mul_scalar(grads[0], context.read().scalar());
+  const Tensor scaled = mul_scalar(grads[0], context.args<ValueArgs>().value);
   out[0] = sum_to(grads[0], context.in_shapes[0]);
   if (context.needs(1)) {
     out[1] = sum_to(div(scaled, b), context.in_shapes[1]);
@@ -83,16 +90,16 @@ void addcdiv_backward(const BackwardContext& context, std::span<const Tensor> gr
   }
 }
 
-const PointwiseForms lerp_scalar_forms = register_function<FunctionOp::lerp_scalar>(
-    "lerp_scalar(start, end; weight: float)", lerp_scalar_backward,
-    "start + weight (end - start), for a number.", rules::pointwise_linear, saves_none);
-const PointwiseForms lerp_forms = register_function<FunctionOp::lerp>(
+const PointwiseForms lerp_scalar_forms = register_function<WeightArgs, FunctionOp::lerp_scalar>(
+    "lerp_scalar(start, end)", lerp_scalar_backward, "start + weight (end - start), for a number.",
+    rules::pointwise_linear, saves_none);
+const PointwiseForms lerp_forms = register_function<void, FunctionOp::lerp>(
     "lerp(start, end, weight)", lerp_backward,
     "start + weight (end - start), for a tensor of weights.", lerp_rule);
-const PointwiseForms addcmul_forms = register_function<FunctionOp::addcmul>(
-    "addcmul(x, a, b; value: float)", addcmul_backward, "x + value a b.", addcmul_rule, 0b110);
-const PointwiseForms addcdiv_forms = register_function<FunctionOp::addcdiv>(
-    "addcdiv(x, a, b; value: float)", addcdiv_backward, "x + value a / b.", lerp_rule, 0b110);
+const PointwiseForms addcmul_forms = register_function<ValueArgs, FunctionOp::addcmul>(
+    "addcmul(x, a, b)", addcmul_backward, "x + value a b.", addcmul_rule, 0b110);
+const PointwiseForms addcdiv_forms = register_function<ValueArgs, FunctionOp::addcdiv>(
+    "addcdiv(x, a, b)", addcdiv_backward, "x + value a / b.", lerp_rule, 0b110);
 
 /// All operands in the type in which they meet.
 Tensor call_three(const Op& op, const Tensor& a, const Tensor& b, const Tensor& c,
@@ -119,8 +126,7 @@ Tensor lerp_scalar(const Tensor& start, const Tensor& end, double weight) {
   operands::given("lerp_scalar", "start", start);
   operands::given("lerp_scalar", "end", end);
   const DType type = operands::common_type(start, end);
-  return call_one(lerp_scalar_forms.op, {cast(start, type), cast(end, type)},
-                  Attributes().scalar(weight));
+  return call_one(lerp_scalar_forms.op, {cast(start, type), cast(end, type)}, WeightArgs{weight});
 }
 
 Tensor lerp(const Tensor& start, const Tensor& end, const Tensor& weight) {
@@ -128,17 +134,17 @@ Tensor lerp(const Tensor& start, const Tensor& end, const Tensor& weight) {
 }
 
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, double value) {
-  return call_three(addcmul_forms.op, x, a, b, Attributes().scalar(value));
+  return call_three(addcmul_forms.op, x, a, b, ValueArgs{value});
 }
 
 Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value) {
-  return call_three(addcdiv_forms.op, x, a, b, Attributes().scalar(value));
+  return call_three(addcdiv_forms.op, x, a, b, ValueArgs{value});
 }
 
 Tensor lerp_scalar_(const Tensor& start, const Tensor& end, double weight) {
   return call_one(lerp_scalar_forms.in_place,
                   {start, operands::in_place_operand("lerp_scalar_", start, end)},
-                  Attributes().scalar(weight));
+                  WeightArgs{weight});
 }
 
 Tensor lerp_(const Tensor& start, const Tensor& end, const Tensor& weight) {
@@ -146,11 +152,11 @@ Tensor lerp_(const Tensor& start, const Tensor& end, const Tensor& weight) {
 }
 
 Tensor addcmul_(const Tensor& x, const Tensor& a, const Tensor& b, double value) {
-  return call_three_in_place(addcmul_forms, x, a, b, Attributes().scalar(value));
+  return call_three_in_place(addcmul_forms, x, a, b, ValueArgs{value});
 }
 
 Tensor addcdiv_(const Tensor& x, const Tensor& a, const Tensor& b, double value) {
-  return call_three_in_place(addcdiv_forms, x, a, b, Attributes().scalar(value));
+  return call_three_in_place(addcdiv_forms, x, a, b, ValueArgs{value});
 }
 
 }  // namespace tessera::ops

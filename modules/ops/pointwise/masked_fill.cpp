@@ -15,6 +15,10 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
+struct FillArgs {
+  Dynamic<double> value;
+};
+
 void check_mask(std::string_view op, const Tensor& mask) {
   if (mask.dtype() != DType::boolean) {
     fail(fmt::format("{}: the mask holds bool (got {}); compare it with a number", op,
@@ -41,7 +45,9 @@ void fill(const Call& call, std::span<Tensor> out, double value) {
                        static_cast<const std::uint8_t*>(mask.raw_data()), value, out[0].raw_data());
 }
 
-void fill_cpu(const Call& call, std::span<Tensor> out) { fill(call, out, call.read().scalar()); }
+void fill_cpu(const Call& call, std::span<Tensor> out) {
+  fill(call, out, call.args<FillArgs>().value);
+}
 void masked_cpu(const Call& call, std::span<Tensor> out) { fill(call, out, 0); }
 
 void fill_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -61,22 +67,22 @@ const Op& masked_backward_op = register_op({.schema = "masked_fill_backward(dy, 
                                             .about = "dy where the mask does not hold, else 0."});
 
 const operands::PointwiseForms fill_forms =
-    operands::register_pointwise({.schema = "masked_fill(x, mask; value: float)",
-                                  .infer = fill_infer,
-                                  .cpu = fill_cpu,
-                                  .rule = rules::pointwise,
-                                  .backward = fill_backward,
-                                  .saves_inputs = 0b10,
-                                  .about = "value where the mask holds, else x."});
+    operands::register_pointwise<FillArgs>({.schema = "masked_fill(x, mask)",
+                                            .infer = fill_infer,
+                                            .cpu = fill_cpu,
+                                            .rule = rules::pointwise,
+                                            .backward = fill_backward,
+                                            .saves_inputs = 0b10,
+                                            .about = "value where the mask holds, else x."});
 
 }  // namespace
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
-  return call_one(fill_forms.op, {x, mask}, Attributes().scalar(value));
+  return call_one(fill_forms.op, {x, mask}, FillArgs{value});
 }
 
 Tensor masked_fill_(const Tensor& x, const Tensor& mask, double value) {
-  return call_one(fill_forms.in_place, {x, mask}, Attributes().scalar(value));
+  return call_one(fill_forms.in_place, {x, mask}, FillArgs{value});
 }
 
 }  // namespace tessera::ops

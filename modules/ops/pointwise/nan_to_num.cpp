@@ -13,6 +13,12 @@ import :pointwise_call;
 namespace tessera::ops {
 namespace {
 
+struct NanToNumArgs {
+  Dynamic<double> nan;
+  Dynamic<double> posinf;
+  Dynamic<double> neginf;
+};
+
 using namespace elementwise;
 using kernels::FunctionOp;
 using operands::PointwiseForms;
@@ -24,9 +30,8 @@ void nan_to_num_backward(const BackwardContext& context, std::span<const Tensor>
   out[0] = call_one(masked, {grads[0], logical_not(isfinite(context.in[0]))});
 }
 
-const PointwiseForms nan_to_num_forms = register_function<FunctionOp::nan_to_num>(
-    "nan_to_num(x; nan: float, posinf: float, neginf: float)", nan_to_num_backward,
-    "x with numbers for NaN and the infinities.");
+const PointwiseForms nan_to_num_forms = register_function<NanToNumArgs, FunctionOp::nan_to_num>(
+    "nan_to_num(x)", nan_to_num_backward, "x with numbers for NaN and the infinities.");
 
 }  // namespace
 
@@ -48,8 +53,7 @@ Tensor nan_to_num(const Tensor& x, double nan, double positive, double negative)
   if (!is_floating(x.dtype())) {
     return clone(x);
   }
-  return call_one(nan_to_num_forms.op, {x},
-                  Attributes().scalar(nan).scalar(positive).scalar(negative));
+  return call_one(nan_to_num_forms.op, {x}, NanToNumArgs{nan, positive, negative});
 }
 
 }  // namespace tessera::ops

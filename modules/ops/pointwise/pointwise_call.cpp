@@ -1,4 +1,5 @@
 module;
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <span>
@@ -50,10 +51,8 @@ void apply_function(kernels::FunctionOp op, const Call& call, Tensor& y) {
     in[i] = {call.in[i].raw_data(), strides[i].span()};
   }
   std::array<double, 3> numbers{};
-  AttributeReader read = call.read();
-  for (std::size_t i = 0; i < call.attributes.dynamic().size(); ++i) {
-    numbers[i] = read.scalar();
-  }
+  std::ranges::transform(call.attributes.dynamic(), numbers.begin(),
+                         ArgumentType<double>::from_word);
   kernels::function(op, y.dtype(), y.shape().span(), std::span(in).first(call.in.size()), numbers,
                     y.raw_data());
 }

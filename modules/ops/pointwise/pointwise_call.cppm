@@ -28,20 +28,21 @@ inline void function_cpu(const Call& call, std::span<Tensor> out) {
   apply_function(op, call, out[0]);
 }
 
-/// Registers a function, all of whose attributes are numbers, with its in-place and out variants.
-template <kernels::FunctionOp op>
+/// Registers a function, all of whose arguments are dynamic numbers, with its in-place and out
+/// variants. Args: their aggregate; void where there are none.
+template <class Args, kernels::FunctionOp op>
 inline operands::PointwiseForms register_function(
     const char* schema,
     void (*backward)(const BackwardContext&, std::span<const Tensor>, std::span<Tensor>),
     const char* about, void (*rule)(const RuleContext&, Strategies&) = rules::pointwise,
     std::uint64_t saves_inputs = saves_all) {
-  return operands::register_pointwise({.schema = schema,
-                                       .infer = infer_function,
-                                       .cpu = function_cpu<op>,
-                                       .rule = rule,
-                                       .backward = backward,
-                                       .saves_inputs = saves_inputs,
-                                       .about = about});
+  return operands::register_pointwise<Args>({.schema = schema,
+                                             .infer = infer_function,
+                                             .cpu = function_cpu<op>,
+                                             .rule = rule,
+                                             .backward = backward,
+                                             .saves_inputs = saves_inputs,
+                                             .about = about});
 }
 
 }  // namespace tessera::ops::elementwise

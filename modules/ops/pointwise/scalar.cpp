@@ -13,6 +13,13 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
+struct ValueArgs {
+  Dynamic<double> value;
+};
+struct PowArgs {
+  Dynamic<double> exponent;
+};
+
 void infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
@@ -20,8 +27,14 @@ void infer(const Call& call, ResultShapes& out) {
 template <kernels::BinaryOp op>
 void cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = operands::contiguous(call.in[0]);
-  kernels::binary_scalar(op, x.dtype(), x.numel(), x.raw_data(), call.read().scalar(),
+  kernels::binary_scalar(op, x.dtype(), x.numel(), x.raw_data(), call.args<ValueArgs>().value,
                          out[0].raw_data());
+}
+
+void pow_cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor x = operands::contiguous(call.in[0]);
+  kernels::binary_scalar(kernels::BinaryOp::pow, x.dtype(), x.numel(), x.raw_data(),
+                         call.args<PowArgs>().exponent, out[0].raw_data());
 }
 
 /// Adding a number moves an average, a maximum and a minimum with it; a sum it would reach once a
@@ -39,41 +52,41 @@ void add_backward(const BackwardContext&, std::span<const Tensor> grads, std::sp
 
 void mul_backward(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {
-  out[0] = mul_scalar(grads[0], context.read().scalar());
+  out[0] = mul_scalar(grads[0], context.args<ValueArgs>().value);
 }
 
 void pow_backward(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {
-  const double exponent = context.read().scalar();
+  const double exponent = context.args<PowArgs>().exponent;
   out[0] = exponent == 0
                ? zeros_like(grads[0])
                : mul(grads[0], mul_scalar(pow_scalar(context.in[0], exponent - 1), exponent));
 }
 
 const operands::PointwiseForms add_forms =
-    operands::register_pointwise({.schema = "add_scalar(x; value: float)",
-                                  .infer = infer,
-                                  .cpu = cpu<kernels::BinaryOp::add>,
-                                  .rule = add_rule,
-                                  .backward = add_backward,
-                                  .about = "x + value."});
+    operands::register_pointwise<ValueArgs>({.schema = "add_scalar(x)",
+                                             .infer = infer,
+                                             .cpu = cpu<kernels::BinaryOp::add>,
+                                             .rule = add_rule,
+                                             .backward = add_backward,
+                                             .about = "x + value."});
 
 const operands::PointwiseForms mul_forms =
-    operands::register_pointwise({.schema = "mul_scalar(x; value: float)",
-                                  .infer = infer,
-                                  .cpu = cpu<kernels::BinaryOp::mul>,
-                                  .rule = rules::pointwise_linear,
-                                  .backward = mul_backward,
-                                  .about = "x times value."});
+    operands::register_pointwise<ValueArgs>({.schema = "mul_scalar(x)",
+                                             .infer = infer,
+                                             .cpu = cpu<kernels::BinaryOp::mul>,
+                                             .rule = rules::pointwise_linear,
+                                             .backward = mul_backward,
+                                             .about = "x times value."});
 
 const operands::PointwiseForms pow_forms =
-    operands::register_pointwise({.schema = "pow_scalar(x; exponent: float)",
-                                  .infer = infer,
-                                  .cpu = cpu<kernels::BinaryOp::pow>,
-                                  .rule = rules::pointwise,
-                                  .backward = pow_backward,
-                                  .saves_inputs = saves_all,
-                                  .about = "x to the power of a number."});
+    operands::register_pointwise<PowArgs>({.schema = "pow_scalar(x)",
+                                           .infer = infer,
+                                           .cpu = pow_cpu,
+                                           .rule = rules::pointwise,
+                                           .backward = pow_backward,
+                                           .saves_inputs = saves_all,
+                                           .about = "x to the power of a number."});
 
 /// An integer tensor and a number that is not whole meet in f32.
 Tensor fitting(const Tensor& x, double value) {
@@ -84,29 +97,29 @@ Tensor fitting(const Tensor& x, double value) {
 
 Tensor add_scalar(const Tensor& x, double value) {
   operands::given("add_scalar", "x", x);
-  return call_one(add_forms.op, {fitting(x, value)}, Attributes().scalar(value));
+  return call_one(add_forms.op, {fitting(x, value)}, ValueArgs{value});
 }
 
 Tensor mul_scalar(const Tensor& x, double value) {
   operands::given("mul_scalar", "x", x);
-  return call_one(mul_forms.op, {fitting(x, value)}, Attributes().scalar(value));
+  return call_one(mul_forms.op, {fitting(x, value)}, ValueArgs{value});
 }
 
 Tensor pow_scalar(const Tensor& x, double exponent) {
   operands::given("pow_scalar", "x", x);
-  return call_one(pow_forms.op, {fitting(x, exponent)}, Attributes().scalar(exponent));
+  return call_one(pow_forms.op, {fitting(x, exponent)}, PowArgs{exponent});
 }
 
 Tensor add_scalar_(const Tensor& x, double value) {
-  return call_one(add_forms.in_place, {x}, Attributes().scalar(value));
+  return call_one(add_forms.in_place, {x}, ValueArgs{value});
 }
 
 Tensor mul_scalar_(const Tensor& x, double value) {
-  return call_one(mul_forms.in_place, {x}, Attributes().scalar(value));
+  return call_one(mul_forms.in_place, {x}, ValueArgs{value});
 }
 
 Tensor pow_scalar_(const Tensor& x, double exponent) {
-  return call_one(pow_forms.in_place, {x}, Attributes().scalar(exponent));
+  return call_one(pow_forms.in_place, {x}, PowArgs{exponent});
 }
 
 }  // namespace tessera::ops

@@ -40,11 +40,18 @@ void cpu(const Call& call, std::span<Tensor> out) {
   apply(function, call, out);
 }
 
-Function gelu_form(AttributeReader read) {
-  return read.flag() ? Function::gelu_tanh : Function::gelu;
-}
+struct GeluArgs {
+  bool tanh;
+};
+struct FunctionArgs {
+  Function function;
+};
 
-void gelu_cpu(const Call& call, std::span<Tensor> out) { apply(gelu_form(call.read()), call, out); }
+Function gelu_form(GeluArgs args) { return args.tanh ? Function::gelu_tanh : Function::gelu; }
+
+void gelu_cpu(const Call& call, std::span<Tensor> out) {
+  apply(gelu_form(call.args<GeluArgs>()), call, out);
+}
 
 /// a + b x
 Tensor line(double a, double b, const Tensor& x) { return add_scalar(mul_scalar(x, b), a); }
@@ -149,8 +156,8 @@ void gradient_infer(const Call& call, ResultShapes& out) {
 void gradient_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = operands::contiguous(call.in[0]);
   const Tensor grad = operands::contiguous(call.in[1]);
-  kernels::unary_backward(static_cast<Function>(call.read().integer()), x.dtype(), x.numel(),
-                          x.raw_data(), grad.raw_data(), out[0].raw_data());
+  kernels::unary_backward(call.args<FunctionArgs>().function, x.dtype(), x.numel(), x.raw_data(),
+                          grad.raw_data(), out[0].raw_data());
 }
 
 /// Linear in grad.
@@ -168,23 +175,24 @@ void gradient_backward(const BackwardContext& context, std::span<const Tensor> g
     out[1] = call_one(context.op, {x, grads[0]}, context.attributes);
   }
   if (context.needs(0)) {
-    const auto function = static_cast<Function>(context.read().integer());
+    const auto function = context.args<FunctionArgs>().function;
     if (const Tensor second = second_derivative(function, x)) {
       out[0] = mul(mul(grads[0], context.in[1]), second);
     }
   }
 }
 
-const Op& gradient_op = register_op({.schema = "unary_backward(x, grad; function: int)",
-                                     .infer = gradient_infer,
-                                     .cpu = gradient_cpu,
-                                     .rule = gradient_rule,
-                                     .backward = gradient_backward,
-                                     .saves_inputs = saves_all,
-                                     .about = "f'(x) grad, for a function of one operand."});
+const Op& gradient_op =
+    register_op<FunctionArgs>({.schema = "unary_backward(x, grad)",
+                               .infer = gradient_infer,
+                               .cpu = gradient_cpu,
+                               .rule = gradient_rule,
+                               .backward = gradient_backward,
+                               .saves_inputs = saves_all,
+                               .about = "f'(x) grad, for a function of one operand."});
 
 Tensor gradient(Function function, const Tensor& x, const Tensor& grad) {
-  return call_one(gradient_op, {x, grad}, Attributes().add(static_cast<std::int64_t>(function)));
+  return call_one(gradient_op, {x, grad}, FunctionArgs{function});
 }
 
 template <Function function>
@@ -195,7 +203,7 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
 
 void gelu_backward(const BackwardContext& context, std::span<const Tensor> grads,
                    std::span<Tensor> out) {
-  out[0] = gradient(gelu_form(context.read()), context.in[0], grads[0]);
+  out[0] = gradient(gelu_form(context.args<GeluArgs>()), context.in[0], grads[0]);
 }
 
 void neg_backward(const BackwardContext&, std::span<const Tensor> grads, std::span<Tensor> out) {
@@ -239,15 +247,15 @@ const PointwiseForms neg_forms = operands::register_pointwise({.schema = "neg(x)
                                                                .rule = rules::pointwise_linear,
                                                                .backward = neg_backward,
                                                                .about = "-x."});
-const PointwiseForms gelu_forms =
-    operands::register_pointwise({.schema = "gelu(x; tanh: bool)",
-                                  .infer = infer_floating,
-                                  .cpu = gelu_cpu,
-                                  .rule = rules::pointwise,
-                                  .backward = gelu_backward,
-                                  .saves_inputs = saves_all,
-                                  .about = "x times the normal distribution's mass below x, exact "
-                                           "or by its tanh form."});
+const PointwiseForms gelu_forms = operands::register_pointwise<GeluArgs>(
+    {.schema = "gelu(x)",
+     .infer = infer_floating,
+     .cpu = gelu_cpu,
+     .rule = rules::pointwise,
+     .backward = gelu_backward,
+     .saves_inputs = saves_all,
+     .about = "x times the normal distribution's mass below x, exact "
+              "or by its tanh form."});
 
 const PointwiseForms abs_forms =
     any_type<Function::abs>("abs", "The absolute value; its gradient at 0 is 0.");
@@ -348,7 +356,7 @@ Tensor hardswish(const Tensor& x) { return call_floating(hardswish_forms, x); }
 Tensor hardsigmoid(const Tensor& x) { return call_floating(hardsigmoid_forms, x); }
 
 Tensor gelu(const Tensor& x, bool tanh_form) {
-  return call_one(gelu_forms.op, {x}, Attributes().add(tanh_form));
+  return call_one(gelu_forms.op, {x}, GeluArgs{tanh_form});
 }
 
 Tensor neg_(const Tensor& x) { return call_one(neg_forms.in_place, {x}); }

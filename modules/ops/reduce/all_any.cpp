@@ -39,17 +39,19 @@ void bool_rule(const RuleContext& context, Strategies& strategies) {
   }
 }
 
-const Op& all_op = register_op({.schema = "all(x; dims: dims, keepdim: bool)",
-                                .infer = infer_bool,
-                                .cpu = cpu<kernels::ReduceOp::all>,
-                                .rule = bool_rule<tessera::ReduceOp::min>,
-                                .about = "Whether no element over dims (none: all) is 0."});
+const Op& all_op =
+    register_op<operands::ReducedDims>({.schema = "all(x)",
+                                        .infer = infer_bool,
+                                        .cpu = cpu<kernels::ReduceOp::all>,
+                                        .rule = bool_rule<tessera::ReduceOp::min>,
+                                        .about = "Whether no element over dims (none: all) is 0."});
 
-const Op& any_op = register_op({.schema = "any(x; dims: dims, keepdim: bool)",
-                                .infer = infer_bool,
-                                .cpu = cpu<kernels::ReduceOp::any>,
-                                .rule = bool_rule<tessera::ReduceOp::max>,
-                                .about = "Whether an element over dims (none: all) is not 0."});
+const Op& any_op = register_op<operands::ReducedDims>(
+    {.schema = "any(x)",
+     .infer = infer_bool,
+     .cpu = cpu<kernels::ReduceOp::any>,
+     .rule = bool_rule<tessera::ReduceOp::max>,
+     .about = "Whether an element over dims (none: all) is not 0."});
 
 }  // namespace
 

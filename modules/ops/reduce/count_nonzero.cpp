@@ -14,8 +14,12 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
+struct CountArgs {
+  Dims dims;
+};
+
 Dims counted_dims(const Call& call) {
-  return operands::sorted_dims("count_nonzero", call.read().dims(), call.in[0].dims());
+  return operands::sorted_dims("count_nonzero", call.args<CountArgs>().dims, call.in[0].dims());
 }
 
 void infer_count(const Call& call, ResultShapes& out) {
@@ -39,18 +43,18 @@ void count_rule(const RuleContext& context, Strategies& strategies) {
   }
 }
 
-const Op& count_op = register_op({.schema = "count_nonzero(x; dims: dims)",
-                                  .infer = infer_count,
-                                  .cpu = count_cpu,
-                                  .rule = count_rule,
-                                  .about = "How many elements over dims (none: all) are not 0."});
+const Op& count_op =
+    register_op<CountArgs>({.schema = "count_nonzero(x)",
+                            .infer = infer_count,
+                            .cpu = count_cpu,
+                            .rule = count_rule,
+                            .about = "How many elements over dims (none: all) are not 0."});
 
 }  // namespace
 
 Tensor count_nonzero(const Tensor& x, const Dims& dims) {
   operands::given("count_nonzero", "x", x);
-  return call_one(count_op, {x},
-                  Attributes().add(operands::sorted_dims("count_nonzero", dims, x.dims())));
+  return call_one(count_op, {x}, CountArgs{operands::sorted_dims("count_nonzero", dims, x.dims())});
 }
 
 }  // namespace tessera::ops

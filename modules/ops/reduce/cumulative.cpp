@@ -17,6 +17,10 @@ import :reduce_call;
 namespace tessera::ops {
 namespace {
 
+struct DimArgs {
+  std::int64_t dim;
+};
+
 using namespace reductions;
 
 /// x one place further along `dim`, or one place back, with 0 where nothing comes from.
@@ -28,7 +32,7 @@ Tensor moved(const Tensor& x, int dim, bool further) {
 }
 
 int dim_of(const Call& call) {
-  return operands::front_dim(call.op.name.c_str(), call.read().integer(), call.in[0].dims());
+  return operands::front_dim(call.op.name.c_str(), call.args<DimArgs>().dim, call.in[0].dims());
 }
 
 void infer(const Call& call, ResultShapes& out) {
@@ -100,7 +104,7 @@ void scan(const operands::ReducedOperand& r, const Tensor& y, bool from_end) {
 template <class Scan, bool from_end = false>
 void cpu(const Call& call, std::span<Tensor> out) {
   const int count = call.in[0].dims();
-  const Dims dim = operands::sorted_dims(call.op.name.c_str(), {call.read().integer()}, count);
+  const Dims dim = operands::sorted_dims(call.op.name.c_str(), {call.args<DimArgs>().dim}, count);
   const operands::ReducedOperand r = operands::reduced_operand(call.in[0], dim);
   kernels::visit(r.x.dtype(), [&]<class T>(T) {
     if constexpr (!std::is_same_v<Scan, LogSum> || !std::is_integral_v<T>) {
@@ -143,7 +147,7 @@ void infer_recurrence(const Call& call, ResultShapes& out) {
 template <bool from_end>
 void recurrence_cpu(const Call& call, std::span<Tensor> out) {
   const Dims dim =
-      operands::sorted_dims(call.op.name.c_str(), {call.read().integer()}, call.in[0].dims());
+      operands::sorted_dims(call.op.name.c_str(), {call.args<DimArgs>().dim}, call.in[0].dims());
   const operands::ReducedOperand r = operands::reduced_operand(call.in[0], dim);
   const operands::ReducedOperand factors = operands::reduced_operand(call.in[1], dim);
   visit_floating(out[0].dtype(), call.op.name, [&]<class T>(T) {
@@ -180,17 +184,16 @@ void recurrence_backward(const BackwardContext& context, std::span<const Tensor>
     return;
   }
   const int dim =
-      operands::front_dim(context.op.name.c_str(), context.read().integer(), factor.dims());
-  const Tensor reached =
-      call_one(other, {grads[0], moved(factor, dim, from_end)}, Attributes().add(dim));
+      operands::front_dim(context.op.name.c_str(), context.args<DimArgs>().dim, factor.dims());
+  const Tensor reached = call_one(other, {grads[0], moved(factor, dim, from_end)}, DimArgs{dim});
   out[0] = reached;
   if (context.needs(1)) {
     out[1] = mul(reached, moved(context.out[0], dim, !from_end));
   }
 }
 
-const Op& recurrence_op = register_op({
-    .schema = "linear_recurrence(x, factor; dim: int)",
+const Op& recurrence_op = register_op<DimArgs>({
+    .schema = "linear_recurrence(x, factor)",
     .infer = infer_recurrence,
     .cpu = recurrence_cpu<false>,
     .rule = recurrence_rule,
@@ -200,8 +203,8 @@ const Op& recurrence_op = register_op({
     .about = "Each element of x plus its factor times the result before it along dim.",
 });
 
-const Op& recurrence_from_end_op = register_op({
-    .schema = "linear_recurrence_from_end(x, factor; dim: int)",
+const Op& recurrence_from_end_op = register_op<DimArgs>({
+    .schema = "linear_recurrence_from_end(x, factor)",
     .infer = infer_recurrence,
     .cpu = recurrence_cpu<true>,
     .rule = recurrence_rule,
@@ -213,7 +216,7 @@ const Op& recurrence_from_end_op = register_op({
 
 /// The sum over k >= i of g[k] times the product of the factors of i to k - 1, for each i.
 Tensor gathered(const Tensor& g, const Tensor& factor, int dim) {
-  return call_one(recurrence_from_end_op, {g, factor}, Attributes().add(dim));
+  return call_one(recurrence_from_end_op, {g, factor}, DimArgs{dim});
 }
 
 /// y[k] gains the product of the others up to k: of those before i, and of those from i + 1 to k.
@@ -245,54 +248,56 @@ void logcumsumexp_backward(const BackwardContext& context, std::span<const Tenso
   });
 }
 
-const Op& cumsum_op = register_op({.schema = "cumsum(x; dim: int)",
-                                   .infer = infer,
-                                   .cpu = cpu<Sum>,
-                                   .rule = sums_rule,
-                                   .backward = sums_backward<false>,
-                                   .about = "The sum of all elements up to each one along dim."});
+const Op& cumsum_op =
+    register_op<DimArgs>({.schema = "cumsum(x)",
+                          .infer = infer,
+                          .cpu = cpu<Sum>,
+                          .rule = sums_rule,
+                          .backward = sums_backward<false>,
+                          .about = "The sum of all elements up to each one along dim."});
 
 [[maybe_unused]] const Op& cumsum_from_end_op =
-    register_op({.schema = "cumsum_from_end(x; dim: int)",
-                 .infer = infer,
-                 .cpu = cpu<Sum, true>,
-                 .rule = sums_rule,
-                 .backward = sums_backward<true>,
-                 .about = "The sum of all elements from each one on along dim."});
+    register_op<DimArgs>({.schema = "cumsum_from_end(x)",
+                          .infer = infer,
+                          .cpu = cpu<Sum, true>,
+                          .rule = sums_rule,
+                          .backward = sums_backward<true>,
+                          .about = "The sum of all elements from each one on along dim."});
 
-const Op& cumprod_op = register_op({.schema = "cumprod(x; dim: int)",
-                                    .infer = infer,
-                                    .cpu = cpu<Product>,
-                                    .rule = rule,
-                                    .backward = cumprod_backward,
-                                    .saves_inputs = saves_all,
-                                    .about = "The product of all elements up to each one."});
+const Op& cumprod_op =
+    register_op<DimArgs>({.schema = "cumprod(x)",
+                          .infer = infer,
+                          .cpu = cpu<Product>,
+                          .rule = rule,
+                          .backward = cumprod_backward,
+                          .saves_inputs = saves_all,
+                          .about = "The product of all elements up to each one."});
 
 const Op& logcumsumexp_op =
-    register_op({.schema = "logcumsumexp(x; dim: int)",
-                 .infer = infer_floating,
-                 .cpu = cpu<LogSum>,
-                 .rule = rule,
-                 .backward = logcumsumexp_backward,
-                 .saves_inputs = saves_all,
-                 .about = "log(sum(exp(x))) of all elements up to each one."});
+    register_op<DimArgs>({.schema = "logcumsumexp(x)",
+                          .infer = infer_floating,
+                          .cpu = cpu<LogSum>,
+                          .rule = rule,
+                          .backward = logcumsumexp_backward,
+                          .saves_inputs = saves_all,
+                          .about = "log(sum(exp(x))) of all elements up to each one."});
 
 }  // namespace
 
 Tensor cumsum(const Tensor& x, std::int64_t dim) {
   operands::given("cumsum", "x", x);
-  return call_one(cumsum_op, {x}, Attributes().add(operands::front_dim("cumsum", dim, x.dims())));
+  return call_one(cumsum_op, {x}, DimArgs{operands::front_dim("cumsum", dim, x.dims())});
 }
 
 Tensor cumprod(const Tensor& x, std::int64_t dim) {
   operands::given("cumprod", "x", x);
-  return call_one(cumprod_op, {x}, Attributes().add(operands::front_dim("cumprod", dim, x.dims())));
+  return call_one(cumprod_op, {x}, DimArgs{operands::front_dim("cumprod", dim, x.dims())});
 }
 
 Tensor logcumsumexp(const Tensor& x, std::int64_t dim) {
   operands::given("logcumsumexp", "x", x);
   return call_one(logcumsumexp_op, {x},
-                  Attributes().add(operands::front_dim("logcumsumexp", dim, x.dims())));
+                  DimArgs{operands::front_dim("logcumsumexp", dim, x.dims())});
 }
 
 }  // namespace tessera::ops

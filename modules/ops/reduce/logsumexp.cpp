@@ -46,14 +46,15 @@ void logsumexp_backward(const BackwardContext& context, std::span<const Tensor> 
   out[0] = mul(g, exp(sub(x, whole)));
 }
 
-const Op& logsumexp_op = register_op({.schema = "logsumexp(x; dims: dims, keepdim: bool)",
-                                      .infer = infer_floating_reduction,
-                                      .cpu = logsumexp_cpu,
-                                      .rule = kept_dims_rule,
-                                      .backward = logsumexp_backward,
-                                      .saves_inputs = saves_all,
-                                      .saves_outputs = saves_all,
-                                      .about = "log(sum(exp(x))) over dims, without overflow."});
+const Op& logsumexp_op =
+    register_op<operands::ReducedDims>({.schema = "logsumexp(x)",
+                                        .infer = infer_floating_reduction,
+                                        .cpu = logsumexp_cpu,
+                                        .rule = kept_dims_rule,
+                                        .backward = logsumexp_backward,
+                                        .saves_inputs = saves_all,
+                                        .saves_outputs = saves_all,
+                                        .about = "log(sum(exp(x))) over dims, without overflow."});
 
 }  // namespace
 

@@ -18,6 +18,7 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
+using operands::ReducedDim;
 using operands::ReducedDims;
 
 void check_elements(const Op& op, const Dims& shape, const Dims& dims) {
@@ -77,13 +78,12 @@ struct Position {
   bool keepdim;
 };
 
-Position read_position(const Op& op, AttributeReader read, int count) {
-  const Dims dim = operands::sorted_dims(op.name.c_str(), {read.integer()}, count);
-  return {dim, read.flag()};
+Position read_position(const Op& op, const ReducedDim& args, int count) {
+  return {operands::sorted_dims(op.name.c_str(), {args.dim}, count), args.keepdim};
 }
 
 Position position(const Call& call) {
-  return read_position(call.op, call.read(), call.in[0].dims());
+  return read_position(call.op, call.args<ReducedDim>(), call.in[0].dims());
 }
 
 Dims position_shape(const Call& call) {
@@ -140,7 +140,7 @@ void found_cpu(const Call& call, std::span<Tensor> out) {
 void found_backward(const BackwardContext& context, std::span<const Tensor> grads,
                     std::span<Tensor> out) {
   const Tensor& x = context.in[0];
-  const Position p = read_position(context.op, context.read(), x.dims());
+  const Position p = read_position(context.op, context.args<ReducedDim>(), x.dims());
   if (!grads[0] || p.dim.empty()) {
     out[0] = grads[0];
     return;
@@ -151,52 +151,52 @@ void found_backward(const BackwardContext& context, std::span<const Tensor> grad
 
 template <kernels::ReduceOp op, tessera::ReduceOp partial>
 const Op& extremum(const char* schema, const char* about) {
-  return register_op({.schema = schema,
-                      .infer = infer,
-                      .cpu = cpu<op>,
-                      .rule = rule<partial>,
-                      .backward = backward,
-                      .saves_inputs = saves_all,
-                      .saves_outputs = saves_all,
-                      .about = about});
+  return register_op<ReducedDims>({.schema = schema,
+                                   .infer = infer,
+                                   .cpu = cpu<op>,
+                                   .rule = rule<partial>,
+                                   .backward = backward,
+                                   .saves_inputs = saves_all,
+                                   .saves_outputs = saves_all,
+                                   .about = about});
 }
 
 const Op& amax_op = extremum<kernels::ReduceOp::amax, ReduceOp::max>(
-    "amax(x; dims: dims, keepdim: bool)", "The largest over dims (none: all).");
+    "amax(x)", "The largest over dims (none: all).");
 const Op& amin_op = extremum<kernels::ReduceOp::amin, ReduceOp::min>(
-    "amin(x; dims: dims, keepdim: bool)", "The smallest over dims (none: all).");
+    "amin(x)", "The smallest over dims (none: all).");
 
 const Op& arg_op(const char* schema, void (*cpu)(const Call&, std::span<Tensor>),
                  const char* about) {
-  return register_op(
+  return register_op<ReducedDim>(
       {.schema = schema, .infer = arg_infer, .cpu = cpu, .rule = arg_rule, .about = about});
 }
 
-const Op& argmax_op = arg_op("argmax(x; dim: int, keepdim: bool)", arg_cpu<true>,
-                             "The first position of the largest along dim (i64).");
-const Op& argmin_op = arg_op("argmin(x; dim: int, keepdim: bool)", arg_cpu<false>,
-                             "The first position of the smallest along dim (i64).");
+const Op& argmax_op =
+    arg_op("argmax(x)", arg_cpu<true>, "The first position of the largest along dim (i64).");
+const Op& argmin_op =
+    arg_op("argmin(x)", arg_cpu<false>, "The first position of the smallest along dim (i64).");
 
 const Op& found_op(const char* schema, void (*cpu)(const Call&, std::span<Tensor>),
                    const char* about) {
-  return register_op({.schema = schema,
-                      .infer = found_infer,
-                      .cpu = cpu,
-                      .rule = arg_rule,
-                      .backward = found_backward,
-                      .saves_inputs = saves_all,
-                      .saves_outputs = 0b10,
-                      .about = about});
+  return register_op<ReducedDim>({.schema = schema,
+                                  .infer = found_infer,
+                                  .cpu = cpu,
+                                  .rule = arg_rule,
+                                  .backward = found_backward,
+                                  .saves_inputs = saves_all,
+                                  .saves_outputs = 0b10,
+                                  .about = about});
 }
 
-const Op& max_op = found_op("max(x; dim: int, keepdim: bool)", found_cpu<true>,
-                            "The largest along dim and its first position.");
-const Op& min_op = found_op("min(x; dim: int, keepdim: bool)", found_cpu<false>,
-                            "The smallest along dim and its first position.");
+const Op& max_op =
+    found_op("max(x)", found_cpu<true>, "The largest along dim and its first position.");
+const Op& min_op =
+    found_op("min(x)", found_cpu<false>, "The smallest along dim and its first position.");
 
 Attributes along(const Op& op, const Tensor& x, std::int64_t dim, bool keepdim) {
   operands::given(op.name, "x", x);
-  return Attributes().add(operands::front_dim(op.name.c_str(), dim, x.dims())).add(keepdim);
+  return ReducedDim{operands::front_dim(op.name.c_str(), dim, x.dims()), keepdim};
 }
 
 ValuesAndIndices call_found(const Op& op, const Tensor& x, std::int64_t dim, bool keepdim) {

@@ -21,6 +21,18 @@ import :kernel_call;
 namespace tessera::ops {
 namespace {
 
+struct WholeNormArgs {
+  double p;
+};
+struct NormArgs {
+  Dims dims;
+  bool keepdim;
+  double p;
+};
+
+}  // namespace
+namespace {
+
 using operands::ReducedDims;
 using rules::strategy;
 
@@ -52,7 +64,7 @@ void whole_cpu(const Call& call, std::span<Tensor> out) { copy_into(out[0], call
 
 void whole_rule(const RuleContext& context, Strategies& strategies) {
   rules::pointwise(context, strategies);
-  const double p = context.call.read().number();
+  const double p = context.call.args<WholeNormArgs>().p;
   if (has_norm_partial(p)) {
     strategies.push_back(strategy({NormPartial(p)}, {Replicate()}));
     strategies.back().reductions = {InnerReduction{.op = ReduceOp::sum}};
@@ -60,7 +72,7 @@ void whole_rule(const RuleContext& context, Strategies& strategies) {
 }
 
 void whole_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
-  const double p = call.read().number();
+  const double p = call.args<WholeNormArgs>().p;
   const Tensor& x = call.in[0];
   const Tensor wide = abs(cast(x, DType::f64));
   const Tensor sum = reduce(pow_scalar(wide, p), ReduceOp::sum);
@@ -102,15 +114,15 @@ void whole_backward(const BackwardContext&, std::span<const Tensor> grads, std::
   out[0] = terms ? call_one(passed_op, {dy}) : dy;
 }
 
-const Op& whole_op =
-    register_op({.schema = "whole_norm(x; p: number)",
-                 .infer = whole_infer,
-                 .cpu = whole_cpu,
-                 .rule = whole_rule,
-                 .composed = whole_composed,
-                 .backward = whole_backward,
-                 .about = "Norms of order p, of which each rank may hold that of its part; called "
-                          "by the gradients of norms."});
+const Op& whole_op = register_op<WholeNormArgs>(
+    {.schema = "whole_norm(x)",
+     .infer = whole_infer,
+     .cpu = whole_cpu,
+     .rule = whole_rule,
+     .composed = whole_composed,
+     .backward = whole_backward,
+     .about = "Norms of order p, of which each rank may hold that of its part; called "
+              "by the gradients of norms."});
 
 // norm
 
@@ -122,14 +134,8 @@ void norm_infer(const Call& call, ResultShapes& out) {
 }
 
 /// What stands behind dims and keepdim.
-double order_of(AttributeReader read) {
-  read.dims();
-  read.flag();
-  return read.number();
-}
-
 void norm_cpu(const Call& call, std::span<Tensor> out) {
-  const double p = order_of(call.read());
+  const double p = call.args<NormArgs>().p;
   const operands::ReducedOperand r =
       operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
   visit_floating(out[0].dtype(), call.op.name, [&]<class T>(T) {
@@ -157,7 +163,7 @@ void norm_cpu(const Call& call, std::span<Tensor> out) {
 void norm_rule(const RuleContext& context, Strategies& strategies) {
   const ReducedDims a = operands::reduced_dims(context.call);
   rules::kept_dims(context, strategies, a.dims, a.keepdim);
-  norm_terms(strategies, a.dims, order_of(context.call.read()));
+  norm_terms(strategies, a.dims, context.call.args<NormArgs>().p);
 }
 
 /// x / y, 0 where y is 0.
@@ -170,7 +176,7 @@ Tensor quotient(const Tensor& x, const Tensor& y) {
 void norm_backward(const BackwardContext& context, std::span<const Tensor> grads,
                    std::span<Tensor> out) {
   const ReducedDims a = operands::reduced_dims(context);
-  const double p = order_of(context.read());
+  const double p = context.args<NormArgs>().p;
   const Tensor x = operands::whole_norm(context.in[0], p);
   const Tensor y = operands::whole_norm(context.out[0], p);
   const auto spread = [&](const Tensor& t) {
@@ -186,15 +192,15 @@ void norm_backward(const BackwardContext& context, std::span<const Tensor> grads
   out[0] = mul(mul(sign(x), slope), spread(grads[0]));
 }
 
-const Op& norm_op =
-    register_op({.schema = "norm(x; dims: dims, keepdim: bool, p: number)",
-                 .infer = norm_infer,
-                 .cpu = norm_cpu,
-                 .rule = norm_rule,
-                 .backward = norm_backward,
-                 .saves_inputs = saves_all,
-                 .saves_outputs = saves_all,
-                 .about = "The p-th root of the sum of x's magnitudes to the power of p > 0."});
+const Op& norm_op = register_op<NormArgs>(
+    {.schema = "norm(x)",
+     .infer = norm_infer,
+     .cpu = norm_cpu,
+     .rule = norm_rule,
+     .backward = norm_backward,
+     .saves_inputs = saves_all,
+     .saves_outputs = saves_all,
+     .about = "The p-th root of the sum of x's magnitudes to the power of p > 0."});
 
 // vector_norm
 
@@ -279,7 +285,7 @@ Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
                      printable(p)));
   }
   const Dims sorted = operands::sorted_dims("norm", dims, x.dims());
-  return call_one(norm_op, {x}, Attributes().add(sorted).add(keepdim).add_number(p));
+  return call_one(norm_op, {x}, NormArgs{sorted, keepdim, p});
 }
 
 Tensor vector_norm(const Tensor& x) { return call_one(vector_op, {x}); }
@@ -294,7 +300,7 @@ Tensor whole_norm(const Tensor& y, double p) {
   for (int axis = 0; y.is_distributed() && axis < y.layout().ndim(); ++axis) {
     terms = terms || y.layout().placement(axis).is_norm();
   }
-  return terms ? call_one(ops::whole_op, {y}, Attributes().add_number(p)) : y;
+  return terms ? call_one(ops::whole_op, {y}, WholeNormArgs{p}) : y;
 }
 
 }  // namespace tessera::operands

@@ -39,7 +39,7 @@ Tensor products_before(const Tensor& x, int dim);
 // Gradients along one dim, in f64 like the kernels: a product of many elements leaves the range of
 // a narrow type where what it is multiplied with brings it back.
 
-/// Calls `slope(x, g, dim)` for the gradient along the dim that the attributes begin with; an
+/// Calls `slope(x, g, dim)` for the gradient along the dim that the arguments begin with; an
 /// element without neighbours passes its gradient on.
 template <class F>
 inline void along_dim(const BackwardContext& context, const Tensor& g, std::span<Tensor> out,
@@ -49,7 +49,8 @@ inline void along_dim(const BackwardContext& context, const Tensor& g, std::span
     out[0] = x.dims() == 0 ? g : zeros_like(x);
     return;
   }
-  const int dim = operands::front_dim(context.op.name.c_str(), context.read().integer(), x.dims());
+  const int dim =
+      operands::front_dim(context.op.name.c_str(), context.attributes.fixed()[0], x.dims());
   out[0] = cast(slope(cast(x, DType::f64), cast(g, DType::f64), dim), x.dtype());
 }
 

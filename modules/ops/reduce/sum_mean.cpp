@@ -78,19 +78,21 @@ void mean_backward(const BackwardContext& context, std::span<const Tensor> grads
   out[0] = spread_back(context, mul_scalar(grads[0], 1.0 / static_cast<double>(count)), a);
 }
 
-const Op& sum_op = register_op({.schema = "sum(x; dims: dims, keepdim: bool)",
-                                .infer = infer_sum,
-                                .cpu = cpu<kernels::ReduceOp::sum>,
-                                .rule = sum_rule,
-                                .backward = sum_backward,
-                                .about = "The sum over dims (none: all); integers sum to i64."});
+const Op& sum_op = register_op<operands::ReducedDims>(
+    {.schema = "sum(x)",
+     .infer = infer_sum,
+     .cpu = cpu<kernels::ReduceOp::sum>,
+     .rule = sum_rule,
+     .backward = sum_backward,
+     .about = "The sum over dims (none: all); integers sum to i64."});
 
-const Op& mean_op = register_op({.schema = "mean(x; dims: dims, keepdim: bool)",
-                                 .infer = infer_mean,
-                                 .cpu = cpu<kernels::ReduceOp::mean>,
-                                 .rule = mean_rule,
-                                 .backward = mean_backward,
-                                 .about = "The mean over dims (none: all)."});
+const Op& mean_op =
+    register_op<operands::ReducedDims>({.schema = "mean(x)",
+                                        .infer = infer_mean,
+                                        .cpu = cpu<kernels::ReduceOp::mean>,
+                                        .rule = mean_rule,
+                                        .backward = mean_backward,
+                                        .about = "The mean over dims (none: all)."});
 
 }  // namespace
 

@@ -25,15 +25,15 @@ std::int64_t count_of(const Dims& shape, const Dims& dims) {
 }
 
 /// What stands behind dims and keepdim.
-std::int64_t correction_of(AttributeReader read) {
-  read.dims();
-  read.flag();
-  return read.integer();
-}
+struct VarArgs {
+  Dims dims;
+  bool keepdim;
+  std::int64_t correction;
+};
 
 template <bool root>
 void var_cpu(const Call& call, std::span<Tensor> out) {
-  const auto correction = static_cast<double>(correction_of(call.read()));
+  const auto correction = static_cast<double>(call.args<VarArgs>().correction);
   const operands::ReducedOperand r =
       operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
   const auto count = static_cast<double>(r.reduced);
@@ -59,7 +59,7 @@ Tensor centred_gradient(const BackwardContext& context, const Tensor& slope) {
   if (a.dims.empty()) {
     return zeros_like(x);
   }
-  const std::int64_t free = count_of(x.shape(), a.dims) - correction_of(context.read());
+  const std::int64_t free = count_of(x.shape(), a.dims) - context.args<VarArgs>().correction;
   const Tensor centred = sub(x, mean(x, a.dims, true));
   const Tensor g = operands::spread(slope, a.dims, a.keepdim, x.shape());
   return mul(g, mul_scalar(centred, 1 / static_cast<double>(std::max<std::int64_t>(free, 0))));
@@ -81,28 +81,29 @@ void std_backward(const BackwardContext& context, std::span<const Tensor> grads,
   out[0] = centred_gradient(context, quotient(grads[0], context.out[0]));
 }
 
-const Op& var_op = register_op({.schema = "var(x; dims: dims, keepdim: bool, correction: int)",
-                                .infer = infer_floating_reduction,
-                                .cpu = var_cpu<false>,
-                                .rule = kept_dims_rule,
-                                .backward = var_backward,
-                                .saves_inputs = saves_all,
-                                .about = "The mean square of the distance to the mean over dims, "
-                                         "for count - correction elements."});
+const Op& var_op =
+    register_op<VarArgs>({.schema = "var(x)",
+                          .infer = infer_floating_reduction,
+                          .cpu = var_cpu<false>,
+                          .rule = kept_dims_rule,
+                          .backward = var_backward,
+                          .saves_inputs = saves_all,
+                          .about = "The mean square of the distance to the mean over dims, "
+                                   "for count - correction elements."});
 
-const Op& std_op = register_op({.schema = "std(x; dims: dims, keepdim: bool, correction: int)",
-                                .infer = infer_floating_reduction,
-                                .cpu = var_cpu<true>,
-                                .rule = kept_dims_rule,
-                                .backward = std_backward,
-                                .saves_inputs = saves_all,
-                                .saves_outputs = saves_all,
-                                .about = "The root of var."});
+const Op& std_op = register_op<VarArgs>({.schema = "std(x)",
+                                         .infer = infer_floating_reduction,
+                                         .cpu = var_cpu<true>,
+                                         .rule = kept_dims_rule,
+                                         .backward = std_backward,
+                                         .saves_inputs = saves_all,
+                                         .saves_outputs = saves_all,
+                                         .about = "The root of var."});
 
 Attributes moments(const char* op, const Tensor& x, const Dims& dims, bool keepdim,
                    std::int64_t correction) {
   operands::given(op, "x", x);
-  return Attributes().add(operands::sorted_dims(op, dims, x.dims())).add(keepdim).add(correction);
+  return VarArgs{operands::sorted_dims(op, dims, x.dims()), keepdim, correction};
 }
 
 }  // namespace

@@ -140,25 +140,26 @@ Dims sorted_dims(const char* op, const Dims& dims, int count) {
 
 namespace {
 
-ReducedDims read_reduced_dims(const Op& op, AttributeReader read, int count) {
-  const Dims dims = sorted_dims(op.name.c_str(), read.dims(), count);
-  return {dims, read.flag()};
+ReducedDims read_reduced_dims(const Op& op, const Attributes& attributes, int count) {
+  ArgumentWords words{attributes.fixed().data(), nullptr};
+  const Dims dims = sorted_dims(op.name.c_str(), words.read<Dims>(), count);
+  return {dims, words.read<bool>()};
 }
 
 }  // namespace
 
 ReducedDims reduced_dims(const Call& call) {
-  return read_reduced_dims(call.op, call.read(), call.in[0].dims());
+  return read_reduced_dims(call.op, call.attributes, call.in[0].dims());
 }
 
 ReducedDims reduced_dims(const BackwardContext& context) {
-  return read_reduced_dims(context.op, context.read(), context.in_shapes[0].size());
+  return read_reduced_dims(context.op, context.attributes, context.in_shapes[0].size());
 }
 
 Tensor call_reduction(const Op& op, const Tensor& x, const Dims& dims, bool keepdim) {
   given(op.name, "x", x);
   const Dims sorted = sorted_dims(op.name.c_str(), dims, x.dims());
-  return call_one(op, {x}, Attributes().add(sorted).add(keepdim));
+  return call_one(op, {x}, ReducedDims{sorted, keepdim});
 }
 
 Dims reduced_shape(const Dims& shape, const Dims& dims, bool keepdim) {

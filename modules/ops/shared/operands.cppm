@@ -48,6 +48,11 @@ struct PointwiseForms {
 /// not contiguous is computed into memory of its own and copied. A form keeps the placements of
 /// `op` that leave what is written as it lies.
 PointwiseForms register_pointwise(const Op& op);
+/// With the arguments of this aggregate (void: none).
+template <class Args>
+inline PointwiseForms register_pointwise(Op op) {
+  return register_pointwise(with_arguments<Args>(std::move(op)));
+}
 
 /// Dims counted from the front, in ascending order; all dims for none. Errors: out of range, twice.
 Dims sorted_dims(const char* op, const Dims& dims, int count);
@@ -56,14 +61,19 @@ int front_dim(const char* op, std::int64_t dim, int count);
 /// What is left of `shape` without `dims` (sorted), or with extents of 1 there.
 Dims reduced_shape(const Dims& shape, const Dims& dims, bool keepdim);
 
-/// What the attributes of a reduction begin with, "dims: dims, keepdim: bool".
+/// The arguments of a reduction, or what they begin with.
 struct ReducedDims {
   Dims dims;  // sorted
   bool keepdim;
 };
+/// The arguments of a reduction along one dim.
+struct ReducedDim {
+  std::int64_t dim;
+  bool keepdim;
+};
 ReducedDims reduced_dims(const Call& call);
 ReducedDims reduced_dims(const BackwardContext& context);
-/// Calls a reduction with these attributes and no others.
+/// Calls a reduction with these arguments and no others.
 Tensor call_reduction(const Op& op, const Tensor& x, const Dims& dims, bool keepdim);
 
 /// The values of norms of order p that may be terms of them, NormPartial(p) on some axes. There the
