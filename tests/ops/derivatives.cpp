@@ -293,11 +293,16 @@ std::vector<OperatorSample> further_samples() {
       {6});
   const Tensor logits = numbers({2, 2, 4});
   const Tensor targets = from_values<std::int64_t>({0, 3, -1, 2}, {2, 2});
+  struct LogSoftmaxArgs {
+    std::int64_t dim;
+    bool loss_parallel;
+  };
   for (const bool parallel : {false, true}) {
     const Attributes attributes = Attributes().add(-1).add(parallel);
     add("cross_entropy", {logits, targets}, attributes, {});
     add("cross_entropy_rows", {logits, targets}, attributes, {2, 2});
-    add("log_softmax", {logits}, attributes, logits.shape());
+    add("log_softmax", {logits}, LogSoftmaxArgs{.dim = -1, .loss_parallel = parallel},
+        logits.shape());
   }
   const Tensor zeros_inside = from_values<double>({2, 0, -3, 1, 0, 0, 0.5, 4, -1, 3, 0, 2}, {3, 4});
   struct DimArgs {
@@ -322,9 +327,15 @@ std::vector<OperatorSample> further_samples() {
   add("logcumsumexp", {from_values<double>({hidden, hidden, 1, hidden, 2}, {5})}, DimArgs{0}, {5});
   add("clone", {numbers({3})}, {}, {3});
   add("squared_norm", {numbers({3})}, {}, {});
-  add("baddbmm", {numbers({3}), numbers({2, 2, 2}, 1), numbers({2, 2, 3}, 2)}, Scales{0.5, 2},
-      {2, 2, 3});
-  add("as_strided", {numbers({6})}, Attributes().add(Dims{3, 3}).add(Dims{1, 1}).add(1), {3, 3});
+  add("baddbmm", {numbers({3}), numbers({2, 2, 2}, 1), numbers({2, 2, 3}, 2)},
+      Scales{0.5, 2}, {2, 2, 3});
+  struct StridedArgs {
+    Dims shape;
+    Dims strides;
+    std::int64_t offset;
+  };
+  add("as_strided", {numbers({6})}, StridedArgs{.shape = {3, 3}, .strides = {1, 1}, .offset = 1},
+      {3, 3});
   return samples;
 }
 

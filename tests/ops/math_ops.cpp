@@ -170,7 +170,10 @@ TEST_CASE("forms that write keep the memory, and read what they write element by
   CHECK(error_of([&] {
           ops::call_into(x, find_op("mul"), {ops::transpose(x, 0, 1), x});
         }).starts_with("mul_out: 'out' is written and shares memory with 'a'"));
-  CHECK_THROWS(ops::call_into(x, find_op("softmax"), {x}, Attributes().add(0)));
+  struct SoftmaxArgs {
+    std::int64_t dim;
+  };
+  CHECK_THROWS(ops::call_into(x, find_op("softmax"), {x}, SoftmaxArgs{.dim = 0}));
 
   const Tensor whole = zeros({4}, DType::i64);
   CHECK(error_of([&] { ops::add_(whole, numbers({4})); }).starts_with("add_: the result is f64"));

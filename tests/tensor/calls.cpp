@@ -105,6 +105,9 @@ TEST_CASE("a call with a missing or a further attribute is refused") {
       INFO(op->schema << " without " << op->parameters[i].name << ": " << text);
       CHECK(names(text, *op, "attributes do not match the schema"));
     }
+    if (op->arguments != nullptr) {
+      continue;  // an aggregate has as many as it declares
+    }
     for (const bool is_free : {false, true}) {
       Attributes more = some_attributes(*op);
       is_free ? more.scalar(1) : more.add(1);
@@ -150,7 +153,7 @@ TEST_CASE("an undefined operand is refused by name unless the schema says that i
 TEST_CASE("an operand far behind in a list is looked at too") {
   std::vector<Tensor> many(100, zeros({2}));
   many[80] = Tensor();
-  const std::string text = error_of(find_op("cat"), many, Attributes().add(0));
+  const std::string text = error_of(find_op("cat"), many, find_op("cat").arguments->blank());
   CHECK(text.starts_with("cat: operand 'tensors[80]' is an undefined tensor"));
 }
 

@@ -13,6 +13,7 @@ import tessera.placement;
 import tessera.tensor;
 import :attention_call;
 import :kernel_call;
+import :norm_call;
 
 namespace tessera::ops::attention {
 
@@ -94,7 +95,6 @@ Tensor hidden_scores(const GradientCall& call, const Tensor& scores) {
 //   dq = scale dS k,  dk = scale dS^T q,  dv = P^T dy,
 // where dropout stands behind P and dP. Below, of_x is the gradient of x.
 GradientsAgain differentiate_again(const GradientCall& call, std::span<const Tensor> grads) {
-  static const Op& softmax_backward = find_op("softmax_backward");
   static const Op& dropout = find_op("dropout");
   static const Op& masked = find_op("masked_fill_backward");
   const DType wide = statistics_type(call.q.dtype());
@@ -114,9 +114,6 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
   const auto dropped = [&](const Tensor& x) {
     return call.dropout.dynamic().empty() ? x : call_one(dropout, {x}, call.dropout);
   };
-  const auto through_softmax = [&](const Tensor& dp, const Tensor& p) {
-    return call_one(softmax_backward, {dp, p}, Attributes().add(3));
-  };
 
   const Tensor q = widened(call.q);
   const Tensor k = repeated(call.k);
@@ -131,7 +128,7 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
   Tensor p = softmax(hidden ? masked_fill(scores, hidden, -1e30) : scores, 3);
   p = hidden ? call_one(masked, {p, hidden}) : p;
   const Tensor dp = dropped(matmul(dy, transposed(v)));
-  const Tensor ds = through_softmax(dp, p);
+  const Tensor ds = softmax_backward(dp, p, 3);
 
   GradientsAgain of;
   Tensor of_ds;
@@ -159,14 +156,14 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
     put(of.dy, dropped(p), u, 1);
   }
   if (of_ds) {
-    const Tensor of_dp = dropped(through_softmax(of_ds, p));
+    const Tensor of_dp = dropped(softmax_backward(of_ds, p, 3));
     put(of.dy, of_dp, v, 1);
     put(of.v, transposed(of_dp), dy, 1);
     const Tensor along = mul(of_ds, sum(mul(dp, p), {3}, true));
     add_to(of_p, sub(sub(mul(of_ds, dp), along), mul(dp, sum(mul(of_ds, p), {3}, true))));
   }
   if (of_p) {
-    const Tensor of_scores = through_softmax(of_p, p);
+    const Tensor of_scores = softmax_backward(of_p, p, 3);
     put(of.q, of_scores, k, scale);
     put(of.k, transposed(of_scores), q, scale);
     of.mask = of_scores;

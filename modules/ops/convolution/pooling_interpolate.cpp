@@ -15,6 +15,7 @@ module tessera.ops;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :index_call;
 import :kernel_call;
 
 namespace tessera::ops {
@@ -339,12 +340,10 @@ const Op& max_op = register_op({
     .rule = max_rule,
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
-          static const Op& put_back = find_op("gather_backward");
           const Dims& x = context.in_shapes[0];
           const Dims flat{x[0], x[1], x[2] * x[3]};
-          out[0] = reshape(call_one(put_back, {planes(grads[0]), planes(context.out[1])},
-                                    Attributes().add(2).add(flat)),
-                           x);
+          out[0] = reshape(
+              indexing::gather_backward(planes(grads[0]), planes(context.out[1]), 2, flat), x);
         },
     .saves_outputs = 0b10,
     .about = "The largest element of each window of images, and where it stands.",

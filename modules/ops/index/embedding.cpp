@@ -17,27 +17,19 @@ namespace {
 
 using rules::strategy;
 
-/// Which rows of the whole table the local one holds; a plain call has no such attributes.
+struct EmbeddingArgs {
+  SpecArgument whole;  // of a local call: the Spec of the table that weight is part of
+};
+
+/// Which rows of the whole table the local one holds.
 struct Rows {
   std::int64_t offset = 0;
   std::int64_t whole = 0;
 };
 
 Rows rows_of(const Call& call, const Tensor& table) {
-  AttributeReader attributes = call.read();
-  if (call.attributes.fixed().empty()) {
-    return {0, table.shape()[0]};
-  }
-  const std::int64_t offset = attributes.integer();
-  return {offset, attributes.integer()};
-}
-
-Attributes with_rows(const LocalContext& context, const Spec* table) {
-  Attributes local = context.call.attributes;
-  if (table != nullptr) {
-    local.add(local_offset(*table)[0]).add(table->shape[0]);
-  }
-  return local;
+  const SpecArgument whole = call.args<EmbeddingArgs>().whole;
+  return whole ? Rows{local_offset(*whole)[0], whole->shape[0]} : Rows{0, table.shape()[0]};
 }
 
 /// Calls f with a pointer to the indices, of their own type.
@@ -87,11 +79,11 @@ void rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b01);
 }
 
-Attributes localize(const LocalContext& context) { return with_rows(context, context.in[0]); }
+Attributes localize(const LocalContext& context) { return EmbeddingArgs{.whole = {context.in[0]}}; }
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);
 
-const Op& embedding_op = register_op({
+const Op& embedding_op = register_op<EmbeddingArgs>({
     .schema = "embedding(weight, indices)",
     .infer = infer,
     .cpu = cpu,
@@ -146,9 +138,11 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
   }
 }
 
-Attributes grad_localize(const LocalContext& context) { return with_rows(context, context.in[2]); }
+Attributes grad_localize(const LocalContext& context) {
+  return EmbeddingArgs{.whole = {context.in[2]}};
+}
 
-const Op& embedding_backward_op = register_op({
+const Op& embedding_backward_op = register_op<EmbeddingArgs>({
     .schema = "embedding_backward(dy, indices, weight)",
     .infer = grad_infer,
     .cpu = grad_cpu,
@@ -156,7 +150,7 @@ const Op& embedding_backward_op = register_op({
     .localize = grad_localize,
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
-          out[0] = call_one(embedding_op, {grads[0], context.in[1]});
+          out[0] = call_one(embedding_op, {grads[0], context.in[1]}, EmbeddingArgs{});
         },
     .saves_inputs = 0b010,
     .about = "The gradient of embedding with respect to weight: rows of dy added up by index.",
@@ -164,13 +158,14 @@ const Op& embedding_backward_op = register_op({
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads,
               std::span<Tensor> out) {
-  out[0] = call_one(embedding_backward_op, {grads[0], context.in[1], context.in[0]});
+  out[0] =
+      call_one(embedding_backward_op, {grads[0], context.in[1], context.in[0]}, EmbeddingArgs{});
 }
 
 }  // namespace
 
 Tensor embedding(const Tensor& weight, const Tensor& indices) {
-  return call_one(embedding_op, {weight, indices});
+  return call_one(embedding_op, {weight, indices}, EmbeddingArgs{});
 }
 
 }  // namespace tessera::ops

@@ -48,42 +48,43 @@ void gather_rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b01);
 }
 
-void gather_backward(const BackwardContext& context, std::span<const Tensor> grads,
+void gather_gradient(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out);
 
-const Op& gather_op = register_op({
-    .schema = "gather(x, index; dim: int)",
+const Op& gather_op = register_op<DimArgs>({
+    .schema = "gather(x, index)",
     .infer = gather_infer,
     .cpu = gather_cpu,
     .rule = gather_rule,
-    .backward = gather_backward,
+    .backward = gather_gradient,
     .saves_inputs = 0b10,
     .about = "x at the indices along a dim, element by element.",
 });
 
 void gather_grad_infer(const Call& call, ResultShapes& out) {
-  const Dims shape = whole_shape(call);
-  const Tensor whole = empty(shape, call.in[0].dtype(), meta);
-  check_index(call, whole, call.in[1], wrap_dim(call.read().integer(), shape.size(), "gather"));
+  const auto args = call.args<DimShapeArgs>();
+  const Tensor whole = empty(args.shape, call.in[0].dtype(), meta);
+  check_index(call, whole, call.in[1], wrap_dim(args.dim, args.shape.size(), "gather"));
   check_shape(call, 0, call.in[1].shape());
-  out.push_back({shape, call.in[0].dtype()});
+  out.push_back({args.shape, call.in[0].dtype()});
 }
 
 void gather_grad_cpu(const Call& call, std::span<Tensor> out) {
   clear(out[0]);
-  add_scattered(call, out[0], call.in[1], contiguous_operand(call.in[0]), dim_of(call, out[0]));
+  add_scattered(call, out[0], call.in[1], contiguous_operand(call.in[0]),
+                dim_of<DimShapeArgs>(call, out[0]));
 }
 
 void gather_grad_rule(const RuleContext& context, Strategies& strategies) {
-  const int dim = dim_of(context.call, context.call.in[0]);
+  const int dim = dim_of<DimShapeArgs>(context.call, context.call.in[0]);
   for_each_alike(context.out[0].shape, context.call.in[1].shape(), dim,
                  [&](int d) { rules::same_dim(context, strategies, d); });
   strategies.push_back(strategy({Shard(dim), Shard(dim)}, {Partial()}));
   pass_partial(context, strategies, 0b01);
 }
 
-const Op& gather_backward_op = register_op({
-    .schema = "gather_backward(dy, index; dim: int, shape: dims)",
+const Op& gather_backward_op = register_op<DimShapeArgs>({
+    .schema = "gather_backward(dy, index)",
     .infer = gather_grad_infer,
     .cpu = gather_grad_cpu,
     .rule = gather_grad_rule,
@@ -93,16 +94,21 @@ const Op& gather_backward_op = register_op({
     .about = "The gradient of gather: dy added up by index.",
 });
 
-void gather_backward(const BackwardContext& context, std::span<const Tensor> grads,
+void gather_gradient(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out) {
-  out[0] = call_one(gather_backward_op, {grads[0], context.in[1]},
-                    Attributes().add(context.read().integer()).add(context.in_shapes[0]));
+  out[0] = indexing::gather_backward(grads[0], context.in[1], context.args<DimArgs>().dim,
+                                     context.in_shapes[0]);
 }
 
 }  // namespace
 
+Tensor indexing::gather_backward(const Tensor& dy, const Tensor& index, std::int64_t dim,
+                                 const Dims& shape) {
+  return call_one(gather_backward_op, {dy, index}, DimShapeArgs{.dim = dim, .shape = shape});
+}
+
 Tensor gather(const Tensor& x, const Tensor& index, std::int64_t dim) {
-  return call_one(gather_op, {x, index}, Attributes().add(dim));
+  return call_one(gather_op, {x, index}, DimArgs{.dim = dim});
 }
 
 Tensor take_along_dim(const Tensor& x, const Tensor& index, std::int64_t dim) {

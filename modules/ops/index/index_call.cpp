@@ -14,10 +14,6 @@ import :kernel_call;
 
 namespace tessera::ops::indexing {
 
-int dim_of(const Call& call, const Tensor& x) {
-  return wrap_dim(call.read().integer(), x.dims(), call.op.name.c_str());
-}
-
 void refuse_index_type(const Call& call, const Tensor& index) {
   refuse(call, fmt::format("index must be i64 or i32 (got {})", name_of(index.dtype())));
 }
@@ -78,13 +74,9 @@ Tensor reached_source(const Call& call, int dim) {
 }
 
 Attributes localize_shape(const LocalContext& context) {
-  return Attributes().add(context.call.read().integer()).add(local_shape(*context.out[0]));
-}
-
-Dims whole_shape(const Call& call) {
-  AttributeReader attributes = call.read();
-  attributes.integer();
-  return attributes.dims();
+  auto args = context.call.args<DimShapeArgs>();
+  args.shape = local_shape(*context.out[0]);
+  return args;
 }
 
 void add_scattered(const Call& call, const Tensor& into, const Tensor& index_operand,

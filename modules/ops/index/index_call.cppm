@@ -11,8 +11,21 @@ import :kernel_call;
 
 namespace tessera::ops::indexing {
 
-/// The dim that is indexed: every such operator's first attribute.
-int dim_of(const Call& call, const Tensor& x);
+struct DimArgs {
+  std::int64_t dim;  // that is indexed
+};
+
+/// Of gradients.
+struct DimShapeArgs {
+  std::int64_t dim;
+  Dims shape;  // the gradient's
+};
+
+/// The dim that is indexed.
+template <class Args = DimArgs>
+inline int dim_of(const Call& call, const Tensor& x) {
+  return wrap_dim(call.args<Args>().dim, x.dims(), call.op.name.c_str());
+}
 
 [[noreturn]] void refuse_index_type(const Call& call, const Tensor& index);
 
@@ -82,8 +95,6 @@ inline void write_reached(const Tensor& into, const Tensor& index, int dim, F f)
 /// Cuts `source` (operand 2) to the extents of index (operand 1).
 Tensor reached_source(const Call& call, int dim);
 
-/// The shape that is given after `dim` in the attributes of a gradient.
-Dims whole_shape(const Call& call);
 /// into += source at the indices along `dim`; source is contiguous and as large as index.
 void add_scattered(const Call& call, const Tensor& into, const Tensor& index_operand,
                    const Tensor& source, int dim);
@@ -91,10 +102,13 @@ void add_scattered(const Call& call, const Tensor& into, const Tensor& index_ope
 template <Tensor (*take)(const Tensor&, const Tensor&, std::int64_t)>
 inline void take_again(const BackwardContext& context, std::span<const Tensor> grads,
                        std::span<Tensor> out) {
-  out[0] = take(grads[0], context.in[1], context.read().integer());
+  out[0] = take(grads[0], context.in[1], context.args<DimShapeArgs>().dim);
 }
 
-/// The local shape of the result in place of the global one, which stands after `dim`.
+/// Of DimShapeArgs: the local shape of the result in place of the global one.
 Attributes localize_shape(const LocalContext& context);
+
+/// The operator gather_backward: zeros of `shape`, with dy added at the indices along `dim`.
+Tensor gather_backward(const Tensor& dy, const Tensor& index, std::int64_t dim, const Dims& shape);
 
 }  // namespace tessera::ops::indexing

@@ -23,6 +23,14 @@ namespace {
 
 using namespace indexing;
 
+struct ShapeArgs {
+  Dims shape;
+};
+
+struct PutArgs {
+  bool accumulate;
+};
+
 /// The shape to which the indices broadcast. Errors: other types, more indices than dims of x.
 Dims places(const Call& call, const Dims& x, std::span<const Tensor> indices) {
   if (indices.empty() || indices.size() > static_cast<std::size_t>(x.size())) {
@@ -179,7 +187,7 @@ void add_slices(const Call& call, const Tensor& into, std::span<const std::int64
 }
 
 void grad_infer(const Call& call, ResultShapes& out) {
-  const Dims shape = call.read().dims();
+  const Dims shape = call.args<ShapeArgs>().shape;
   const auto indices = call.in.subspan(1);
   check_shape(call, 0, joined(places(call, shape, indices), slice_shape(shape, indices.size())));
   out.push_back({shape, call.in[0].dtype()});
@@ -209,13 +217,14 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b1);
 }
 
-const Op& index_backward_op = register_op({
-    .schema = "index_backward(dy, indices...; shape: dims)",
+const Op& index_backward_op = register_op<ShapeArgs>({
+    .schema = "index_backward(dy, indices...)",
     .infer = grad_infer,
     .cpu = grad_cpu,
     .rule = grad_rule,
-    .localize =
-        [](const LocalContext& context) { return Attributes().add(local_shape(*context.out[0])); },
+    .localize = [](const LocalContext& context) -> Attributes {
+      return ShapeArgs{.shape = local_shape(*context.out[0])};
+    },
     .backward = [](const BackwardContext& context, std::span<const Tensor> grads,
                    std::span<Tensor> out) { out[0] = index(grads[0], context.in.subspan(1)); },
     .saves_inputs = saves_all - 1,
@@ -233,7 +242,7 @@ std::vector<Tensor> with_indices(std::initializer_list<Tensor> first,
 void index_backward(const BackwardContext& context, std::span<const Tensor> grads,
                     std::span<Tensor> out) {
   out[0] = call(index_backward_op, with_indices({grads[0]}, context.in.subspan(1)),
-                Attributes().add(context.in_shapes[0]))[0];
+                ShapeArgs{.shape = context.in_shapes[0]})[0];
 }
 
 // index_put
@@ -255,7 +264,7 @@ void put_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor values =
       contiguous_operand(expanded_operand(call.in[1], joined(places(call, x, indices), slice)));
   copy_into(out[0], call.in[0]);
-  if (call.read().flag()) {
+  if (call.args<PutArgs>().accumulate) {
     add_slices(call, out[0], slices, slice.product(), values);
     return;
   }
@@ -276,7 +285,7 @@ void put_rule(const RuleContext& context, Strategies& strategies) {
   const auto indices = context.call.in.subspan(2);
   const Dims shape = places(context.call, x, indices);
   const Dims all = joined(shape, slice_shape(x, indices.size()));
-  const bool accumulate = context.call.read().flag();
+  const bool accumulate = context.call.args<PutArgs>().accumulate;
   const auto add = [&](Placement of_x, Placement of_values, auto of_index, Placement result) {
     Strategy s;
     s.in = {of_x, of_values};
@@ -309,8 +318,8 @@ void put_rule(const RuleContext& context, Strategies& strategies) {
 void put_backward(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out);
 
-const Op& put_op = register_op({
-    .schema = "index_put(x, values, indices...; accumulate: bool)",
+const Op& put_op = register_op<PutArgs>({
+    .schema = "index_put(x, values, indices...)",
     .infer = put_infer,
     .cpu = put_cpu,
     .rule = put_rule,
@@ -322,7 +331,7 @@ const Op& put_op = register_op({
 void put_backward(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {
   const auto indices = context.in.subspan(2);
-  const bool accumulate = context.read().flag();
+  const bool accumulate = context.args<PutArgs>().accumulate;
   Tensor taken;
   if (context.needs(1) || !accumulate) {
     taken = index(grads[0], indices);
@@ -343,7 +352,7 @@ Tensor index(const Tensor& x, std::span<const Tensor> indices) {
 
 Tensor index_put(const Tensor& x, std::span<const Tensor> indices, const Tensor& values,
                  bool accumulate) {
-  return call(put_op, with_indices({x, values}, indices), Attributes().add(accumulate))[0];
+  return call(put_op, with_indices({x, values}, indices), PutArgs{.accumulate = accumulate})[0];
 }
 
 }  // namespace tessera::ops

@@ -49,8 +49,8 @@ void select_rule(const RuleContext& context, Strategies& strategies) {
 void select_backward(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out);
 
-const Op& select_op = register_op({
-    .schema = "index_select(x, index; dim: int)",
+const Op& select_op = register_op<DimArgs>({
+    .schema = "index_select(x, index)",
     .infer = select_infer,
     .cpu = select_cpu,
     .rule = select_rule,
@@ -60,18 +60,18 @@ const Op& select_op = register_op({
 });
 
 void select_grad_infer(const Call& call, ResultShapes& out) {
-  const Dims shape = whole_shape(call);
+  const auto args = call.args<DimShapeArgs>();
   check_dims(call, 1, 1);
-  Dims slices = shape;
-  slices[wrap_dim(call.read().integer(), shape.size(), "index_select")] = call.in[1].shape()[0];
+  Dims slices = args.shape;
+  slices[wrap_dim(args.dim, slices.size(), "index_select")] = call.in[1].shape()[0];
   check_shape(call, 0, slices);
-  out.push_back({shape, call.in[0].dtype()});
+  out.push_back({args.shape, call.in[0].dtype()});
 }
 
 void select_grad_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor dy = contiguous_operand(call.in[0]);
   const Tensor index = contiguous_operand(call.in[1]);
-  const IndexShape shape = shape_around(out[0], dim_of(call, out[0]), index.numel());
+  const IndexShape shape = shape_around(out[0], dim_of<DimShapeArgs>(call, out[0]), index.numel());
   clear(out[0]);
   visit(call, dy, index, [&]<class T, class I>(T, I) {
     check_in_range(call,
@@ -81,7 +81,7 @@ void select_grad_cpu(const Call& call, std::span<Tensor> out) {
 }
 
 void select_grad_rule(const RuleContext& context, Strategies& strategies) {
-  const int dim = dim_of(context.call, context.call.in[0]);
+  const int dim = dim_of<DimShapeArgs>(context.call, context.call.in[0]);
   for (int d = 0; d < context.call.in[0].dims(); ++d) {
     strategies.push_back(d == dim ? strategy({Shard(d), Shard(0)}, {Partial()})
                                   : strategy({Shard(d), Replicate()}, {Shard(d)}));
@@ -89,8 +89,8 @@ void select_grad_rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b01);
 }
 
-const Op& select_backward_op = register_op({
-    .schema = "index_select_backward(dy, index; dim: int, shape: dims)",
+const Op& select_backward_op = register_op<DimShapeArgs>({
+    .schema = "index_select_backward(dy, index)",
     .infer = select_grad_infer,
     .cpu = select_grad_cpu,
     .rule = select_grad_rule,
@@ -102,14 +102,15 @@ const Op& select_backward_op = register_op({
 
 void select_backward(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out) {
-  out[0] = call_one(select_backward_op, {grads[0], context.in[1]},
-                    Attributes().add(context.read().integer()).add(context.in_shapes[0]));
+  out[0] =
+      call_one(select_backward_op, {grads[0], context.in[1]},
+               DimShapeArgs{.dim = context.args<DimArgs>().dim, .shape = context.in_shapes[0]});
 }
 
 }  // namespace
 
 Tensor index_select(const Tensor& x, const Tensor& index, std::int64_t dim) {
-  return call_one(select_op, {x, index}, Attributes().add(dim));
+  return call_one(select_op, {x, index}, DimArgs{.dim = dim});
 }
 
 }  // namespace tessera::ops

@@ -13,8 +13,12 @@ import :kernel_call;
 namespace tessera::ops {
 namespace {
 
+struct OneHotArgs {
+  std::int64_t num_classes;
+};
+
 void one_hot_infer(const Call& call, ResultShapes& out) {
-  const std::int64_t classes = call.read().integer();
+  const std::int64_t classes = call.args<OneHotArgs>().num_classes;
   if (call.in[0].dtype() != DType::i64 || classes < 1) {
     refuse(call, fmt::format("expected i64 numbers and at least one class (got {}, {})",
                              name_of(call.in[0].dtype()), classes));
@@ -26,7 +30,7 @@ void one_hot_infer(const Call& call, ResultShapes& out) {
 
 void one_hot_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = contiguous_operand(call.in[0]);
-  const std::int64_t classes = call.read().integer();
+  const std::int64_t classes = call.args<OneHotArgs>().num_classes;
   auto* rows = pointer<std::int64_t>(out[0]);
   for (std::int64_t i = 0; i < x.numel(); ++i) {
     const std::int64_t which = pointer<std::int64_t>(x)[i];
@@ -45,8 +49,8 @@ void one_hot_rule(const RuleContext& context, Strategies& strategies) {
   }
 }
 
-const Op& one_hot_op = register_op({
-    .schema = "one_hot(x; num_classes: int)",
+const Op& one_hot_op = register_op<OneHotArgs>({
+    .schema = "one_hot(x)",
     .infer = one_hot_infer,
     .cpu = one_hot_cpu,
     .rule = one_hot_rule,
@@ -56,7 +60,7 @@ const Op& one_hot_op = register_op({
 }  // namespace
 
 Tensor one_hot(const Tensor& x, std::int64_t num_classes) {
-  return call_one(one_hot_op, {x}, Attributes().add(num_classes));
+  return call_one(one_hot_op, {x}, OneHotArgs{.num_classes = num_classes});
 }
 
 }  // namespace tessera::ops

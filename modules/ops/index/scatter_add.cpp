@@ -48,8 +48,8 @@ void scatter_add_rule(const RuleContext& context, Strategies& strategies) {
 void scatter_add_backward(const BackwardContext& context, std::span<const Tensor> grads,
                           std::span<Tensor> out);
 
-const Op& scatter_add_op = register_op({
-    .schema = "scatter_add(x, index, source; dim: int)",
+const Op& scatter_add_op = register_op<DimArgs>({
+    .schema = "scatter_add(x, index, source)",
     .infer = scatter_add_infer,
     .cpu = scatter_add_cpu,
     .rule = scatter_add_rule,
@@ -68,14 +68,14 @@ void scatter_add_backward(const BackwardContext& context, std::span<const Tensor
                       "it first",
                       to_string(context.in_shapes[2]), to_string(context.in[1].shape())));
     }
-    out[2] = gather(grads[0], context.in[1], context.read().integer());
+    out[2] = gather(grads[0], context.in[1], context.args<DimArgs>().dim);
   }
 }
 
 }  // namespace
 
 Tensor scatter_add(const Tensor& x, const Tensor& index, const Tensor& source, std::int64_t dim) {
-  return call_one(scatter_add_op, {x, index, source}, Attributes().add(dim));
+  return call_one(scatter_add_op, {x, index, source}, DimArgs{.dim = dim});
 }
 
 }  // namespace tessera::ops

@@ -20,8 +20,14 @@ using namespace indexing;
 using kernels::IndexShape;
 using rules::strategy;
 
+struct ScatterValueArgs {
+  std::int64_t dim;
+  Dynamic<double> value;
+};
+
+template <class Args>
 void same_infer(const Call& call, ResultShapes& out) {
-  check_index(call, call.in[0], call.in[1], dim_of(call, call.in[0]));
+  check_index(call, call.in[0], call.in[1], dim_of<Args>(call, call.in[0]));
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
@@ -41,7 +47,7 @@ void write_scattered(const Call& call, const Tensor& into, const Tensor& source,
 // scatter
 
 void scatter_infer(const Call& call, ResultShapes& out) {
-  same_infer(call, out);
+  same_infer<DimArgs>(call, out);
   check_source(call);
 }
 
@@ -69,8 +75,8 @@ void scatter_rule(const RuleContext& context, Strategies& strategies) {
 void scatter_backward(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out);
 
-const Op& scatter_op = register_op({
-    .schema = "scatter(x, index, source; dim: int)",
+const Op& scatter_op = register_op<DimArgs>({
+    .schema = "scatter(x, index, source)",
     .infer = scatter_infer,
     .cpu = scatter_cpu,
     .rule = scatter_rule,
@@ -84,16 +90,14 @@ struct Overwritten {
   Tensor rest;
   Tensor taken;
 };
-Overwritten overwritten(const BackwardContext& context, const Tensor& g) {
-  const Tensor& index = context.in[1];
-  const std::int64_t dim = context.read().integer();
+Overwritten overwritten(const Tensor& g, const Tensor& index, std::int64_t dim) {
   Tensor taken = gather(g, index, dim);
   return {scatter(g, index, zeros_like(taken), dim), taken};
 }
 
 void scatter_backward(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out) {
-  const Overwritten parts = overwritten(context, grads[0]);
+  const Overwritten parts = overwritten(grads[0], context.in[1], context.args<DimArgs>().dim);
   if (context.needs(0)) {
     out[0] = parts.rest;
   }
@@ -117,23 +121,27 @@ void scatter_backward(const BackwardContext& context, std::span<const Tensor> gr
 void value_cpu(const Call& call, std::span<Tensor> out) {
   copy_into(out[0], call.in[0]);
   const Tensor source = empty(call.in[1].shape(), out[0].dtype());
-  kernels::fill(source.dtype(), source.numel(), call.read().scalar(), source.raw_data());
-  write_scattered(call, out[0], source, dim_of(call, call.in[0]));
+  kernels::fill(source.dtype(), source.numel(), call.args<ScatterValueArgs>().value,
+                source.raw_data());
+  write_scattered(call, out[0], source, dim_of<ScatterValueArgs>(call, call.in[0]));
 }
 
 void value_rule(const RuleContext& context, Strategies& strategies) {
   for_each_alike(context.call.in[0].shape(), context.call.in[1].shape(),
-                 dim_of(context.call, context.call.in[0]),
+                 dim_of<ScatterValueArgs>(context.call, context.call.in[0]),
                  [&](int d) { rules::same_dim(context, strategies, d); });
 }
 
-const Op& value_op = register_op({
-    .schema = "scatter_value(x, index; dim: int, value: float)",
-    .infer = same_infer,
+const Op& value_op = register_op<ScatterValueArgs>({
+    .schema = "scatter_value(x, index)",
+    .infer = same_infer<ScatterValueArgs>,
     .cpu = value_cpu,
     .rule = value_rule,
-    .backward = [](const BackwardContext& context, std::span<const Tensor> grads,
-                   std::span<Tensor> out) { out[0] = overwritten(context, grads[0]).rest; },
+    .backward =
+        [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
+          const std::int64_t dim = context.args<ScatterValueArgs>().dim;
+          out[0] = overwritten(grads[0], context.in[1], dim).rest;
+        },
     .saves_inputs = 0b10,
     .about = "x with one value written at the indices along a dim.",
 });
@@ -171,8 +179,8 @@ void add_rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b101);
 }
 
-const Op& add_op = register_op({
-    .schema = "index_add(x, index, source; dim: int)",
+const Op& add_op = register_op<DimArgs>({
+    .schema = "index_add(x, index, source)",
     .infer = add_infer,
     .cpu = add_cpu,
     .rule = add_rule,
@@ -180,7 +188,7 @@ const Op& add_op = register_op({
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
           out[0] = grads[0];
           if (context.needs(2)) {
-            out[2] = index_select(grads[0], context.in[1], context.read().integer());
+            out[2] = index_select(grads[0], context.in[1], context.args<DimArgs>().dim);
           }
         },
     .saves_inputs = 0b010,
@@ -190,18 +198,18 @@ const Op& add_op = register_op({
 }  // namespace
 
 Tensor scatter(const Tensor& x, const Tensor& index, const Tensor& source, std::int64_t dim) {
-  return call_one(scatter_op, {x, index, source}, Attributes().add(dim));
+  return call_one(scatter_op, {x, index, source}, DimArgs{.dim = dim});
 }
 
 Tensor scatter(const Tensor& x, const Tensor& index, double value, std::int64_t dim) {
-  return call_one(value_op, {x, index}, Attributes().add(dim).scalar(value));
+  return call_one(value_op, {x, index}, ScatterValueArgs{.dim = dim, .value = value});
 }
 
 Tensor index_add(const Tensor& x, const Tensor& index, const Tensor& source, std::int64_t dim,
                  double alpha) {
   operands::given("index_add", "source", source);
   return call_one(add_op, {x, index, alpha == 1 ? source : mul_scalar(source, alpha)},
-                  Attributes().add(dim));
+                  DimArgs{.dim = dim});
 }
 
 }  // namespace tessera::ops

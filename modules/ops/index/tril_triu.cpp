@@ -15,6 +15,10 @@ import :kernel_call;
 namespace tessera::ops {
 namespace {
 
+struct TriangleArgs {
+  std::int64_t diagonal;
+};
+
 void same_infer(const Call& call, ResultShapes& out) {
   if (call.in[0].dims() < 2) {
     refuse(call, fmt::format("x needs two dims (got {})", to_string(call.in[0].shape())));
@@ -56,14 +60,14 @@ std::int64_t within(std::int64_t row, std::int64_t diagonal, std::int64_t column
 }
 
 void tril_cpu(const Call& call, std::span<Tensor> out) {
-  const std::int64_t diagonal = call.read().integer();
+  const std::int64_t diagonal = call.args<TriangleArgs>().diagonal;
   keep_columns(call, out[0], [&](std::int64_t row, std::int64_t columns) {
     return Columns{0, within(row + 1, diagonal, columns)};
   });
 }
 
 void triu_cpu(const Call& call, std::span<Tensor> out) {
-  const std::int64_t diagonal = call.read().integer();
+  const std::int64_t diagonal = call.args<TriangleArgs>().diagonal;
   keep_columns(call, out[0], [&](std::int64_t row, std::int64_t columns) {
     return Columns{within(row, diagonal, columns), columns};
   });
@@ -83,8 +87,8 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
   out[0] = call_one(context.op, {grads[0]}, context.attributes);
 }
 
-const Op& tril_op = register_op({
-    .schema = "tril(x; diagonal: int)",
+const Op& tril_op = register_op<TriangleArgs>({
+    .schema = "tril(x)",
     .infer = same_infer,
     .cpu = tril_cpu,
     .rule = rule,
@@ -92,8 +96,8 @@ const Op& tril_op = register_op({
     .about = "The lower triangle of matrices, zeros above a diagonal.",
 });
 
-const Op& triu_op = register_op({
-    .schema = "triu(x; diagonal: int)",
+const Op& triu_op = register_op<TriangleArgs>({
+    .schema = "triu(x)",
     .infer = same_infer,
     .cpu = triu_cpu,
     .rule = rule,
@@ -104,11 +108,11 @@ const Op& triu_op = register_op({
 }  // namespace
 
 Tensor tril(const Tensor& x, std::int64_t diagonal) {
-  return call_one(tril_op, {x}, Attributes().add(diagonal));
+  return call_one(tril_op, {x}, TriangleArgs{.diagonal = diagonal});
 }
 
 Tensor triu(const Tensor& x, std::int64_t diagonal) {
-  return call_one(triu_op, {x}, Attributes().add(diagonal));
+  return call_one(triu_op, {x}, TriangleArgs{.diagonal = diagonal});
 }
 
 }  // namespace tessera::ops

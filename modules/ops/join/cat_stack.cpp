@@ -16,6 +16,10 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
+struct JoinArgs {
+  std::int64_t dim;
+};
+
 void check_some(std::string_view op, std::span<const Tensor> tensors) {
   if (tensors.empty()) {
     fail(fmt::format("{}: at least one tensor is expected (got none)", op));
@@ -34,7 +38,7 @@ void check_some(std::string_view op, std::span<const Tensor> tensors) {
 
 int cat_dim(const Call& call) {
   check_some("cat", call.in);
-  return wrap_dim(call.read().integer(), call.in[0].dims(), "cat");
+  return wrap_dim(call.args<JoinArgs>().dim, call.in[0].dims(), "cat");
 }
 
 void cat_infer(const Call& call, ResultShapes& out) {
@@ -80,7 +84,7 @@ void cat_rule(const RuleContext& context, Strategies& strategies) {
 
 void cat_backward(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {
-  const int dim = wrap_dim(context.read().integer(), context.in_shapes[0].size(), "cat");
+  const int dim = wrap_dim(context.args<JoinArgs>().dim, context.in_shapes[0].size(), "cat");
   std::int64_t start = 0;
   for (std::size_t i = 0; i < context.in_shapes.size(); ++i) {
     const std::int64_t extent = context.in_shapes[i][dim];
@@ -93,7 +97,7 @@ void cat_backward(const BackwardContext& context, std::span<const Tensor> grads,
 
 int stack_dim(const Call& call) {
   check_some("stack", call.in);
-  return wrap_dim(call.read().integer(), call.in[0].dims() + 1, "stack");
+  return wrap_dim(call.args<JoinArgs>().dim, call.in[0].dims() + 1, "stack");
 }
 
 void stack_infer(const Call& call, ResultShapes& out) {
@@ -137,7 +141,7 @@ void stack_rule(const RuleContext& context, Strategies& strategies) {
 
 void stack_backward(const BackwardContext& context, std::span<const Tensor> grads,
                     std::span<Tensor> out) {
-  const int dim = wrap_dim(context.read().integer(), grads[0].dims(), "stack");
+  const int dim = wrap_dim(context.args<JoinArgs>().dim, grads[0].dims(), "stack");
   for (std::size_t i = 0; i < context.in_shapes.size(); ++i) {
     if (context.in_shapes.size() > 64 || context.needs(i)) {
       out[i] = select(grads[0], dim, static_cast<std::int64_t>(i));
@@ -145,19 +149,19 @@ void stack_backward(const BackwardContext& context, std::span<const Tensor> grad
   }
 }
 
-const Op& cat_op = register_op({.schema = "cat(tensors...; dim: int)",
-                                .infer = cat_infer,
-                                .cpu = cat_cpu,
-                                .rule = cat_rule,
-                                .backward = cat_backward,
-                                .about = "Tensors one behind the other along a dim."});
+const Op& cat_op = register_op<JoinArgs>({.schema = "cat(tensors...)",
+                                          .infer = cat_infer,
+                                          .cpu = cat_cpu,
+                                          .rule = cat_rule,
+                                          .backward = cat_backward,
+                                          .about = "Tensors one behind the other along a dim."});
 
-const Op& stack_op = register_op({.schema = "stack(tensors...; dim: int)",
-                                  .infer = stack_infer,
-                                  .cpu = stack_cpu,
-                                  .rule = stack_rule,
-                                  .backward = stack_backward,
-                                  .about = "Tensors of one shape along a new dim."});
+const Op& stack_op = register_op<JoinArgs>({.schema = "stack(tensors...)",
+                                            .infer = stack_infer,
+                                            .cpu = stack_cpu,
+                                            .rule = stack_rule,
+                                            .backward = stack_backward,
+                                            .about = "Tensors of one shape along a new dim."});
 
 /// All in the type in which they meet.
 std::vector<Tensor> in_one_type(std::span<const Tensor> tensors) {
@@ -180,13 +184,13 @@ std::vector<Tensor> in_one_type(std::span<const Tensor> tensors) {
 Tensor cat(std::span<const Tensor> tensors, std::int64_t dim) {
   check_some("cat", tensors);
   return call(cat_op, in_one_type(tensors),
-              Attributes().add(wrap_dim(dim, tensors[0].dims(), "cat")))[0];
+              JoinArgs{.dim = wrap_dim(dim, tensors[0].dims(), "cat")})[0];
 }
 
 Tensor stack(std::span<const Tensor> tensors, std::int64_t dim) {
   check_some("stack", tensors);
   return call(stack_op, in_one_type(tensors),
-              Attributes().add(wrap_dim(dim, tensors[0].dims() + 1, "stack")))[0];
+              JoinArgs{.dim = wrap_dim(dim, tensors[0].dims() + 1, "stack")})[0];
 }
 
 }  // namespace tessera::ops

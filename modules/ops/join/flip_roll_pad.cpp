@@ -17,9 +17,30 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
+import :view_call;
 
 namespace tessera::ops {
 namespace {
+
+struct FlipArgs {
+  Dims dims;
+};
+
+struct RollArgs {
+  Dims shifts;
+  Dims dims;
+};
+
+struct PadArgs {
+  Dims padding;
+  std::int64_t mode;
+  Dynamic<double> value;
+};
+
+struct PadBackwardArgs {
+  Dims padding;
+  std::int64_t mode;
+};
 
 /// From where each element of a dim comes.
 struct Slide {
@@ -61,7 +82,6 @@ struct Slide {
 
 /// One for each dim of x.
 using Slides = std::array<Slide, max_dims>;
-using SlideFunction = Slides (*)(const Call& call, const Dims& x);
 
 Slides still(const Dims& x) {
   Slides slides;
@@ -72,20 +92,18 @@ Slides still(const Dims& x) {
   return slides;
 }
 
-Slides flips(const Call& call, const Dims& x) {
+Slides slides_of(const Call&, const FlipArgs& args, const Dims& x) {
   Slides slides = still(x);
-  const Dims dims = call.read().dims();
   for (const std::int64_t dim :
-       dims.empty() ? dims : operands::sorted_dims("flip", dims, x.size())) {
+       args.dims.empty() ? args.dims : operands::sorted_dims("flip", args.dims, x.size())) {
     slides[static_cast<std::size_t>(dim)].kind = Slide::Kind::flip;
   }
   return slides;
 }
 
-Slides rolls(const Call& call, const Dims& x) {
-  AttributeReader read = call.read();
-  const Dims shifts = read.dims();
-  const Dims dims = read.dims();
+Slides slides_of(const Call& call, const RollArgs& args, const Dims& x) {
+  const Dims& shifts = args.shifts;
+  const Dims& dims = args.dims;
   if (shifts.size() != dims.size()) {
     refuse(call, fmt::format("one shift for each dim is expected (got {} and {})",
                              to_string(shifts), to_string(dims)));
@@ -99,10 +117,20 @@ Slides rolls(const Call& call, const Dims& x) {
   return slides;
 }
 
-Slides pads(const Call& call, const Dims& x) {
-  AttributeReader read = call.read();
-  const Dims padding = read.dims();
-  const auto mode = static_cast<PadMode>(read.integer());
+PadMode mode_of(const Call& call, std::int64_t mode) {
+  if (mode < 0 || mode > static_cast<std::int64_t>(PadMode::circular)) {
+    refuse(call, fmt::format("mode {} does not exist (expected 0: constant, 1: reflect, 2: "
+                             "replicate or 3: circular)",
+                             mode));
+  }
+  return static_cast<PadMode>(mode);
+}
+
+/// Args: of pad or of its gradient; x is what is padded.
+template <class Args>
+Slides slides_of(const Call& call, const Args& args, const Dims& x) {
+  const Dims& padding = args.padding;
+  const PadMode mode = mode_of(call, args.mode);
   if (padding.size() % 2 != 0 || padding.size() / 2 > x.size()) {
     refuse(call, fmt::format("two numbers for each of at most {} dims are expected (got {})",
                              x.size(), to_string(padding)));
@@ -136,10 +164,10 @@ Slides pads(const Call& call, const Dims& x) {
   return slides;
 }
 
-template <SlideFunction slides_of>
+template <class Args>
 void infer(const Call& call, ResultShapes& out) {
   Dims shape = call.in[0].shape();
-  const Slides slides = slides_of(call, shape);
+  const Slides slides = slides_of(call, call.args<Args>(), shape);
   for (int d = 0; d < shape.size(); ++d) {
     shape[d] = slides[static_cast<std::size_t>(d)].result;
   }
@@ -193,15 +221,16 @@ void slide(const Slides& slides, const Tensor& x, const Tensor& fill, const Tens
   });
 }
 
-template <SlideFunction slides_of>
+template <class Args>
 void cpu(const Call& call, std::span<Tensor> out) {
-  slide(slides_of(call, call.in[0].shape()), call.in[0], zeros({1}, out[0].dtype()), out[0]);
+  const Tensor& x = call.in[0];
+  slide(slides_of(call, call.args<Args>(), x.shape()), x, zeros({1}, out[0].dtype()), out[0]);
 }
 
 /// Dims that do not move.
-template <SlideFunction slides_of>
+template <class Args>
 void other_dims(const RuleContext& context, Strategies& strategies, const Dims& x) {
-  const Slides slides = slides_of(context.call, x);
+  const Slides slides = slides_of(context.call, context.call.args<Args>(), x);
   for (int d = 0; d < x.size(); ++d) {
     if (slides[static_cast<std::size_t>(d)].kind == Slide::Kind::none) {
       rules::same_dim(context, strategies, d);
@@ -209,35 +238,37 @@ void other_dims(const RuleContext& context, Strategies& strategies, const Dims& 
   }
 }
 
-template <SlideFunction slides_of>
+template <class Args>
 void moving_rule(const RuleContext& context, Strategies& strategies) {
-  other_dims<slides_of>(context, strategies, context.call.in[0].shape());
+  other_dims<Args>(context, strategies, context.call.in[0].shape());
   rules::moves_elements(context, strategies);
 }
 
-const Op& flip_op = register_op({
-    .schema = "flip(x; dims: dims)",
-    .infer = infer<flips>,
-    .cpu = cpu<flips>,
-    .rule = moving_rule<flips>,
-    .backward = [](const BackwardContext& context, std::span<const Tensor> grads,
-                   std::span<Tensor> out) { out[0] = flip(grads[0], context.read().dims()); },
+const Op& flip_op = register_op<FlipArgs>({
+    .schema = "flip(x)",
+    .infer = infer<FlipArgs>,
+    .cpu = cpu<FlipArgs>,
+    .rule = moving_rule<FlipArgs>,
+    .backward =
+        [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
+          out[0] = flip(grads[0], context.args<FlipArgs>().dims);
+        },
     .about = "x in reverse order along dims.",
 });
 
-const Op& roll_op = register_op({
-    .schema = "roll(x; shifts: dims, dims: dims)",
-    .infer = infer<rolls>,
-    .cpu = cpu<rolls>,
-    .rule = moving_rule<rolls>,
+const Op& roll_op = register_op<RollArgs>({
+    .schema = "roll(x)",
+    .infer = infer<RollArgs>,
+    .cpu = cpu<RollArgs>,
+    .rule = moving_rule<RollArgs>,
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
-          AttributeReader read = context.read();
-          Dims back = read.dims();
-          for (std::int64_t& shift : back) {
-            shift = -shift;
+          auto back = context.args<RollArgs>();
+          for (int i = 0; i < back.shifts.size(); ++i) {
+            const std::int64_t extent = std::max<std::int64_t>(grads[0].size(back.dims[i]), 1);
+            back.shifts[i] = -(back.shifts[i] % extent);
           }
-          out[0] = roll(grads[0], back, read.dims());
+          out[0] = roll(grads[0], back.shifts, back.dims);
         },
     .about = "x moved along dims, around the end.",
 });
@@ -245,16 +276,15 @@ const Op& roll_op = register_op({
 // pad
 
 void pad_cpu(const Call& call, std::span<Tensor> out) {
-  slide(pads(call, call.in[0].shape()), call.in[0], full({1}, call.read().scalar(), out[0].dtype()),
-        out[0]);
+  const auto args = call.args<PadArgs>();
+  slide(slides_of(call, args, call.in[0].shape()), call.in[0],
+        full({1}, args.value, out[0].dtype()), out[0]);
 }
 
 /// Terms of a sum would each get the value; what repeats elements of x takes them.
 void pad_rule(const RuleContext& context, Strategies& strategies) {
-  other_dims<pads>(context, strategies, context.call.in[0].shape());
-  AttributeReader read = context.call.read();
-  read.dims();
-  if (static_cast<PadMode>(read.integer()) != PadMode::constant) {
+  other_dims<PadArgs>(context, strategies, context.call.in[0].shape());
+  if (mode_of(context.call, context.call.args<PadArgs>().mode) != PadMode::constant) {
     rules::moves_elements(context, strategies);
   }
 }
@@ -264,15 +294,13 @@ extern const Op& pad_backward_op;
 /// What a constant has added is cut off, and what was cut off gets zeros.
 void pad_gradient(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {
-  AttributeReader read = context.read();
-  Dims padding = read.dims();
-  const auto mode = static_cast<PadMode>(read.integer());
-  if (mode != PadMode::constant) {
+  const auto args = context.args<PadArgs>();
+  const Dims& padding = args.padding;
+  if (static_cast<PadMode>(args.mode) != PadMode::constant) {
     out[0] = call_one(pad_backward_op, {grads[0]},
-                      Attributes().add(padding).add(static_cast<int>(mode)));
+                      PadBackwardArgs{.padding = padding, .mode = args.mode});
     return;
   }
-  static const Op& zeros_around = find_op("slice_backward");
   Tensor grad = grads[0];
   for (int i = 0; i < padding.size() / 2; ++i) {
     const std::int64_t before = padding[2 * i];
@@ -284,16 +312,15 @@ void pad_gradient(const BackwardContext& context, std::span<const Tensor> grads,
     }
     if (before < 0 || after < 0) {
       const std::int64_t start = std::max<std::int64_t>(-before, 0);
-      grad = call_one(zeros_around, {grad},
-                      Attributes().add(d).add(context.in_shapes[0][d]).add(start).add(1));
+      grad = views::slice_backward(grad, d, context.in_shapes[0][d], start);
     }
   }
   out[0] = grad;
 }
 
-const Op& pad_op = register_op({
-    .schema = "pad(x; padding: dims, mode: int, value: float)",
-    .infer = infer<pads>,
+const Op& pad_op = register_op<PadArgs>({
+    .schema = "pad(x)",
+    .infer = infer<PadArgs>,
     .cpu = pad_cpu,
     .rule = pad_rule,
     .backward = pad_gradient,
@@ -301,25 +328,29 @@ const Op& pad_op = register_op({
 });
 
 /// x's shape, from its padded one.
-Dims unpadded(const Call& call, Dims shape) {
-  const Dims padding = call.read().dims();
+Dims unpadded(const Call& call, const Dims& padding, Dims shape) {
   for (int i = 0; i < padding.size() / 2 && i < shape.size(); ++i) {
-    shape[shape.size() - 1 - i] -= padding[2 * i] + padding[2 * i + 1];
+    std::int64_t& extent = shape[shape.size() - 1 - i];
+    const std::int64_t added = checked_add(padding[2 * i], padding[2 * i + 1], call.op.name);
+    extent = checked_add(extent, checked_multiply(added, -1, call.op.name), call.op.name);
+    if (extent < 0) {
+      refuse(call, fmt::format("dy {} is smaller than its padding {}",
+                               to_string(call.in[0].shape()), to_string(padding)));
+    }
   }
   return shape;
 }
 
-Slides pads_of_gradient(const Call& call, const Dims& dy) { return pads(call, unpadded(call, dy)); }
-
 void pad_grad_infer(const Call& call, ResultShapes& out) {
-  const Dims shape = unpadded(call, call.in[0].shape());
-  pads(call, shape);  // checks it
+  const auto args = call.args<PadBackwardArgs>();
+  const Dims shape = unpadded(call, args.padding, call.in[0].shape());
+  slides_of(call, args, shape);  // checks it
   operands::check_floating(call.op.name, call.in[0]);
   out.push_back({shape, call.in[0].dtype()});
 }
 
 void pad_grad_cpu(const Call& call, std::span<Tensor> out) {
-  const Slides slides = pads_of_gradient(call, call.in[0].shape());
+  const Slides slides = slides_of(call, call.args<PadBackwardArgs>(), out[0].shape());
   const DType type = statistics_type(out[0].dtype());
   const Tensor sums = type == out[0].dtype() ? out[0] : empty(out[0].shape(), type);
   dim_by_dim(slides, converted_operand(call.in[0], type), sums,
@@ -341,20 +372,19 @@ void pad_grad_cpu(const Call& call, std::span<Tensor> out) {
   convert_into(out[0], sums);
 }
 
-const Op& pad_backward_op = register_op({
-    .schema = "pad_backward(dy; padding: dims, mode: int)",
+const Op& pad_backward_op = register_op<PadBackwardArgs>({
+    .schema = "pad_backward(dy)",
     .infer = pad_grad_infer,
     .cpu = pad_grad_cpu,
     .rule =
         [](const RuleContext& context, Strategies& strategies) {
-          other_dims<pads>(context, strategies, context.out[0].shape);
+          other_dims<PadBackwardArgs>(context, strategies, context.out[0].shape);
           rules::linear(context, strategies);
         },
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
-          AttributeReader read = context.read();
-          const Dims padding = read.dims();
-          out[0] = pad(grads[0], padding, static_cast<PadMode>(read.integer()));
+          const auto args = context.args<PadBackwardArgs>();
+          out[0] = pad(grads[0], args.padding, static_cast<PadMode>(args.mode));
         },
     .about = "The gradient of pad where x's elements are mirrored or repeated.",
 });
@@ -362,7 +392,7 @@ const Op& pad_backward_op = register_op({
 }  // namespace
 
 Tensor flip(const Tensor& x, const Dims& dims) {
-  return call_one(flip_op, {x}, Attributes().add(dims));
+  return call_one(flip_op, {x}, FlipArgs{.dims = dims});
 }
 
 Tensor roll(const Tensor& x, const Dims& shifts, const Dims& dims) {
@@ -370,14 +400,16 @@ Tensor roll(const Tensor& x, const Dims& shifts, const Dims& dims) {
   if (dims.empty() && x.dims() != 1) {
     return reshape(roll(reshape(x, {-1}), shifts, {0}), x.shape());
   }
-  return call_one(roll_op, {x}, Attributes().add(shifts).add(dims.empty() ? Dims{0} : dims));
+  return call_one(roll_op, {x}, RollArgs{.shifts = shifts, .dims = dims.empty() ? Dims{0} : dims});
 }
 
 Tensor pad(const Tensor& x, const Dims& padding, PadMode mode, double value) {
   if (mode != PadMode::constant) {
     operands::check_floating("pad", x);
   }
-  return call_one(pad_op, {x}, Attributes().add(padding).add(static_cast<int>(mode)).scalar(value));
+  return call_one(
+      pad_op, {x},
+      PadArgs{.padding = padding, .mode = static_cast<std::int64_t>(mode), .value = value});
 }
 
 }  // namespace tessera::ops

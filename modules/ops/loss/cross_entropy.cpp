@@ -12,6 +12,7 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
+import :norm_call;
 
 namespace tessera::ops {
 namespace {
@@ -310,8 +311,7 @@ void second(const BackwardContext& context, std::span<const Tensor> grads, std::
   if (context.needs(1) || context.needs(3)) {
     Tensor of_p = mul(share, unsqueeze(mul(counts, context.in[0]), -1));
     if (loss_parallel) {
-      static const Op& through_lse = find_op("log_softmax_backward");
-      of_p = call_one(through_lse, {of_p, log_p}, Attributes().add(-1).add(true));
+      of_p = log_softmax_backward(of_p, log_p, -1, true);
     } else if (context.needs(3)) {
       out[3] = neg(sum(of_p, {-1}));
     }

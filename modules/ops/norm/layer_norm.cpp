@@ -15,6 +15,10 @@ namespace {
 
 using rules::strategy;
 
+struct NormArgs {
+  Dynamic<double> eps;
+};
+
 void infer(const Call& call, ResultShapes& out) {
   const Tensor& x = call.in[0];
   if (x.dims() == 0) {
@@ -33,7 +37,7 @@ void cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = contiguous_operand(call.in[0]);
   const Tensor weight = contiguous_operand(call.in[1]);
   const Tensor bias = contiguous_operand(call.in[2]);
-  const double eps = call.read().scalar();
+  const double eps = call.args<NormArgs>().eps;
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
     kernels::layer_norm_forward(out[1].numel(), x.shape().back(), pointer<T>(x), pointer<T>(weight),
@@ -51,8 +55,8 @@ void rule(const RuleContext& context, Strategies& strategies) {
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);
 
-const Op& layer_norm_op = register_op({
-    .schema = "layer_norm(x, weight?, bias?; eps: float)",
+const Op& layer_norm_op = register_op<NormArgs>({
+    .schema = "layer_norm(x, weight?, bias?)",
     .infer = infer,
     .cpu = cpu,
     .rule = rule,
@@ -219,7 +223,7 @@ Tensor of_statistics(const Tensor& x, const Tensor& mean, const Tensor& rstd, co
 }
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  return call_one(layer_norm_op, {x, weight, bias}, Attributes().scalar(eps));
+  return call_one(layer_norm_op, {x, weight, bias}, NormArgs{.eps = eps});
 }
 
 }  // namespace tessera::ops

@@ -15,6 +15,10 @@ namespace {
 
 using rules::strategy;
 
+struct NormArgs {
+  Dynamic<double> eps;
+};
+
 void infer(const Call& call, ResultShapes& out) {
   const Tensor& x = call.in[0];
   if (x.dims() == 0) {
@@ -29,7 +33,7 @@ void infer(const Call& call, ResultShapes& out) {
 void cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = contiguous_operand(call.in[0]);
   const Tensor weight = contiguous_operand(call.in[1]);
-  const double eps = call.read().scalar();
+  const double eps = call.args<NormArgs>().eps;
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
     kernels::rms_norm_forward(out[1].numel(), x.shape().back(), pointer<T>(x), pointer<T>(weight),
                               eps, pointer<T>(out[0]), pointer<kernels::Compute<T>>(out[1]));
@@ -44,8 +48,8 @@ void rule(const RuleContext& context, Strategies& strategies) {
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);
 
-const Op& rms_norm_op = register_op({
-    .schema = "rms_norm(x, weight?; eps: float)",
+const Op& rms_norm_op = register_op<NormArgs>({
+    .schema = "rms_norm(x, weight?)",
     .infer = infer,
     .cpu = cpu,
     .rule = rule,
@@ -118,7 +122,7 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
 }  // namespace
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
-  return call_one(rms_norm_op, {x, weight}, Attributes().scalar(eps));
+  return call_one(rms_norm_op, {x, weight}, NormArgs{.eps = eps});
 }
 
 }  // namespace tessera::ops

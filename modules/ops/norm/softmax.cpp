@@ -3,6 +3,7 @@ module;
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "loss/kernels/cross_entropy.hpp"
@@ -13,18 +14,33 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
+import :norm_call;
 
 namespace tessera::ops {
 namespace {
 
 using rules::strategy;
 
+struct SoftmaxArgs {
+  std::int64_t dim;
+};
+
+struct LogSoftmaxArgs {
+  std::int64_t dim;
+  bool loss_parallel;
+};
+
+template <class Args>
+constexpr bool logarithm = std::is_same_v<Args, LogSoftmaxArgs>;
+
+template <class Args>
 int dim_of(const Call& call) {
-  return wrap_dim(call.read().integer(), call.in[0].dims(), call.op.name.c_str());
+  return wrap_dim(call.args<Args>().dim, call.in[0].dims(), call.op.name.c_str());
 }
 
+template <class Args>
 void infer(const Call& call, ResultShapes& out) {
-  dim_of(call);
+  dim_of<Args>(call);
   for (std::size_t i = 1; i < call.in.size(); ++i) {
     check_shape(call, i, call.in[0].shape());
   }
@@ -52,13 +68,13 @@ void along(const Tensor& out, int dim, Kernel kernel) {
   }
 }
 
-template <bool logarithm>
+template <class Args>
 void cpu(const Call& call, std::span<Tensor> out) {
-  const int dim = dim_of(call);
+  const int dim = dim_of<Args>(call);
   const Tensor x = with_dim_last(call.in[0], dim);
   along(out[0], dim, [&](std::int64_t rows, std::int64_t n, const Tensor& y) {
     visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
-      if constexpr (logarithm) {
+      if constexpr (logarithm<Args>) {
         kernels::log_softmax_forward(rows, n, pointer<T>(x), pointer<T>(y));
       } else {
         kernels::softmax_forward(rows, n, pointer<T>(x), pointer<T>(y));
@@ -67,14 +83,14 @@ void cpu(const Call& call, std::span<Tensor> out) {
   });
 }
 
-template <bool logarithm>
+template <class Args>
 void grad_cpu(const Call& call, std::span<Tensor> out) {
-  const int dim = dim_of(call);
+  const int dim = dim_of<Args>(call);
   const Tensor dy = with_dim_last(call.in[0], dim);
   const Tensor y = with_dim_last(call.in[1], dim);
   along(out[0], dim, [&](std::int64_t rows, std::int64_t n, const Tensor& dx) {
     visit_floating(y.dtype(), call.op.name, [&]<class T>(T) {
-      if constexpr (logarithm) {
+      if constexpr (logarithm<Args>) {
         kernels::log_softmax_backward(rows, n, pointer<T>(dy), pointer<T>(y), pointer<T>(dx));
       } else {
         kernels::softmax_backward(rows, n, pointer<T>(dy), pointer<T>(y), pointer<T>(dx));
@@ -84,8 +100,9 @@ void grad_cpu(const Call& call, std::span<Tensor> out) {
 }
 
 /// Every dim but the one that is summed over.
+template <class Args>
 void rule(const RuleContext& context, Strategies& strategies) {
-  const int dim = dim_of(context.call);
+  const int dim = dim_of<Args>(context.call);
   for (int d = 0; d < context.call.in[0].dims(); ++d) {
     if (d != dim) {
       rules::same_dim(context, strategies, d);
@@ -93,8 +110,9 @@ void rule(const RuleContext& context, Strategies& strategies) {
   }
 }
 
+template <class Args>
 void grad_rule(const RuleContext& context, Strategies& strategies) {
-  rule(context, strategies);
+  rule<Args>(context, strategies);
   pass_partial(context, strategies, 0b01);
 }
 
@@ -108,7 +126,7 @@ void softmax_second(const BackwardContext& context, std::span<const Tensor> grad
     out[0] = call_one(context.op, {g, y}, context.attributes);
   }
   if (context.needs(1)) {
-    const Dims dim{context.read().integer()};
+    const Dims dim{context.args<SoftmaxArgs>().dim};
     const Tensor of_g = mul(g, sum(mul(dy, y), dim, true));
     const Tensor of_dy = mul(dy, sum(mul(g, y), dim, true));
     out[1] = sub(mul(g, dy), add(of_g, of_dy));
@@ -120,7 +138,7 @@ void softmax_second(const BackwardContext& context, std::span<const Tensor> grad
 /// As shape, with extent 1 in the dim: [outer, 1, inner].
 ResultShape statistics_shape(const Call& call) {
   Dims shape = call.in[0].shape();
-  shape[dim_of(call)] = 1;
+  shape[dim_of<LogSoftmaxArgs>(call)] = 1;
   return {shape, statistics_type(call.in[0].dtype())};
 }
 
@@ -130,7 +148,7 @@ void statistics_infer(const Call& call, ResultShapes& out) {
 }
 
 void statistics_cpu(const Call& call, std::span<Tensor> out) {
-  const int dim = dim_of(call);
+  const int dim = dim_of<LogSoftmaxArgs>(call);
   const Tensor x = with_dim_last(call.in[0], dim);
   const std::int64_t rows = out[0].numel();
   const std::vector<std::int64_t> none(static_cast<std::size_t>(rows), -1);
@@ -148,8 +166,8 @@ void statistics_cpu(const Call& call, std::span<Tensor> out) {
   });
 }
 
-const Op& statistics_op = register_op({
-    .schema = "softmax_statistics(x; dim: int, loss_parallel: bool)",
+const Op& statistics_op = register_op<LogSoftmaxArgs>({
+    .schema = "softmax_statistics(x)",
     .infer = statistics_infer,
     .cpu = statistics_cpu,
     .about = "Over a part of a dim: the maximum, and the sum of exp(x - maximum); local tensors.",
@@ -158,12 +176,10 @@ const Op& statistics_op = register_op({
 /// A shard of the dim itself, with `count` reductions of one number for each row.
 void add_loss_parallel(const RuleContext& context, Strategies& strategies,
                        std::initializer_list<ReduceOp> reductions) {
-  AttributeReader reader = context.call.read();
-  reader.integer();
-  if (!reader.flag()) {
+  if (!context.call.args<LogSoftmaxArgs>().loss_parallel) {
     return;
   }
-  const int dim = dim_of(context.call);
+  const int dim = dim_of<LogSoftmaxArgs>(context.call);
   rules::same_dim(context, strategies, dim);
   for (const ReduceOp op : reductions) {
     strategies.back().reductions.push_back({.op = op, .like = 0, .times = 1, .without_dim = dim});
@@ -171,7 +187,7 @@ void add_loss_parallel(const RuleContext& context, Strategies& strategies,
 }
 
 void log_rule(const RuleContext& context, Strategies& strategies) {
-  rule(context, strategies);
+  rule<LogSoftmaxArgs>(context, strategies);
   add_loss_parallel(context, strategies, {ReduceOp::max, ReduceOp::sum});
 }
 
@@ -184,48 +200,48 @@ void log_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
 }
 
 void log_grad_rule(const RuleContext& context, Strategies& strategies) {
-  grad_rule(context, strategies);
+  grad_rule<LogSoftmaxArgs>(context, strategies);
   add_loss_parallel(context, strategies, {ReduceOp::sum});
 }
 
 void log_grad_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
   const DType wide = statistics_type(call.in[0].dtype());
   const Tensor dy = cast(call.in[0], wide);
-  const Tensor total = reduce(sum(dy, {dim_of(call)}, true), ReduceOp::sum);
+  const Tensor total = reduce(sum(dy, {dim_of<LogSoftmaxArgs>(call)}, true), ReduceOp::sum);
   out.push_back(cast(sub(dy, mul(exp(cast(call.in[1], wide)), total)), call.in[0].dtype()));
 }
 
-void softmax_backward(const BackwardContext& context, std::span<const Tensor> grads,
+void softmax_gradient(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out);
-void log_softmax_backward(const BackwardContext& context, std::span<const Tensor> grads,
+void log_softmax_gradient(const BackwardContext& context, std::span<const Tensor> grads,
                           std::span<Tensor> out);
 
-const Op& softmax_op = register_op({
-    .schema = "softmax(x; dim: int)",
-    .infer = infer,
-    .cpu = cpu<false>,
-    .rule = rule,
-    .backward = softmax_backward,
+const Op& softmax_op = register_op<SoftmaxArgs>({
+    .schema = "softmax(x)",
+    .infer = infer<SoftmaxArgs>,
+    .cpu = cpu<SoftmaxArgs>,
+    .rule = rule<SoftmaxArgs>,
+    .backward = softmax_gradient,
     .saves_outputs = saves_all,
     .about = "exp(x) divided by its sum over a dim.",
 });
 
-const Op& log_softmax_op = register_op({
-    .schema = "log_softmax(x; dim: int, loss_parallel: bool)",
-    .infer = infer,
-    .cpu = cpu<true>,
+const Op& log_softmax_op = register_op<LogSoftmaxArgs>({
+    .schema = "log_softmax(x)",
+    .infer = infer<LogSoftmaxArgs>,
+    .cpu = cpu<LogSoftmaxArgs>,
     .rule = log_rule,
     .composed = log_composed,
-    .backward = log_softmax_backward,
+    .backward = log_softmax_gradient,
     .saves_outputs = saves_all,
     .about = "The logarithm of softmax.",
 });
 
-const Op& softmax_backward_op = register_op({
-    .schema = "softmax_backward(dy, y; dim: int)",
-    .infer = infer,
-    .cpu = grad_cpu<false>,
-    .rule = grad_rule,
+const Op& softmax_backward_op = register_op<SoftmaxArgs>({
+    .schema = "softmax_backward(dy, y)",
+    .infer = infer<SoftmaxArgs>,
+    .cpu = grad_cpu<SoftmaxArgs>,
+    .rule = grad_rule<SoftmaxArgs>,
     .backward = softmax_second,
     .saves_inputs = saves_all,
     .about = "The gradient of softmax.",
@@ -234,10 +250,9 @@ const Op& softmax_backward_op = register_op({
 /// The sum along the dim, for each element of it. Over a sharded dim by the gradient's own
 /// reduction: of a y of 0 it makes x - sum(x).
 Tensor total(const BackwardContext& context, const Tensor& x) {
-  AttributeReader read = context.read();
-  const Dims dim{read.integer()};
-  return read.flag() ? sub(x, call_one(context.op, {x, zeros_like(x)}, context.attributes))
-                     : sum(x, dim, true);
+  const auto args = context.args<LogSoftmaxArgs>();
+  return args.loss_parallel ? sub(x, call_one(context.op, {x, zeros_like(x)}, context.attributes))
+                            : sum(x, {args.dim}, true);
 }
 
 /// Of dy - exp(y) total(dy).
@@ -255,10 +270,10 @@ void log_softmax_second(const BackwardContext& context, std::span<const Tensor> 
   }
 }
 
-const Op& log_softmax_backward_op = register_op({
-    .schema = "log_softmax_backward(dy, y; dim: int, loss_parallel: bool)",
-    .infer = infer,
-    .cpu = grad_cpu<true>,
+const Op& log_softmax_backward_op = register_op<LogSoftmaxArgs>({
+    .schema = "log_softmax_backward(dy, y)",
+    .infer = infer<LogSoftmaxArgs>,
+    .cpu = grad_cpu<LogSoftmaxArgs>,
     .rule = log_grad_rule,
     .composed = log_grad_composed,
     .backward = log_softmax_second,
@@ -266,24 +281,34 @@ const Op& log_softmax_backward_op = register_op({
     .about = "The gradient of log_softmax.",
 });
 
-void softmax_backward(const BackwardContext& context, std::span<const Tensor> grads,
+void softmax_gradient(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out) {
   out[0] = call_one(softmax_backward_op, {grads[0], context.out[0]}, context.attributes);
 }
 
-void log_softmax_backward(const BackwardContext& context, std::span<const Tensor> grads,
+void log_softmax_gradient(const BackwardContext& context, std::span<const Tensor> grads,
                           std::span<Tensor> out) {
   out[0] = call_one(log_softmax_backward_op, {grads[0], context.out[0]}, context.attributes);
 }
 
 }  // namespace
 
+Tensor softmax_backward(const Tensor& dy, const Tensor& y, std::int64_t dim) {
+  return call_one(softmax_backward_op, {dy, y}, SoftmaxArgs{.dim = dim});
+}
+
+Tensor log_softmax_backward(const Tensor& dy, const Tensor& y, std::int64_t dim,
+                            bool loss_parallel) {
+  return call_one(log_softmax_backward_op, {dy, y},
+                  LogSoftmaxArgs{.dim = dim, .loss_parallel = loss_parallel});
+}
+
 Tensor softmax(const Tensor& x, std::int64_t dim) {
-  return call_one(softmax_op, {x}, Attributes().add(dim));
+  return call_one(softmax_op, {x}, SoftmaxArgs{.dim = dim});
 }
 
 Tensor log_softmax(const Tensor& x, std::int64_t dim, bool loss_parallel) {
-  return call_one(log_softmax_op, {x}, Attributes().add(dim).add(loss_parallel));
+  return call_one(log_softmax_op, {x}, LogSoftmaxArgs{.dim = dim, .loss_parallel = loss_parallel});
 }
 
 }  // namespace tessera::ops

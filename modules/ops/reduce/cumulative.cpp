@@ -13,6 +13,7 @@ import tessera.base;
 import tessera.tensor;
 import :kernel_call;
 import :reduce_call;
+import :view_call;
 
 namespace tessera::ops {
 namespace {
@@ -25,10 +26,9 @@ using namespace reductions;
 
 /// x one place further along `dim`, or one place back, with 0 where nothing comes from.
 Tensor moved(const Tensor& x, int dim, bool further) {
-  static const Op& zeros_around = find_op("slice_backward");
   const std::int64_t extent = x.shape()[dim];
-  return call_one(zeros_around, {narrow(x, dim, further ? 0 : 1, extent - 1)},
-                  Attributes().add(dim).add(extent).add(further ? 1 : 0).add(1));
+  return views::slice_backward(narrow(x, dim, further ? 0 : 1, extent - 1), dim, extent,
+                               further ? 1 : 0);
 }
 
 int dim_of(const Call& call) {
@@ -238,12 +238,10 @@ Tensor share(const Tensor& part, const Tensor& whole) {
 void logcumsumexp_backward(const BackwardContext& context, std::span<const Tensor> grads,
                            std::span<Tensor> out) {
   along_dim(context, grads[0], out, [](const Tensor& x, const Tensor& g, int dim) {
-    static const Op& zeros_around = find_op("slice_backward");
     const std::int64_t extent = x.shape()[dim];
     const Tensor y = logcumsumexp(x, dim);
     const Tensor of_next = share(narrow(y, dim, 0, extent - 1), narrow(y, dim, 1, extent - 1));
-    const Tensor factor =
-        call_one(zeros_around, {of_next}, Attributes().add(dim).add(extent).add(0).add(1));
+    const Tensor factor = views::slice_backward(of_next, dim, extent, 0);
     return mul(share(x, y), gathered(g, factor, dim));
   });
 }

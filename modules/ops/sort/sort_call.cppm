@@ -4,6 +4,7 @@ module tessera.ops:sort_call;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :operands;
 
 namespace tessera::ops::sorting {
 
@@ -11,11 +12,11 @@ namespace tessera::ops::sorting {
 /// indices.
 void sort_lines(const Tensor& x, const Dims& dim, bool descending, std::span<Tensor> out);
 
-/// The dim that is sorted along, and `descending` or `largest`.
-struct SortArguments {
-  Dims dim;  // none for a tensor without dims
-  bool flag;
-};
+/// The dim that is sorted along; none for a tensor without dims.
+template <class Args>
+inline Dims sorted_dim(const Call& call) {
+  return operands::sorted_dims(call.op.name.c_str(), {call.args<Args>().dim}, call.in[0].dims());
+}
 
 /// All dims but the sorted one.
 void other_dims(const RuleContext& context, Strategies& strategies, const Dims& sorted);

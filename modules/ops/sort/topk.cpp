@@ -16,53 +16,50 @@ namespace {
 
 using namespace sorting;
 
-SortArguments topk_arguments(const Call& call) {
-  AttributeReader read = call.read();
-  read.integer();  // k
-  const Dims dim = operands::sorted_dims("topk", {read.integer()}, call.in[0].dims());
-  return {dim, read.flag()};
-}
+struct TopkArgs {
+  std::int64_t k;
+  std::int64_t dim;
+  bool largest;
+};
 
 void topk_infer(const Call& call, ResultShapes& out) {
-  const std::int64_t k = call.read().integer();
-  const SortArguments a = topk_arguments(call);
+  const std::int64_t k = call.args<TopkArgs>().k;
+  const Dims dim = sorted_dim<TopkArgs>(call);
   Dims shape = call.in[0].shape();
-  const std::int64_t extent = a.dim.empty() ? 1 : shape[static_cast<int>(a.dim[0])];
-  if (k < 0 || k > extent || (a.dim.empty() && k != 1)) {
+  const std::int64_t extent = dim.empty() ? 1 : shape[static_cast<int>(dim[0])];
+  if (k < 0 || k > extent || (dim.empty() && k != 1)) {
     fail(fmt::format("topk: k is out of range (expected 0 to {} along this dim of {}, got {})",
                      extent, to_string(shape), k));
   }
-  if (!a.dim.empty()) {
-    shape[static_cast<int>(a.dim[0])] = k;
+  if (!dim.empty()) {
+    shape[static_cast<int>(dim[0])] = k;
   }
   out.push_back({shape, call.in[0].dtype()});
   out.push_back({shape, DType::i64});
 }
 
 void topk_cpu(const Call& call, std::span<Tensor> out) {
-  const SortArguments a = topk_arguments(call);
-  sort_lines(call.in[0], a.dim, a.flag, out);
+  sort_lines(call.in[0], sorted_dim<TopkArgs>(call), call.args<TopkArgs>().largest, out);
 }
 
 void rule(const RuleContext& context, Strategies& strategies) {
-  other_dims(context, strategies, topk_arguments(context.call).dim);
+  other_dims(context, strategies, sorted_dim<TopkArgs>(context.call));
 }
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads,
               std::span<Tensor> out) {
-  AttributeReader read = context.read();
-  read.integer();  // k
-  out[0] = to_sources(context, grads[0], read.integer());
+  out[0] = to_sources(context, grads[0], context.args<TopkArgs>().dim);
 }
 
-const Op& topk_op = register_op({.schema = "topk(x; k: int, dim: int, largest: bool)",
-                                 .infer = topk_infer,
-                                 .cpu = topk_cpu,
-                                 .rule = rule,
-                                 .backward = backward,
-                                 .saves_inputs = saves_all,
-                                 .saves_outputs = 0b10,
-                                 .about = "The k largest or smallest along dim, and where."});
+const Op& topk_op =
+    register_op<TopkArgs>({.schema = "topk(x)",
+                           .infer = topk_infer,
+                           .cpu = topk_cpu,
+                           .rule = rule,
+                           .backward = backward,
+                           .saves_inputs = saves_all,
+                           .saves_outputs = 0b10,
+                           .about = "The k largest or smallest along dim, and where."});
 
 }  // namespace
 
@@ -70,7 +67,7 @@ ValuesAndIndices topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool la
   operands::given("topk", "x", x);
   Tensors found =
       call(topk_op, {x},
-           Attributes().add(k).add(operands::front_dim("topk", dim, x.dims())).add(largest));
+           TopkArgs{.k = k, .dim = operands::front_dim("topk", dim, x.dims()), .largest = largest});
   return {std::move(found[0]), std::move(found[1])};
 }
 

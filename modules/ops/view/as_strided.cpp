@@ -18,6 +18,12 @@ import :kernel_call;
 namespace tessera::ops {
 namespace {
 
+struct StridedArgs {
+  Dims shape;
+  Dims strides;
+  std::int64_t offset;
+};
+
 /// Where elements lie in memory.
 struct Geometry {
   Dims shape;
@@ -38,8 +44,8 @@ struct Geometry {
 };
 
 Geometry asked_geometry(const Call& call) {
-  AttributeReader read = call.read();
-  Geometry g{.shape = read.dims(), .strides = read.dims(), .offset = read.integer()};
+  const auto args = call.args<StridedArgs>();
+  Geometry g{.shape = args.shape, .strides = args.strides, .offset = args.offset};
   const bool negative =
       std::any_of(g.shape.begin(), g.shape.end(), [](auto e) { return e < 0; }) ||
       std::any_of(g.strides.begin(), g.strides.end(), [](auto s) { return s < 0; });
@@ -104,16 +110,14 @@ void strided_grad_cpu(const Call& call, std::span<Tensor> out) {
 void strided_second(const BackwardContext& context, std::span<const Tensor> grads,
                     std::span<Tensor> out) {
   const Tensor& x = context.in[1];
-  AttributeReader read = context.read();
-  const Dims shape = read.dims();
-  const Dims strides = read.dims();
-  const Tensor viewed = as_strided(detach(x), shape, strides, read.integer());
+  const auto args = context.args<StridedArgs>();
+  const Tensor viewed = as_strided(detach(x), args.shape, args.strides, args.offset);
   out[0] = call_one(context.op, {grads[0], viewed},
-                    Attributes().add(x.shape()).add(x.strides()).add(x.offset()));
+                    StridedArgs{.shape = x.shape(), .strides = x.strides(), .offset = x.offset()});
 }
 
-const Op& strided_backward_op = register_op({
-    .schema = "as_strided_backward(dy, x; shape: dims, strides: dims, offset: int)",
+const Op& strided_backward_op = register_op<StridedArgs>({
+    .schema = "as_strided_backward(dy, x)",
     .infer = strided_grad_infer,
     .cpu = strided_grad_cpu,
     .backward = strided_second,
@@ -122,8 +126,8 @@ const Op& strided_backward_op = register_op({
     .about = "The gradient of as_strided: dy added up where x's elements lie.",
 });
 
-const Op& strided_op = register_op({
-    .schema = "as_strided(x; shape: dims, strides: dims, offset: int)",
+const Op& strided_op = register_op<StridedArgs>({
+    .schema = "as_strided(x)",
     .infer = strided_infer,
     .view = strided_view,
     .backward =
@@ -153,7 +157,8 @@ Tensor as_strided(const Tensor& x, const Dims& shape, const Dims& strides, std::
                     "view(), transpose() or narrow(), or take to_local() first",
                     to_string(*x.spec())));
   }
-  return call_one(strided_op, {x}, Attributes().add(shape).add(strides).add(offset));
+  return call_one(strided_op, {x},
+                  StridedArgs{.shape = shape, .strides = strides, .offset = offset});
 }
 
 }  // namespace tessera::ops

@@ -18,6 +18,19 @@ import :kernel_call;
 namespace tessera::ops {
 namespace {
 
+struct DiagonalArgs {
+  std::int64_t offset;
+  std::int64_t dim1;
+  std::int64_t dim2;
+};
+
+struct DiagonalBackwardArgs {
+  std::int64_t offset;
+  std::int64_t dim1;
+  std::int64_t dim2;
+  Dims shape;
+};
+
 /// Where a diagonal lies in a tensor of `shape`.
 struct Diagonal {
   int dim1 = 0;
@@ -27,13 +40,14 @@ struct Diagonal {
   std::int64_t length = 0;
 };
 
-Diagonal diagonal_of(AttributeReader read, const Dims& shape) {
+template <class Args>
+Diagonal diagonal_of(const Args& args, const Dims& shape) {
   // Beyond every extent the diagonal is empty, however far.
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
-  const std::int64_t offset = std::max(read.integer(), -most);
+  const std::int64_t offset = std::max(args.offset, -most);
   Diagonal d;
-  d.dim1 = wrap_dim(read.integer(), shape.size(), "diagonal");
-  d.dim2 = wrap_dim(read.integer(), shape.size(), "diagonal");
+  d.dim1 = wrap_dim(args.dim1, shape.size(), "diagonal");
+  d.dim2 = wrap_dim(args.dim2, shape.size(), "diagonal");
   if (d.dim1 == d.dim2) {
     fail(fmt::format("diagonal: two different dims are expected (got {} twice)", d.dim1));
   }
@@ -78,79 +92,69 @@ void diagonal_dims(const Dims& x, const Diagonal& diagonal, Strategies& strategi
 
 extern const Op& diagonal_backward_op;
 
-const Op& diagonal_op = register_op({
-    .schema = "diagonal(x; offset: int, dim1: int, dim2: int)",
+const Op& diagonal_op = register_op<DiagonalArgs>({
+    .schema = "diagonal(x)",
     .infer =
         [](const Call& call, ResultShapes& out) {
           const Dims& shape = call.in[0].shape();
-          const Diagonal d = diagonal_of(call.read(), shape);
+          const Diagonal d = diagonal_of(call.args<DiagonalArgs>(), shape);
           out.push_back({without_both(shape, d, d.length), call.in[0].dtype()});
         },
     .view =
         [](const Call& call, Tensors& out) {
-          out.push_back(diagonal_view(call.in[0], diagonal_of(call.read(), call.in[0].shape())));
+          const Tensor& x = call.in[0];
+          out.push_back(diagonal_view(x, diagonal_of(call.args<DiagonalArgs>(), x.shape())));
         },
     .rule =
         [](const RuleContext& context, Strategies& strategies) {
           const Dims& shape = context.call.in[0].shape();
-          diagonal_dims<false>(shape, diagonal_of(context.call.read(), shape), strategies);
+          diagonal_dims<false>(shape, diagonal_of(context.call.args<DiagonalArgs>(), shape),
+                               strategies);
           rules::moves_elements(context, strategies);
         },
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
-          AttributeReader read = context.read();
-          Attributes attributes;
-          for (int i = 0; i < 3; ++i) {
-            attributes.add(read.integer());
-          }
-          out[0] = call_one(diagonal_backward_op, {grads[0]}, attributes.add(context.in_shapes[0]));
+          const auto args = context.args<DiagonalArgs>();
+          out[0] = call_one(diagonal_backward_op, {grads[0]},
+                            DiagonalBackwardArgs{.offset = args.offset,
+                                                 .dim1 = args.dim1,
+                                                 .dim2 = args.dim2,
+                                                 .shape = context.in_shapes[0]});
         },
     .about = "The diagonal of two dims, as a last dim.",
 });
 
-Dims whole_shape(AttributeReader read) {
-  for (int i = 0; i < 3; ++i) {
-    read.integer();
-  }
-  return read.dims();
-}
-
-const Op& diagonal_backward_op = register_op({
-    .schema = "diagonal_backward(dy; offset: int, dim1: int, dim2: int, shape: dims)",
+const Op& diagonal_backward_op = register_op<DiagonalBackwardArgs>({
+    .schema = "diagonal_backward(dy)",
     .infer =
         [](const Call& call, ResultShapes& out) {
-          const Dims shape = whole_shape(call.read());
-          const Diagonal d = diagonal_of(call.read(), shape);
-          check_shape(call, 0, without_both(shape, d, d.length));
-          out.push_back({shape, call.in[0].dtype()});
+          const auto args = call.args<DiagonalBackwardArgs>();
+          const Diagonal d = diagonal_of(args, args.shape);
+          check_shape(call, 0, without_both(args.shape, d, d.length));
+          out.push_back({args.shape, call.in[0].dtype()});
         },
     .cpu =
         [](const Call& call, std::span<Tensor> out) {
           operands::copy_elements(zeros({}, out[0].dtype()), out[0]);
-          const Diagonal d = diagonal_of(call.read(), out[0].shape());
+          const Diagonal d = diagonal_of(call.args<DiagonalBackwardArgs>(), out[0].shape());
           operands::copy_elements(call.in[0], diagonal_view(out[0], d));
         },
     .rule =
         [](const RuleContext& context, Strategies& strategies) {
           const Dims& shape = context.out[0].shape;
-          diagonal_dims<true>(shape, diagonal_of(context.call.read(), shape), strategies);
+          diagonal_dims<true>(shape, diagonal_of(context.call.args<DiagonalBackwardArgs>(), shape),
+                              strategies);
           rules::moves_elements(context, strategies);
         },
-    .localize =
-        [](const LocalContext& context) {
-          AttributeReader read = context.call.read();
-          Attributes local;
-          for (int i = 0; i < 3; ++i) {
-            local.add(read.integer());
-          }
-          return local.add(local_shape(*context.out[0]));
-        },
+    .localize = [](const LocalContext& context) -> Attributes {
+      auto args = context.call.args<DiagonalBackwardArgs>();
+      args.shape = local_shape(*context.out[0]);
+      return args;
+    },
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
-          AttributeReader read = context.read();
-          const std::int64_t offset = read.integer();
-          const std::int64_t dim1 = read.integer();
-          out[0] = diagonal(grads[0], offset, dim1, read.integer());
+          const auto args = context.args<DiagonalBackwardArgs>();
+          out[0] = diagonal(grads[0], args.offset, args.dim1, args.dim2);
         },
     .about = "Zeros with dy on the diagonal of two dims.",
 });
@@ -158,7 +162,7 @@ const Op& diagonal_backward_op = register_op({
 }  // namespace
 
 Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t dim1, std::int64_t dim2) {
-  return call_one(diagonal_op, {x}, Attributes().add(offset).add(dim1).add(dim2));
+  return call_one(diagonal_op, {x}, DiagonalArgs{.offset = offset, .dim1 = dim1, .dim2 = dim2});
 }
 
 }  // namespace tessera::ops

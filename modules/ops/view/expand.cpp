@@ -13,6 +13,10 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
+struct ExpandArgs {
+  Dims shape;
+};
+
 /// `shape` with its -1 replaced by x's extents.
 Dims resolved(const Dims& x, Dims shape) {
   const int front = shape.size() - x.size();
@@ -32,7 +36,9 @@ Dims resolved(const Dims& x, Dims shape) {
   return shape;
 }
 
-Dims result_shape(const Call& call) { return resolved(call.in[0].shape(), call.read().dims()); }
+Dims result_shape(const Call& call) {
+  return resolved(call.in[0].shape(), call.args<ExpandArgs>().shape);
+}
 
 void infer(const Call& call, ResultShapes& out) {
   out.push_back({result_shape(call), call.in[0].dtype()});
@@ -58,7 +64,7 @@ void rule(const RuleContext& context, Strategies& strategies) {
 }
 
 Attributes localize(const LocalContext& context) {
-  return Attributes().add(local_shape(*context.out[0]));
+  return ExpandArgs{.shape = local_shape(*context.out[0])};
 }
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -66,20 +72,21 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
   out[0] = operands::sum_to(grads[0], context.in_shapes[0]);
 }
 
-const Op& expand_op = register_op({.schema = "expand(x; shape: dims)",
-                                   .infer = infer,
-                                   .view = make_view,
-                                   .rule = rule,
-                                   .localize = localize,
-                                   .backward = backward,
-                                   .about = "Repeats dims of extent 1; -1 keeps an extent, new "
-                                            "dims come in front."});
+const Op& expand_op =
+    register_op<ExpandArgs>({.schema = "expand(x)",
+                             .infer = infer,
+                             .view = make_view,
+                             .rule = rule,
+                             .localize = localize,
+                             .backward = backward,
+                             .about = "Repeats dims of extent 1; -1 keeps an extent, new "
+                                      "dims come in front."});
 
 }  // namespace
 
 Tensor expand(const Tensor& x, const Dims& shape) {
   operands::given("expand", "x", x);
-  return call_one(expand_op, {x}, Attributes().add(resolved(x.shape(), shape)));
+  return call_one(expand_op, {x}, ExpandArgs{.shape = resolved(x.shape(), shape)});
 }
 
 }  // namespace tessera::ops

@@ -10,9 +10,28 @@ module tessera.ops;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :view_call;
 
 namespace tessera::ops {
 namespace {
+
+struct NarrowArgs {
+  std::int64_t dim;
+  std::int64_t start;
+  std::int64_t length;
+};
+
+struct SelectArgs {
+  std::int64_t dim;
+  std::int64_t index;
+};
+
+struct SliceArgs {
+  std::int64_t dim;
+  std::int64_t start;
+  std::int64_t end;
+  std::int64_t step;
+};
 
 /// Elements start, start + step, ... (length of them) of `dim`; `drop`: the dim goes.
 struct Range {
@@ -23,10 +42,9 @@ struct Range {
   bool drop = false;
 };
 
-Range narrow_range(AttributeReader read, const Dims& x) {
-  Range r{.dim = wrap_dim(read.integer(), x.size(), "narrow"),
-          .start = read.integer(),
-          .length = read.integer()};
+Range range_of(const NarrowArgs& args, const Dims& x) {
+  Range r{
+      .dim = wrap_dim(args.dim, x.size(), "narrow"), .start = args.start, .length = args.length};
   const std::int64_t extent = x[r.dim];
   r.start += r.start < 0 ? extent : 0;
   if (r.start < 0 || r.length < 0 || r.start > extent || r.length > extent - r.start) {
@@ -37,9 +55,9 @@ Range narrow_range(AttributeReader read, const Dims& x) {
   return r;
 }
 
-Range select_range(AttributeReader read, const Dims& x) {
-  Range r{.dim = wrap_dim(read.integer(), x.size(), "select"),
-          .start = read.integer(),
+Range range_of(const SelectArgs& args, const Dims& x) {
+  Range r{.dim = wrap_dim(args.dim, x.size(), "select"),
+          .start = args.index,
           .length = 1,
           .drop = true};
   const std::int64_t extent = x[r.dim];
@@ -51,27 +69,26 @@ Range select_range(AttributeReader read, const Dims& x) {
   return r;
 }
 
-Range slice_range(AttributeReader read, const Dims& x) {
-  Range r{.dim = wrap_dim(read.integer(), x.size(), "slice"), .start = read.integer(), .length = 0};
-  std::int64_t end = read.integer();
-  r.step = read.integer();
+Range range_of(const SliceArgs& args, const Dims& x) {
+  Range r{.dim = wrap_dim(args.dim, x.size(), "slice"),
+          .start = args.start,
+          .length = 0,
+          .step = args.step};
   if (r.step < 1) {
     fail(fmt::format("slice: the step is at least 1 (got {})", r.step));
   }
   const std::int64_t extent = x[r.dim];
   r.start = std::clamp(r.start < 0 ? r.start + extent : r.start, std::int64_t{0}, extent);
-  end = std::clamp(end < 0 ? end + extent : end, r.start, extent);
+  const std::int64_t end = std::clamp(args.end < 0 ? args.end + extent : args.end, r.start, extent);
   r.length = (end - r.start) / r.step + ((end - r.start) % r.step != 0 ? 1 : 0);
   r.step = r.length > 1 ? r.step : 1;  // no stride that leads nowhere
   return r;
 }
 
-using RangeFunction = Range (*)(AttributeReader read, const Dims& x);
-
-template <RangeFunction range_of>
+template <class Args>
 void infer(const Call& call, ResultShapes& out) {
   Dims shape = call.in[0].shape();
-  const Range r = range_of(call.read(), shape);
+  const Range r = range_of(call.args<Args>(), shape);
   if (r.drop) {
     shape.erase(r.dim);
   } else {
@@ -80,10 +97,10 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({shape, call.in[0].dtype()});
 }
 
-template <RangeFunction range_of>
+template <class Args>
 void make_view(const Call& call, Tensors& out) {
   const Tensor& x = call.in[0];
-  const Range r = range_of(call.read(), x.shape());
+  const Range r = range_of(call.args<Args>(), x.shape());
   Dims shape = x.shape();
   Dims strides = x.strides();
   const std::int64_t offset = x.offset() + (r.length > 0 ? r.start * strides[r.dim] : 0);
@@ -107,13 +124,20 @@ void other_dims(const RuleContext& context, Strategies& strategies, int dim, boo
   rules::moves_elements(context, strategies);
 }
 
-template <RangeFunction range_of>
+template <class Args>
 void rule(const RuleContext& context, Strategies& strategies) {
-  const Range r = range_of(context.call.read(), context.call.in[0].shape());
+  const Range r = range_of(context.call.args<Args>(), context.call.in[0].shape());
   other_dims(context, strategies, r.dim, r.drop);
 }
 
-/// slice_backward's attributes; `extent` is that of the whole dim.
+struct SliceBackwardArgs {
+  std::int64_t dim;
+  std::int64_t extent;  // of the whole dim
+  std::int64_t start;
+  std::int64_t step;
+};
+
+/// The same with the dim counted from the front.
 struct Scatter {
   int dim;
   std::int64_t extent;
@@ -121,18 +145,21 @@ struct Scatter {
   std::int64_t step;
 };
 
-Scatter read_scatter(AttributeReader read, int count) {
-  return {.dim = wrap_dim(read.integer(), count, "slice_backward"),
-          .extent = read.integer(),
-          .start = read.integer(),
-          .step = read.integer()};
+Scatter scatter_of(const SliceBackwardArgs& args, int count) {
+  return {.dim = wrap_dim(args.dim, count, "slice_backward"),
+          .extent = args.extent,
+          .start = args.start,
+          .step = args.step};
 }
 
 void scatter_infer(const Call& call, ResultShapes& out) {
   Dims shape = call.in[0].shape();
-  const Scatter s = read_scatter(call.read(), shape.size());
+  const Scatter s = scatter_of(call.args<SliceBackwardArgs>(), shape.size());
   const std::int64_t length = shape[s.dim];
-  if (s.start < 0 || s.step < 1 || (length > 0 && s.start + (length - 1) * s.step >= s.extent)) {
+  const bool inside =
+      s.start >= 0 && s.step >= 1 && s.extent >= 0 &&
+      (length == 0 || (s.start < s.extent && length - 1 <= (s.extent - 1 - s.start) / s.step));
+  if (!inside) {
     fail(fmt::format("slice_backward: {} elements from {} by {} are not inside an extent of {}",
                      length, s.start, s.step, s.extent));
   }
@@ -142,7 +169,7 @@ void scatter_infer(const Call& call, ResultShapes& out) {
 
 void scatter_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor& x = call.in[0];
-  const Scatter s = read_scatter(call.read(), x.dims());
+  const Scatter s = scatter_of(call.args<SliceBackwardArgs>(), x.dims());
   const Tensor& whole = out[0];
   operands::copy_elements(zeros({}, whole.dtype()), whole);
   Dims strides = whole.strides();
@@ -152,76 +179,86 @@ void scatter_cpu(const Call& call, std::span<Tensor> out) {
 }
 
 void scatter_rule(const RuleContext& context, Strategies& strategies) {
-  other_dims(context, strategies, read_scatter(context.call.read(), context.call.in[0].dims()).dim,
-             false);
+  const Call& call = context.call;
+  const int dim = scatter_of(call.args<SliceBackwardArgs>(), call.in[0].dims()).dim;
+  other_dims(context, strategies, dim, false);
 }
 
 void scatter_backward(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out) {
   const Dims& shape = context.in_shapes[0];
-  const Scatter s = read_scatter(context.read(), shape.size());
+  const Scatter s = scatter_of(context.args<SliceBackwardArgs>(), shape.size());
   const std::int64_t length = shape[s.dim];
   const std::int64_t end = length == 0 ? s.start : s.start + (length - 1) * s.step + 1;
   out[0] = slice(grads[0], s.dim, s.start, end, s.step);
 }
 
-const Op& scatter_op =
-    register_op({.schema = "slice_backward(grad; dim: int, extent: int, start: int, step: int)",
-                 .infer = scatter_infer,
-                 .cpu = scatter_cpu,
-                 .rule = scatter_rule,
-                 .backward = scatter_backward,
-                 .about = "Zeros of `extent` along dim, with grad at start, start + step..."});
+const Op& scatter_op = register_op<SliceBackwardArgs>(
+    {.schema = "slice_backward(grad)",
+     .infer = scatter_infer,
+     .cpu = scatter_cpu,
+     .rule = scatter_rule,
+     .backward = scatter_backward,
+     .about = "Zeros of `extent` along dim, with grad at start, start + step..."});
 
-template <RangeFunction range_of>
+template <class Args>
 void backward(const BackwardContext& context, std::span<const Tensor> grads,
               std::span<Tensor> out) {
-  const Range r = range_of(context.read(), context.in_shapes[0]);
+  const Range r = range_of(context.args<Args>(), context.in_shapes[0]);
   const Tensor grad = r.drop ? unsqueeze(grads[0], r.dim) : grads[0];
-  out[0] =
-      call_one(scatter_op, {grad},
-               Attributes().add(r.dim).add(context.in_shapes[0][r.dim]).add(r.start).add(r.step));
+  out[0] = views::slice_backward(grad, r.dim, context.in_shapes[0][r.dim], r.start, r.step);
 }
 
-const Op& narrow_op = register_op({.schema = "narrow(x; dim: int, start: int, length: int)",
-                                   .infer = infer<narrow_range>,
-                                   .view = make_view<narrow_range>,
-                                   .rule = rule<narrow_range>,
-                                   .backward = backward<narrow_range>,
-                                   .about = "`length` elements of dim from `start` on."});
+const Op& narrow_op =
+    register_op<NarrowArgs>({.schema = "narrow(x)",
+                             .infer = infer<NarrowArgs>,
+                             .view = make_view<NarrowArgs>,
+                             .rule = rule<NarrowArgs>,
+                             .backward = backward<NarrowArgs>,
+                             .about = "`length` elements of dim from `start` on."});
 
-const Op& select_op = register_op({.schema = "select(x; dim: int, index: int)",
-                                   .infer = infer<select_range>,
-                                   .view = make_view<select_range>,
-                                   .rule = rule<select_range>,
-                                   .backward = backward<select_range>,
-                                   .about = "One element of dim, which goes."});
+const Op& select_op = register_op<SelectArgs>({.schema = "select(x)",
+                                               .infer = infer<SelectArgs>,
+                                               .view = make_view<SelectArgs>,
+                                               .rule = rule<SelectArgs>,
+                                               .backward = backward<SelectArgs>,
+                                               .about = "One element of dim, which goes."});
 
-const Op& slice_op = register_op({.schema = "slice(x; dim: int, start: int, end: int, step: int)",
-                                  .infer = infer<slice_range>,
-                                  .view = make_view<slice_range>,
-                                  .rule = rule<slice_range>,
-                                  .backward = backward<slice_range>,
-                                  .about = "Every step-th element of dim in [start, end)."});
+const Op& slice_op =
+    register_op<SliceArgs>({.schema = "slice(x)",
+                            .infer = infer<SliceArgs>,
+                            .view = make_view<SliceArgs>,
+                            .rule = rule<SliceArgs>,
+                            .backward = backward<SliceArgs>,
+                            .about = "Every step-th element of dim in [start, end)."});
 
 }  // namespace
 
+Tensor views::slice_backward(const Tensor& grad, std::int64_t dim, std::int64_t extent,
+                             std::int64_t start, std::int64_t step) {
+  return call_one(scatter_op, {grad},
+                  SliceBackwardArgs{.dim = dim, .extent = extent, .start = start, .step = step});
+}
+
 Tensor narrow(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t length) {
   operands::given("narrow", "x", x);
-  return call_one(narrow_op, {x},
-                  Attributes().add(wrap_dim(dim, x.dims(), "narrow")).add(start).add(length));
+  return call_one(
+      narrow_op, {x},
+      NarrowArgs{.dim = wrap_dim(dim, x.dims(), "narrow"), .start = start, .length = length});
 }
 
 Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index) {
   operands::given("select", "x", x);
-  return call_one(select_op, {x}, Attributes().add(wrap_dim(dim, x.dims(), "select")).add(index));
+  return call_one(select_op, {x},
+                  SelectArgs{.dim = wrap_dim(dim, x.dims(), "select"), .index = index});
 }
 
 Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t end,
              std::int64_t step) {
   operands::given("slice", "x", x);
-  return call_one(slice_op, {x},
-                  Attributes().add(wrap_dim(dim, x.dims(), "slice")).add(start).add(end).add(step));
+  return call_one(
+      slice_op, {x},
+      SliceArgs{.dim = wrap_dim(dim, x.dims(), "slice"), .start = start, .end = end, .step = step});
 }
 
 }  // namespace tessera::ops

@@ -18,6 +18,15 @@ namespace {
 
 using namespace views;
 
+struct ShapeArgs {
+  Dims shape;
+};
+
+struct FlattenArgs {
+  std::int64_t start_dim;
+  std::int64_t end_dim;
+};
+
 /// `shape` with its -1 replaced.
 Dims resolved_shape(const char* op, const Dims& x, Dims shape) {
   const auto* const open = std::find(shape.begin(), shape.end(), -1);
@@ -55,13 +64,12 @@ Dims flat_shape(const Dims& x, std::int64_t start_dim, std::int64_t end_dim) {
 }
 
 Dims asked_shape(const Call& call) {
-  return resolved_shape(call.op.name.c_str(), call.in[0].shape(), call.read().dims());
+  return resolved_shape(call.op.name.c_str(), call.in[0].shape(), call.args<ShapeArgs>().shape);
 }
 
 Dims flatten_shape(const Call& call) {
-  AttributeReader read = call.read();
-  const std::int64_t start = read.integer();
-  return flat_shape(call.in[0].shape(), start, read.integer());
+  const auto args = call.args<FlattenArgs>();
+  return flat_shape(call.in[0].shape(), args.start_dim, args.end_dim);
 }
 
 template <ShapeFunction shape_of>
@@ -129,8 +137,8 @@ void regroup_rule(const RuleContext& context, Strategies& strategies) {
   }
 }
 
-Attributes local_shape_attribute(const LocalContext& context) {
-  return Attributes().add(local_shape(*context.out[0]));
+Attributes localize_shape(const LocalContext& context) {
+  return ShapeArgs{.shape = local_shape(*context.out[0])};
 }
 
 void reshape_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -139,47 +147,48 @@ void reshape_backward(const BackwardContext& context, std::span<const Tensor> gr
       grads[0].shape() == context.in_shapes[0] ? grads[0] : reshape(grads[0], context.in_shapes[0]);
 }
 
-const Op& view_op = register_op({.schema = "view(x; shape: dims)",
-                                 .infer = infer_shape<asked_shape>,
-                                 .view = make_view<asked_shape>,
-                                 .rule = regroup_rule,
-                                 .localize = local_shape_attribute,
-                                 .backward = reshape_backward,
-                                 .about = "x's memory in another shape; one extent may be -1."});
+const Op& view_op =
+    register_op<ShapeArgs>({.schema = "view(x)",
+                            .infer = infer_shape<asked_shape>,
+                            .view = make_view<asked_shape>,
+                            .rule = regroup_rule,
+                            .localize = localize_shape,
+                            .backward = reshape_backward,
+                            .about = "x's memory in another shape; one extent may be -1."});
 
-const Op& reshape_op = register_op({.schema = "reshape(x; shape: dims)",
-                                    .infer = infer_shape<asked_shape>,
-                                    .view = view_or_copy<asked_shape>,
-                                    .rule = regroup_rule,
-                                    .localize = local_shape_attribute,
-                                    .backward = reshape_backward,
-                                    .about = "A view where one exists, else a copy."});
+const Op& reshape_op = register_op<ShapeArgs>({.schema = "reshape(x)",
+                                               .infer = infer_shape<asked_shape>,
+                                               .view = view_or_copy<asked_shape>,
+                                               .rule = regroup_rule,
+                                               .localize = localize_shape,
+                                               .backward = reshape_backward,
+                                               .about = "A view where one exists, else a copy."});
 
-const Op& flatten_op = register_op({.schema = "flatten(x; start_dim: int, end_dim: int)",
-                                    .infer = infer_shape<flatten_shape>,
-                                    .view = make_view<flatten_shape>,
-                                    .rule = regroup_rule,
-                                    .backward = reshape_backward,
-                                    .about = "Dims start_dim to end_dim (included) as one."});
+const Op& flatten_op =
+    register_op<FlattenArgs>({.schema = "flatten(x)",
+                              .infer = infer_shape<flatten_shape>,
+                              .view = make_view<flatten_shape>,
+                              .rule = regroup_rule,
+                              .backward = reshape_backward,
+                              .about = "Dims start_dim to end_dim (included) as one."});
 
 }  // namespace
 
 Tensor view(const Tensor& x, const Dims& shape) {
   operands::given("view", "x", x);
-  return call_one(view_op, {x}, Attributes().add(resolved_shape("view", x.shape(), shape)));
+  return call_one(view_op, {x}, ShapeArgs{.shape = resolved_shape("view", x.shape(), shape)});
 }
 
 Tensor reshape(const Tensor& x, const Dims& shape) {
   operands::given("reshape", "x", x);
-  return call_one(reshape_op, {x}, Attributes().add(resolved_shape("reshape", x.shape(), shape)));
+  return call_one(reshape_op, {x}, ShapeArgs{.shape = resolved_shape("reshape", x.shape(), shape)});
 }
 
 Tensor flatten(const Tensor& x, std::int64_t start_dim, std::int64_t end_dim) {
   operands::given("flatten", "x", x);
   return call_one(flatten_op, {x},
-                  Attributes()
-                      .add(operands::front_dim("flatten", start_dim, x.dims()))
-                      .add(operands::front_dim("flatten", end_dim, x.dims())));
+                  FlattenArgs{.start_dim = operands::front_dim("flatten", start_dim, x.dims()),
+                              .end_dim = operands::front_dim("flatten", end_dim, x.dims())});
 }
 
 Tensor unflatten(const Tensor& x, std::int64_t dim, const Dims& extents) {

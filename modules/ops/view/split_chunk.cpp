@@ -10,9 +10,15 @@ module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
+import :view_call;
 
 namespace tessera::ops {
 namespace {
+
+struct SplitArgs {
+  std::int64_t size;
+  std::int64_t dim;
+};
 
 struct Pieces {
   int dim;
@@ -20,9 +26,9 @@ struct Pieces {
   std::int64_t count;
 };
 
-Pieces read_pieces(AttributeReader read, const Dims& x) {
-  const std::int64_t size = read.integer();
-  const int dim = wrap_dim(read.integer(), x.size(), "split");
+Pieces pieces_of(const SplitArgs& args, const Dims& x) {
+  const std::int64_t size = args.size;
+  const int dim = wrap_dim(args.dim, x.size(), "split");
   if (size < 1) {
     fail(fmt::format("split: the size of a piece is at least 1 (got {})", size));
   }
@@ -31,7 +37,7 @@ Pieces read_pieces(AttributeReader read, const Dims& x) {
 
 void split_infer(const Call& call, ResultShapes& out) {
   Dims shape = call.in[0].shape();
-  const Pieces p = read_pieces(call.read(), shape);
+  const Pieces p = pieces_of(call.args<SplitArgs>(), shape);
   const std::int64_t extent = shape[p.dim];
   for (std::int64_t i = 0; i < p.count; ++i) {
     shape[p.dim] = std::min(p.size, extent - i * p.size);
@@ -43,7 +49,7 @@ void split_view(const Call& call, Tensors& out) {
   const Tensor& x = call.in[0];
   ResultShapes shapes;
   split_infer(call, shapes);
-  const Pieces p = read_pieces(call.read(), x.shape());
+  const Pieces p = pieces_of(call.args<SplitArgs>(), x.shape());
   std::int64_t offset = x.offset();
   for (const ResultShape& piece : shapes) {
     out.push_back(alias(x, piece.shape, x.strides(), offset));
@@ -53,7 +59,7 @@ void split_view(const Call& call, Tensors& out) {
 
 void split_rule(const RuleContext& context, Strategies& strategies) {
   const Dims& shape = context.call.in[0].shape();
-  const Pieces p = read_pieces(context.call.read(), shape);
+  const Pieces p = pieces_of(context.call.args<SplitArgs>(), shape);
   for (int d = 0; d < shape.size(); ++d) {
     if (d != p.dim) {
       rules::same_dim(context, strategies, d);
@@ -65,38 +71,34 @@ void split_rule(const RuleContext& context, Strategies& strategies) {
 void split_backward(const BackwardContext& context, std::span<const Tensor> grads,
                     std::span<Tensor> out) {
   const Dims& shape = context.in_shapes[0];
-  const Pieces p = read_pieces(context.read(), shape);
+  const Pieces p = pieces_of(context.args<SplitArgs>(), shape);
   if (std::all_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); })) {
     out[0] = cat(grads, p.dim);
     return;
   }
   // A piece that nobody used has zeros, which slice_backward writes around the others.
-  static const Op& scatter = find_op("slice_backward");
   for (std::size_t i = 0; i < grads.size(); ++i) {
     if (grads[i]) {
-      const Tensor whole = call_one(scatter, {grads[i]},
-                                    Attributes()
-                                        .add(p.dim)
-                                        .add(shape[p.dim])
-                                        .add(static_cast<std::int64_t>(i) * p.size)
-                                        .add(1));
+      const Tensor whole = views::slice_backward(grads[i], p.dim, shape[p.dim],
+                                                 static_cast<std::int64_t>(i) * p.size);
       out[0] = out[0] ? add(out[0], whole) : whole;
     }
   }
 }
 
-const Op& split_op = register_op({.schema = "split(x; size: int, dim: int)",
-                                  .infer = split_infer,
-                                  .view = split_view,
-                                  .rule = split_rule,
-                                  .backward = split_backward,
-                                  .about = "Pieces of `size` along dim; the last may be shorter."});
+const Op& split_op =
+    register_op<SplitArgs>({.schema = "split(x)",
+                            .infer = split_infer,
+                            .view = split_view,
+                            .rule = split_rule,
+                            .backward = split_backward,
+                            .about = "Pieces of `size` along dim; the last may be shorter."});
 
 }  // namespace
 
 Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim) {
   operands::given("split", "x", x);
-  return call(split_op, {x}, Attributes().add(size).add(wrap_dim(dim, x.dims(), "split")));
+  return call(split_op, {x}, SplitArgs{.size = size, .dim = wrap_dim(dim, x.dims(), "split")});
 }
 
 Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim) {

@@ -14,6 +14,10 @@ namespace {
 
 using namespace views;
 
+struct SqueezeArgs {
+  std::int64_t dim;
+};
+
 /// What squeeze's local call gets for a dim that stays.
 constexpr std::int64_t no_dim = max_dims;
 
@@ -27,7 +31,7 @@ int squeezed_dim(const Dims& x, std::int64_t dim) {
 
 Dims squeeze_shape(const Call& call) {
   Dims shape = call.in[0].shape();
-  const int d = squeezed_dim(shape, call.read().integer());
+  const int d = squeezed_dim(shape, call.args<SqueezeArgs>().dim);
   if (d >= 0) {
     shape.erase(d);
   }
@@ -35,7 +39,7 @@ Dims squeeze_shape(const Call& call) {
 }
 
 int unsqueezed_dim(const Call& call) {
-  return wrap_dim(call.read().integer(), call.in[0].dims() + 1, "unsqueeze");
+  return wrap_dim(call.args<SqueezeArgs>().dim, call.in[0].dims() + 1, "unsqueeze");
 }
 
 Dims unsqueeze_shape(const Call& call) {
@@ -45,7 +49,8 @@ Dims unsqueeze_shape(const Call& call) {
 }
 
 void squeeze_rule(const RuleContext& context, Strategies& strategies) {
-  const int removed = squeezed_dim(context.call.in[0].shape(), context.call.read().integer());
+  const int removed =
+      squeezed_dim(context.call.in[0].shape(), context.call.args<SqueezeArgs>().dim);
   for (int d = 0; d < context.call.in[0].dims(); ++d) {
     if (d != removed) {
       strategies.push_back(
@@ -65,41 +70,44 @@ void unsqueeze_rule(const RuleContext& context, Strategies& strategies) {
 
 /// A shard may have extent 1 where the whole has more: that dim stays.
 Attributes localize_squeeze(const LocalContext& context) {
-  const int d = squeezed_dim(context.call.in[0].shape(), context.call.read().integer());
-  return Attributes().add(d >= 0 ? static_cast<std::int64_t>(d) : no_dim);
+  const int d = squeezed_dim(context.call.in[0].shape(), context.call.args<SqueezeArgs>().dim);
+  return SqueezeArgs{.dim = d >= 0 ? d : no_dim};
 }
 
 void squeeze_backward(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out) {
-  const int d = squeezed_dim(context.in_shapes[0], context.read().integer());
+  const int d = squeezed_dim(context.in_shapes[0], context.args<SqueezeArgs>().dim);
   out[0] = d >= 0 ? unsqueeze(grads[0], d) : grads[0];
 }
 
 void unsqueeze_backward(const BackwardContext& context, std::span<const Tensor> grads,
                         std::span<Tensor> out) {
-  out[0] = squeeze(grads[0], wrap_dim(context.read().integer(), grads[0].dims(), "unsqueeze"));
+  out[0] =
+      squeeze(grads[0], wrap_dim(context.args<SqueezeArgs>().dim, grads[0].dims(), "unsqueeze"));
 }
 
-const Op& squeeze_op = register_op({.schema = "squeeze(x; dim: int)",
-                                    .infer = infer_shape<squeeze_shape>,
-                                    .view = make_view<squeeze_shape>,
-                                    .rule = squeeze_rule,
-                                    .localize = localize_squeeze,
-                                    .backward = squeeze_backward,
-                                    .about = "Without a dim of extent 1; another extent stays."});
+const Op& squeeze_op =
+    register_op<SqueezeArgs>({.schema = "squeeze(x)",
+                              .infer = infer_shape<squeeze_shape>,
+                              .view = make_view<squeeze_shape>,
+                              .rule = squeeze_rule,
+                              .localize = localize_squeeze,
+                              .backward = squeeze_backward,
+                              .about = "Without a dim of extent 1; another extent stays."});
 
-const Op& unsqueeze_op = register_op({.schema = "unsqueeze(x; dim: int)",
-                                      .infer = infer_shape<unsqueeze_shape>,
-                                      .view = make_view<unsqueeze_shape>,
-                                      .rule = unsqueeze_rule,
-                                      .backward = unsqueeze_backward,
-                                      .about = "With a new dim of extent 1 before `dim`."});
+const Op& unsqueeze_op =
+    register_op<SqueezeArgs>({.schema = "unsqueeze(x)",
+                              .infer = infer_shape<unsqueeze_shape>,
+                              .view = make_view<unsqueeze_shape>,
+                              .rule = unsqueeze_rule,
+                              .backward = unsqueeze_backward,
+                              .about = "With a new dim of extent 1 before `dim`."});
 
 }  // namespace
 
 Tensor squeeze(const Tensor& x, std::int64_t dim) {
   operands::given("squeeze", "x", x);
-  return call_one(squeeze_op, {x}, Attributes().add(wrap_dim(dim, x.dims(), "squeeze")));
+  return call_one(squeeze_op, {x}, SqueezeArgs{.dim = wrap_dim(dim, x.dims(), "squeeze")});
 }
 
 Tensor squeeze(const Tensor& x) {
@@ -115,7 +123,7 @@ Tensor squeeze(const Tensor& x) {
 
 Tensor unsqueeze(const Tensor& x, std::int64_t dim) {
   operands::given("unsqueeze", "x", x);
-  return call_one(unsqueeze_op, {x}, Attributes().add(wrap_dim(dim, x.dims() + 1, "unsqueeze")));
+  return call_one(unsqueeze_op, {x}, SqueezeArgs{.dim = wrap_dim(dim, x.dims() + 1, "unsqueeze")});
 }
 
 }  // namespace tessera::ops

@@ -13,16 +13,25 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
+struct TransposeArgs {
+  std::int64_t dim0;
+  std::int64_t dim1;
+};
+
+struct PermuteArgs {
+  Dims dims;
+};
+
 /// Which dim of x each dim of the result is.
 using Order = Dims;
 
-Order swapped(AttributeReader read, int count) {
+Order order_of(const TransposeArgs& args, int count) {
   Order order;
   for (int d = 0; d < count; ++d) {
     order.push_back(d);
   }
-  const int first = operands::front_dim("transpose", read.integer(), count);
-  const int second = operands::front_dim("transpose", read.integer(), count);
+  const int first = operands::front_dim("transpose", args.dim0, count);
+  const int second = operands::front_dim("transpose", args.dim1, count);
   if (count > 0) {
     std::swap(order[first], order[second]);
   }
@@ -45,9 +54,7 @@ Order checked_order(const Dims& dims, int count) {
   return order;
 }
 
-Order permuted(AttributeReader read, int count) { return checked_order(read.dims(), count); }
-
-using OrderFunction = Order (*)(AttributeReader read, int count);
+Order order_of(const PermuteArgs& args, int count) { return checked_order(args.dims, count); }
 
 Dims reordered(const Dims& values, const Order& order) {
   Dims result;
@@ -57,22 +64,22 @@ Dims reordered(const Dims& values, const Order& order) {
   return result;
 }
 
-template <OrderFunction order_of>
+template <class Args>
 void infer(const Call& call, ResultShapes& out) {
   const Tensor& x = call.in[0];
-  out.push_back({reordered(x.shape(), order_of(call.read(), x.dims())), x.dtype()});
+  out.push_back({reordered(x.shape(), order_of(call.args<Args>(), x.dims())), x.dtype()});
 }
 
-template <OrderFunction order_of>
+template <class Args>
 void make_view(const Call& call, Tensors& out) {
   const Tensor& x = call.in[0];
-  const Order order = order_of(call.read(), x.dims());
+  const Order order = order_of(call.args<Args>(), x.dims());
   out.push_back(alias(x, reordered(x.shape(), order), reordered(x.strides(), order), x.offset()));
 }
 
-template <OrderFunction order_of>
+template <class Args>
 void rule(const RuleContext& context, Strategies& strategies) {
-  const Order order = order_of(context.call.read(), context.call.in[0].dims());
+  const Order order = order_of(context.call.args<Args>(), context.call.in[0].dims());
   for (int d = 0; d < order.size(); ++d) {
     strategies.push_back(rules::strategy({Shard(static_cast<int>(order[d]))}, {Shard(d)}));
   }
@@ -86,7 +93,7 @@ void transpose_backward(const BackwardContext& context, std::span<const Tensor> 
 
 void permute_backward(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out) {
-  const Order order = permuted(context.read(), grads[0].dims());
+  const Order order = order_of(context.args<PermuteArgs>(), grads[0].dims());
   Order inverse = order;
   for (int d = 0; d < order.size(); ++d) {
     inverse[static_cast<int>(order[d])] = d;
@@ -94,33 +101,33 @@ void permute_backward(const BackwardContext& context, std::span<const Tensor> gr
   out[0] = permute(grads[0], inverse);
 }
 
-const Op& transpose_op = register_op({.schema = "transpose(x; dim0: int, dim1: int)",
-                                      .infer = infer<swapped>,
-                                      .view = make_view<swapped>,
-                                      .rule = rule<swapped>,
-                                      .backward = transpose_backward,
-                                      .about = "Two dims change places."});
+const Op& transpose_op = register_op<TransposeArgs>({.schema = "transpose(x)",
+                                                     .infer = infer<TransposeArgs>,
+                                                     .view = make_view<TransposeArgs>,
+                                                     .rule = rule<TransposeArgs>,
+                                                     .backward = transpose_backward,
+                                                     .about = "Two dims change places."});
 
-const Op& permute_op = register_op({.schema = "permute(x; dims: dims)",
-                                    .infer = infer<permuted>,
-                                    .view = make_view<permuted>,
-                                    .rule = rule<permuted>,
-                                    .backward = permute_backward,
-                                    .about = "Dim i of the result is dim dims[i] of x."});
+const Op& permute_op =
+    register_op<PermuteArgs>({.schema = "permute(x)",
+                              .infer = infer<PermuteArgs>,
+                              .view = make_view<PermuteArgs>,
+                              .rule = rule<PermuteArgs>,
+                              .backward = permute_backward,
+                              .about = "Dim i of the result is dim dims[i] of x."});
 
 }  // namespace
 
 Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1) {
   operands::given("transpose", "x", x);
   return call_one(transpose_op, {x},
-                  Attributes()
-                      .add(operands::front_dim("transpose", dim0, x.dims()))
-                      .add(operands::front_dim("transpose", dim1, x.dims())));
+                  TransposeArgs{.dim0 = operands::front_dim("transpose", dim0, x.dims()),
+                                .dim1 = operands::front_dim("transpose", dim1, x.dims())});
 }
 
 Tensor permute(const Tensor& x, const Dims& dims) {
   operands::given("permute", "x", x);
-  return call_one(permute_op, {x}, Attributes().add(checked_order(dims, x.dims())));
+  return call_one(permute_op, {x}, PermuteArgs{.dims = checked_order(dims, x.dims())});
 }
 
 Tensor swapaxes(const Tensor& x, std::int64_t dim0, std::int64_t dim1) {

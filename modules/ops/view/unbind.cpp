@@ -14,8 +14,12 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
+struct UnbindArgs {
+  std::int64_t dim;
+};
+
 int unbound_dim(const Call& call) {
-  return wrap_dim(call.read().integer(), call.in[0].dims(), "unbind");
+  return wrap_dim(call.args<UnbindArgs>().dim, call.in[0].dims(), "unbind");
 }
 
 void unbind_infer(const Call& call, ResultShapes& out) {
@@ -65,21 +69,21 @@ void unbind_backward(const BackwardContext& context, std::span<const Tensor> gra
   for (Tensor& slice : slices) {
     slice = slice ? slice : zero;
   }
-  out[0] = stack(slices, context.read().integer());
+  out[0] = stack(slices, context.args<UnbindArgs>().dim);
 }
 
-const Op& unbind_op = register_op({.schema = "unbind(x; dim: int)",
-                                   .infer = unbind_infer,
-                                   .view = unbind_view,
-                                   .rule = unbind_rule,
-                                   .backward = unbind_backward,
-                                   .about = "The slices along a dim, which goes."});
+const Op& unbind_op = register_op<UnbindArgs>({.schema = "unbind(x)",
+                                               .infer = unbind_infer,
+                                               .view = unbind_view,
+                                               .rule = unbind_rule,
+                                               .backward = unbind_backward,
+                                               .about = "The slices along a dim, which goes."});
 
 }  // namespace
 
 Tensors unbind(const Tensor& x, std::int64_t dim) {
   operands::given("unbind", "x", x);
-  return call(unbind_op, {x}, Attributes().add(wrap_dim(dim, x.dims(), "unbind")));
+  return call(unbind_op, {x}, UnbindArgs{.dim = wrap_dim(dim, x.dims(), "unbind")});
 }
 
 }  // namespace tessera::ops

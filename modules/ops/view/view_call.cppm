@@ -1,4 +1,4 @@
-// What views with other shapes share.
+// What views with other shapes share, and what gradients of other families call of the views.
 module tessera.ops:view_call;
 
 import tessera.base;
@@ -24,5 +24,9 @@ template <ShapeFunction shape_of>
 inline void make_view(const Call& call, Tensors& out) {
   push_view(call, shape_of(call), out);
 }
+
+/// The operator slice_backward: zeros of `extent` along `dim`, with grad at start, start + step...
+Tensor slice_backward(const Tensor& grad, std::int64_t dim, std::int64_t extent, std::int64_t start,
+                      std::int64_t step = 1);
 
 }  // namespace tessera::ops::views
