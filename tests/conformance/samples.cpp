@@ -336,11 +336,14 @@ void call_the_rest(Recorder& recorder) {
     for (const char* scan : {"linear_recurrence", "linear_recurrence_from_end"}) {
       call_one(find_op(scan), {numbers({3, 4, 2}), numbers({3, 4, 2}, 1)}, DimArgs{1});
     }
+    const auto theta = [](const char* op) {
+      return attributes_from_text(*find_op(op).arguments, "theta=100", op);
+    };
     for (const Dims& shape : {Dims{5}, Dims{2, 5}}) {
       const Tensor turned = numbers({2, 5, 2, 4});
       const Tensor positions = ops::cast(ops::mul_scalar(numbers(shape), 3), DType::i64);
-      call(find_op("rotary_at"), {turned, positions}, Attributes().scalar(100));
-      call(find_op("rotary_at_inverse"), {turned, positions}, Attributes().scalar(100));
+      call(find_op("rotary_at"), {turned, positions}, theta("rotary_at"));
+      call(find_op("rotary_at_inverse"), {turned, positions}, theta("rotary_at_inverse"));
     }
     stream.offset = 4;
     const Tensor q = numbers({3, 4, 2, 3});

@@ -265,32 +265,22 @@ std::vector<OperatorSample> further_samples() {
   const Tensor v = numbers({1, 1, 3, 2}, 2);
   const Tensor added =
       from_values<double>({0, -1, hidden, hidden, hidden, hidden, 2, 1, 0}, {3, 3});
-  const auto attention = [](bool causal, double scale, double p) {
-    return Attributes()
-        .add(causal)
-        .scalar(scale)
-        .scalar(p)
-        .free_integer(7)
-        .free_integer(3)
-        .free_integer(8)
-        .free_integer(0)
-        .free_integer(0);
+  const auto arguments = [](const char* op, const std::string& text) {
+    return attributes_from_text(*find_op(op).arguments, text, op);
   };
-  add("scaled_dot_product_attention", {q, k, v, added}, attention(false, 0.5, 0.4), q.shape());
-  add("scaled_dot_product_attention", {q, k, v, added}, attention(true, 0, 0), q.shape());
+  const std::string numbers_drawn = "numbers=seed=7 stream=3 offset=8 run=0 stride=0, whole=none";
+  const auto attention = [&](const std::string& settings) {
+    return arguments("scaled_dot_product_attention", settings + ", " + numbers_drawn);
+  };
+  add("scaled_dot_product_attention", {q, k, v, added},
+      attention("is_causal=false, scale=0.5, dropout_p=0.4"), q.shape());
+  add("scaled_dot_product_attention", {q, k, v, added},
+      attention("is_causal=true, scale=0, dropout_p=0"), q.shape());
   add("scaled_dot_product_attention",
       {q, k, v,
        ops::cast(from_values<double>({1, 0, 1, 0, 0, 0, 1, 1, 1}, {3, 3}), DType::boolean)},
-      attention(true, 0, 0.4), q.shape());
-  add("dropout", {numbers({6})},
-      Attributes()
-          .scalar(0.4)
-          .free_integer(7)
-          .free_integer(3)
-          .free_integer(8)
-          .free_integer(0)
-          .free_integer(0),
-      {6});
+      attention("is_causal=true, scale=0, dropout_p=0.4"), q.shape());
+  add("dropout", {numbers({6})}, arguments("dropout", "p=0.4, " + numbers_drawn), {6});
   const Tensor logits = numbers({2, 2, 4});
   const Tensor targets = from_values<std::int64_t>({0, 3, -1, 2}, {2, 2});
   struct LogSoftmaxArgs {
@@ -298,9 +288,10 @@ std::vector<OperatorSample> further_samples() {
     bool loss_parallel;
   };
   for (const bool parallel : {false, true}) {
-    const Attributes attributes = Attributes().add(-1).add(parallel);
-    add("cross_entropy", {logits, targets}, attributes, {});
-    add("cross_entropy_rows", {logits, targets}, attributes, {2, 2});
+    const std::string loss =
+        std::string("ignore_index=-1, whole=none, loss_parallel=") + (parallel ? "true" : "false");
+    add("cross_entropy", {logits, targets}, arguments("cross_entropy", loss), {});
+    add("cross_entropy_rows", {logits, targets}, arguments("cross_entropy_rows", loss), {2, 2});
     add("log_softmax", {logits}, LogSoftmaxArgs{.dim = -1, .loss_parallel = parallel},
         logits.shape());
   }

@@ -14,6 +14,7 @@ import tessera.tensor;
 import :attention_call;
 import :kernel_call;
 import :norm_call;
+import :random_call;
 
 namespace tessera::ops::attention {
 
@@ -112,7 +113,10 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
     return x && group != 1 ? sum(unflatten(x, 1, {kv_heads, group}), {2}) : x;
   };
   const auto dropped = [&](const Tensor& x) {
-    return call.dropout.dynamic().empty() ? x : call_one(dropout, {x}, call.dropout);
+    return call.dropout_p > 0 ? call_one(dropout, {x},
+                                         random_numbers::ProbabilityArgs{.p = call.dropout_p,
+                                                                         .numbers = call.numbers})
+                              : x;
   };
 
   const Tensor q = widened(call.q);

@@ -122,8 +122,9 @@ struct GradientCall {
   Tensor v;
   Tensor mask = {};  // bool or added, or none
   bool causal = false;
-  double scale = 0;         // 0: 1/sqrt(D)
-  Attributes dropout = {};  // as the operator dropout has them; none: nothing is dropped
+  double scale = 0;  // 0: 1/sqrt(D)
+  double dropout_p = 0;
+  RandomNumbers numbers = {};
 };
 
 /// The gradients of those operands.

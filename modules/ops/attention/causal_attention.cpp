@@ -21,6 +21,10 @@ namespace {
 using namespace attention;
 using rules::strategy;
 
+struct CausalArgs {
+  Dynamic<double> scale;
+};
+
 constexpr auto no_mask = []<class T>(T) { return kernels::AttentionMask<T>{}; };
 
 void check_causal(const Call& call, const Tensor& q, const Tensor& k, const Tensor& v) {
@@ -37,7 +41,7 @@ void causal_infer(const Call& call, ResultShapes& out) {
 }
 
 void causal_cpu(const Call& call, std::span<Tensor> out) {
-  forward(call, time_first, call.read().scalar(), true, out, no_mask);
+  forward(call, time_first, call.args<CausalArgs>().scale, true, out, no_mask);
 }
 
 void causal_rule(const RuleContext& context, Strategies& strategies) {
@@ -50,8 +54,8 @@ void causal_rule(const RuleContext& context, Strategies& strategies) {
 void causal_backward(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out);
 
-const Op& causal_op = register_op({
-    .schema = "causal_attention(q, k, v; scale: float)",
+const Op& causal_op = register_op<CausalArgs>({
+    .schema = "causal_attention(q, k, v)",
     .infer = causal_infer,
     .cpu = causal_cpu,
     .rule = causal_rule,
@@ -70,7 +74,7 @@ void causal_grad_infer(const Call& call, ResultShapes& out) {
 }
 
 void causal_grad_cpu(const Call& call, std::span<Tensor> out) {
-  gradient(call, time_first, call.read().scalar(), true, out, no_mask);
+  gradient(call, time_first, call.args<CausalArgs>().scale, true, out, no_mask);
 }
 
 void causal_grad_rule(const RuleContext& context, Strategies& strategies) {
@@ -95,7 +99,7 @@ void causal_second(const BackwardContext& context, std::span<const Tensor> grads
                                                  .k = heads_in_front(context.in[2]),
                                                  .v = heads_in_front(context.in[3]),
                                                  .causal = true,
-                                                 .scale = context.read().scalar()},
+                                                 .scale = context.args<CausalArgs>().scale},
                                                 u);
   const Tensor found[] = {of.dy, of.q, of.k, of.v};
   for (std::size_t i = 0; i < 4; ++i) {
@@ -105,8 +109,8 @@ void causal_second(const BackwardContext& context, std::span<const Tensor> grads
   }
 }
 
-const Op& causal_backward_op = register_op({
-    .schema = "causal_attention_backward(dy, q, k, v, y, lse; scale: float)",
+const Op& causal_backward_op = register_op<CausalArgs>({
+    .schema = "causal_attention_backward(dy, q, k, v, y, lse)",
     .infer = causal_grad_infer,
     .cpu = causal_grad_cpu,
     .rule = causal_grad_rule,
@@ -134,7 +138,7 @@ void causal_backward(const BackwardContext& context, std::span<const Tensor> gra
 }  // namespace
 
 Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, double scale) {
-  return call_one(causal_op, {q, k, v}, Attributes().scalar(scale));
+  return call_one(causal_op, {q, k, v}, CausalArgs{.scale = scale});
 }
 
 }  // namespace tessera::ops

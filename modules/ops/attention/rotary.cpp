@@ -19,6 +19,16 @@ namespace {
 
 using rules::strategy;
 
+struct RotaryArgs {
+  Dynamic<double> theta;
+  Dynamic<std::int64_t> offset;
+  SpecArgument whole{};  // of a local call: the Spec of the tensor that it is part of
+};
+
+struct RotaryAtArgs {
+  Dynamic<double> theta;
+};
+
 void check_even(const Call& call) {
   check_dims(call, 0, 4);
   if (call.in[0].shape()[3] % 2 != 0) {
@@ -37,19 +47,14 @@ void check_theta(const Call& call, double theta, std::int64_t offset = 0) {
 void infer(const Call& call, ResultShapes& out) {
   const Tensor& x = call.in[0];
   check_even(call);
-  AttributeReader attributes = call.read();
-  const double theta = attributes.scalar();
-  check_theta(call, theta, attributes.free_integer());
+  const auto arguments = call.args<RotaryArgs>();
+  check_theta(call, arguments.theta, arguments.offset);
   out.push_back({x.shape(), x.dtype()});
 }
 
-/// The local call of a sharded x has one attribute more: the place of its first time in the whole.
-std::int64_t first_time(const Call& call) {
-  return call.attributes.fixed().empty() ? 0 : call.read().integer();
-}
-
-Attributes with_first_time(const LocalContext& context) {
-  return Attributes(context.call.attributes).add(local_offset(*context.in[0])[1]);
+/// The local call of a sharded x begins at the position at which its part does.
+Attributes localize(const LocalContext& context) {
+  return with_whole<RotaryArgs>(context, context.in[0]);
 }
 
 kernels::RotaryShape shape_of(const Tensor& x, double theta, bool inverse) {
@@ -78,9 +83,10 @@ void turn(const Call& call, const kernels::RotaryShape& shape, const Tensor& x, 
 template <bool inverse>
 void cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = rows_of(call.in[0]);
-  AttributeReader attributes = call.read();
-  kernels::RotaryShape shape = shape_of(x, attributes.scalar(), inverse);
-  shape.position_offset = attributes.free_integer() + first_time(call);
+  const auto arguments = call.args<RotaryArgs>();
+  kernels::RotaryShape shape = shape_of(x, arguments.theta, inverse);
+  shape.position_offset =
+      arguments.offset + (arguments.whole ? local_offset(*arguments.whole)[1] : 0);
   turn(call, shape, x, out[0]);
 }
 
@@ -95,22 +101,22 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads, std
 void inverse_backward(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out);
 
-const Op& rotary_op = register_op({
-    .schema = "rotary(x; theta: float, offset: free)",
+const Op& rotary_op = register_op<RotaryArgs>({
+    .schema = "rotary(x)",
     .infer = infer,
     .cpu = cpu<false>,
     .rule = rule,
-    .localize = with_first_time,
+    .localize = localize,
     .backward = backward,
     .about = "Rotary position embedding of [batch, time, head, head_dim], in the halves form.",
 });
 
-const Op& inverse_op = register_op({
-    .schema = "rotary_inverse(x; theta: float, offset: free)",
+const Op& inverse_op = register_op<RotaryArgs>({
+    .schema = "rotary_inverse(x)",
     .infer = infer,
     .cpu = cpu<true>,
     .rule = rule,
-    .localize = with_first_time,
+    .localize = localize,
     .backward = inverse_backward,
     .about = "Turns back what rotary turned: its inverse and its gradient.",
 });
@@ -137,7 +143,7 @@ void at_infer(const Call& call, ResultShapes& out) {
                              x.size(0), x.size(1), to_string(positions)));
   }
   check_type(call, 1, DType::i64);
-  check_theta(call, call.read().scalar());
+  check_theta(call, call.args<RotaryAtArgs>().theta);
   out.push_back({x.shape(), x.dtype()});
 }
 
@@ -145,7 +151,7 @@ template <bool inverse>
 void at_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = rows_of(call.in[0]);
   const Tensor positions = contiguous_operand(call.in[1]);
-  kernels::RotaryShape shape = shape_of(x, call.read().scalar(), inverse);
+  kernels::RotaryShape shape = shape_of(x, call.args<RotaryAtArgs>().theta, inverse);
   shape.positions = pointer<std::int64_t>(positions);
   shape.stride_positions = positions.dims() == 2 ? x.size(1) : 0;
   for (std::int64_t i = 0; i < positions.numel(); ++i) {
@@ -171,8 +177,8 @@ void at_backward(const BackwardContext& context, std::span<const Tensor> grads,
 void at_inverse_backward(const BackwardContext& context, std::span<const Tensor> grads,
                          std::span<Tensor> out);
 
-const Op& at_op = register_op({
-    .schema = "rotary_at(x, positions; theta: float)",
+const Op& at_op = register_op<RotaryAtArgs>({
+    .schema = "rotary_at(x, positions)",
     .infer = at_infer,
     .cpu = at_cpu<false>,
     .rule = at_rule,
@@ -181,8 +187,8 @@ const Op& at_op = register_op({
     .about = "rotary for positions that are given, [time] or [batch, time].",
 });
 
-const Op& at_inverse_op = register_op({
-    .schema = "rotary_at_inverse(x, positions; theta: float)",
+const Op& at_inverse_op = register_op<RotaryAtArgs>({
+    .schema = "rotary_at_inverse(x, positions)",
     .infer = at_infer,
     .cpu = at_cpu<true>,
     .rule = at_rule,
@@ -204,11 +210,11 @@ void at_inverse_backward(const BackwardContext& context, std::span<const Tensor>
 }  // namespace
 
 Tensor rotary(const Tensor& x, const Tensor& positions, double theta) {
-  return call_one(at_op, {x, positions}, Attributes().scalar(theta));
+  return call_one(at_op, {x, positions}, RotaryAtArgs{.theta = theta});
 }
 
 Tensor rotary(const Tensor& x, double theta, std::int64_t offset) {
-  return call_one(rotary_op, {x}, Attributes().scalar(theta).free_integer(offset));
+  return call_one(rotary_op, {x}, RotaryArgs{.theta = theta, .offset = offset});
 }
 
 }  // namespace tessera::ops

@@ -15,6 +15,7 @@ import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
 import :attention_call;
+import :random_call;
 
 namespace tessera::ops {
 namespace {
@@ -22,66 +23,38 @@ namespace {
 using namespace attention;
 using rules::strategy;
 
-/// The attributes of the operator and of its gradient; the local call of a sharded one also learns
-/// which scores it has, for the random numbers.
-struct Settings {
-  bool causal = false;
-  bool mask_gradient = false;  // of the gradient's call only
-  std::int64_t first_batch = 0;
-  std::int64_t first_head = 0;
-  std::int64_t heads = 0;  // in all
-  std::int64_t first_query = 0;
-  std::int64_t queries = 0;  // in all
-  double scale = 0;
-  double p = 0;
-  kernels::RandomRange random;
+struct MaskedArgs {
+  bool is_causal;
+  Dynamic<double> scale;
+  Dynamic<double> dropout_p;
+  Dynamic<RandomNumbers> numbers;
+  SpecArgument whole{};  // of a local call: the Spec of the q that its q is part of
 };
 
-/// `q`: the operand's place, 0, or 1 behind the gradient.
-Settings read_settings(const Call& call, std::size_t q) {
-  AttributeReader read = call.read();
-  Settings s;
-  s.causal = read.flag();
-  s.mask_gradient = q == 1 && read.flag();
-  if (call.attributes.fixed().size() > q + 1) {
-    s.first_batch = read.integer();
-    s.first_head = read.integer();
-    s.heads = read.integer();
-    s.first_query = read.integer();
-    s.queries = read.integer();
-  } else {
-    s.heads = call.in[q].shape()[1];
-    s.queries = call.in[q].shape()[2];
-  }
-  s.scale = read.scalar();
-  s.p = read.scalar();
-  s.random = read_range(read);
-  return s;
-}
-
-Attributes localize(const LocalContext& context, std::size_t q) {
-  Attributes local = context.call.attributes;
-  const Dims first = local_offset(*context.in[q]);
-  const Dims& whole = context.in[q]->shape;
-  return local.add(first[0]).add(first[1]).add(whole[1]).add(first[2]).add(whole[2]);
-}
+struct MaskedBackwardArgs {
+  bool is_causal;
+  bool mask_gradient;
+  Dynamic<double> scale;
+  Dynamic<double> dropout_p;
+  Dynamic<RandomNumbers> numbers;
+  SpecArgument whole{};
+};
 
 Dims scores_shape(const Tensor& q, const Tensor& k) {
   return {q.shape()[0], q.shape()[1], q.shape()[2], k.shape()[2]};
 }
 
-void check_masked(const Call& call, std::size_t q, const Tensor& mask) {
+/// `q`: the operand's place, 0, or 1 after the gradient.
+void check_masked(const Call& call, std::size_t q, const Tensor& mask, bool is_causal, double p) {
   check(call, heads_first, call.in[q], call.in[q + 1], call.in[q + 2]);
-  const Settings s = read_settings(call, q);
   const Dims scores = scores_shape(call.in[q], call.in[q + 1]);
-  if (s.causal && scores[2] != scores[3]) {
+  if (is_causal && scores[2] != scores[3]) {
     refuse(call, fmt::format("is_causal needs as many keys as queries (got {} and {}); use a mask, "
                              "or causal_attention() for a cache of keys",
                              scores[3], scores[2]));
   }
-  if (!(s.p >= 0 && s.p <= 1)) {
-    refuse(call,
-           fmt::format("dropout_p is a probability (expected 0 to 1, got {})", printable(s.p)));
+  if (!(p >= 0 && p <= 1)) {
+    refuse(call, fmt::format("dropout_p is a probability (expected 0 to 1, got {})", printable(p)));
   }
   if (mask) {
     operands::check_broadcasts_to(call.op.name, mask.shape(), scores);
@@ -92,9 +65,11 @@ void check_masked(const Call& call, std::size_t q, const Tensor& mask) {
   }
 }
 
-/// Gives the masks of a call in the kernel's terms; `scores`: the shape of all that are here.
-auto masks(const Settings& s, const Tensor& mask, const Dims& scores, const Tensor& gradient) {
-  return [&s, mask, scores, gradient]<class T>(T) {
+/// Gives the masks of a call in the kernel's terms; `scores`: the shape of all that are here. The
+/// local call of a sharded one knows from q's Spec which scores it has, for the random numbers.
+template <class A>
+auto masks(const A& arguments, const Tensor& mask, const Dims& scores, const Tensor& gradient) {
+  return [&arguments, mask, scores, gradient]<class T>(T) {
     kernels::AttentionMask<T> m;
     if (mask) {
       const Dims strides = operands::broadcast_strides(mask, scores);
@@ -107,27 +82,33 @@ auto masks(const Settings& s, const Tensor& mask, const Dims& scores, const Tens
         m.added = pointer<T>(mask);
       }
     }
-    m.dropout = s.p;
-    m.random = s.random;
-    m.first_batch = s.first_batch;
-    m.first_head = s.first_head;
-    m.heads_in_all = s.heads;
-    m.first_query = s.first_query;
-    m.queries_in_all = s.queries;
+    m.dropout = arguments.dropout_p;
+    m.random = random_numbers::range_of(arguments.numbers);
+    m.heads_in_all = scores[1];
+    m.queries_in_all = scores[2];
+    if (const SpecArgument q = arguments.whole) {
+      const Dims first = local_offset(*q);
+      m.first_batch = first[0];
+      m.first_head = first[1];
+      m.heads_in_all = q->shape[1];
+      m.first_query = first[2];
+      m.queries_in_all = q->shape[2];
+    }
     m.gradient = pointer<T>(gradient);
     return m;
   };
 }
 
 void masked_infer(const Call& call, ResultShapes& out) {
-  check_masked(call, 0, call.in[3]);
+  const auto arguments = call.args<MaskedArgs>();
+  check_masked(call, 0, call.in[3], arguments.is_causal, arguments.dropout_p);
   push_results(heads_first, call.in[0], out);
 }
 
 void masked_cpu(const Call& call, std::span<Tensor> out) {
-  const Settings s = read_settings(call, 0);
-  forward(call, heads_first, s.scale, s.causal, out,
-          masks(s, call.in[3], scores_shape(call.in[0], call.in[1]), {}));
+  const auto arguments = call.args<MaskedArgs>();
+  forward(call, heads_first, arguments.scale, arguments.is_causal, out,
+          masks(arguments, call.in[3], scores_shape(call.in[0], call.in[1]), {}));
 }
 
 /// The mask's dim that is `dim` of the scores; -1 where it repeats along it.
@@ -151,7 +132,7 @@ void masked_rule(const RuleContext& context, Strategies& strategies) {
                                     {Shard(d), Shard(d)}));
     }
   }
-  if (!context.call.read().flag()) {  // each query looks at all keys
+  if (!context.call.args<MaskedArgs>().is_causal) {  // each query looks at all keys
     strategies.push_back(strategy(
         {Shard(2), Replicate(), Replicate(), mask_shard(in[3], scores, 2)}, {Shard(2), Shard(2)}));
   }
@@ -160,13 +141,13 @@ void masked_rule(const RuleContext& context, Strategies& strategies) {
 void masked_backward(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out);
 
-const Op& masked_op = register_op({
-    .schema = "scaled_dot_product_attention(q, k, v, mask?; is_causal: bool, scale: float, "
-              "dropout_p: float, seed: free, stream: free, offset: free, run: free, stride: free)",
+const Op& masked_op = register_op<MaskedArgs>({
+    .schema = "scaled_dot_product_attention(q, k, v, mask?)",
     .infer = masked_infer,
     .cpu = masked_cpu,
     .rule = masked_rule,
-    .localize = [](const LocalContext& context) { return localize(context, 0); },
+    .localize =
+        [](const LocalContext& context) { return with_whole<MaskedArgs>(context, context.in[0]); },
     .backward = masked_backward,
     .saves_inputs = saves_all,
     .saves_outputs = saves_all,
@@ -174,24 +155,25 @@ const Op& masked_op = register_op({
 });
 
 void masked_grad_infer(const Call& call, ResultShapes& out) {
-  check_masked(call, 1, call.in[6]);
+  const auto arguments = call.args<MaskedBackwardArgs>();
+  check_masked(call, 1, call.in[6], arguments.is_causal, arguments.dropout_p);
   check_gradient(call, heads_first);
   for (std::size_t i = 1; i <= 3; ++i) {
     out.push_back({call.in[i].shape(), call.in[i].dtype()});
   }
-  if (read_settings(call, 1).mask_gradient) {
+  if (arguments.mask_gradient) {
     out.push_back({scores_shape(call.in[1], call.in[2]), call.in[1].dtype()});
   }
 }
 
 void masked_grad_cpu(const Call& call, std::span<Tensor> out) {
-  const Settings s = read_settings(call, 1);
-  if (s.mask_gradient) {
+  const auto arguments = call.args<MaskedBackwardArgs>();
+  if (arguments.mask_gradient) {
     clear(out[3]);
   }
-  gradient(call, heads_first, s.scale, s.causal, out,
-           masks(s, call.in[6], scores_shape(call.in[1], call.in[2]),
-                 s.mask_gradient ? out[3] : Tensor()));
+  gradient(call, heads_first, arguments.scale, arguments.is_causal, out,
+           masks(arguments, call.in[6], scores_shape(call.in[1], call.in[2]),
+                 arguments.mask_gradient ? out[3] : Tensor()));
 }
 
 void masked_grad_rule(const RuleContext& context, Strategies& strategies) {
@@ -210,7 +192,7 @@ void masked_grad_rule(const RuleContext& context, Strategies& strategies) {
       strategies.push_back(s);
     }
   }
-  if (!context.call.read().flag()) {
+  if (!context.call.args<MaskedBackwardArgs>().is_causal) {
     const Placement mask = mask_shard(in[6], scores, 2);
     Strategy s;
     s.in = {Shard(2), Shard(2), Replicate(), Replicate(), Shard(2), Shard(2), mask};
@@ -225,22 +207,17 @@ void masked_grad_rule(const RuleContext& context, Strategies& strategies) {
 
 void masked_second(const BackwardContext& context, std::span<const Tensor> grads,
                    std::span<Tensor> out) {
-  AttributeReader read = context.read();
-  GradientCall again{.dy = context.in[0],
-                     .q = context.in[1],
-                     .k = context.in[2],
-                     .v = context.in[3],
-                     .mask = context.in[6]};
-  again.causal = read.flag();
-  again.scale = read.scalar();
-  const double p = read.scalar();
-  if (p > 0) {
-    again.dropout.scalar(p);
-    for (int i = 0; i < 5; ++i) {  // as add_numbers() has them: a score has the number of its place
-      again.dropout.free_integer(read.free_integer());
-    }
-  }
-  const GradientsAgain of = differentiate_again(again, grads);
+  const auto arguments = context.args<MaskedBackwardArgs>();
+  const GradientsAgain of = differentiate_again({.dy = context.in[0],
+                                                 .q = context.in[1],
+                                                 .k = context.in[2],
+                                                 .v = context.in[3],
+                                                 .mask = context.in[6],
+                                                 .causal = arguments.is_causal,
+                                                 .scale = arguments.scale,
+                                                 .dropout_p = arguments.dropout_p,
+                                                 .numbers = arguments.numbers},
+                                                grads);
   const Tensor found[] = {of.dy, of.q, of.k, of.v};
   for (std::size_t i = 0; i < 4; ++i) {
     if (context.needs(i) && found[i]) {
@@ -252,14 +229,15 @@ void masked_second(const BackwardContext& context, std::span<const Tensor> grads
   }
 }
 
-const Op& masked_backward_op = register_op({
-    .schema = "scaled_dot_product_attention_backward(dy, q, k, v, y, lse, mask?; is_causal: bool, "
-              "mask_gradient: bool, scale: float, dropout_p: float, seed: free, stream: free, "
-              "offset: free, run: free, stride: free)",
+const Op& masked_backward_op = register_op<MaskedBackwardArgs>({
+    .schema = "scaled_dot_product_attention_backward(dy, q, k, v, y, lse, mask?)",
     .infer = masked_grad_infer,
     .cpu = masked_grad_cpu,
     .rule = masked_grad_rule,
-    .localize = [](const LocalContext& context) { return localize(context, 1); },
+    .localize =
+        [](const LocalContext& context) {
+          return with_whole<MaskedBackwardArgs>(context, context.in[1]);
+        },
     .backward = masked_second,
     .saves_inputs = 0b1001111,
     .about = "The gradients of scaled_dot_product_attention with respect to q, k, v and, where "
@@ -271,12 +249,15 @@ void masked_backward(const BackwardContext& context, std::span<const Tensor> gra
   if (!grads[0]) {
     return;  // only y is differentiable: the log sums (lse) are kept for backward
   }
-  Attributes attributes;
-  attributes.add(context.read().flag()).add(context.needs(3)).take_dynamic(context.attributes);
+  const auto arguments = context.args<MaskedArgs>();
   const Tensors d = call(masked_backward_op,
                          {grads[0], context.in[0], context.in[1], context.in[2], context.out[0],
                           context.out[1], context.in[3]},
-                         attributes);
+                         MaskedBackwardArgs{.is_causal = arguments.is_causal,
+                                            .mask_gradient = context.needs(3),
+                                            .scale = arguments.scale,
+                                            .dropout_p = arguments.dropout_p,
+                                            .numbers = arguments.numbers});
   for (std::size_t i = 0; i < 3; ++i) {
     if (context.needs(i)) {
       out[i] = d[i];
@@ -299,10 +280,10 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
     checked_product(scores_shape(q, k), "scaled_dot_product_attention");
     numbers = source.take("scaled_dot_product_attention", scores_shape(q, k));
   }
-  Attributes attributes;
-  attributes.add(is_causal).scalar(scale).scalar(dropout_p);
-  add_numbers(attributes, numbers);
-  return call_one(masked_op, {q, k, v, mask}, attributes);
+  return call_one(
+      masked_op, {q, k, v, mask},
+      MaskedArgs{
+          .is_causal = is_causal, .scale = scale, .dropout_p = dropout_p, .numbers = numbers});
 }
 
 }  // namespace tessera::ops

@@ -20,26 +20,30 @@ namespace {
 
 using rules::strategy;
 
-/// All three operators begin with these attributes; the gradients have two extents behind them.
-struct Settings {
+struct ConvArgs {
   Dims stride;
   Dims padding;
   Dims dilation;
-  std::int64_t groups = 1;
-  Dims extents{};  // of x for its gradient, of the kernel for the weight's
+  std::int64_t groups;
 };
 
-Settings read_settings(const Call& call, bool gradient) {
-  AttributeReader read = call.read();
-  Settings s{.stride = read.dims(),
-             .padding = read.dims(),
-             .dilation = read.dims(),
-             .groups = read.integer()};
-  if (gradient) {
-    s.extents = read.dims();
+struct ConvGradientArgs {
+  Dims stride;
+  Dims padding;
+  Dims dilation;
+  std::int64_t groups;
+  Dims size;  // height and width of x for its gradient, of the kernel for the weight's
+};
+
+/// A: ConvArgs or ConvGradientArgs. Errors: settings that are not positive numbers for two dims.
+template <class A>
+A checked_args(const Call& call) {
+  const auto s = call.args<A>();
+  bool fits =
+      s.stride.size() == 2 && s.padding.size() == 2 && s.dilation.size() == 2 && s.groups >= 1;
+  if constexpr (requires { s.size; }) {
+    fits = fits && s.size.size() == 2;
   }
-  bool fits = s.stride.size() == 2 && s.padding.size() == 2 && s.dilation.size() == 2 &&
-              s.groups >= 1 && (!gradient || s.extents.size() == 2);
   for (int i = 0; fits && i < 2; ++i) {
     fits = s.stride[i] > 0 && s.padding[i] >= 0 && s.dilation[i] > 0;
   }
@@ -52,12 +56,6 @@ Settings read_settings(const Call& call, bool gradient) {
   return s;
 }
 
-Attributes attributes_of(const Settings& s) {
-  Attributes attributes;
-  attributes.add(s.stride).add(s.padding).add(s.dilation).add(s.groups);
-  return s.extents.empty() ? attributes : attributes.add(s.extents);
-}
-
 /// The three arrays of a convolution, by their shapes: x [N, C, H, W], weight [O, C / groups, kh,
 /// kw], y [N, O, oh, ow].
 struct Shapes {
@@ -67,7 +65,8 @@ struct Shapes {
 };
 
 /// Fills in y. Errors: shapes that do not fit.
-kernels::Convolutions fitted(const Call& call, const Settings& s, Shapes& shapes) {
+template <class A>
+kernels::Convolutions fitted(const Call& call, const A& s, Shapes& shapes) {
   const Dims& x = shapes.x;
   const Dims& weight = shapes.weight;
   if (x[1] % s.groups != 0 || x[1] / s.groups != weight[1] || weight[0] % s.groups != 0) {
@@ -107,24 +106,23 @@ Shapes forward_shapes(const Call& call) {
 }
 
 /// Of conv2d_grad_input(dy, weight).
-Shapes input_shapes(const Call& call, const Settings& s) {
+Shapes input_shapes(const Call& call, const ConvGradientArgs& s) {
   check_dims(call, 0, 4);
   check_dims(call, 1, 4);
   const Dims& weight = call.in[1].shape();
   return {.x = {call.in[0].shape()[0], checked_multiply(weight[1], s.groups, call.op.name),
-                s.extents[0], s.extents[1]},
+                s.size[0], s.size[1]},
           .weight = weight,
           .y = {}};
 }
 
 /// Of conv2d_grad_weight(dy, x).
-Shapes weight_shapes(const Call& call, const Settings& s) {
+Shapes weight_shapes(const Call& call, const ConvGradientArgs& s) {
   check_dims(call, 0, 4);
   check_dims(call, 1, 4);
   const Dims& x = call.in[1].shape();
-  return {.x = x,
-          .weight = {call.in[0].shape()[1], x[1] / s.groups, s.extents[0], s.extents[1]},
-          .y = {}};
+  return {
+      .x = x, .weight = {call.in[0].shape()[1], x[1] / s.groups, s.size[0], s.size[1]}, .y = {}};
 }
 
 void infer(const Call& call, ResultShapes& out) {
@@ -132,12 +130,12 @@ void infer(const Call& call, ResultShapes& out) {
   check_one_type(call);
   operands::check_floating(call.op.name, call.in[0]);
   check_shape(call, 2, {shapes.weight[0]});
-  fitted(call, read_settings(call, false), shapes);
+  fitted(call, checked_args<ConvArgs>(call), shapes);
   out.push_back({shapes.y, call.in[0].dtype()});
 }
 
 void cpu(const Call& call, std::span<Tensor> out) {
-  const Settings s = read_settings(call, false);
+  const auto s = checked_args<ConvArgs>(call);
   Shapes shapes = forward_shapes(call);
   const kernels::Convolutions shape = fitted(call, s, shapes);
   const Tensor x = contiguous_operand(call.in[0]);
@@ -166,16 +164,17 @@ bool groups_divide(const RuleContext& context, std::int64_t groups, int dim) {
 }
 
 /// The local call's groups are found in the local channels.
-Attributes localize(const LocalContext& context, bool gradient) {
-  Settings s = read_settings(context.call, gradient);
+template <class A>
+Attributes localize(const LocalContext& context) {
+  A s = context.call.args<A>();
   if (s.groups > 1) {
     s.groups = s.groups * local_shape(*context.in[0])[1] / context.in[0]->shape[1];
   }
-  return attributes_of(s);
+  return s;
 }
 
 void rule(const RuleContext& context, Strategies& strategies) {
-  const std::int64_t groups = read_settings(context.call, false).groups;
+  const std::int64_t groups = checked_args<ConvArgs>(context.call).groups;
   strategies.push_back(strategy({Shard(0), Replicate(), Replicate()}, {Shard(0)}));
   if (groups == 1) {
     strategies.push_back(strategy({Replicate(), Shard(0), Shard(0)}, {Shard(1)}));
@@ -188,12 +187,12 @@ void rule(const RuleContext& context, Strategies& strategies) {
 }
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);
-const Op& conv_op = register_op({
-    .schema = "conv2d(x, weight, bias?; stride: dims, padding: dims, dilation: dims, groups: int)",
+const Op& conv_op = register_op<ConvArgs>({
+    .schema = "conv2d(x, weight, bias?)",
     .infer = infer,
     .cpu = cpu,
     .rule = rule,
-    .localize = [](const LocalContext& context) { return localize(context, false); },
+    .localize = localize<ConvArgs>,
     .backward = backward,
     .saves_inputs = 0b011,
     .about = "Images [N, C, H, W] convolved with kernels [O, C / groups, kh, kw], plus bias.",
@@ -202,7 +201,7 @@ const Op& conv_op = register_op({
 // Its gradient with respect to x
 
 void input_infer(const Call& call, ResultShapes& out) {
-  const Settings s = read_settings(call, true);
+  const auto s = checked_args<ConvGradientArgs>(call);
   Shapes shapes = input_shapes(call, s);
   check_one_type(call);
   fitted(call, s, shapes);
@@ -211,7 +210,7 @@ void input_infer(const Call& call, ResultShapes& out) {
 }
 
 void input_cpu(const Call& call, std::span<Tensor> out) {
-  const Settings s = read_settings(call, true);
+  const auto s = checked_args<ConvGradientArgs>(call);
   Shapes shapes = input_shapes(call, s);
   const kernels::Convolutions shape = fitted(call, s, shapes);
   const Tensor dy = contiguous_operand(call.in[0]);
@@ -225,7 +224,7 @@ void input_cpu(const Call& call, std::span<Tensor> out) {
 }
 
 void input_rule(const RuleContext& context, Strategies& strategies) {
-  const std::int64_t groups = read_settings(context.call, true).groups;
+  const std::int64_t groups = checked_args<ConvGradientArgs>(context.call).groups;
   strategies.push_back(strategy({Shard(0), Replicate()}, {Shard(0)}));
   if (groups == 1) {
     strategies.push_back(strategy({Shard(1), Shard(0)}, {Partial()}));
@@ -240,13 +239,12 @@ void input_rule(const RuleContext& context, Strategies& strategies) {
 void input_backward(const BackwardContext& context, std::span<const Tensor> grads,
                     std::span<Tensor> out);
 
-const Op& input_op = register_op({
-    .schema = "conv2d_grad_input(dy, weight; stride: dims, padding: dims, dilation: dims, groups: "
-              "int, size: dims)",
+const Op& input_op = register_op<ConvGradientArgs>({
+    .schema = "conv2d_grad_input(dy, weight)",
     .infer = input_infer,
     .cpu = input_cpu,
     .rule = input_rule,
-    .localize = [](const LocalContext& context) { return localize(context, true); },
+    .localize = localize<ConvGradientArgs>,
     .backward = input_backward,
     .saves_inputs = saves_all,
     .about = "The gradient of conv2d with respect to x, whose height and width are given.",
@@ -255,7 +253,7 @@ const Op& input_op = register_op({
 // Its gradient with respect to weight
 
 void weight_infer(const Call& call, ResultShapes& out) {
-  const Settings s = read_settings(call, true);
+  const auto s = checked_args<ConvGradientArgs>(call);
   Shapes shapes = weight_shapes(call, s);
   check_one_type(call);
   fitted(call, s, shapes);
@@ -264,7 +262,7 @@ void weight_infer(const Call& call, ResultShapes& out) {
 }
 
 void weight_cpu(const Call& call, std::span<Tensor> out) {
-  const Settings s = read_settings(call, true);
+  const auto s = checked_args<ConvGradientArgs>(call);
   Shapes shapes = weight_shapes(call, s);
   const kernels::Convolutions shape = fitted(call, s, shapes);
   const Tensor dy = contiguous_operand(call.in[0]);
@@ -279,7 +277,7 @@ void weight_cpu(const Call& call, std::span<Tensor> out) {
 }
 
 void weight_rule(const RuleContext& context, Strategies& strategies) {
-  const std::int64_t groups = read_settings(context.call, true).groups;
+  const std::int64_t groups = checked_args<ConvGradientArgs>(context.call).groups;
   strategies.push_back(strategy({Shard(0), Shard(0)}, {Partial()}));
   if (groups == 1) {
     strategies.push_back(strategy({Shard(1), Replicate()}, {Shard(0)}));
@@ -294,76 +292,81 @@ void weight_rule(const RuleContext& context, Strategies& strategies) {
 void weight_backward(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out);
 
-const Op& weight_op = register_op({
-    .schema = "conv2d_grad_weight(dy, x; stride: dims, padding: dims, dilation: dims, groups: int, "
-              "kernel_size: dims)",
+const Op& weight_op = register_op<ConvGradientArgs>({
+    .schema = "conv2d_grad_weight(dy, x)",
     .infer = weight_infer,
     .cpu = weight_cpu,
     .rule = weight_rule,
-    .localize = [](const LocalContext& context) { return localize(context, true); },
+    .localize = localize<ConvGradientArgs>,
     .backward = weight_backward,
     .saves_inputs = saves_all,
     .about = "The gradient of conv2d with respect to weight, whose kernel size is given.",
 });
 
-/// The settings of a call, with the extents that a gradient needs.
-Attributes with_extents(const BackwardContext& context, const Dims& extents) {
-  AttributeReader read = context.read();
-  Settings s{.stride = read.dims(),
-             .padding = read.dims(),
-             .dilation = read.dims(),
-             .groups = read.integer(),
-             .extents = extents};
-  return attributes_of(s);
-}
+// In each of the three, y is linear in x and in weight. A: the arguments of the operator whose
+// gradient is computed.
 
+template <class A>
 Tensor gradient_of_x(const BackwardContext& context, const Tensor& dy, const Tensor& weight,
                      const Dims& x) {
-  return call_one(input_op, {dy, weight}, with_extents(context, {x[2], x[3]}));
+  const auto s = context.args<A>();
+  return call_one(input_op, {dy, weight},
+                  ConvGradientArgs{s.stride, s.padding, s.dilation, s.groups, {x[2], x[3]}});
 }
 
+template <class A>
 Tensor gradient_of_weight(const BackwardContext& context, const Tensor& dy, const Tensor& x,
                           const Dims& weight) {
-  return call_one(weight_op, {dy, x}, with_extents(context, {weight[2], weight[3]}));
+  const auto s = context.args<A>();
+  return call_one(
+      weight_op, {dy, x},
+      ConvGradientArgs{s.stride, s.padding, s.dilation, s.groups, {weight[2], weight[3]}});
+}
+
+/// Of a gradient with respect to dy.
+Tensor convolved(const BackwardContext& context, const Tensor& x, const Tensor& weight) {
+  const auto s = context.args<ConvGradientArgs>();
+  return call_one(conv_op, {x, weight, {}}, ConvArgs{s.stride, s.padding, s.dilation, s.groups});
 }
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads,
               std::span<Tensor> out) {
   if (context.needs(0)) {
-    out[0] = gradient_of_x(context, grads[0], context.in[1], context.in_shapes[0]);
+    out[0] = gradient_of_x<ConvArgs>(context, grads[0], context.in[1], context.in_shapes[0]);
   }
   if (context.needs(1)) {
-    out[1] = gradient_of_weight(context, grads[0], context.in[0], context.in_shapes[1]);
+    out[1] = gradient_of_weight<ConvArgs>(context, grads[0], context.in[0], context.in_shapes[1]);
   }
   if (context.needs(2)) {
     out[2] = sum(grads[0], {0, 2, 3});
   }
 }
 
-// In each of the three, y is linear in x and in weight.
 void input_backward(const BackwardContext& context, std::span<const Tensor> grads,
                     std::span<Tensor> out) {
   if (context.needs(0)) {
-    out[0] = call_one(conv_op, {grads[0], context.in[1], {}}, with_extents(context, {}));
+    out[0] = convolved(context, grads[0], context.in[1]);
   }
   if (context.needs(1)) {
-    out[1] = gradient_of_weight(context, context.in[0], grads[0], context.in_shapes[1]);
+    out[1] = gradient_of_weight<ConvGradientArgs>(context, context.in[0], grads[0],
+                                                  context.in_shapes[1]);
   }
 }
 
 void weight_backward(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out) {
   if (context.needs(0)) {
-    out[0] = call_one(conv_op, {context.in[1], grads[0], {}}, with_extents(context, {}));
+    out[0] = convolved(context, context.in[1], grads[0]);
   }
   if (context.needs(1)) {
-    out[1] = gradient_of_x(context, context.in[0], grads[0], context.in_shapes[1]);
+    out[1] =
+        gradient_of_x<ConvGradientArgs>(context, context.in[0], grads[0], context.in_shapes[1]);
   }
 }
 
-Tensor convolve(const Tensor& x, const Tensor& weight, const Tensor& bias, const Settings& s) {
+Tensor convolve(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvArgs& s) {
   const bool alone = x && x.dims() == 3;
-  const Tensor y = call_one(conv_op, {alone ? unsqueeze(x, 0) : x, weight, bias}, attributes_of(s));
+  const Tensor y = call_one(conv_op, {alone ? unsqueeze(x, 0) : x, weight, bias}, s);
   return alone ? squeeze(y, 0) : y;
 }
 

@@ -7,6 +7,7 @@ module;
 #include <cstdint>
 #include <span>
 #include <string>
+#include <tuple>
 
 #include "convolution/kernels/convolution.hpp"
 #include "shared/kernels/separable.hpp"
@@ -47,8 +48,9 @@ void check_image(const Call& call, int spatial_dims) {
 
 // Linear maps along each spatial dim
 
-/// The map of one spatial dim of `extent` elements, from a call's attributes.
-using MapFunction = SparseMap (*)(const Call& call, int dim, std::int64_t extent);
+// Each has the map of one spatial dim of `extent` elements, map_along(call, arguments, dim,
+// extent), and the number of spatial dims that its arguments are for, dims_of(arguments). The
+// arguments of its gradient are the same and the extents of x.
 
 void add_term(SparseMap& map, std::int64_t index, double weight) {
   map.index.push_back(index);
@@ -59,41 +61,77 @@ void end_result(SparseMap& map) {
   map.first.push_back(static_cast<std::int64_t>(map.index.size()));
 }
 
-struct PoolAttributes {
-  Dims kernel;
+struct AveragePoolArgs {
+  Dims kernel_size;
   Dims stride;
   Dims padding;
   bool ceil_mode;
+  bool count_include_pad;
+};
+struct AveragePoolBackwardArgs {
+  Dims kernel_size;
+  Dims stride;
+  Dims padding;
+  bool ceil_mode;
+  bool count_include_pad;
+  Dims extents;
 };
 
-PoolAttributes read_pooling(const Call& call, AttributeReader& read) {
-  PoolAttributes p{read.dims(), read.dims(), read.dims(), read.flag()};
-  bool fits = p.kernel.size() == 2 && p.stride.size() == 2 && p.padding.size() == 2;
+struct AdaptivePoolArgs {
+  Dims output_size;
+};
+struct AdaptivePoolBackwardArgs {
+  Dims output_size;
+  Dims extents;
+};
+
+struct InterpolateArgs {
+  Dims size;
+  std::int64_t mode;  // InterpolateMode
+  bool align_corners;
+};
+struct InterpolateBackwardArgs {
+  Dims size;
+  std::int64_t mode;
+  bool align_corners;
+  Dims extents;
+};
+
+struct MaxPoolArgs {
+  Dims kernel_size;
+  Dims stride;
+  Dims padding;
+  bool ceil_mode;
+  Dims dilation;
+};
+
+template <class A>
+void check_pooling(const Call& call, const A& p) {
+  bool fits = p.kernel_size.size() == 2 && p.stride.size() == 2 && p.padding.size() == 2;
   for (int i = 0; fits && i < 2; ++i) {
-    fits =
-        p.kernel[i] > 0 && p.stride[i] > 0 && p.padding[i] >= 0 && p.padding[i] <= p.kernel[i] / 2;
+    fits = p.kernel_size[i] > 0 && p.stride[i] > 0 && p.padding[i] >= 0 &&
+           p.padding[i] <= p.kernel_size[i] / 2;
   }
   if (!fits) {
     refuse(call, fmt::format("two positive numbers each are expected, and at most half a kernel of "
                              "padding (got kernel {}, stride {}, padding {})",
-                             to_string(p.kernel), to_string(p.stride), to_string(p.padding)));
+                             to_string(p.kernel_size), to_string(p.stride), to_string(p.padding)));
   }
-  return p;
 }
 
-SparseMap average_map(const Call& call, int dim, std::int64_t extent) {
-  AttributeReader read = call.read();
-  const PoolAttributes p = read_pooling(call, read);
-  const bool count_padding = read.flag();
-  const std::int64_t count =
-      windows_along(call, extent, p.kernel[dim], 1, p.stride[dim], p.padding[dim], p.ceil_mode);
+int dims_of(const AveragePoolArgs&) { return 2; }
+
+SparseMap map_along(const Call& call, const AveragePoolArgs& p, int dim, std::int64_t extent) {
+  check_pooling(call, p);
+  const std::int64_t count = windows_along(call, extent, p.kernel_size[dim], 1, p.stride[dim],
+                                           p.padding[dim], p.ceil_mode);
   SparseMap map;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t begin = i * p.stride[dim] - p.padding[dim];
-    const std::int64_t end = std::min(begin + p.kernel[dim], extent + p.padding[dim]);
+    const std::int64_t end = std::min(begin + p.kernel_size[dim], extent + p.padding[dim]);
     const std::int64_t first = std::max<std::int64_t>(begin, 0);
     const std::int64_t last = std::min(end, extent);
-    const std::int64_t divisor = count_padding ? end - begin : last - first;
+    const std::int64_t divisor = p.count_include_pad ? end - begin : last - first;
     for (std::int64_t k = first; k < last; ++k) {
       add_term(map, k, 1.0 / static_cast<double>(divisor));
     }
@@ -112,8 +150,11 @@ std::int64_t checked_results(const Call& call, std::int64_t count, std::int64_t 
   return count;
 }
 
-SparseMap adaptive_map(const Call& call, int dim, std::int64_t extent) {
-  const std::int64_t count = checked_results(call, call.read().dims()[dim], extent);
+int dims_of(const AdaptivePoolArgs& arguments) { return arguments.output_size.size(); }
+
+SparseMap map_along(const Call& call, const AdaptivePoolArgs& arguments, int dim,
+                    std::int64_t extent) {
+  const std::int64_t count = checked_results(call, arguments.output_size[dim], extent);
   SparseMap map;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t begin = i * extent / count;
@@ -126,21 +167,21 @@ SparseMap adaptive_map(const Call& call, int dim, std::int64_t extent) {
   return map;
 }
 
-SparseMap interpolation_map(const Call& call, int dim, std::int64_t extent) {
-  AttributeReader read = call.read();
-  const std::int64_t count = checked_results(call, read.dims()[dim], extent);
-  const auto mode = static_cast<InterpolateMode>(read.integer());
-  const bool align_corners = read.flag();
+int dims_of(const InterpolateArgs& arguments) { return arguments.size.size(); }
+
+SparseMap map_along(const Call& call, const InterpolateArgs& arguments, int dim,
+                    std::int64_t extent) {
+  const std::int64_t count = checked_results(call, arguments.size[dim], extent);
   SparseMap map;
   for (std::int64_t i = 0; i < count && extent > 0; ++i) {
     std::int64_t low = i * extent / count;
     double share = 0;  // of the next element
-    if (mode == InterpolateMode::linear) {
+    if (static_cast<InterpolateMode>(arguments.mode) == InterpolateMode::linear) {
       const auto at = static_cast<double>(i);
       const auto from = static_cast<double>(extent);
       const auto to = static_cast<double>(count);
-      const double place = align_corners ? (count == 1 ? 0 : at * (from - 1) / (to - 1))
-                                         : std::max((at + 0.5) * from / to - 0.5, 0.0);
+      const double place = arguments.align_corners ? (count == 1 ? 0 : at * (from - 1) / (to - 1))
+                                                   : std::max((at + 0.5) * from / to - 0.5, 0.0);
       low = std::min(static_cast<std::int64_t>(place), extent - 1);
       share = place - static_cast<double>(low);
     }
@@ -153,16 +194,13 @@ SparseMap interpolation_map(const Call& call, int dim, std::int64_t extent) {
   return map;
 }
 
-/// The dims that the attributes speak of.
-int average_dims(const Call&) { return 2; }
-int asked_dims(const Call& call) { return call.read().dims().size(); }
-
-template <MapFunction map_of, int (*dims_of)(const Call&)>
+template <class A>
 void infer(const Call& call, ResultShapes& out) {
-  check_image(call, dims_of(call));
+  const auto arguments = call.args<A>();
+  check_image(call, dims_of(arguments));
   Dims extents = spatial(call.in[0].shape());
   for (int d = 0; d < extents.size(); ++d) {
-    const std::int64_t results = map_of(call, d, extents[d]).results();
+    const std::int64_t results = map_along(call, arguments, d, extents[d]).results();
     if (results < 1) {
       refuse(call, fmt::format("an extent of {} in {} is too small for one result", extents[d],
                                to_string(call.in[0].shape())));
@@ -189,13 +227,12 @@ void apply_map(const SparseMap& map, const Tensor& from, const Tensor& to, int d
 }
 
 /// The maps one dim after the other, in the type of sums. `extents`: of what the maps are made for.
-template <MapFunction map_of, bool transposed>
-void compute(const Call& call, std::span<Tensor> out) {
+template <bool transposed, class A>
+void compute(const Call& call, const A& arguments, const Dims& extents, std::span<Tensor> out) {
   const Tensor sums = sums_for(out[0]);
-  const Dims extents = spatial((transposed ? out[0] : call.in[0]).shape());
   Tensor at = converted_operand(call.in[0], sums.dtype());
   for (int d = 0; d < extents.size(); ++d) {
-    const SparseMap map = map_of(call, d, extents[d]);
+    const SparseMap map = map_along(call, arguments, d, extents[d]);
     Dims shape = at.shape();
     shape[d + 2] = transposed ? extents[d] : map.results();
     const Tensor next = d + 1 == extents.size() ? sums : empty(shape, sums.dtype());
@@ -216,88 +253,96 @@ void rule(const RuleContext& context, Strategies& strategies) {
   rules::linear(context, strategies);
 }
 
-/// A gradient's attributes are the operator's, and behind them the extents of x.
-Dims whole_extents(const Call& call) {
-  const auto fixed = call.attributes.fixed();
-  const auto count = static_cast<std::size_t>(call.in[0].dims() - 2);
-  return Dims(fixed.subspan(fixed.size() - count));
-}
-
-template <MapFunction map_of>
-void grad_infer(const Call& call, ResultShapes& out) {
-  const Dims extents = whole_extents(call);
-  Dims expected = extents;
-  for (int d = 0; d < extents.size(); ++d) {
-    expected[d] = map_of(call, d, extents[d]).results();
-  }
-  check_shape(call, 0, with_spatial(call.in[0].shape(), expected));
-  out.push_back({with_spatial(call.in[0].shape(), extents), call.in[0].dtype()});
-}
-
 /// An operator and its gradient, which is the transposed map; the gradient of that is the operator.
-template <MapFunction map_of, int (*dims_of)(const Call&)>
+template <class A, class BackwardA>
 struct LinearPair {
   static inline const Op* forward = nullptr;
   static inline const Op* transposed = nullptr;
 
+  template <class All, std::size_t... I>
+  static A first_of(const All& all, reflect::Indices<I...>) {
+    return A{std::get<I>(all)...};
+  }
+  static A without_extents(const BackwardA& arguments) {
+    return reflect::visit(arguments, [](const auto&... field) {
+      return first_of(std::tie(field...), reflect::indices_of(reflect::FieldTypes<A>{}));
+    });
+  }
+
+  static void cpu(const Call& call, std::span<Tensor> out) {
+    compute<false>(call, call.args<A>(), spatial(call.in[0].shape()), out);
+  }
   static void backward(const BackwardContext& context, std::span<const Tensor> grads,
                        std::span<Tensor> out) {
-    Attributes attributes = context.attributes;
-    out[0] = call_one(*transposed, {grads[0]}, attributes.add(spatial(context.in_shapes[0])));
+    const auto arguments = context.args<A>();
+    out[0] = call_one(*transposed, {grads[0]}, reflect::visit(arguments, [&](const auto&... field) {
+      return BackwardA{field..., spatial(context.in_shapes[0])};
+    }));
+  }
+
+  static void backward_infer(const Call& call, ResultShapes& out) {
+    const auto arguments = call.args<BackwardA>();
+    const A settings = without_extents(arguments);
+    check_image(call, dims_of(settings));
+    if (arguments.extents.size() != dims_of(settings)) {
+      refuse(call, fmt::format("extents has the wrong number of dims (expected {}, got {})",
+                               dims_of(settings), to_string(arguments.extents)));
+    }
+    Dims expected = arguments.extents;
+    for (int d = 0; d < expected.size(); ++d) {
+      expected[d] = map_along(call, settings, d, arguments.extents[d]).results();
+    }
+    check_shape(call, 0, with_spatial(call.in[0].shape(), expected));
+    out.push_back({with_spatial(call.in[0].shape(), arguments.extents), call.in[0].dtype()});
+  }
+  static void backward_cpu(const Call& call, std::span<Tensor> out) {
+    const auto arguments = call.args<BackwardA>();
+    compute<true>(call, without_extents(arguments), arguments.extents, out);
   }
   static void backward_again(const BackwardContext& context, std::span<const Tensor> grads,
                              std::span<Tensor> out) {
-    const auto fixed = context.attributes.fixed();
-    Attributes attributes;
-    for (std::size_t i = 0; i + static_cast<std::size_t>(grads[0].dims() - 1) < fixed.size(); ++i) {
-      attributes.add(fixed[i]);
-    }
-    out[0] = call_one(*forward, {grads[0]}, attributes);
+    out[0] = call_one(*forward, {grads[0]}, without_extents(context.args<BackwardA>()));
   }
 
-  static const Op& add(const char* name, const std::string& attributes, const char* about) {
-    forward = &register_op({.schema = std::string(name) + "(x; " + attributes + ")",
-                            .infer = infer<map_of, dims_of>,
-                            .cpu = compute<map_of, false>,
-                            .rule = rule,
-                            .backward = backward,
-                            .about = about});
-    transposed = &register_op(
-        {.schema = std::string(name) + "_backward(dy; " + attributes + ", extents: dims)",
-         .infer = grad_infer<map_of>,
-         .cpu = compute<map_of, true>,
-         .rule = rule,
-         .backward = backward_again,
-         .about = std::string("The gradient of ") + name + "."});
+  static const Op& add(const std::string& name, const char* about) {
+    forward = &register_op<A>({.schema = name + "(x)",
+                               .infer = infer<A>,
+                               .cpu = cpu,
+                               .rule = rule,
+                               .backward = backward,
+                               .about = about});
+    transposed = &register_op<BackwardA>({.schema = name + "_backward(dy)",
+                                          .infer = backward_infer,
+                                          .cpu = backward_cpu,
+                                          .rule = rule,
+                                          .backward = backward_again,
+                                          .about = "The gradient of " + name + "."});
     return *forward;
   }
 };
 
-const Op& average_op = LinearPair<average_map, average_dims>::add(
-    "avg_pool2d",
-    "kernel_size: dims, stride: dims, padding: dims, ceil_mode: bool, count_include_pad: bool",
-    "The mean of each window of images.");
-const Op& adaptive_op = LinearPair<adaptive_map, asked_dims>::add(
-    "adaptive_avg_pool2d", "output_size: dims",
+const Op& average_op = LinearPair<AveragePoolArgs, AveragePoolBackwardArgs>::add(
+    "avg_pool2d", "The mean of each window of images.");
+const Op& adaptive_op = LinearPair<AdaptivePoolArgs, AdaptivePoolBackwardArgs>::add(
+    "adaptive_avg_pool2d",
     "The mean of windows that lie evenly over images, as many as asked for.");
-const Op& interpolate_op = LinearPair<interpolation_map, asked_dims>::add(
-    "interpolate", "size: dims, mode: int, align_corners: bool",
+const Op& interpolate_op = LinearPair<InterpolateArgs, InterpolateBackwardArgs>::add(
+    "interpolate",
     "Images of another size: the nearest element (mode 0), or linear between neighbours (1).");
 
 // max_pool2d
 
 kernels::Windows max_windows(const Call& call, const Dims& x) {
-  AttributeReader read = call.read();
-  const PoolAttributes p = read_pooling(call, read);
-  const Dims dilation = read.dims();
+  const auto p = call.args<MaxPoolArgs>();
+  check_pooling(call, p);
   kernels::Windows w;
   w.channels = x[1];
   for (int i = 0; i < 2; ++i) {
     w.in[i] = x[i + 2];
-    w.kernel[i] = p.kernel[i];
+    w.kernel[i] = p.kernel_size[i];
     w.stride[i] = p.stride[i];
     w.padding[i] = p.padding[i];
-    w.dilation[i] = dilation[i];
+    w.dilation[i] = p.dilation[i];
     w.out[i] = windows_along(call, w.in[i], w.kernel[i], w.dilation[i], w.stride[i], w.padding[i],
                              p.ceil_mode);
   }
@@ -332,9 +377,8 @@ void max_rule(const RuleContext& context, Strategies& strategies) {
 /// [N, C, ...] as [N, C, n].
 Tensor planes(const Tensor& x) { return reshape(x, {x.size(0), x.size(1), -1}); }
 
-const Op& max_op = register_op({
-    .schema = "max_pool2d(x; kernel_size: dims, stride: dims, padding: dims, ceil_mode: bool, "
-              "dilation: dims)",
+const Op& max_op = register_op<MaxPoolArgs>({
+    .schema = "max_pool2d(x)",
     .infer = max_infer,
     .cpu = max_cpu,
     .rule = max_rule,
@@ -349,12 +393,9 @@ const Op& max_op = register_op({
     .about = "The largest element of each window of images, and where it stands.",
 });
 
-Attributes pooling_attributes(const Pooling& p) {
-  return Attributes()
-      .add(for_both_dims(p.kernel_size))
-      .add(for_both_dims(p.stride.empty() ? p.kernel_size : p.stride))
-      .add(for_both_dims(p.padding))
-      .add(p.ceil_mode);
+/// none: the kernel's size.
+Dims stride_of(const Pooling& p) {
+  return for_both_dims(p.stride.empty() ? p.kernel_size : p.stride);
 }
 
 /// Calls f with [1, C, H, W] where x is [C, H, W].
@@ -368,27 +409,40 @@ Tensor of_batch(const Tensor& x, F f) {
 Tensor max_pool2d(const Tensor& x, const Pooling& settings, const Dims& dilation) {
   operands::given("max_pool2d", "x", x);
   return of_batch(x, [&](const Tensor& images) {
-    return call_one(max_op, {images}, pooling_attributes(settings).add(for_both_dims(dilation)));
+    return call_one(max_op, {images},
+                    MaxPoolArgs{.kernel_size = for_both_dims(settings.kernel_size),
+                                .stride = stride_of(settings),
+                                .padding = for_both_dims(settings.padding),
+                                .ceil_mode = settings.ceil_mode,
+                                .dilation = for_both_dims(dilation)});
   });
 }
 
 Tensor avg_pool2d(const Tensor& x, const Pooling& settings, bool count_include_pad) {
   operands::given("avg_pool2d", "x", x);
   return of_batch(x, [&](const Tensor& images) {
-    return call_one(average_op, {images}, pooling_attributes(settings).add(count_include_pad));
+    return call_one(average_op, {images},
+                    AveragePoolArgs{.kernel_size = for_both_dims(settings.kernel_size),
+                                    .stride = stride_of(settings),
+                                    .padding = for_both_dims(settings.padding),
+                                    .ceil_mode = settings.ceil_mode,
+                                    .count_include_pad = count_include_pad});
   });
 }
 
 Tensor adaptive_avg_pool2d(const Tensor& x, const Dims& output_size) {
   operands::given("adaptive_avg_pool2d", "x", x);
   return of_batch(x, [&](const Tensor& images) {
-    return call_one(adaptive_op, {images}, Attributes().add(for_both_dims(output_size)));
+    return call_one(adaptive_op, {images},
+                    AdaptivePoolArgs{.output_size = for_both_dims(output_size)});
   });
 }
 
 Tensor interpolate(const Tensor& x, const Dims& size, InterpolateMode mode, bool align_corners) {
-  return call_one(interpolate_op, {x},
-                  Attributes().add(size).add(static_cast<int>(mode)).add(align_corners));
+  return call_one(
+      interpolate_op, {x},
+      InterpolateArgs{
+          .size = size, .mode = static_cast<std::int64_t>(mode), .align_corners = align_corners});
 }
 
 }  // namespace tessera::ops

@@ -14,6 +14,10 @@ namespace {
 
 using namespace losses;
 
+void bce_cpu(const Call& call, std::span<Tensor> out) {
+  apply_elements(kernels::FunctionOp::cross_entropy, call, out[0]);
+}
+
 void bce_backward(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {
   if (context.needs(0)) {
@@ -28,7 +32,7 @@ void bce_backward(const BackwardContext& context, std::span<const Tensor> grads,
 const Op& bce_op =
     register_op({.schema = "binary_cross_entropy_with_logits(x, target)",
                  .infer = infer_elements,
-                 .cpu = element_cpu<kernels::FunctionOp::cross_entropy>,
+                 .cpu = bce_cpu,
                  .rule = rules::pointwise,
                  .backward = bce_backward,
                  .saves_inputs = saves_all,

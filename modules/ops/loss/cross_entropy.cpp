@@ -13,10 +13,12 @@ import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
 import :norm_call;
+import :loss_call;
 
 namespace tessera::ops {
 namespace {
 
+using namespace losses;
 using rules::strategy;
 
 void check(const Call& call, std::size_t logits_at, std::size_t targets_at) {
@@ -30,51 +32,38 @@ void check(const Call& call, std::size_t logits_at, std::size_t targets_at) {
   }
 }
 
-/// The attributes; the local call of a sharded vocabulary has two more, its first class and the
-/// number of classes of all ranks.
-struct Classes {
+struct CrossEntropyArgs {
   std::int64_t ignore_index;
   bool loss_parallel;
-  std::int64_t first = 0;
-  std::int64_t all;
-
-  Classes(const Attributes& attributes, const Tensor& logits) : all(logits.shape().back()) {
-    AttributeReader reader(attributes);
-    ignore_index = reader.integer();
-    loss_parallel = reader.flag();
-    if (attributes.fixed().size() > 2) {
-      first = reader.integer();
-      all = reader.integer();
-    }
-  }
+  SpecArgument whole{};  // of a local call: the Spec of the logits that its own are part of
 };
 
-/// The same for the operator whose operand `at` holds the logits.
+/// `at`: the operand that holds the logits.
 template <std::size_t at>
-Attributes with_classes(const LocalContext& context) {
-  const Spec& logits = *context.in[at];
-  Attributes local = context.call.attributes;
-  return local.add(local_offset(logits).back()).add(logits.shape.back());
+Attributes localize(const LocalContext& context) {
+  return with_whole<CrossEntropyArgs>(context, context.in[at]);
 }
 
 kernels::CrossEntropyShape shape_of(const Call& call, const Tensor& logits, const Tensor& targets) {
-  const Classes classes(call.attributes, logits);
+  const auto arguments = call.args<CrossEntropyArgs>();
   kernels::CrossEntropyShape shape;
   shape.rows = targets.numel();
   shape.vocab = logits.shape().back();
-  shape.vocab_start = classes.first;
-  shape.ignore_index = classes.ignore_index;
+  shape.vocab_start = classes_of(arguments.whole, logits).first;
+  shape.ignore_index = arguments.ignore_index;
   return shape;
 }
 
 /// Errors: a target that is neither ignored nor a class.
-void check_targets(const Call& call, const Tensor& targets, const Classes& classes) {
+void check_targets(const Call& call, const Tensor& logits, const Tensor& targets) {
+  const auto arguments = call.args<CrossEntropyArgs>();
+  const std::int64_t classes = classes_of(arguments.whole, logits).count;
   for (std::int64_t row = 0; row < targets.numel(); ++row) {
     const std::int64_t target = pointer<std::int64_t>(targets)[row];
-    if (target != classes.ignore_index && (target < 0 || target >= classes.all)) {
+    if (target != arguments.ignore_index && (target < 0 || target >= classes)) {
       refuse(call, fmt::format("target {} of row {} is out of range (expected 0 to {}, or {} to "
                                "ignore the row)",
-                               target, row, classes.all - 1, classes.ignore_index));
+                               target, row, classes - 1, arguments.ignore_index));
     }
   }
 }
@@ -89,7 +78,7 @@ void forward(const Call& call, const Tensor& losses, const Tensor& lse) {
         shape_of(call, logits, targets), pointer<T>(logits), pointer<std::int64_t>(targets),
         pointer<C>(losses), pointer<C>(lse));
     if (bad >= 0) {
-      check_targets(call, targets, Classes(call.attributes, logits));
+      check_targets(call, logits, targets);
     }
   });
 }
@@ -106,7 +95,7 @@ void statistics_infer(const Call& call, ResultShapes& out) {
 void statistics_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor logits = contiguous_operand(call.in[0]);
   const Tensor targets = contiguous_operand(call.in[1]);
-  check_targets(call, targets, Classes(call.attributes, logits));
+  check_targets(call, logits, targets);
   visit_floating(logits.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
     kernels::cross_entropy_partial(shape_of(call, logits, targets), pointer<T>(logits),
@@ -115,9 +104,8 @@ void statistics_cpu(const Call& call, std::span<Tensor> out) {
   });
 }
 
-const Op& statistics_op = register_op({
-    .schema = "logits_statistics(logits, targets; ignore_index: int, loss_parallel: bool, "
-              "first: int, classes: int)",
+const Op& statistics_op = register_op<CrossEntropyArgs>({
+    .schema = "logits_statistics(logits, targets)",
     .infer = statistics_infer,
     .cpu = statistics_cpu,
     .about = "Of a part of the vocabulary: each row's maximum, sum of exp(logits - maximum), and "
@@ -132,7 +120,7 @@ Tensors combine(const Call& call, const InnerReduce& reduce) {
   const Tensor sums = reduce(stack(terms), ReduceOp::sum);
   const Tensor lse = add(maximum, log(select(sums, 0, 0)));
   const Tensor ignore_index =
-      full({}, static_cast<double>(Classes(call.attributes, call.in[0]).ignore_index), DType::i64,
+      full({}, static_cast<double>(call.args<CrossEntropyArgs>().ignore_index), DType::i64,
            call.in[1].device());
   const Tensor losses = masked_fill(sub(lse, select(sums, 0, 1)), eq(call.in[1], ignore_index), 0);
   return {losses, lse};
@@ -140,9 +128,7 @@ Tensors combine(const Call& call, const InnerReduce& reduce) {
 
 /// A sharded vocabulary, where the caller allows it: results as if it were whole.
 void add_loss_parallel(const RuleContext& context, Strategies& strategies) {
-  AttributeReader reader = context.call.read();
-  reader.integer();
-  if (reader.flag()) {
+  if (context.call.args<CrossEntropyArgs>().loss_parallel) {
     strategies.push_back(
         strategy({Shard(context.call.in[0].dims() - 1), Replicate()}, {Replicate(), Replicate()}));
     strategies.back().reductions = {InnerReduction{.op = ReduceOp::max, .like = 1},
@@ -174,12 +160,12 @@ void rows_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);
 
-const Op& rows_op = register_op({
-    .schema = "cross_entropy_rows(logits, targets; ignore_index: int, loss_parallel: bool)",
+const Op& rows_op = register_op<CrossEntropyArgs>({
+    .schema = "cross_entropy_rows(logits, targets)",
     .infer = rows_infer,
     .cpu = rows_cpu,
     .rule = rows_rule,
-    .localize = with_classes<0>,
+    .localize = localize<0>,
     .composed = rows_composed,
     .backward = backward,
     .saves_inputs = saves_all,
@@ -218,12 +204,12 @@ void sum_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
   out[0] = sum(out[0]);
 }
 
-const Op& sum_op = register_op({
-    .schema = "cross_entropy(logits, targets; ignore_index: int, loss_parallel: bool)",
+const Op& sum_op = register_op<CrossEntropyArgs>({
+    .schema = "cross_entropy(logits, targets)",
     .infer = sum_infer,
     .cpu = sum_cpu,
     .rule = sum_rule,
-    .localize = with_classes<0>,
+    .localize = localize<0>,
     .composed = sum_composed,
     .backward = backward,
     .saves_inputs = saves_all,
@@ -272,9 +258,8 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
   // A part of the vocabulary needs only the rows' sums over all of it, which forward has kept.
   // A single class is whole: its gradient's gradient would be a shard of the rows' sums.
   const int vocabulary = context.call.in[1].dims() - 1;
-  AttributeReader reader = context.call.read();
-  reader.integer();
-  if (reader.flag() || context.call.in[1].shape()[vocabulary] > 1) {
+  if (context.call.args<CrossEntropyArgs>().loss_parallel ||
+      context.call.in[1].shape()[vocabulary] > 1) {
     strategies.push_back(
         strategy({Replicate(), Shard(vocabulary), Replicate(), Replicate()}, {Shard(vocabulary)}));
   }
@@ -284,10 +269,9 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
 /// The logarithms of softmax(logits). Where the vocabulary may be sharded not by way of lse, whose
 /// gradient would be a sum over the vocabulary in secret: log_softmax declares its reductions.
 Tensor log_shares(const BackwardContext& context, const Tensor& logits, const Tensor& lse) {
-  AttributeReader read = context.read();
-  read.integer();
   const Tensor wide = cast(logits, lse.dtype());
-  return read.flag() ? log_softmax(wide, -1, true) : sub(wide, unsqueeze(lse, -1));
+  return context.args<CrossEntropyArgs>().loss_parallel ? log_softmax(wide, -1, true)
+                                                        : sub(wide, unsqueeze(lse, -1));
 }
 
 /// Of (p - [class is the target]) dloss, and 0 in ignored rows. p's share by way of lse goes back
@@ -296,21 +280,20 @@ void second(const BackwardContext& context, std::span<const Tensor> grads, std::
   const Tensor& targets = context.in[2];
   const DType wide = context.in_dtypes[0];
   const Tensor g = cast(grads[0], wide);
-  AttributeReader read = context.read();
-  const std::int64_t ignore_index = read.integer();
-  const bool loss_parallel = read.flag();
-  const Tensor ignored = mul_scalar(ones_like(targets), static_cast<double>(ignore_index));
+  const auto arguments = context.args<CrossEntropyArgs>();
+  const Tensor ignored =
+      mul_scalar(ones_like(targets), static_cast<double>(arguments.ignore_index));
   const Tensor counts = cast(ne(targets, ignored), wide);
   const Tensor log_p = log_shares(context, context.in[1], context.in[3]);
   const Tensor share = mul(g, exp(log_p));
   if (context.needs(0)) {
-    const Tensor rows =
-        add(mul(sum(share, {-1}), counts), nll_loss(g, targets, Reduction::none, ignore_index));
+    const Tensor rows = add(mul(sum(share, {-1}), counts),
+                            nll_loss(g, targets, Reduction::none, arguments.ignore_index));
     out[0] = context.in_shapes[0].empty() ? sum(rows) : rows;
   }
   if (context.needs(1) || context.needs(3)) {
     Tensor of_p = mul(share, unsqueeze(mul(counts, context.in[0]), -1));
-    if (loss_parallel) {
+    if (arguments.loss_parallel) {
       of_p = log_softmax_backward(of_p, log_p, -1, true);
     } else if (context.needs(3)) {
       out[3] = neg(sum(of_p, {-1}));
@@ -319,13 +302,12 @@ void second(const BackwardContext& context, std::span<const Tensor> grads, std::
   }
 }
 
-const Op& cross_entropy_backward_op = register_op({
-    .schema = "cross_entropy_backward(dloss, logits, targets, lse; ignore_index: int, "
-              "loss_parallel: bool)",
+const Op& cross_entropy_backward_op = register_op<CrossEntropyArgs>({
+    .schema = "cross_entropy_backward(dloss, logits, targets, lse)",
     .infer = grad_infer,
     .cpu = grad_cpu,
     .rule = grad_rule,
-    .localize = with_classes<1>,
+    .localize = localize<1>,
     .backward = second,
     .saves_inputs = saves_all,
     .about = "The gradient of cross_entropy with respect to logits.",
@@ -353,7 +335,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, std::int64_t i
     return cross_entropy_rows(logits, targets, ignore_index, loss_parallel);
   }
   const Tensor sum =
-      call_one(sum_op, {logits, targets}, Attributes().add(ignore_index).add(loss_parallel));
+      call_one(sum_op, {logits, targets},
+               CrossEntropyArgs{.ignore_index = ignore_index, .loss_parallel = loss_parallel});
   return reduction == Reduction::sum
              ? sum
              : div(sum, cast(counted_rows(targets, ignore_index), sum.dtype()));
@@ -361,7 +344,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, std::int64_t i
 
 Tensor cross_entropy_rows(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index,
                           bool loss_parallel) {
-  return call_one(rows_op, {logits, targets}, Attributes().add(ignore_index).add(loss_parallel));
+  return call_one(rows_op, {logits, targets},
+                  CrossEntropyArgs{.ignore_index = ignore_index, .loss_parallel = loss_parallel});
 }
 
 }  // namespace tessera::ops

@@ -14,15 +14,20 @@ namespace {
 
 using namespace losses;
 
+struct KlDivArgs {
+  bool log_target;
+};
+
 void kl_div_cpu(const Call& call, std::span<Tensor> out) {
-  call.read().flag() ? element_cpu<kernels::FunctionOp::kl_div_log>(call, out)
-                     : element_cpu<kernels::FunctionOp::kl_div>(call, out);
+  apply_elements(call.args<KlDivArgs>().log_target ? kernels::FunctionOp::kl_div_log
+                                                   : kernels::FunctionOp::kl_div,
+                 call, out[0]);
 }
 
 /// A target of 0 counts nothing; its gradient is that of 0 too.
 void kl_div_backward(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out) {
-  const bool log_target = context.read().flag();
+  const bool log_target = context.args<KlDivArgs>().log_target;
   const Tensor& x = context.in[0];
   const Tensor& target = context.in[1];
   const Tensor weight = log_target ? exp(target) : target;
@@ -44,19 +49,20 @@ void kl_div_backward(const BackwardContext& context, std::span<const Tensor> gra
 }
 
 const Op& kl_div_op =
-    register_op({.schema = "kl_div(log_probs, target; log_target: bool)",
-                 .infer = infer_elements,
-                 .cpu = kl_div_cpu,
-                 .rule = rules::pointwise,
-                 .backward = kl_div_backward,
-                 .saves_inputs = saves_all,
-                 .about = "target (log target - log_probs), 0 for a target of 0."});
+    register_op<KlDivArgs>({.schema = "kl_div(log_probs, target)",
+                            .infer = infer_elements,
+                            .cpu = kl_div_cpu,
+                            .rule = rules::pointwise,
+                            .backward = kl_div_backward,
+                            .saves_inputs = saves_all,
+                            .about = "target (log target - log_probs), 0 for a target of 0."});
 
 }  // namespace
 
 Tensor kl_div(const Tensor& log_probs, const Tensor& target, Reduction reduction, bool log_target) {
   check_same_shape("kl_div", log_probs, target);
-  return reduced(call_one(kl_div_op, {log_probs, target}, Attributes().add(log_target)), reduction);
+  return reduced(call_one(kl_div_op, {log_probs, target}, KlDivArgs{.log_target = log_target}),
+                 reduction);
 }
 
 }  // namespace tessera::ops

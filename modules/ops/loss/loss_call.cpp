@@ -36,7 +36,7 @@ void infer_elements(const Call& call, ResultShapes& out) {
   operands::infer_broadcast(call, out);
 }
 
-void apply_elements(kernels::FunctionOp op, const Call& call, Tensor& y) {
+void apply_elements(kernels::FunctionOp op, const Call& call, Tensor& y, double parameter) {
   if (y.numel() == 0) {
     return;
   }
@@ -44,8 +44,7 @@ void apply_elements(kernels::FunctionOp op, const Call& call, Tensor& y) {
   const Dims b = operands::broadcast_strides(call.in[1], y.shape());
   const kernels::Operand in[] = {{call.in[0].raw_data(), a.span()},
                                  {call.in[1].raw_data(), b.span()}};
-  const double beta = call.attributes.dynamic().empty() ? 0 : call.read().scalar();
-  kernels::function(op, y.dtype(), y.shape().span(), in, {&beta, 1}, y.raw_data());
+  kernels::function(op, y.dtype(), y.shape().span(), in, {&parameter, 1}, y.raw_data());
 }
 
 }  // namespace tessera::ops::losses

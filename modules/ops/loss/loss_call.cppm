@@ -16,11 +16,18 @@ Tensor reduced(const Tensor& each, Reduction reduction);
 
 /// One floating type, both operands broadcast together.
 void infer_elements(const Call& call, ResultShapes& out);
-void apply_elements(kernels::FunctionOp op, const Call& call, Tensor& y);
+/// `parameter`: the function's own, where it has one.
+void apply_elements(kernels::FunctionOp op, const Call& call, Tensor& y, double parameter = 0);
 
-template <kernels::FunctionOp op>
-inline void element_cpu(const Call& call, std::span<Tensor> out) {
-  apply_elements(op, call, out[0]);
+/// Which classes a call's scores [..., classes] are of; a rank may hold some of them.
+struct Classes {
+  std::int64_t first;
+  std::int64_t count;  // of all ranks
+};
+/// `whole`: of a local call, the Spec of the scores that its own are part of.
+inline Classes classes_of(SpecArgument whole, const Tensor& scores) {
+  return whole ? Classes{local_offset(*whole).back(), whole->shape.back()}
+               : Classes{0, scores.shape().back()};
 }
 
 }  // namespace tessera::ops::losses

@@ -17,10 +17,18 @@ namespace {
 
 using namespace losses;
 
+struct SmoothL1Args {
+  Dynamic<double> beta;
+};
+
+void smooth_l1_cpu(const Call& call, std::span<Tensor> out) {
+  apply_elements(kernels::FunctionOp::smooth_l1, call, out[0], call.args<SmoothL1Args>().beta);
+}
+
 /// Of a - b: its sign beyond beta, proportional within.
 void smooth_l1_backward(const BackwardContext& context, std::span<const Tensor> grads,
                         std::span<Tensor> out) {
-  const double beta = context.read().scalar();
+  const double beta = context.args<SmoothL1Args>().beta;
   const Tensor difference = sub(context.in[0], context.in[1]);
   const Tensor slope =
       beta == 0 ? sign(difference) : hardtanh(mul_scalar(difference, 1 / beta), -1, 1);
@@ -31,13 +39,14 @@ void smooth_l1_backward(const BackwardContext& context, std::span<const Tensor> 
   }
 }
 
-const Op& smooth_l1_op = register_op({.schema = "smooth_l1(a, b; beta: float)",
-                                      .infer = infer_elements,
-                                      .cpu = element_cpu<kernels::FunctionOp::smooth_l1>,
-                                      .rule = rules::pointwise,
-                                      .backward = smooth_l1_backward,
-                                      .saves_inputs = saves_all,
-                                      .about = "The distance of a and b, a parabola below beta."});
+const Op& smooth_l1_op =
+    register_op<SmoothL1Args>({.schema = "smooth_l1(a, b)",
+                               .infer = infer_elements,
+                               .cpu = smooth_l1_cpu,
+                               .rule = rules::pointwise,
+                               .backward = smooth_l1_backward,
+                               .saves_inputs = saves_all,
+                               .about = "The distance of a and b, a parabola below beta."});
 
 }  // namespace
 
@@ -57,7 +66,7 @@ Tensor smooth_l1_loss(const Tensor& a, const Tensor& b, Reduction reduction, dou
     fail(fmt::format("smooth_l1_loss: beta is a length (expected 0 or more, got {})",
                      printable(beta)));
   }
-  return reduced(call_one(smooth_l1_op, {a, b}, Attributes().scalar(beta)), reduction);
+  return reduced(call_one(smooth_l1_op, {a, b}, SmoothL1Args{.beta = beta}), reduction);
 }
 
 }  // namespace tessera::ops

@@ -23,13 +23,17 @@ using rules::strategy;
 
 // counted_rows: what the mean over rows divides by.
 
+struct CountArgs {
+  std::int64_t ignore_index;
+};
+
 void count_infer(const Call& call, ResultShapes& out) {
   check_type(call, 0, DType::i64);
   out.push_back({{}, DType::i64});
 }
 
 void count_cpu(const Call& call, std::span<Tensor> out) {
-  const std::int64_t ignored = call.read().integer();
+  const std::int64_t ignored = call.args<CountArgs>().ignore_index;
   const Tensor targets = contiguous_operand(call.in[0]);
   std::int64_t count = 0;
   for (std::int64_t row = 0; row < targets.numel(); ++row) {
@@ -49,54 +53,41 @@ void count_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
   out.push_back(reduce(call_one(call.op, {call.in[0]}, call.attributes), ReduceOp::sum));
 }
 
-const Op& count_op = register_op({.schema = "counted_rows(targets; ignore_index: int)",
-                                  .infer = count_infer,
-                                  .cpu = count_cpu,
-                                  .rule = count_rule,
-                                  .composed = count_composed,
-                                  .about = "How many of all ranks' targets are not ignore_index."});
+const Op& count_op =
+    register_op<CountArgs>({.schema = "counted_rows(targets)",
+                            .infer = count_infer,
+                            .cpu = count_cpu,
+                            .rule = count_rule,
+                            .composed = count_composed,
+                            .about = "How many of all ranks' targets are not ignore_index."});
 
 // nll_loss: the loss of each row; a rank that holds some classes gives the losses of their rows.
 
-/// Which classes the local call has.
-struct Classes {
+struct NllArgs {
   std::int64_t ignore_index;
-  std::int64_t first;
-  std::int64_t count;
+  SpecArgument whole{};  // of a local call: the Spec of the log_probs that its own are part of
 };
-
-Classes classes_of(const Call& call, const Tensor& log_probs) {
-  AttributeReader read = call.read();
-  const std::int64_t ignore_index = read.integer();
-  if (call.attributes.fixed().size() == 1) {
-    return {ignore_index, 0, log_probs.shape().back()};
-  }
-  const std::int64_t first = read.integer();
-  return {ignore_index, first, read.integer()};
-}
 
 template <std::size_t at>
 Attributes localize(const LocalContext& context) {
-  const Spec& log_probs = *context.in[at];
-  return Attributes(context.call.attributes)
-      .add(local_offset(log_probs).back())
-      .add(log_probs.shape.back());
+  return with_whole<NllArgs>(context, context.in[at]);
 }
 
 /// Calls f(row, class counted within the local ones) for each row whose target is local.
 template <class F>
 void for_each_target(const Call& call, const Tensor& log_probs, const Tensor& targets, F f) {
-  const Classes classes = classes_of(call, log_probs);
+  const auto arguments = call.args<NllArgs>();
+  const Classes classes = classes_of(arguments.whole, log_probs);
   const std::int64_t local = log_probs.shape().back();
   const auto* target = targets.data<std::int64_t>();
   for (std::int64_t row = 0; row < targets.numel(); ++row) {
-    if (target[row] == classes.ignore_index) {
+    if (target[row] == arguments.ignore_index) {
       continue;
     }
     if (target[row] < 0 || target[row] >= classes.count) {
       refuse(call, fmt::format("target {} is out of range (expected 0 to {}, or {} to ignore the "
                                "row)",
-                               target[row], classes.count - 1, classes.ignore_index));
+                               target[row], classes.count - 1, arguments.ignore_index));
     }
     const std::int64_t at = target[row] - classes.first;
     if (at >= 0 && at < local) {
@@ -145,14 +136,14 @@ void nll_rule(const RuleContext& context, Strategies& strategies) {
 void nll_backward(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out);
 
-const Op& nll_op = register_op({.schema = "nll_loss(log_probs, targets; ignore_index: int)",
-                                .infer = nll_infer,
-                                .cpu = nll_cpu,
-                                .rule = nll_rule,
-                                .localize = localize<0>,
-                                .backward = nll_backward,
-                                .saves_inputs = saves_all,
-                                .about = "-log_probs[target] of each row."});
+const Op& nll_op = register_op<NllArgs>({.schema = "nll_loss(log_probs, targets)",
+                                         .infer = nll_infer,
+                                         .cpu = nll_cpu,
+                                         .rule = nll_rule,
+                                         .localize = localize<0>,
+                                         .backward = nll_backward,
+                                         .saves_inputs = saves_all,
+                                         .about = "-log_probs[target] of each row."});
 
 void nll_grad_infer(const Call& call, ResultShapes& out) {
   check_rows(call, 1, 2);
@@ -195,14 +186,14 @@ void nll_grad_backward(const BackwardContext& context, std::span<const Tensor> g
 }
 
 const Op& nll_gradient =
-    register_op({.schema = "nll_loss_backward(grad, log_probs, targets; ignore_index: int)",
-                 .infer = nll_grad_infer,
-                 .cpu = nll_grad_cpu,
-                 .rule = nll_grad_rule,
-                 .localize = localize<1>,
-                 .backward = nll_grad_backward,
-                 .saves_inputs = 0b100,
-                 .about = "The gradient of nll_loss: -grad at the target of each row."});
+    register_op<NllArgs>({.schema = "nll_loss_backward(grad, log_probs, targets)",
+                          .infer = nll_grad_infer,
+                          .cpu = nll_grad_cpu,
+                          .rule = nll_grad_rule,
+                          .localize = localize<1>,
+                          .backward = nll_grad_backward,
+                          .saves_inputs = 0b100,
+                          .about = "The gradient of nll_loss: -grad at the target of each row."});
 
 void nll_backward(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {
@@ -213,7 +204,7 @@ void nll_backward(const BackwardContext& context, std::span<const Tensor> grads,
 
 Tensor nll_loss(const Tensor& log_probs, const Tensor& targets, Reduction reduction,
                 std::int64_t ignore_index) {
-  const Tensor each = call_one(nll_op, {log_probs, targets}, Attributes().add(ignore_index));
+  const Tensor each = call_one(nll_op, {log_probs, targets}, NllArgs{.ignore_index = ignore_index});
   if (reduction != Reduction::mean) {
     return reduced(each, reduction);
   }
@@ -221,7 +212,7 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& targets, Reduction reduct
 }
 
 Tensor counted_rows(const Tensor& targets, std::int64_t ignore_index) {
-  return call_one(count_op, {targets}, Attributes().add(ignore_index));
+  return call_one(count_op, {targets}, CountArgs{.ignore_index = ignore_index});
 }
 
 }  // namespace tessera::ops

@@ -16,7 +16,6 @@ namespace tessera::ops {
 namespace {
 
 using namespace random_numbers;
-using kernels::RandomRange;
 
 /// How many of the 2^32 words mean 1.
 std::uint64_t words_below(const Call& call, double p) {
@@ -25,18 +24,17 @@ std::uint64_t words_below(const Call& call, double p) {
 }
 
 void fill_bernoulli_cpu(const Call& call, std::span<Tensor>) {
-  AttributeReader attributes = call.read();
-  const std::uint64_t limit = words_below(call, attributes.scalar());
-  fill_from_words(call, read_range(attributes),
-                  [&](std::uint32_t word) { return word < limit ? 1 : 0; });
+  const auto arguments = call.args<ProbabilityArgs>();
+  const std::uint64_t limit = words_below(call, arguments.p);
+  fill_from_words(call, arguments, [&](std::uint32_t word) { return word < limit ? 1 : 0; });
 }
 
 void bernoulli_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor p = contiguous_operand(call.in[0]);
-  AttributeReader attributes = call.read();
-  const RandomRange range = read_range(attributes);
+  const auto arguments = call.args<RandomArgs>();
+  const kernels::RandomRange range = range_of(arguments.numbers);
   visit_floating(p.dtype(), call.op.name, [&]<class T>(T) {
-    for_each_word(spec_of(call, 0), p.numel(), range, [&](std::int64_t at, std::uint32_t word) {
+    for_each_word(arguments.whole, p.numel(), range, [&](std::int64_t at, std::uint32_t word) {
       const auto probability = static_cast<kernels::Compute<T>>(pointer<T>(p)[at]);
       pointer<T>(out[0])[at] = static_cast<T>(static_cast<kernels::Compute<T>>(
           word < words_below(call, static_cast<double>(probability)) ? 1 : 0));
@@ -44,23 +42,22 @@ void bernoulli_cpu(const Call& call, std::span<Tensor> out) {
   });
 }
 
-const Op& fill_bernoulli_op = register_op({
-    .schema =
-        "bernoulli_(x; p: float, seed: free, stream: free, offset: free, run: free, stride: free)",
+const Op& fill_bernoulli_op = register_op<ProbabilityArgs>({
+    .schema = "bernoulli_(x)",
     .infer = infer_same,
     .cpu = fill_bernoulli_cpu,
     .rule = any_dim_rule,
-    .localize = localize_result,
+    .localize = localize_result<ProbabilityArgs>,
     .in_place = true,
     .about = "Fills x with 1 with probability p, else 0.",
 });
 
-const Op& bernoulli_op = register_op({
-    .schema = "bernoulli(p; seed: free, stream: free, offset: free, run: free, stride: free)",
+const Op& bernoulli_op = register_op<RandomArgs>({
+    .schema = "bernoulli(p)",
     .infer = infer_same,
     .cpu = bernoulli_cpu,
     .rule = any_dim_rule,
-    .localize = localize_result,
+    .localize = localize_result<RandomArgs>,
     .about = "1 with the probability in p, else 0.",
 });
 
@@ -68,17 +65,13 @@ const Op& bernoulli_op = register_op({
 
 Tensor bernoulli_(const Tensor& x, double p, const RandomSource& source) {
   operands::given("bernoulli_", "x", x);
-  Attributes attributes;
-  attributes.scalar(p);
-  add_numbers(attributes, source.take("bernoulli_", x.shape()));
-  return call_one(fill_bernoulli_op, {x}, attributes);
+  return call_one(fill_bernoulli_op, {x},
+                  ProbabilityArgs{.p = p, .numbers = source.take("bernoulli_", x.shape())});
 }
 
 Tensor bernoulli(const Tensor& p, const RandomSource& source) {
   operands::check_floating("bernoulli", p);
-  Attributes attributes;
-  add_numbers(attributes, source.take("bernoulli", p.shape()));
-  return call_one(bernoulli_op, {p}, attributes);
+  return call_one(bernoulli_op, {p}, RandomArgs{.numbers = source.take("bernoulli", p.shape())});
 }
 
 }  // namespace tessera::ops

@@ -18,18 +18,17 @@ namespace tessera::ops {
 namespace {
 
 using namespace random_numbers;
-using kernels::RandomRange;
 
 void dropout_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = contiguous_operand(call.in[0]);
-  AttributeReader attributes = call.read();
-  const double p = attributes.scalar();
-  RandomRange range = read_range(attributes);
+  const auto arguments = call.args<ProbabilityArgs>();
+  const double p = arguments.p;
+  kernels::RandomRange range = range_of(arguments.numbers);
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
     const C factor = p < 1 ? static_cast<C>(1 / (1 - p)) : C{0};
     std::array<std::uint8_t, 4096> dropped;
-    for_each_local_run(spec_of(call, 0), x.numel(), range,
+    for_each_local_run(arguments.whole, x.numel(), range,
                        [&](std::int64_t at, std::int64_t first, std::int64_t count) {
                          constexpr auto block =
                              static_cast<std::int64_t>(std::tuple_size_v<decltype(dropped)>);
@@ -50,8 +49,7 @@ void dropout_cpu(const Call& call, std::span<Tensor> out) {
 }
 
 void dropout_infer(const Call& call, ResultShapes& out) {
-  const double p = call.read().scalar();
-  check_probability(call, p);
+  check_probability(call, call.args<ProbabilityArgs>().p);
   infer_same(call, out);
 }
 
@@ -64,13 +62,12 @@ void dropout_rule(const RuleContext& context, Strategies& strategies) {
   rules::linear(context, strategies);
 }
 
-const Op& dropout_op = register_op({
-    .schema =
-        "dropout(x; p: float, seed: free, stream: free, offset: free, run: free, stride: free)",
+const Op& dropout_op = register_op<ProbabilityArgs>({
+    .schema = "dropout(x)",
     .infer = dropout_infer,
     .cpu = dropout_cpu,
     .rule = dropout_rule,
-    .localize = localize_result,
+    .localize = localize_result<ProbabilityArgs>,
     .backward = dropout_backward,
     .about = "x / (1 - p) with probability 1 - p, else 0.",
 });
@@ -84,10 +81,8 @@ void dropout_backward(const BackwardContext& context, std::span<const Tensor> gr
 
 Tensor dropout(const Tensor& x, double p, const RandomSource& source) {
   operands::given("dropout", "x", x);
-  Attributes attributes;
-  attributes.scalar(p);
-  add_numbers(attributes, source.take("dropout", x.shape()));
-  return call_one(dropout_op, {x}, attributes);
+  return call_one(dropout_op, {x},
+                  ProbabilityArgs{.p = p, .numbers = source.take("dropout", x.shape())});
 }
 
 }  // namespace tessera::ops

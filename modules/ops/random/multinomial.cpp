@@ -10,46 +10,28 @@ module;
 #include <span>
 #include <utility>
 #include <vector>
-
-#include "shared/kernels/philox.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
+import :random_call;
 
 namespace tessera::ops {
 namespace {
 
-/// The local call learns which elements it has from operand 0's Spec, as a last attribute.
-Attributes localize(const LocalContext& context) {
-  Attributes local = context.call.attributes;
-  local.add_pointer(context.in[0]);
-  return local;
-}
+using namespace random_numbers;
 
-std::vector<std::uint32_t> words_of(kernels::RandomRange range, std::int64_t first,
-                                    std::int64_t count) {
-  std::vector<std::uint32_t> words(static_cast<std::size_t>(count));
-  range.first_index = range.place(static_cast<std::uint64_t>(first));
-  kernels::fill_bits(range, count, words.data());
-  return words;
-}
-
-struct Draw {
+struct MultinomialArgs {
   std::int64_t count;
   bool replacement;
+  Dynamic<RandomNumbers> numbers;
+  SpecArgument whole{};  // the Spec of the weights
 };
 
-Draw draw_of(const Call& call) {
-  AttributeReader read = call.read();
-  const std::int64_t count = read.integer();
-  return {count, read.flag()};
-}
-
 void multinomial_infer(const Call& call, ResultShapes& out) {
-  const Draw draw = draw_of(call);
+  const auto draw = call.args<MultinomialArgs>();
   operands::check_floating(call.op.name, call.in[0]);
   Dims shape = call.in[0].shape();
   if (shape.empty() || draw.count < 0 || (!draw.replacement && draw.count > shape.back())) {
@@ -62,15 +44,15 @@ void multinomial_infer(const Call& call, ResultShapes& out) {
 
 /// Calls f(local row, global row) for each local row of weights [..., n].
 template <class F>
-void for_each_row(const Spec* spec, std::int64_t rows, F f) {
-  if (spec == nullptr) {
+void for_each_row(SpecArgument whole, std::int64_t rows, F f) {
+  if (!whole) {
     for (std::int64_t row = 0; row < rows; ++row) {
       f(row, row);
     }
     return;
   }
-  Dims shape = without_last(spec->shape);
-  LocalPart part{without_last(local_offset(*spec)), without_last(local_shape(*spec))};
+  Dims shape = without_last(whole->shape);
+  LocalPart part{without_last(local_offset(*whole)), without_last(local_shape(*whole))};
   shape.push_back(1);
   part.offset.push_back(0);
   part.shape.push_back(1);
@@ -118,9 +100,7 @@ void without_replacement(std::span<const double> weights, std::span<const std::u
 }
 
 void multinomial_cpu(const Call& call, std::span<Tensor> out) {
-  const Draw draw = draw_of(call);
-  AttributeReader attributes = call.read();
-  const kernels::RandomRange range = read_range(attributes);
+  const auto draw = call.args<MultinomialArgs>();
   const Tensor x = contiguous_operand(call.in[0]);
   const std::int64_t n = x.shape().back();
   if (out[0].numel() == 0) {
@@ -128,8 +108,7 @@ void multinomial_cpu(const Call& call, std::span<Tensor> out) {
   }
   std::vector<double> weights(static_cast<std::size_t>(n));
   for_each_row(
-      spec_of(call, 2), out[0].numel() / draw.count,
-      [&](std::int64_t row, std::int64_t global_row) {
+      draw.whole, out[0].numel() / draw.count, [&](std::int64_t row, std::int64_t global_row) {
         visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
           for (std::int64_t i = 0; i < n; ++i) {
             weights[static_cast<std::size_t>(i)] =
@@ -151,10 +130,10 @@ void multinomial_cpu(const Call& call, std::span<Tensor> out) {
         }
         std::int64_t* const to = out[0].data<std::int64_t>() + row * draw.count;
         if (draw.replacement) {
-          with_replacement(weights, total, words_of(range, global_row * draw.count, draw.count),
-                           to);
+          with_replacement(weights, total,
+                           words_of(draw.numbers, global_row * draw.count, draw.count), to);
         } else {
-          without_replacement(weights, words_of(range, global_row * n, n), draw.count, to);
+          without_replacement(weights, words_of(draw.numbers, global_row * n, n), draw.count, to);
         }
       });
 }
@@ -166,13 +145,15 @@ void multinomial_rule(const RuleContext& context, Strategies& strategies) {
   }
 }
 
-const Op& multinomial_op = register_op({
-    .schema = "multinomial(weights; count: int, replacement: bool, seed: free, stream: free, "
-              "offset: free, run: free, stride: free)",
+const Op& multinomial_op = register_op<MultinomialArgs>({
+    .schema = "multinomial(weights)",
     .infer = multinomial_infer,
     .cpu = multinomial_cpu,
     .rule = multinomial_rule,
-    .localize = localize,
+    .localize =
+        [](const LocalContext& context) {
+          return with_whole<MultinomialArgs>(context, context.in[0]);
+        },
     .about = "Positions of each row, sampled by weight.",
 });
 
@@ -186,10 +167,10 @@ Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement,
     numbers.back() = std::max<std::int64_t>(count, 0);
   }
   checked_product(numbers, "multinomial");
-  Attributes attributes;
-  attributes.add(count).add(replacement);
-  add_numbers(attributes, source.take("multinomial", numbers));
-  return call_one(multinomial_op, {weights}, attributes);
+  return call_one(multinomial_op, {weights},
+                  MultinomialArgs{.count = count,
+                                  .replacement = replacement,
+                                  .numbers = source.take("multinomial", numbers)});
 }
 
 }  // namespace tessera::ops

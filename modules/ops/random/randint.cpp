@@ -18,22 +18,28 @@ namespace {
 
 using namespace random_numbers;
 
+struct RandintArgs {
+  Dynamic<std::int64_t> low;
+  Dynamic<std::int64_t> high;
+  Dynamic<RandomNumbers> numbers;
+  SpecArgument whole{};
+};
+
 void randint_cpu(const Call& call, std::span<Tensor>) {
-  AttributeReader attributes = call.read();
-  const std::int64_t low = attributes.free_integer();
-  const auto span = static_cast<std::uint64_t>(attributes.free_integer() - low);
-  fill_from_words(call, read_range(attributes), [&](std::uint32_t word) {
+  const auto arguments = call.args<RandintArgs>();
+  const std::int64_t low = arguments.low;
+  const auto span = static_cast<std::uint64_t>(arguments.high - low);
+  fill_from_words(call, arguments, [&](std::uint32_t word) {
     return low + static_cast<std::int64_t>((word * span) >> 32);
   });
 }
 
-const Op& randint_op = register_op({
-    .schema = "randint_(x; low: free, high: free, seed: free, stream: free, offset: free, run: "
-              "free, stride: free)",
+const Op& randint_op = register_op<RandintArgs>({
+    .schema = "randint_(x)",
     .infer = infer_same,
     .cpu = randint_cpu,
     .rule = any_dim_rule,
-    .localize = localize_result,
+    .localize = localize_result<RandintArgs>,
     .in_place = true,
     .about = "Fills x with integers of [low, high).",
 });
@@ -49,10 +55,9 @@ Tensor randint_(const Tensor& x, std::int64_t low, std::int64_t high, const Rand
                     "{} and {}, {})",
                     low, high, name_of(x.dtype())));
   }
-  Attributes attributes;
-  attributes.free_integer(low).free_integer(high);
-  add_numbers(attributes, source.take("randint_", x.shape()));
-  return call_one(randint_op, {x}, attributes);
+  return call_one(
+      randint_op, {x},
+      RandintArgs{.low = low, .high = high, .numbers = source.take("randint_", x.shape())});
 }
 
 }  // namespace tessera::ops

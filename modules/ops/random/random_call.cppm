@@ -11,19 +11,46 @@ import :kernel_call;
 
 namespace tessera::ops::random_numbers {
 
+/// What the kernels take.
+inline kernels::RandomRange range_of(const RandomNumbers& numbers) {
+  return {.seed = numbers.seed,
+          .stream = numbers.stream,
+          .offset = numbers.offset,
+          .run = numbers.run,
+          .stride = numbers.stride};
+}
+
+/// Only the numbers: bernoulli, randperm_.
+struct RandomArgs {
+  Dynamic<RandomNumbers> numbers;
+  SpecArgument whole{};  // of a local call: the Spec of the tensor that it is part of
+};
+/// bernoulli_, dropout.
+struct ProbabilityArgs {
+  Dynamic<double> p;
+  Dynamic<RandomNumbers> numbers;
+  SpecArgument whole{};
+};
+
 /// Any dims may be sharded, dims of extent 1 too: the numbers do not depend on the layout.
 void any_dim_rule(const RuleContext& context, Strategies& strategies);
-/// Appends the result's Spec to the attributes: the local call learns from it which elements it
-/// has.
-Attributes localize_result(const LocalContext& context);
+/// The local call learns from the result's Spec which elements it has.
+template <class A>
+inline Attributes localize_result(const LocalContext& context) {
+  return with_whole<A>(context, context.out[0]);
+}
 void infer_same(const Call& call, ResultShapes& out);
 /// Errors: p is not between 0 and 1.
 void check_probability(const Call& call, double p);
 
+/// The bits of the elements from `first` on.
+std::vector<std::uint32_t> words_of(const RandomNumbers& numbers, std::int64_t first,
+                                    std::int64_t count);
+
 /// Calls f(local index of the first, place of the first, count) for each run of the local tensor's
 /// elements whose numbers follow each other.
 template <class F>
-inline void for_each_local_run(const Spec* spec, std::int64_t count,
+inline void for_each_local_run(SpecArgument whole, std::int64_t count,
                                const kernels::RandomRange& range, F f) {
   const auto cut = [&](std::int64_t at, std::int64_t first, std::int64_t length) {
     const auto run = static_cast<std::int64_t>(range.run);
@@ -35,12 +62,12 @@ inline void for_each_local_run(const Spec* spec, std::int64_t count,
       length -= size;
     }
   };
-  if (spec == nullptr) {
+  if (!whole) {
     cut(0, 0, count);
     return;
   }
   std::int64_t at = 0;
-  for_each_run(spec->shape, LocalPart{local_offset(*spec), local_shape(*spec)},
+  for_each_run(whole->shape, LocalPart{local_offset(*whole), local_shape(*whole)},
                [&](std::int64_t first, std::int64_t length) {
                  cut(at, first, length);
                  at += length;
@@ -48,12 +75,13 @@ inline void for_each_local_run(const Spec* spec, std::int64_t count,
 }
 
 /// Fills operand 0 in place: fill(range, count, pointer) for each run.
-template <class F>
-inline void fill_in_place(const Call& call, kernels::RandomRange range, F fill) {
+template <class A, class F>
+inline void fill_in_place(const Call& call, const A& arguments, F fill) {
   const Tensor& x = call.in[0];
+  kernels::RandomRange range = range_of(arguments.numbers);
   const Tensor target = x.is_contiguous() ? x : empty(x.shape(), x.dtype());
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
-    for_each_local_run(spec_of(call, 0), x.numel(), range,
+    for_each_local_run(arguments.whole, x.numel(), range,
                        [&](std::int64_t at, std::int64_t first, std::int64_t count) {
                          range.first_index = static_cast<std::uint64_t>(first);
                          fill(range, count, pointer<T>(target) + at);
@@ -68,9 +96,9 @@ inline constexpr std::int64_t random_block = 4096;  // elements at a time
 
 /// Calls f(local index, word) for each element.
 template <class F>
-inline void for_each_word(const Spec* spec, std::int64_t count, kernels::RandomRange range, F f) {
+inline void for_each_word(SpecArgument whole, std::int64_t count, kernels::RandomRange range, F f) {
   std::vector<std::uint32_t> words(static_cast<std::size_t>(random_block));
-  for_each_local_run(spec, count, range,
+  for_each_local_run(whole, count, range,
                      [&](std::int64_t at, std::int64_t first, std::int64_t length) {
                        for (std::int64_t done = 0; done < length; done += random_block) {
                          const std::int64_t size = std::min(random_block, length - done);
@@ -84,12 +112,12 @@ inline void for_each_word(const Spec* spec, std::int64_t count, kernels::RandomR
 }
 
 /// Fills operand 0 in place with number(word), a 64-bit integer.
-template <class F>
-inline void fill_from_words(const Call& call, kernels::RandomRange range, F number) {
+template <class A, class F>
+inline void fill_from_words(const Call& call, const A& arguments, F number) {
   const Tensor& x = call.in[0];
   const Tensor numbers = empty(x.shape(), DType::i64);
   auto* const out = numbers.data<std::int64_t>();
-  for_each_word(spec_of(call, 0), x.numel(), range,
+  for_each_word(arguments.whole, x.numel(), range_of(arguments.numbers),
                 [&](std::int64_t at, std::uint32_t word) { out[at] = number(word); });
   const Tensor converted = empty(x.shape(), x.dtype());
   kernels::cast(DType::i64, x.dtype(), x.numel(), numbers.raw_data(), converted.raw_data());

@@ -7,32 +7,18 @@ module;
 #include <span>
 #include <utility>
 #include <vector>
-
-#include "shared/kernels/philox.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
+import :random_call;
 
 namespace tessera::ops {
 namespace {
 
-/// The local call learns which elements it has from operand 0's Spec, as a last attribute.
-Attributes localize(const LocalContext& context) {
-  Attributes local = context.call.attributes;
-  local.add_pointer(context.in[0]);
-  return local;
-}
-
-std::vector<std::uint32_t> words_of(kernels::RandomRange range, std::int64_t first,
-                                    std::int64_t count) {
-  std::vector<std::uint32_t> words(static_cast<std::size_t>(count));
-  range.first_index = range.place(static_cast<std::uint64_t>(first));
-  kernels::fill_bits(range, count, words.data());
-  return words;
-}
+using namespace random_numbers;
 
 void randperm_infer(const Call& call, ResultShapes& out) {
   check_dims(call, 0, 1);
@@ -43,10 +29,10 @@ void randperm_infer(const Call& call, ResultShapes& out) {
 void randperm_cpu(const Call& call, std::span<Tensor> out) {
   ResultShapes checked;
   randperm_infer(call, checked);
-  AttributeReader attributes = call.read();
-  const Spec* const spec = spec_of(call, 0);
-  const std::int64_t count = spec == nullptr ? out[0].numel() : spec->shape[0];
-  const std::vector<std::uint32_t> words = words_of(read_range(attributes), 0, count);
+  const auto arguments = call.args<RandomArgs>();
+  const SpecArgument whole = arguments.whole;
+  const std::int64_t count = whole ? whole->shape[0] : out[0].numel();
+  const std::vector<std::uint32_t> words = words_of(arguments.numbers, 0, count);
   std::vector<std::int64_t> order(words.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
@@ -60,10 +46,10 @@ void randperm_cpu(const Call& call, std::span<Tensor> out) {
       out[0].data<std::int64_t>()[at++ * stride] = order[static_cast<std::size_t>(first + i)];
     }
   };
-  if (spec == nullptr) {
+  if (!whole) {
     write(0, count);
   } else {
-    for_each_run(spec->shape, LocalPart{local_offset(*spec), local_shape(*spec)}, write);
+    for_each_run(whole->shape, LocalPart{local_offset(*whole), local_shape(*whole)}, write);
   }
 }
 
@@ -71,12 +57,12 @@ void randperm_rule(const RuleContext& context, Strategies& strategies) {
   rules::same_dim(context, strategies, 0);
 }
 
-const Op& randperm_op = register_op({
-    .schema = "randperm_(x; seed: free, stream: free, offset: free, run: free, stride: free)",
+const Op& randperm_op = register_op<RandomArgs>({
+    .schema = "randperm_(x)",
     .infer = randperm_infer,
     .cpu = randperm_cpu,
     .rule = randperm_rule,
-    .localize = localize,
+    .localize = localize_result<RandomArgs>,
     .in_place = true,
     .about = "Fills x with a permutation of 0 to n - 1.",
 });
@@ -85,9 +71,8 @@ const Op& randperm_op = register_op({
 
 Tensor randperm_(const Tensor& x, RandomStream& stream) {
   operands::given("randperm_", "x", x);
-  Attributes attributes;
-  add_numbers(attributes, RandomSource(stream).take("randperm_", x.shape()));
-  return call_one(randperm_op, {x}, attributes);
+  return call_one(randperm_op, {x},
+                  RandomArgs{.numbers = RandomSource(stream).take("randperm_", x.shape())});
 }
 
 }  // namespace tessera::ops

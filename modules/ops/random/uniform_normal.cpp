@@ -17,44 +17,56 @@ namespace {
 using namespace random_numbers;
 using kernels::RandomRange;
 
+struct UniformArgs {
+  Dynamic<double> low;
+  Dynamic<double> high;
+  Dynamic<RandomNumbers> numbers;
+  SpecArgument whole{};
+};
+
+struct NormalArgs {
+  Dynamic<double> mean;
+  Dynamic<double> deviation;
+  Dynamic<RandomNumbers> numbers;
+  SpecArgument whole{};
+};
+
 void uniform_cpu(const Call& call, std::span<Tensor>) {
-  AttributeReader attributes = call.read();
-  const auto low = static_cast<float>(attributes.scalar());
-  const auto high = static_cast<float>(attributes.scalar());
-  fill_in_place(call, read_range(attributes),
+  const auto arguments = call.args<UniformArgs>();
+  const auto low = static_cast<float>(arguments.low);
+  const auto high = static_cast<float>(arguments.high);
+  fill_in_place(call, arguments,
                 [&]<class T>(const RandomRange& range, std::int64_t count, T* out) {
                   kernels::fill_uniform(range, count, low, high, out);
                 });
 }
 
 void normal_cpu(const Call& call, std::span<Tensor>) {
-  AttributeReader attributes = call.read();
-  const auto mean = static_cast<float>(attributes.scalar());
-  const auto deviation = static_cast<float>(attributes.scalar());
-  fill_in_place(call, read_range(attributes),
+  const auto arguments = call.args<NormalArgs>();
+  const auto mean = static_cast<float>(arguments.mean);
+  const auto deviation = static_cast<float>(arguments.deviation);
+  fill_in_place(call, arguments,
                 [&]<class T>(const RandomRange& range, std::int64_t count, T* out) {
                   kernels::fill_normal(range, count, mean, deviation, out);
                 });
 }
 
-const Op& uniform_op = register_op({
-    .schema = "uniform_(x; low: float, high: float, seed: free, stream: free, offset: free, run: "
-              "free, stride: free)",
+const Op& uniform_op = register_op<UniformArgs>({
+    .schema = "uniform_(x)",
     .infer = infer_same,
     .cpu = uniform_cpu,
     .rule = any_dim_rule,
-    .localize = localize_result,
+    .localize = localize_result<UniformArgs>,
     .in_place = true,
     .about = "Fills x with uniform numbers in [low, high).",
 });
 
-const Op& normal_op = register_op({
-    .schema = "normal_(x; mean: float, deviation: float, seed: free, stream: free, offset: free, "
-              "run: free, stride: free)",
+const Op& normal_op = register_op<NormalArgs>({
+    .schema = "normal_(x)",
     .infer = infer_same,
     .cpu = normal_cpu,
     .rule = any_dim_rule,
-    .localize = localize_result,
+    .localize = localize_result<NormalArgs>,
     .in_place = true,
     .about = "Fills x with normal numbers.",
 });
@@ -63,18 +75,17 @@ const Op& normal_op = register_op({
 
 Tensor uniform_(const Tensor& x, double low, double high, const RandomSource& source) {
   operands::given("uniform_", "x", x);
-  Attributes attributes;
-  attributes.scalar(low).scalar(high);
-  add_numbers(attributes, source.take("uniform_", x.shape()));
-  return call_one(uniform_op, {x}, attributes);
+  return call_one(
+      uniform_op, {x},
+      UniformArgs{.low = low, .high = high, .numbers = source.take("uniform_", x.shape())});
 }
 
 Tensor normal_(const Tensor& x, double mean, double deviation, const RandomSource& source) {
   operands::given("normal_", "x", x);
-  Attributes attributes;
-  attributes.scalar(mean).scalar(deviation);
-  add_numbers(attributes, source.take("normal_", x.shape()));
-  return call_one(normal_op, {x}, attributes);
+  return call_one(
+      normal_op, {x},
+      NormalArgs{
+          .mean = mean, .deviation = deviation, .numbers = source.take("normal_", x.shape())});
 }
 
 }  // namespace tessera::ops

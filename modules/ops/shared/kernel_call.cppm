@@ -3,7 +3,6 @@
 module;
 #include <tessera/half.hpp>
 
-#include "shared/kernels/philox.hpp"
 #include "shared/kernels/types.hpp"
 module tessera.ops:kernel_call;
 
@@ -61,13 +60,14 @@ Tensor row_of(const Tensor& x);
 void multiply(const Call& call, const Tensor& left, const Tensor& right, const Tensor& out,
               bool accumulate);
 
-// Random operators: the last attributes are "seed: free, stream: free, offset: free, run: free,
-// stride: free", the fields of RandomNumbers.
-void add_numbers(Attributes& attributes, const RandomNumbers& numbers);
-kernels::RandomRange read_range(AttributeReader& attributes);
-/// The Spec that the operator's localize() has added behind its own `fixed` attributes, so that the
-/// local call knows which elements it has; null in a plain call.
-const Spec* spec_of(const Call& call, std::size_t fixed);
+/// What an operator's localize() returns whose local call has to know of which tensor it is part:
+/// the call's arguments with that tensor's Spec.
+template <class A>
+inline Attributes with_whole(const LocalContext& context, const Spec* whole) {
+  A arguments = context.call.args<A>();
+  arguments.whole = {whole};
+  return arguments;
+}
 
 /// "name: what".
 [[noreturn]] void refuse(const Call& call, const std::string& what);
