@@ -313,7 +313,7 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
       locals.push_back(
           from_storage(Storage::none(), shape, contiguous_strides(shape), 0, spec->dtype, meta));
     }
-    check_call(op, locals, p.local, p.localized);
+    check_call(op, locals, p.local);
     ResultShapes shapes;
     op.infer({op, locals, p.local}, shapes);
     for (std::size_t i = 0; i < shapes.size(); ++i) {

@@ -141,42 +141,6 @@ class Attributes {
     requires(__is_aggregate(A) && !__is_array(A))
   inline Attributes(const A& arguments);  // NOLINT(google-explicit-constructor)
 
-  // Of operators whose schema is written as text: in the schema's order.
-  inline Attributes& add(std::int64_t value) {
-    check_room(1);
-    fixed_[fixed_count_++] = value;
-    return *this;
-  }
-  inline Attributes& add(int value) { return add(static_cast<std::int64_t>(value)); }
-  inline Attributes& add(bool value) { return add(static_cast<std::int64_t>(value ? 1 : 0)); }
-  inline Attributes& add(DType value) { return add(static_cast<std::int64_t>(value)); }
-  inline Attributes& add(const Dims& dims) {
-    check_room(dims.size() + 1);
-    fixed_[fixed_count_++] = dims.size();
-    for (const std::int64_t d : dims) {
-      fixed_[fixed_count_++] = d;
-    }
-    return *this;
-  }
-  /// An address of something interned (a Spec, a layout's data).
-  inline Attributes& add_pointer(const void* pointer) {
-    return add(reinterpret_cast<std::int64_t>(pointer));
-  }
-  /// A number that decides placements, so it is fixed: the order of a norm.
-  inline Attributes& add_number(double value) {
-    return add(__builtin_bit_cast(std::int64_t, value));
-  }
-  inline Attributes& scalar(double value) {
-    return free_integer(__builtin_bit_cast(std::int64_t, value));
-  }
-  inline Attributes& free_integer(std::int64_t value) {
-    if (dynamic_count_ >= dynamic_room) [[unlikely]] {
-      overflow();
-    }
-    dynamic_[dynamic_count_++] = value;
-    return *this;
-  }
-
   inline ArgumentsType type() const { return type_; }
   inline std::span<const std::int64_t> fixed() const {
     return {fixed_, static_cast<std::size_t>(fixed_count_)};
@@ -262,7 +226,11 @@ struct ArgumentWords {
   [[gnu::always_inline]] static inline void write(Attributes& to, const T& field) {
     using Storage = ArgumentStorage<T>;
     if constexpr (std::is_same_v<T, Dims>) {
-      to.add(field);
+      to.check_room(field.size() + 1);
+      to.fixed_[to.fixed_count_++] = field.size();
+      for (const std::int64_t d : field) {
+        to.fixed_[to.fixed_count_++] = d;
+      }
     } else if constexpr (std::is_same_v<T, Dynamic<RandomNumbers>>) {
       Storage::Type::write(field.value, to.dynamic_ + to.dynamic_count_);
       to.dynamic_count_ += Storage::Type::words;
@@ -273,7 +241,6 @@ struct ArgumentWords {
       to.fixed_[to.fixed_count_++] = Storage::Type::word(field);
     }
   }
-  static inline void set_type(Attributes& to, ArgumentsType type) { to.type_ = type; }
 
   const std::int64_t* fixed;
   const std::int64_t* dynamic;

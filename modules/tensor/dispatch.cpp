@@ -50,11 +50,11 @@ inline std::uint8_t keys_of(std::span<const Tensor> in) {
                    count, op.schema));
 }
 
-[[noreturn]] void wrong_attributes(const Op& op, const Attributes& attributes) {
-  fail(
-      fmt::format("{}: the attributes do not match the schema {} (got {} fixed and {} free "
-                  "numbers); add one value for each attribute, in the schema's order",
-                  op.name, op.schema, attributes.fixed().size(), attributes.dynamic().size()));
+[[noreturn]] void wrong_arguments(const Op& op, const Attributes& attributes) {
+  fail(fmt::format(
+      "{}: the arguments do not match the schema {} ({}); pass the aggregate that the "
+      "operator is registered with",
+      op.name, op.schema, attributes.type() == 0 ? "got none" : "their names or types differ"));
 }
 
 /// An undefined operand: an error unless it is in a list whose tensors may be absent.
@@ -77,30 +77,6 @@ inline std::uint8_t keys_of(std::span<const Tensor> in) {
   }
 }
 
-/// How many fixed attributes the call has by the schema, where some are lists: each has its length
-/// in front.
-std::size_t fixed_count(const Op& op, const Attributes& attributes) {
-  const std::span<const std::int64_t> fixed = attributes.fixed();
-  std::size_t expected = op.counts.fixed;
-  std::size_t at = 0;
-  for (const std::size_t before : op.counts.before_dims) {
-    at += before;
-    if (at >= fixed.size() || fixed[at] < 0 || fixed[at] > max_dims) {
-      wrong_attributes(op, attributes);
-    }
-    expected += static_cast<std::size_t>(fixed[at]);
-    at += 1 + static_cast<std::size_t>(fixed[at]);
-  }
-  return expected;
-}
-
-[[gnu::noinline]] void check_fixed(const Op& op, const Attributes& attributes) {
-  if (attributes.dynamic().size() != op.counts.free ||
-      attributes.fixed().size() != fixed_count(op, attributes)) {
-    wrong_attributes(op, attributes);
-  }
-}
-
 /// The operands' keys, while the call is compared with its schema: on every call's path, so what is
 /// right costs a few comparisons.
 inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
@@ -110,12 +86,7 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
     check_lists(op, in.size());
   }
   if (attributes.type() != op.arguments_type) [[unlikely]] {
-    wrong_attributes(op, attributes);
-  }
-  if (attributes.type() == 0 &&
-      (attributes.dynamic().size() != expected.free ||
-       attributes.fixed().size() != expected.fixed || !expected.before_dims.empty())) {
-    check_fixed(op, attributes);
+    wrong_arguments(op, attributes);
   }
   std::uint8_t keys = 0;
   for (std::size_t i = 0; i < in.size(); ++i) {
@@ -270,24 +241,8 @@ bool grad_enabled() { return path.grad; }
 NoGrad::NoGrad(bool enabled) : before_(std::exchange(path.grad, enabled)) {}
 NoGrad::~NoGrad() { path.grad = before_; }
 
-void check_call(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
-                bool localized) {
-  if (op.arguments_type != 0) {
-    checked_keys(op, in, attributes);
-    return;
-  }
-  const std::size_t expected = fixed_count(op, attributes);
-  const std::size_t count = attributes.fixed().size();
-  if (!localized || count < expected) {
-    checked_keys(op, in, attributes);
-    return;
-  }
-  // Of what localize added nothing is known.
-  Attributes own;
-  for (const std::int64_t value : attributes.fixed().first(expected)) {
-    own.add(value);
-  }
-  checked_keys(op, in, own.take_dynamic(attributes));
+void check_call(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {
+  checked_keys(op, in, attributes);
 }
 
 Tensors call(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {

@@ -19,11 +19,9 @@ inline Tensor call_one(const Op& op, std::initializer_list<Tensor> in,
                        const Attributes& attributes = {}) {
   return std::move(call(op, in, attributes)[0]);
 }
-/// Errors: too few or too many operands or attributes, or an undefined tensor where the schema does
-/// not say that the operand may be absent; the text names operator and operand. `localized`: of a
-/// local call, to whose fixed attributes Op::localize may have added more.
-void check_call(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
-                bool localized = false);
+/// Errors: too few or too many operands, arguments of another type, or an undefined tensor where
+/// the schema does not say that the operand may be absent; the text names operator and operand.
+void check_call(const Op& op, std::span<const Tensor> in, const Attributes& attributes);
 /// For operators that have no operand to carry a layout, and whose attributes hold one: enters at
 /// distribution. Below autograd: distribution -> kernel. What autograd calls.
 Tensors call_below_autograd(const Op& op, std::span<const Tensor> in, const Attributes& attributes);

@@ -24,10 +24,6 @@ import tessera.placement;
 
 namespace tessera {
 
-double AttributeReader::number() { return std::bit_cast<double>(integer()); }
-
-double AttributeReader::scalar() { return std::bit_cast<double>(free_integer()); }
-
 namespace {
 
 struct Registry {
@@ -81,37 +77,24 @@ void read_schema(Op& op) {
     }
     op.operands.push_back({std::string(operand), type});
   }
+  std::string all;
   if (op.arguments != nullptr) {
-    std::string all;
     for (const ArgumentField& field : op.arguments->fields) {
       op.parameters.push_back({std::string(field.name), std::string(field.type), field.dynamic});
       all += fmt::format("{}{}", all.empty() ? "; " : ", ", to_string(field));
     }
-    // An operator that is registered again under another name has them in its schema already.
-    const std::string whole = fmt::format(
-        "{}{})", schema.substr(0, std::min(open + 1 + semicolon, schema.size() - 1)), all);
-    if (semicolon != std::string_view::npos && whole != schema) {
-      fail(fmt::format(
-          "register_op: '{}' lists other arguments than its aggregate ({}); write only the "
-          "operands",
-          schema, whole));
-    }
-    op.schema = whole;
     op.arguments_type = op.arguments->type;
-    return;
   }
-  if (semicolon == std::string_view::npos) {
-    return;
+  // An operator that is registered again under another name has them in its schema already.
+  const std::string whole = fmt::format(
+      "{}{})", schema.substr(0, std::min(open + 1 + semicolon, schema.size() - 1)), all);
+  if (semicolon != std::string_view::npos && whole != schema) {
+    fail(fmt::format(
+        "register_op: '{}' lists other arguments than its aggregate ({}); write only the "
+        "operands and register with register_op<ARGUMENTS>",
+        schema, whole));
   }
-  for (const std::string_view attribute : split(inside.substr(semicolon + 1))) {
-    const auto colon = attribute.find(':');
-    if (colon == std::string_view::npos) {
-      fail(fmt::format("register_op: attribute '{}' of '{}' has no type", attribute, op.name));
-    }
-    const std::string_view type = trimmed(attribute.substr(colon + 1));
-    op.parameters.push_back({std::string(trimmed(attribute.substr(0, colon))), std::string(type),
-                             type == "float" || type == "free"});
-  }
+  op.schema = whole;
 }
 
 bool is_list(const Op::Parameter& operand) { return operand.type.find("...") != std::string::npos; }
@@ -136,31 +119,6 @@ void count_parameters(Op& op) {
   for (std::size_t i = 0; i < op.counts.single && i < 64; ++i) {
     if (is_optional(op.operands[i])) {
       op.counts.required &= ~(std::uint64_t{1} << i);
-    }
-  }
-  if (op.arguments != nullptr) {
-    return;
-  }
-  std::size_t since_dims = 0;
-  for (const Op::Parameter& attribute : op.parameters) {
-    if (attribute.type == "float" || attribute.type == "free") {
-      ++op.counts.free;
-      continue;
-    }
-    constexpr std::string_view known[] = {"int",    "bool", "dims",        "dtype",
-                                          "number", "spec", "communicator"};
-    if (std::find(std::begin(known), std::end(known), attribute.type) == std::end(known)) {
-      fail(
-          fmt::format("register_op: attribute '{}' of '{}' is of an unknown type '{}' (expected "
-                      "one of float, free, {})",
-                      attribute.name, op.name, attribute.type, fmt::join(known, ", ")));
-    }
-    ++op.counts.fixed;
-    if (attribute.type == "dims") {
-      op.counts.before_dims.push_back(since_dims);
-      since_dims = 0;
-    } else {
-      ++since_dims;
     }
   }
 }

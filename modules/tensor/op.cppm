@@ -9,36 +9,6 @@ import :value;
 
 export namespace tessera {
 
-/// Reads Attributes back in the order in which they were added.
-class AttributeReader {
- public:
-  inline explicit AttributeReader(const Attributes& attributes)
-      : fixed_(attributes.fixed()), free_(attributes.dynamic()) {}
-  inline std::int64_t integer() { return fixed_[fixed_at_++]; }
-  inline int dim() { return static_cast<int>(integer()); }
-  inline bool flag() { return integer() != 0; }
-  inline DType dtype() { return static_cast<DType>(integer()); }
-  inline Dims dims() {
-    const auto count = static_cast<std::size_t>(integer());
-    const Dims d(fixed_.subspan(fixed_at_, count));
-    fixed_at_ += count;
-    return d;
-  }
-  template <class T>
-  inline const T* pointer() {
-    return reinterpret_cast<const T*>(integer());
-  }
-  double number();
-  double scalar();
-  inline std::int64_t free_integer() { return free_[free_at_++]; }
-
- private:
-  std::span<const std::int64_t> fixed_;
-  std::span<const std::int64_t> free_;
-  std::size_t fixed_at_ = 0;
-  std::size_t free_at_ = 0;
-};
-
 struct Op;
 
 /// One call of an operator: what travels down the path. Absent optional operands are undefined
@@ -48,7 +18,6 @@ struct Call {
   std::span<const Tensor> in;
   const Attributes& attributes;
 
-  inline AttributeReader read() const { return AttributeReader(attributes); }
   /// The operator's arguments: call.args<SoftmaxArgs>().dim.
   template <class A>
   [[gnu::always_inline]] inline A args() const {
@@ -118,7 +87,6 @@ struct BackwardContext {
   std::uint64_t needed = 0;  // bit i: operand i needs a gradient
 
   inline bool needs(std::size_t i) const { return ((needed >> i) & 1U) != 0; }
-  inline AttributeReader read() const { return AttributeReader(attributes); }
   template <class A>
   [[gnu::always_inline]] inline A args() const {
     return arguments_as<A>(attributes);
@@ -195,10 +163,6 @@ struct Op {
     std::size_t single = 0;      // operands that are not lists
     std::size_t lists = 0;       // operands that are lists
     std::uint64_t required = 0;  // bit i: the call's operand i may be absent in no call (i < 64)
-    std::size_t fixed = 0;       // fixed integers, where every `dims` is empty (its length is one)
-    std::size_t free = 0;        // free numbers
-    /// Before the first `dims`, and between one and the next: so many other fixed integers.
-    InlineVector<std::size_t, 3> before_dims = {};
   };
   Counts counts = {};
 

@@ -8,8 +8,8 @@ export namespace tessera {
 
 /// The plugin kind "operator". A plugin offers complete operators: shape rule,
 /// placement rule, kernel, backward. In its register_plugin:
-///     registrar.add<OperatorPlugin>("softcap", [] { return Op{.schema = "softcap(x; cap: float)",
-///     ...}; });
+///     registrar.add<OperatorPlugin>("softcap", [] {
+///       return with_arguments<SoftcapArgs>({.schema = "softcap(x)", ...}); });
 /// The name is the operator's, as its schema says.
 class OperatorPlugin {
  public:

@@ -159,7 +159,7 @@ TEST_CASE("a gradient that is wrong only when distributed is found") {
 
 TEST_CASE("a gradient's gradient that is lost only when distributed is found") {
   const Op& op = changed("softmax", [](Op& o) {
-    o.schema = "wrong_twice_softmax(x; dim: int)";
+    o.schema = "wrong_twice_softmax(x)";
     o.backward = [](const BackwardContext& context, std::span<const Tensor> grads,
                     std::span<Tensor> out) {
       const Tensor& y = context.out[0];

@@ -41,71 +41,30 @@ DType type_of(const std::string& name) {
 }
 
 Attributes pack_attributes(const Op& op, const Json& values, const std::string& name) {
-  Attributes attributes;
-  if (op.arguments != nullptr) {
-    Json all = values;
-    for (const ArgumentField& field : op.arguments->fields) {
-      const std::string key(field.name);
-      if (field.type ==
-          "random") {  // where in a stream the call draws; from the start if not given
-        std::string numbers;
-        for (const char* part : {"seed", "stream", "offset", "run", "stride"}) {
-          numbers += std::string(numbers.empty() ? "" : " ") + part + "=" +
-                     std::to_string(values.value(part, 0));
-          all.erase(part);
-        }
-        all[key] = numbers;
-      } else if (field.type == "bool" && !values.contains(key)) {
-        all[key] = false;  // a sample names the flags that it sets
-      } else if (field.type == "spec" && !values.contains(key)) {
-        all[key] = "none";  // a plain call
+  if (op.arguments == nullptr) {
+    if (!values.empty()) {
+      fail(name + ": the sample has arguments, but the operator has none: " + op.schema);
+    }
+    return {};
+  }
+  Json all = values;
+  for (const ArgumentField& field : op.arguments->fields) {
+    const std::string key(field.name);
+    if (field.type == "random") {  // the call's place in a stream; the start if it is not given
+      std::string numbers;
+      for (const char* part : {"seed", "stream", "offset", "run", "stride"}) {
+        numbers += std::string(numbers.empty() ? "" : " ") + part + "=" +
+                   std::to_string(values.value(part, 0));
+        all.erase(part);
       }
-    }
-    return attributes_from_json(*op.arguments, all.dump(), name);
-  }
-  for (const auto& [key, value] : values.items()) {
-    if (std::none_of(op.parameters.begin(), op.parameters.end(),
-                     [&](const Op::Parameter& parameter) { return parameter.name == key; })) {
-      fail(name + ": the sample has an attribute '" + key +
-           "' that the schema lacks: " + op.schema);
+      all[key] = numbers;
+    } else if (field.type == "bool" && !values.contains(key)) {
+      all[key] = false;  // a sample names the flags that it sets
+    } else if (field.type == "spec" && !values.contains(key)) {
+      all[key] = "none";  // a plain call
     }
   }
-  for (const Op::Parameter& parameter : op.parameters) {
-    if (parameter.type == "bool" && !values.contains(parameter.name)) {
-      attributes.add(false);  // a sample names the flags that it sets
-      continue;
-    }
-    if (parameter.type == "free" && !values.contains(parameter.name)) {
-      attributes.free_integer(0);  // and where in a stream it draws, if not from the start
-      continue;
-    }
-    if (!values.contains(parameter.name)) {
-      fail(name + ": the sample lacks attribute " + parameter.name);
-    }
-    const Json& value = values[parameter.name];
-    if (parameter.type == "float") {
-      attributes.scalar(value.get<double>());
-    } else if (parameter.type == "number") {
-      attributes.add_number(value.get<double>());
-    } else if (parameter.type == "free") {
-      attributes.free_integer(value.get<std::int64_t>());
-    } else if (parameter.type == "bool") {
-      attributes.add(value.get<bool>());
-    } else if (parameter.type == "dtype") {
-      attributes.add(*dtype_from_name(value.get<std::string>()));
-    } else if (parameter.type == "dims") {
-      Dims dims;
-      for (const Json& d : value) {
-        dims.push_back(d.get<std::int64_t>());
-      }
-      attributes.add(dims);
-    } else if (parameter.type == "int") {
-      attributes.add(value.get<std::int64_t>());
-    } else {
-      fail(name + ": attributes of type " + parameter.type + " cannot be read from a sample");
-    }
-  }
-  return attributes;
+  return attributes_from_json(*op.arguments, all.dump(), name);
 }
 
 /// Calls f(entry, what the entry says of tensors) for each entry of `folder`/`file`.json.

@@ -35,27 +35,14 @@ std::vector<Tensor> some_operands(const Op& op) {
   return in;
 }
 
-/// One value for each attribute but the one at `without` (none: -1).
-Attributes some_attributes(const Op& op, std::ptrdiff_t without = -1) {
-  if (op.arguments != nullptr && without < 0) {
-    return op.arguments->blank();
-  }
-  Attributes attributes;
-  for (std::size_t i = 0; i < op.parameters.size(); ++i) {
-    const std::string& type = op.parameters[i].type;
-    if (static_cast<std::ptrdiff_t>(i) == without) {
-      continue;
-    }
-    if (type == "dims") {
-      attributes.add(Dims{});
-    } else if (type == "float" || type == "free") {
-      attributes.scalar(0);
-    } else {
-      attributes.add(0);
-    }
-  }
-  return attributes;
+Attributes some_attributes(const Op& op) {
+  return op.arguments == nullptr ? Attributes() : op.arguments->blank();
 }
+
+/// Arguments that no operator has.
+struct OtherArgs {
+  bool of_the_tests;
+};
 
 /// What the call says is wrong; it must fail before anything looks at the operands.
 std::string error_of(const Op& op, const std::vector<Tensor>& in, const Attributes& attributes) {
@@ -96,36 +83,42 @@ TEST_CASE("a call with too few or too many operands is refused") {
   }
 }
 
-TEST_CASE("a call with a missing or a further attribute is refused") {
+TEST_CASE("a call with arguments of another type, or without arguments, is refused") {
   for (const Op* op : all_ops()) {
     const std::vector<Tensor> in = some_operands(*op);
-    for (std::size_t i = 0; i < op->parameters.size(); ++i) {
-      const std::string text =
-          error_of(*op, in, some_attributes(*op, static_cast<std::ptrdiff_t>(i)));
-      INFO(op->schema << " without " << op->parameters[i].name << ": " << text);
-      CHECK(names(text, *op, "attributes do not match the schema"));
-    }
+    const std::string text = error_of(*op, in, OtherArgs{true});
+    INFO(op->schema << ": " << text);
+    CHECK(names(text, *op, "the arguments do not match the schema"));
     if (op->arguments != nullptr) {
-      continue;  // an aggregate has as many as it declares
-    }
-    for (const bool is_free : {false, true}) {
-      Attributes more = some_attributes(*op);
-      is_free ? more.scalar(1) : more.add(1);
-      const std::string text = error_of(*op, in, more);
-      INFO(op->schema << " with one more: " << text);
-      CHECK(names(text, *op, "attributes do not match the schema"));
+      const std::string none = error_of(*op, in, {});
+      INFO(op->schema << ": " << none);
+      CHECK(names(none, *op, "the arguments do not match the schema"));
     }
   }
 }
 
-TEST_CASE("a list of extents that is longer than the attributes is refused") {
-  const Tensor x = zeros({2, 3});
-  for (const std::int64_t length : {std::int64_t{4}, std::int64_t{-1}, std::int64_t{1} << 62}) {
-    const std::string text =
-        error_of(find_op("permute"), {x}, Attributes().add(length).add(0).add(1));
-    INFO(text);
-    CHECK(names(text, find_op("permute"), "attributes do not match the schema"));
+TEST_CASE("arguments with the same types under other names are refused") {
+  struct Wrong {
+    std::int64_t extent;
+  };
+  const std::string text = error_of(find_op("softmax"), {zeros({2, 3})}, Wrong{1});
+  CHECK(names(text, find_op("softmax"), "the arguments do not match the schema"));
+}
+
+TEST_CASE("the arguments of every operator are read back from their text and their JSON") {
+  std::size_t with_arguments = 0;
+  for (const Op* op : all_ops()) {
+    if (op->arguments == nullptr) {
+      CHECK(op->parameters.empty());
+      continue;
+    }
+    ++with_arguments;
+    const Attributes blank = op->arguments->blank();
+    INFO(op->schema << ": " << print_arguments(*op, blank));
+    CHECK(parse_arguments(*op, print_arguments(*op, blank)) == blank);
+    CHECK(attributes_from_json(*op->arguments, to_json(*op->arguments, blank), op->name) == blank);
   }
+  CHECK(with_arguments > 80);
 }
 
 TEST_CASE("an undefined operand is refused by name unless the schema says that it may be absent") {
@@ -159,25 +152,28 @@ TEST_CASE("an operand far behind in a list is looked at too") {
 
 TEST_CASE("what localize makes of a call is held against the schema") {
   Op op = find_op("sigmoid");
-  op.schema = "forgetful(x; shape: dims)";
+  struct ShapeArgs {
+    Dims shape;
+  };
+  op.schema = "forgetful(x)";
   op.operands.clear();
   op.parameters.clear();
   op.backward = nullptr;
   op.localize = [](const LocalContext&) { return Attributes(); };
-  const Op& forgetful = register_op(op);
+  const Op& forgetful = register_op<ShapeArgs>(op);
   const DeviceMesh mesh = DeviceMesh::make({"a"}, Dims{1});
   const Tensor x =
       make_distributed(zeros({4}), Spec::make(Layout::replicated(mesh), Dims{4}, DType::f32));
-  const std::string text = error_of(forgetful, {x}, Attributes().add(Dims{4}));
-  CHECK(names(text, forgetful, "attributes do not match the schema"));
+  const std::string text = error_of(forgetful, {x}, ShapeArgs{{4}});
+  CHECK(names(text, forgetful, "the arguments do not match the schema"));
 }
 
-TEST_CASE("a schema with an attribute of an unknown type is refused") {
+TEST_CASE("a schema that lists arguments that are not declared is refused") {
   std::string text;
   try {
-    register_op({.schema = "mistyped(x; factor: flaot)"});
+    register_op({.schema = "undeclared(x; factor: float)"});
   } catch (const Error& error) {
     text = error.what();
   }
-  CHECK(text.find("unknown type 'flaot'") != std::string::npos);
+  CHECK(text.find("lists other arguments than its aggregate") != std::string::npos);
 }
