@@ -86,8 +86,8 @@ void read_schema(Op& op) {
     op.arguments_type = op.arguments->type;
   }
   // An operator that is registered again under another name has them in its schema already.
-  const std::string whole = fmt::format(
-      "{}{})", schema.substr(0, std::min(open + 1 + semicolon, schema.size() - 1)), all);
+  const std::string whole =
+      fmt::format("{}{})", schema.substr(0, open + 1 + std::min(semicolon, inside.size())), all);
   if (semicolon != std::string_view::npos && whole != schema) {
     fail(fmt::format(
         "register_op: '{}' lists other arguments than its aggregate ({}); write only the "

@@ -79,8 +79,8 @@ ops::GroupArgument ArgumentType<ops::GroupArgument>::from_value(const ArgumentVa
   if (text == nullptr || !text->starts_with(begin)) {
     wrong_argument("group (\"ranks 0 1 2\", \"ranks 0 1 2 named NAME\")", v);
   }
-  const std::size_t name = text->find(before_name);
-  std::istringstream words(text->substr(begin.size(), name - begin.size()));
+  const std::size_t name_at = text->find(before_name);
+  std::istringstream words(text->substr(begin.size(), name_at - begin.size()));
   std::vector<int> ranks;
   for (int rank = 0; words >> rank;) {
     ranks.push_back(rank);
@@ -89,7 +89,7 @@ ops::GroupArgument ArgumentType<ops::GroupArgument>::from_value(const ArgumentVa
     wrong_argument("group (\"ranks 0 1 2\", \"ranks 0 1 2 named NAME\")", v);
   }
   return {&collective::World::current().communicator(
-      ranks, name == std::string::npos ? "" : text->substr(name + before_name.size()))};
+      ranks, name_at == std::string::npos ? "" : text->substr(name_at + before_name.size()))};
 }
 
 }  // namespace tessera

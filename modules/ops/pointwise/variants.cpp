@@ -97,7 +97,8 @@ const Op& register_form(const Op& op) {
        .in_place = true,
        .form_of = &op,
        .about = op.about +
-                (first == 0 ? " Over the first operand's memory." : " Into the memory of `out`.")});
+                (first == 0 ? " Over the first operand's memory." : " Into the memory of `out`."),
+       .arguments = op.arguments});
 }
 
 }  // namespace

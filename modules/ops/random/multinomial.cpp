@@ -10,6 +10,8 @@ module;
 #include <span>
 #include <utility>
 #include <vector>
+
+#include "shared/kernels/types.hpp"
 module tessera.ops;
 
 import tessera.base;

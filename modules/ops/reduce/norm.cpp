@@ -300,7 +300,7 @@ Tensor whole_norm(const Tensor& y, double p) {
   for (int axis = 0; y.is_distributed() && axis < y.layout().ndim(); ++axis) {
     terms = terms || y.layout().placement(axis).is_norm();
   }
-  return terms ? call_one(ops::whole_op, {y}, WholeNormArgs{p}) : y;
+  return terms ? call_one(ops::whole_op, {y}, ops::WholeNormArgs{p}) : y;
 }
 
 }  // namespace tessera::operands
