@@ -21,16 +21,12 @@ namespace {
 using rules::strategy;
 
 struct ConvArgs {
-  Dims stride;
-  Dims padding;
-  Dims dilation;
+  Dims stride, padding, dilation;
   std::int64_t groups;
 };
 
 struct ConvGradientArgs {
-  Dims stride;
-  Dims padding;
-  Dims dilation;
+  Dims stride, padding, dilation;
   std::int64_t groups;
   Dims size;  // height and width of x for its gradient, of the kernel for the weight's
 };

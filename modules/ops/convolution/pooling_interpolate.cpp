@@ -1,5 +1,5 @@
 // Images with other extents: average pooling and interpolation, which are linear along each dim
-// with few terms, and maximum pooling.
+// with few terms.
 module;
 #include <fmt/format.h>
 
@@ -9,42 +9,20 @@ module;
 #include <string>
 #include <tuple>
 
-#include "convolution/kernels/convolution.hpp"
 #include "shared/kernels/separable.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
-import :index_call;
 import :kernel_call;
+import :pooling_call;
 
 namespace tessera::ops {
 namespace {
 
 using kernels::SparseMap;
-
-/// [N, C, ...]: the extents behind the channels.
-Dims spatial(const Dims& shape) {
-  return shape.size() < 2 ? Dims() : Dims(shape.span().subspan(2));
-}
-
-Dims with_spatial(const Dims& shape, const Dims& extents) {
-  Dims result{shape[0], shape[1]};
-  for (const std::int64_t extent : extents) {
-    result.push_back(extent);
-  }
-  return result;
-}
-
-void check_image(const Call& call, int spatial_dims) {
-  const Tensor& x = call.in[0];
-  operands::check_floating(call.op.name, x);
-  if (x.dims() != spatial_dims + 2) {
-    refuse(call, fmt::format("[N, C] and {} dims behind them are expected (got {})", spatial_dims,
-                             to_string(x.shape())));
-  }
-}
+using namespace pooling;
 
 // Linear maps along each spatial dim
 
@@ -96,28 +74,6 @@ struct InterpolateBackwardArgs {
   bool align_corners;
   Dims extents;
 };
-
-struct MaxPoolArgs {
-  Dims kernel_size;
-  Dims stride;
-  Dims padding;
-  bool ceil_mode;
-  Dims dilation;
-};
-
-template <class A>
-void check_pooling(const Call& call, const A& p) {
-  bool fits = p.kernel_size.size() == 2 && p.stride.size() == 2 && p.padding.size() == 2;
-  for (int i = 0; fits && i < 2; ++i) {
-    fits = p.kernel_size[i] > 0 && p.stride[i] > 0 && p.padding[i] >= 0 &&
-           p.padding[i] <= p.kernel_size[i] / 2;
-  }
-  if (!fits) {
-    refuse(call, fmt::format("two positive numbers each are expected, and at most half a kernel of "
-                             "padding (got kernel {}, stride {}, padding {})",
-                             to_string(p.kernel_size), to_string(p.stride), to_string(p.padding)));
-  }
-}
 
 int dims_of(const AveragePoolArgs&) { return 2; }
 
@@ -330,93 +286,7 @@ const Op& interpolate_op = LinearPair<InterpolateArgs, InterpolateBackwardArgs>:
     "interpolate",
     "Images of another size: the nearest element (mode 0), or linear between neighbours (1).");
 
-// max_pool2d
-
-kernels::Windows max_windows(const Call& call, const Dims& x) {
-  const auto p = call.args<MaxPoolArgs>();
-  check_pooling(call, p);
-  kernels::Windows w;
-  w.channels = x[1];
-  for (int i = 0; i < 2; ++i) {
-    w.in[i] = x[i + 2];
-    w.kernel[i] = p.kernel_size[i];
-    w.stride[i] = p.stride[i];
-    w.padding[i] = p.padding[i];
-    w.dilation[i] = p.dilation[i];
-    w.out[i] = windows_along(call, w.in[i], w.kernel[i], w.dilation[i], w.stride[i], w.padding[i],
-                             p.ceil_mode);
-  }
-  return w;
-}
-
-void max_infer(const Call& call, ResultShapes& out) {
-  check_image(call, 2);
-  const Dims& x = call.in[0].shape();
-  const kernels::Windows w = max_windows(call, x);
-  if (w.out[0] < 1 || w.out[1] < 1) {
-    refuse(call, fmt::format("the kernel does not fit {}", to_string(x)));
-  }
-  const Dims shape = with_spatial(x, {w.out[0], w.out[1]});
-  out.push_back({shape, call.in[0].dtype()});
-  out.push_back({shape, DType::i64});  // where in its image each maximum stands
-}
-
-void max_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor x = contiguous_operand(call.in[0]);
-  visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
-    kernels::max_pool(max_windows(call, x.shape()), x.shape()[0], pointer<T>(x), pointer<T>(out[0]),
-                      pointer<std::int64_t>(out[1]));
-  });
-}
-
-void max_rule(const RuleContext& context, Strategies& strategies) {
-  rules::same_dim(context, strategies, 0);
-  rules::same_dim(context, strategies, 1);
-}
-
-/// [N, C, ...] as [N, C, n].
-Tensor planes(const Tensor& x) { return reshape(x, {x.size(0), x.size(1), -1}); }
-
-const Op& max_op = register_op<MaxPoolArgs>({
-    .schema = "max_pool2d(x)",
-    .infer = max_infer,
-    .cpu = max_cpu,
-    .rule = max_rule,
-    .backward =
-        [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
-          const Dims& x = context.in_shapes[0];
-          const Dims flat{x[0], x[1], x[2] * x[3]};
-          out[0] = reshape(
-              indexing::gather_backward(planes(grads[0]), planes(context.out[1]), 2, flat), x);
-        },
-    .saves_outputs = 0b10,
-    .about = "The largest element of each window of images, and where it stands.",
-});
-
-/// none: the kernel's size.
-Dims stride_of(const Pooling& p) {
-  return for_both_dims(p.stride.empty() ? p.kernel_size : p.stride);
-}
-
-/// Calls f with [1, C, H, W] where x is [C, H, W].
-template <class F>
-Tensor of_batch(const Tensor& x, F f) {
-  return x.dims() == 3 ? squeeze(f(unsqueeze(x, 0)), 0) : f(x);
-}
-
 }  // namespace
-
-Tensor max_pool2d(const Tensor& x, const Pooling& settings, const Dims& dilation) {
-  operands::given("max_pool2d", "x", x);
-  return of_batch(x, [&](const Tensor& images) {
-    return call_one(max_op, {images},
-                    MaxPoolArgs{.kernel_size = for_both_dims(settings.kernel_size),
-                                .stride = stride_of(settings),
-                                .padding = for_both_dims(settings.padding),
-                                .ceil_mode = settings.ceil_mode,
-                                .dilation = for_both_dims(dilation)});
-  });
-}
 
 Tensor avg_pool2d(const Tensor& x, const Pooling& settings, bool count_include_pad) {
   operands::given("avg_pool2d", "x", x);

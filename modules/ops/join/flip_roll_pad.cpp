@@ -17,6 +17,7 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
+import :slide_call;
 import :view_call;
 
 namespace tessera::ops {
@@ -41,56 +42,6 @@ struct PadBackwardArgs {
   Dims padding;
   std::int64_t mode;
 };
-
-/// From where each element of a dim comes.
-struct Slide {
-  enum class Kind { none, flip, roll, pad };
-  Kind kind = Kind::none;
-  std::int64_t extent = 0;
-  std::int64_t result = 0;
-  std::int64_t shift = 0;  // of element 0
-  PadMode mode = PadMode::constant;
-
-  std::int64_t source(std::int64_t i) const {
-    if (kind == Kind::flip) {
-      return extent - 1 - i;
-    }
-    const std::int64_t at = i - shift;
-    if (at >= 0 && at < extent) {
-      return at;
-    }
-    if (kind == Kind::roll || mode == PadMode::circular) {
-      return (at % extent + extent) % extent;
-    }
-    if (mode == PadMode::replicate) {
-      return at < 0 ? 0 : extent - 1;
-    }
-    if (mode == PadMode::reflect) {
-      return at < 0 ? -at : 2 * (extent - 1) - at;
-    }
-    return -1;
-  }
-
-  std::vector<std::int64_t> sources() const {
-    std::vector<std::int64_t> all(static_cast<std::size_t>(result));
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      all[i] = source(static_cast<std::int64_t>(i));
-    }
-    return all;
-  }
-};
-
-/// One for each dim of x.
-using Slides = std::array<Slide, max_dims>;
-
-Slides still(const Dims& x) {
-  Slides slides;
-  for (int d = 0; d < x.size(); ++d) {
-    slides[static_cast<std::size_t>(d)].extent = x[d];
-    slides[static_cast<std::size_t>(d)].result = x[d];
-  }
-  return slides;
-}
 
 Slides slides_of(const Call&, const FlipArgs& args, const Dims& x) {
   Slides slides = still(x);
