@@ -1,5 +1,7 @@
 // The texts of errors, and what is refused.
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -17,6 +19,23 @@ using namespace tessera;
 TEST_CASE("errors begin with the operator's name") {
   const Tensor x = zeros({2, 3});
   const Tensor y = zeros({4});
+  // Arguments that only a call by the operator's name can have.
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  struct SliceBackwardArgs {
+    std::int64_t dim;
+    std::int64_t extent;
+    std::int64_t start;
+    std::int64_t step;
+  };
+  struct PadArgs {
+    Dims padding;
+    std::int64_t mode;
+    Dynamic<double> value;
+  };
+  struct PadBackwardArgs {
+    Dims padding;
+    std::int64_t mode;
+  };
   const std::map<std::string, std::function<void()>> mistakes = {
       {"add", [&] { ops::add(x, y); }},
       {"mul", [&] { ops::mul(x, y); }},
@@ -38,6 +57,21 @@ TEST_CASE("errors begin with the operator's name") {
       {"cat", [&] { ops::cat(std::vector{x, y}); }},
       {"stack", [&] { ops::stack(std::vector{x, y}); }},
       {"split", [&] { ops::split(x, 0); }},
+      {"slice_backward",
+       [&] {
+         call_one(find_op("slice_backward"), {x},
+                  SliceBackwardArgs{.dim = 0, .extent = most, .start = 1, .step = most});
+       }},
+      {"pad",
+       [&] {
+         call_one(find_op("pad"), {x},
+                  PadArgs{.padding = {1, 0}, .mode = std::int64_t{1} << 32, .value = 0});
+       }},
+      {"pad_backward",
+       [&] {
+         call_one(find_op("pad_backward"), {x},
+                  PadBackwardArgs{.padding = {most, most}, .mode = 1});
+       }},
   };
   for (const auto& [name, mistake] : mistakes) {
     std::string text = "no error";

@@ -60,6 +60,12 @@ bool names(const std::string& text, const Op& op, const std::string& what) {
 
 }  // namespace
 
+TEST_CASE("a schema names the operands and then the arguments") {
+  CHECK(find_op("exp").schema == "exp(x)");
+  CHECK(find_op("softmax").schema == "softmax(x; dim: int)");
+  CHECK(find_op("cat").schema == "cat(tensors...; dim: int)");
+}
+
 TEST_CASE("a call with too few or too many operands is refused") {
   for (const Op* op : all_ops()) {
     std::vector<Tensor> in = some_operands(*op);
