@@ -318,8 +318,8 @@ std::vector<OperatorSample> further_samples() {
   add("logcumsumexp", {from_values<double>({hidden, hidden, 1, hidden, 2}, {5})}, DimArgs{0}, {5});
   add("clone", {numbers({3})}, {}, {3});
   add("squared_norm", {numbers({3})}, {}, {});
-  add("baddbmm", {numbers({3}), numbers({2, 2, 2}, 1), numbers({2, 2, 3}, 2)},
-      Scales{0.5, 2}, {2, 2, 3});
+  add("baddbmm", {numbers({3}), numbers({2, 2, 2}, 1), numbers({2, 2, 3}, 2)}, Scales{0.5, 2},
+      {2, 2, 3});
   struct StridedArgs {
     Dims shape;
     Dims strides;
