@@ -121,21 +121,60 @@ Gemm folded(Gemm shape) {
   return shape;
 }
 
-}  // namespace
+/// A part of a product: some entries of the batch, of each some rows and columns of the result.
+struct Pieces {
+  std::int64_t entries = 0;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t down = 1;    // pieces along the rows
+  std::int64_t across = 1;  // and along the columns
+  std::int64_t count = 1;
+};
 
-template <class T, class Out>
-void gemm(const Gemm& given, const T* a, const T* b, Out* c) {
-  const Gemm shape = folded(given);
-  if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
-  if (shape.k == 0) {
-    if (!shape.accumulate) zero_rows(shape, c);
-    return;
+constexpr std::int64_t pieces_of(std::int64_t extent, std::int64_t piece) {
+  return (extent + piece - 1) / piece;
+}
+
+/// How threads share a product: in pieces of about 0.1 ms (2^24 multiply-adds, or 2 MiB) that are
+/// not so narrow that they are slower (measured: 64 columns cost a tenth). The extents alone
+/// determine the pieces, as an element's bits may depend on the product that it is computed in, but
+/// not on the number of threads.
+Pieces cut(const Gemm& shape, std::int64_t element_bytes) {
+  constexpr std::int64_t kNarrow = 128;
+  constexpr std::int64_t kMultiple = 16;  // lanes
+  const std::int64_t work = shape.batch * shape.m * shape.n * shape.k;
+  const std::int64_t bytes =
+      shape.batch * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n) * element_bytes;
+  const std::int64_t wanted = std::max(work >> 24, bytes >> 21);
+  Pieces p{shape.batch, shape.m, shape.n, 1, 1, 1};
+  if (wanted <= 1) return p;
+  p.entries = pieces_of(shape.batch, wanted);
+  const std::int64_t groups = pieces_of(shape.batch, p.entries);
+  if (p.entries == 1) {
+    while (groups * p.down * p.across < wanted && std::max(p.rows, p.columns) >= 2 * kNarrow) {
+      std::int64_t& extent = p.rows >= p.columns ? p.rows : p.columns;
+      extent = pieces_of(extent, 2 * kMultiple) * kMultiple;
+      p.down = pieces_of(shape.m, p.rows);
+      p.across = pieces_of(shape.n, p.columns);
+    }
   }
+  p.count = groups * p.down * p.across;
+  return p;
+}
+
+/// Does the library compute it, rather than a kernel of this file (which uses threads itself)?
+template <class T>
+bool library_computes(const Gemm& shape) {
+  if constexpr (std::is_same_v<T, float>) return true;
+  return std::is_same_v<T, BFloat16> && (shape.m < kFewRows || onednn::native_bfloat16());
+}
+
+/// A product, or a piece of one.
+template <class T, class Out>
+void compute(const Gemm& shape, const T* a, const T* b, Out* c) {
   const auto library = [&](const Gemm& part, const T* x, const T* y, Out* z) {
-    if constexpr (std::is_same_v<T, float>) {
-      return onednn::product(part, x, y, z);
-    } else if constexpr (std::is_same_v<T, BFloat16>) {
-      return (part.m < kFewRows || onednn::native_bfloat16()) && onednn::product(part, x, y, z);
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, BFloat16>) {
+      return library_computes<T>(part) && onednn::product(part, x, y, z);
     } else {
       return false;
     }
@@ -157,6 +196,35 @@ void gemm(const Gemm& given, const T* a, const T* b, Out* c) {
       throw std::runtime_error("gemm: oneDNN has no kernel for this float product");
     }
   }
+}
+
+}  // namespace
+
+template <class T, class Out>
+void gemm(const Gemm& given, const T* a, const T* b, Out* c) {
+  const Gemm shape = folded(given);
+  if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
+  if (shape.k == 0) {
+    if (!shape.accumulate) zero_rows(shape, c);
+    return;
+  }
+  const Pieces p = library_computes<T>(shape) ? cut(shape, sizeof(T)) : Pieces{};
+  if (p.count <= 1) return compute(shape, a, b, c);
+  parallel_for(0, p.count, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t piece = begin; piece < end; ++piece) {
+      const std::int64_t column = piece % p.across * p.columns;
+      const std::int64_t row = piece / p.across % p.down * p.rows;
+      const std::int64_t entry = piece / p.across / p.down * p.entries;
+      Gemm part = shape;
+      part.m = std::min(p.rows, shape.m - row);
+      part.n = std::min(p.columns, shape.n - column);
+      part.batch = std::min(p.entries, shape.batch - entry);
+      if (part.batch == 1) part.stride_a = part.stride_b = part.stride_c = 0;
+      compute(part, a + entry * shape.stride_a + row * (shape.trans_a ? 1 : shape.lda),
+              b + entry * shape.stride_b + column * (shape.trans_b ? shape.ldb : 1),
+              c + entry * shape.stride_c + row * shape.ldc + column);
+    }
+  });
 }
 
 template void gemm(const Gemm&, const float*, const float*, float*);

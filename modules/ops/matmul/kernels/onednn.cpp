@@ -9,8 +9,10 @@
 #include <unordered_map>
 #include <utility>
 
-#include "shared/kernels/parallel.hpp"
 #include "shared/kernels/scratch.hpp"
+
+// libgomp's, where oneDNN brings it; the setting belongs to the calling thread.
+extern "C" void omp_set_num_threads(int count) __attribute__((weak));
 
 namespace tessera::kernels::onednn {
 namespace {
@@ -44,26 +46,22 @@ struct KeyHash {
 /// Primitives and memory objects of one thread: no locks, and handles may be changed freely.
 class ProductCache {
  public:
-  // The library starts with all cores; it gets what the calling thread is allowed.
-  ProductCache() { set_threads(threads()); }
+  // The library starts with all cores, by OpenMP, whose waiting threads would take our pool's
+  // cores. Products are cut into pieces for our pool instead (gemm.cpp).
+  ProductCache() {
+    if (omp_set_num_threads != nullptr) omp_set_num_threads(1);
+  }
 
   /// Null where the machine's oneDNN has no kernel for the types or the strides.
   CachedProduct* find(const Gemm& shape, dnnl::memory::data_type in, dnnl::memory::data_type out) {
-    const Key key{shape.trans_a,
-                  shape.trans_b,
-                  shape.m,
-                  shape.n,
-                  shape.k,
-                  shape.batch,
-                  shape.lda,
-                  shape.stride_a,
-                  shape.ldb,
-                  shape.stride_b,
-                  shape.ldc,
-                  shape.stride_c,
-                  shape.accumulate,
-                  static_cast<std::int64_t>(in) * 64 + static_cast<std::int64_t>(out) +
-                      std::int64_t{4096} * threads()};
+    const Key key{
+        shape.trans_a,    shape.trans_b,
+        shape.m,          shape.n,
+        shape.k,          shape.batch,
+        shape.lda,        shape.stride_a,
+        shape.ldb,        shape.stride_b,
+        shape.ldc,        shape.stride_c,
+        shape.accumulate, static_cast<std::int64_t>(in) * 64 + static_cast<std::int64_t>(out)};
     if (const auto found = products_.find(key); found != products_.end())
       return found->second.get();
     if (products_.size() >= kCapacity) products_.clear();  // generation walks through many lengths

@@ -5,8 +5,9 @@
 
 namespace tessera::kernels::onednn {
 
-/// C = op(A) op(B) (+ C) for extents of at least 1; false where oneDNN has no kernel for the types
-/// or the strides. T/Out: float/float, BFloat16/BFloat16, BFloat16/float.
+/// C = op(A) op(B) (+ C) for extents of at least 1, computed by the calling thread; false where
+/// oneDNN has no kernel for the types or the strides. T/Out: float/float, BFloat16/BFloat16,
+/// BFloat16/float.
 template <class T, class Out>
 bool product(Gemm shape, const T* a, const T* b, Out* c);
 

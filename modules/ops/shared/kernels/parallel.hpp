@@ -37,7 +37,8 @@ class FunctionRef<Result(Arguments...)> {
   Result (*call_)(void*, Arguments...);
 };
 
-/// Sets how many threads work for the calling thread (at least 1), oneDNN's included.
+/// Sets how many threads work for the calling thread (at least 1). No other library starts threads:
+/// oneDNN computes each piece of a product in the thread that calls it.
 void set_threads(int count);
 
 /// How many threads work for the calling thread.
