@@ -120,7 +120,7 @@ const Op& redistribute_async_op = register_op<RedistributeArgs>({
           }
           out.push_back(finishing->finish());
         },
-    .about = "The end of a redistribution that was issued before.",
+    .about = "Completes a redistribution that was issued before.",
 });
 
 const Op& redistribute_between_op = register_op<BetweenArgs>({
@@ -152,7 +152,7 @@ const Op& redistribute_between_op = register_op<BetweenArgs>({
                                                          false, "redistribute")
                               : moved);
         },
-    .about = "The same value on another mesh, sent box by box.",
+    .about = "The same value on another mesh, sent as boxes of elements.",
 });
 
 const Op& distribute_op = register_op<DistributeArgs>({
@@ -175,7 +175,7 @@ const Op& distribute_op = register_op<DistributeArgs>({
           out.push_back(carry_out_redistribution(make_distributed(std::move(local), cut), &to,
                                                  false, "distribute"));
         },
-    .about = "This rank's part of a value that every rank holds.",
+    .about = "This rank's part of a value of which every rank has a copy.",
 });
 
 Layout layout_on(const Tensor& x, std::initializer_list<Placement> placements, const char* what) {
@@ -291,7 +291,7 @@ Tensor redistribute_between(const Tensor& x, const Spec& from, const Layout& to)
   }
   if (x && x.requires_grad() && grad_enabled() && !same_ranks(from.layout.mesh(), to.mesh())) {
     fail(
-        fmt::format("redistribute_between: x needs a gradient, but {} and {} have not the same "
+        fmt::format("redistribute_between: x needs a gradient, but {} and {} do not have the same "
                     "ranks: backward would not run on all of them; use a NoGrad scope and send "
                     "the gradient back by the same call",
                     to_string(from.layout.mesh()), to_string(to.mesh())));

@@ -172,7 +172,7 @@ TEST_CASE("operators that would have to communicate say what to do, or count it 
     const Tensor columns = distribute(numbered({4, 4}), Layout::make(mesh, {Shard(1)}));
     const std::string error = error_of([&] { ops::add(rows, columns); });
     check(contains(error, "add: operand '") && contains(error, "f64[4, 4] [Shard(") &&
-              contains(error, "would have to be communicated to become") &&
+              contains(error, "must be redistributed to") &&
               contains(error, "call redistribute(x, Layout::parse(mesh, \"[Shard("),
           error);
     const CommunicationReport report;
