@@ -17,6 +17,7 @@
 #include "process.hpp"
 
 import tessera.base;
+import tessera.collective;
 
 namespace tessera::app {
 namespace {
@@ -99,7 +100,7 @@ class CommandLine {
 
   void add_train() {
     CLI::App* command = add("train", "Train the model that a config describes",
-                            [this] { return run_train(train_); });
+                            [this] { return run_train(train_, &print_error); });
     command->add_option("CONFIG", train_.config, "The config of the run, a TOML file")->required();
     command->add_option(
         "OVERRIDES", train_.overrides,
@@ -214,6 +215,8 @@ int run_program(int argc, char** argv) {
       return wrong_input;
     }
     return line.chosen();
+  } catch (const collective::PeerFailed& error) {
+    return code_of(error.kind());  // it has been printed, here or by another rank
   } catch (const Error& error) {
     print_error(error.what());
     return code_of(error.kind());

@@ -399,7 +399,7 @@ TEST_CASE("each place of a list has its own layout") {
     const std::string error = error_of([&] { ops::foreach_addcmul_(x, third, other, 0.5); });
     check(contains(error,
                    "foreach_addcmul_: operand 'tensors2[2]' f64[5, 4] [Shard(0), Replicate]") &&
-              contains(error, "to become [Shard(1), Replicate]"),
+              contains(error, "must be redistributed to [Shard(1), Replicate]"),
           error);
     compare("nothing is written");
     // ... or each is redistributed by itself.

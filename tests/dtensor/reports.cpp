@@ -198,7 +198,7 @@ TEST_CASE("an operator without a rule offers the ways out, and each of them work
     const auto negated = [](const Tensor& t) { return call_one(without_rule(), {t}); };
     const std::string error = error_of([&] { negated(x); });
     check(contains(error,
-                   "negated_for_test: has no placement rule for distributed operands "
+                   "negated_for_test: the operator has no placement rule for distributed operands "
                    "(f64[5] [Shard(0)]") &&
               contains(error, "local_map") &&
               contains(error, "register the operator with a rule") &&

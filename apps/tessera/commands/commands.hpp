@@ -1,5 +1,6 @@
 // One function for each sub-command; each lives in the file of its name. They throw Error.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,10 @@ struct TrainArguments {
   std::vector<std::string> plugins;    // files or folders, besides plugins.paths
   bool dry_run = false;
 };
-int run_train(const TrainArguments& arguments);
+using ErrorPrinter = std::function<void(const std::string&)>;
+/// Errors are printed by `print`, by one rank only where another program started several, and
+/// thrown as PeerFailed.
+int run_train(const TrainArguments& arguments, const ErrorPrinter& print);
 
 struct GenerateArguments {
   std::string checkpoint;
