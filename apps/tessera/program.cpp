@@ -61,6 +61,7 @@ class CommandLine {
     add("doctor", "Show the resources and limits of this machine", [] { return run_doctor(); });
     add("keys", "Print every key of the config with type, default and meaning (Markdown)",
         [] { return run_keys(); });
+    add_ops();
     add_plugin_command(app_, chosen);
   }
 
@@ -134,6 +135,14 @@ class CommandLine {
     command->add_option("--seed", o.seed, "The seed of the sampling")->capture_default_str();
   }
 
+  void add_ops() {
+    CLI::App* command = add("ops", "List the operators: arguments, effects, layouts that propagate",
+                            [this] { return run_ops(ops_); });
+    command->add_option("NAME", ops_.name, "One operator, with everything about it");
+    command->add_option("--arguments", ops_.values,
+                        "The arguments for which layouts are listed: \"dim=1, keepdim=true\"");
+  }
+
   void add_bench() {
     CLI::App* command = add(
         "bench",
@@ -192,6 +201,7 @@ class CommandLine {
   CLI::App app_{"Tessera trains models that are distributed over a mesh of ranks.", "tessera"};
   TrainArguments train_;
   GenerateArguments generate_;
+  OpsArguments ops_;
   BenchArguments bench_;
   LayoutArguments layout_;
   std::string checkpoint_;

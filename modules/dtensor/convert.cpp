@@ -97,6 +97,8 @@ const Op& redistribute_op = register_op<RedistributeArgs>({
     .schema = "redistribute(x)",
     .infer = same_shape,
     .backward = redistribute_backward,
+    .aliasing = Aliasing::sometimes,
+    .communicates = Communicates::planned,
     .distributed =
         [](const Call& call, Tensors& out) {
           const Tensor& x = call.in[0];
@@ -111,6 +113,8 @@ const Op& redistribute_async_op = register_op<RedistributeArgs>({
     .schema = "redistribute_async(x)",
     .infer = same_shape,
     .backward = redistribute_backward,
+    .aliasing = Aliasing::sometimes,
+    .communicates = Communicates::planned,
     .distributed =
         [](const Call& call, Tensors& out) {
           if (finishing == nullptr || !finishing->x.same_as(call.in[0])) {
@@ -135,6 +139,7 @@ const Op& redistribute_between_op = register_op<BetweenArgs>({
           const Spec& from = *context.args<BetweenArgs>().from;
           out[0] = redistribute_between(grads[0], *grads[0].spec(), gradient_layout(from.layout));
         },
+    .communicates = Communicates::planned,
     .distributed =
         [](const Call& call, Tensors& out) {
           const auto args = call.args<BetweenArgs>();
@@ -160,6 +165,7 @@ const Op& distribute_op = register_op<DistributeArgs>({
     .infer = same_shape,
     .backward = [](const BackwardContext&, std::span<const Tensor> grads,
                    std::span<Tensor> out) { out[0] = full_tensor(grads[0]); },
+    .communicates = Communicates::planned,
     .distributed =
         [](const Call& call, Tensors& out) {
           const Spec& to = *call.args<DistributeArgs>().to;

@@ -58,6 +58,7 @@ const Op& to_local_op = register_op<ToLocalArgs>({
           const Spec& gradient = *context.args<ToLocalArgs>().gradient;
           out[0] = from_local(grads[0], gradient.layout, gradient.shape);
         },
+    .aliasing = Aliasing::always,
     .distributed = [](const Call& call,
                       Tensors& out) { out.push_back(detached(call.in[0].local())); },
     .about = "This rank's part as a plain tensor; the gradient has the layout that the caller "
@@ -96,6 +97,7 @@ const Op& from_local_op = register_op<FromLocalArgs>({
             out[0] = ops::mul_scalar(out[0], 1 / share);
           }
         },
+    .aliasing = Aliasing::always,
     .distributed = make_from_local,
     .about = "The distributed tensor whose local part on this rank is the operand.",
 });
@@ -146,6 +148,7 @@ const Op& from_local_terms_op = register_op<FromLocalArgs>({
           out[0] = ops::mul(gradient, ops::div(mine, reduced(mine, sums)));
         },
     .saves_inputs = saves_all,
+    .aliasing = Aliasing::always,
     .distributed = make_from_local,
     .about = "The distributed tensor with a Partial maximum, minimum, product or norm whose term "
              "on this rank is the operand.",

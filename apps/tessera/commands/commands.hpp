@@ -58,6 +58,14 @@ int run_layout(const LayoutArguments& arguments);
 
 int run_doctor();
 
+struct OpsArguments {
+  std::string name;    // of an operator; empty: all of them
+  std::string values;  // its arguments, "dim=1, keepdim=true"; empty: zeros
+};
+/// `tessera ops`: what operators say of themselves. Errors (input): no operator has the name, the
+/// arguments do not fit.
+int run_ops(const OpsArguments& arguments);
+
 /// `tessera keys`: the reference of the config, as docs/config.md has it.
 int run_keys();
 

@@ -74,6 +74,7 @@ const Op& all_gather_op = register_op<AllGatherArgs>({
     .schema = "all_gather(shard)",
     .infer = all_gather_infer,
     .cpu = all_gather_cpu,
+    .communicates = Communicates::all_gather,
     .about = "The whole tensor on every rank of the group, from shards along a dim; local tensors.",
 });
 

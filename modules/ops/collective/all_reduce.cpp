@@ -43,6 +43,7 @@ const Op& all_reduce_op = register_op<AllReduceArgs>({
     .schema = "all_reduce(x)",
     .infer = same_infer,
     .cpu = all_reduce_cpu,
+    .communicates = Communicates::all_reduce,
     .about = "The reduction over the ranks of the group, on every rank; local tensors.",
 });
 

@@ -97,6 +97,7 @@ const Op& all_to_all_op = register_op<AllToAllArgs>({
     .schema = "all_to_all(shard)",
     .infer = all_to_all_infer,
     .cpu = all_to_all_cpu,
+    .communicates = Communicates::all_to_all,
     .about = "Shards along one dim are exchanged for shards along another dim; local tensors.",
 });
 

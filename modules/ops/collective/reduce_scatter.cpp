@@ -72,6 +72,7 @@ const Op& reduce_scatter_op = register_op<ReduceScatterArgs>({
     .schema = "reduce_scatter(x)",
     .infer = reduce_scatter_infer,
     .cpu = reduce_scatter_cpu,
+    .communicates = Communicates::reduce_scatter,
     .about = "Each rank's shard along a dim of the reduction over the ranks; local tensors.",
 });
 

@@ -165,6 +165,7 @@ const Op& reshape_op = register_op<ShapeArgs>({.schema = "reshape(x)",
                                                .rule = regroup_rule,
                                                .localize = localize_shape,
                                                .backward = reshape_backward,
+                                               .aliasing = Aliasing::sometimes,
                                                .about = "A view if one exists, else a copy."});
 
 const Op& flatten_op =
