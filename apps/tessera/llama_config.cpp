@@ -30,35 +30,6 @@ Json parsed(ParsedJson json, const std::string& name) {
   return std::move(json.value);
 }
 
-/// What an export writes besides the keys that LlamaConfig has members for.
-Json other_keys(Json json) {
-  for (const char* key : {"architectures",
-                          "model_type",
-                          "vocab_size",
-                          "hidden_size",
-                          "intermediate_size",
-                          "num_hidden_layers",
-                          "num_attention_heads",
-                          "num_key_value_heads",
-                          "head_dim",
-                          "rms_norm_eps",
-                          "rope_theta",
-                          "rope_scaling",
-                          "rope_parameters",
-                          "tie_word_embeddings",
-                          "hidden_act",
-                          "attention_bias",
-                          "mlp_bias",
-                          "attention_dropout",
-                          "max_position_embeddings",
-                          "dtype",
-                          "torch_dtype",
-                          "transformers_version"}) {
-    json.erase(key);
-  }
-  return json;
-}
-
 LlamaConfig config_of(const Json& json, const std::string& name,
                       std::vector<std::string>* unknown = nullptr) {
   LlamaValues in(json, name);
@@ -111,7 +82,7 @@ LlamaConfig config_of(const Json& json, const std::string& name,
   }
   in.throw_if_any();
   check_parameter_count(c, name);
-  Json others = other_keys(json);
+  Json others = without_written_keys(json);
   // transformers' defaults, as a reader of the export may have others.
   others.emplace("eos_token_id", c.eos.empty() ? Json() : Json(c.eos[0]));
   others.emplace("bos_token_id", bos.empty() ? Json() : Json(bos[0]));
@@ -153,7 +124,8 @@ LlamaConfig parse_llama_config(std::string_view text, const std::string& name) {
   return config_of(parsed(parse_json_object(text, limits), name), name);
 }
 
-LlamaConfig read_llama_config(const std::filesystem::path& folder) {
+LlamaConfig read_llama_config(const std::filesystem::path& folder,
+                              std::vector<std::string>* unknown) {
   if (!std::filesystem::is_directory(folder)) {
     fail_input(
         fmt::format("{}: there is no such folder (expected one with config.json and "
@@ -161,12 +133,7 @@ LlamaConfig read_llama_config(const std::filesystem::path& folder) {
                     folder.string()));
   }
   const std::string file = (folder / "config.json").string();
-  std::vector<std::string> unknown;
-  LlamaConfig config = config_of(parsed(read_json_object(file, limits), file), file, &unknown);
-  if (!unknown.empty()) {
-    log(LogLevel::warning,
-        fmt::format("{}: ignored keys that are unknown: {}", file, join_words(unknown)));
-  }
+  LlamaConfig config = config_of(parsed(read_json_object(file, limits), file), file, unknown);
   const std::filesystem::path generation = folder / "generation_config.json";
   std::error_code ignored;
   if (std::filesystem::exists(generation, ignored)) {

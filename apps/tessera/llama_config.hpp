@@ -38,11 +38,13 @@ struct LlamaConfig {
 /// is one. rope_theta may be at the top or inside rope_parameters (newer writers); head_dim is
 /// optional. Keys that are absent have the defaults of transformers. What this program does not
 /// compute (another model_type or hidden_act, biases, attention dropout, another rope type...) is
-/// refused by name, and so are misspelt keys (llama_keys.hpp); a warning lists unknown ones.
-/// Throws Error (input) that lists everything wrong with the file.
-LlamaConfig read_llama_config(const std::filesystem::path& folder);
+/// refused by name, and so are misspelt keys (llama_keys.hpp). `unknown` gets the keys of
+/// config.json that are ignored because nobody knows them. Throws Error (input) that lists
+/// everything wrong with the file.
+LlamaConfig read_llama_config(const std::filesystem::path& folder,
+                              std::vector<std::string>* unknown = nullptr);
 
-/// The same from a text; `name` begins the errors. Without a warning.
+/// The same from a text; `name` begins the errors.
 LlamaConfig parse_llama_config(std::string_view text, const std::string& name);
 
 /// The model of a checkpoint of 'tessera train', from its meta data. Throws Error (input).

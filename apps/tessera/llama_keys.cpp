@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -14,34 +15,122 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Keys that parse_llama_config reads and that change the model.
-constexpr const char* read_keys[] = {"vocab_size",
-                                     "hidden_size",
-                                     "intermediate_size",
-                                     "num_hidden_layers",
-                                     "num_attention_heads",
-                                     "num_key_value_heads",
-                                     "head_dim",
-                                     "rms_norm_eps",
-                                     "rope_theta",
-                                     "rope_scaling",
-                                     "rope_parameters",
-                                     "tie_word_embeddings",
-                                     "model_type",
-                                     "max_position_embeddings"};
+/// What a key is to this program, besides those that must have one value (Fixed).
+enum class Use : std::uint8_t {
+  read,        ///< parse_llama_config reads it, and it changes the model
+  irrelevant,  ///< without influence on what the model computes: tokens' meanings, how transformers
+               ///< runs the model, its defaults for generation, and notes
+};
+
+struct Key {
+  const char* name;
+  Use use;
+  bool written;  ///< by hugging_face_config, from what LlamaConfig has members for
+};
+
+constexpr Key keys[] = {{"vocab_size", Use::read, true},
+                        {"hidden_size", Use::read, true},
+                        {"intermediate_size", Use::read, true},
+                        {"num_hidden_layers", Use::read, true},
+                        {"num_attention_heads", Use::read, true},
+                        {"num_key_value_heads", Use::read, true},
+                        {"head_dim", Use::read, true},
+                        {"rms_norm_eps", Use::read, true},
+                        {"rope_theta", Use::read, true},
+                        {"rope_scaling", Use::read, true},
+                        {"rope_parameters", Use::read, true},
+                        {"tie_word_embeddings", Use::read, true},
+                        {"model_type", Use::read, true},
+                        {"max_position_embeddings", Use::read, true},
+                        {"architectures", Use::irrelevant, true},  // checked by check_code
+                        {"auto_map", Use::irrelevant, false},      // checked by check_code
+                        {"dtype", Use::irrelevant, true},
+                        {"torch_dtype", Use::irrelevant, true},
+                        {"bos_token_id", Use::irrelevant, false},
+                        {"eos_token_id", Use::irrelevant, false},
+                        {"pad_token_id", Use::irrelevant, false},
+                        {"sep_token_id", Use::irrelevant, false},
+                        {"cls_token_id", Use::irrelevant, false},
+                        {"unk_token_id", Use::irrelevant, false},
+                        {"decoder_start_token_id", Use::irrelevant, false},
+                        {"initializer_range", Use::irrelevant, false},
+                        {"transformers_version", Use::irrelevant, true},
+                        {"pretraining_tp", Use::irrelevant, false},
+                        {"use_cache", Use::irrelevant, false},
+                        {"output_attentions", Use::irrelevant, false},
+                        {"output_hidden_states", Use::irrelevant, false},
+                        {"return_dict", Use::irrelevant, false},
+                        {"chunk_size_feed_forward", Use::irrelevant, false},
+                        {"id2label", Use::irrelevant, false},
+                        {"label2id", Use::irrelevant, false},
+                        {"num_labels", Use::irrelevant, false},
+                        {"problem_type", Use::irrelevant, false},
+                        {"finetuning_task", Use::irrelevant, false},
+                        {"task_specific_params", Use::irrelevant, false},
+                        {"tokenizer_class", Use::irrelevant, false},
+                        {"prefix", Use::irrelevant, false},
+                        {"name_or_path", Use::irrelevant, false},
+                        {"_name_or_path", Use::irrelevant, false},
+                        {"_commit_hash", Use::irrelevant, false},
+                        {"attn_implementation", Use::irrelevant, false},
+                        {"_attn_implementation", Use::irrelevant, false},
+                        {"_attn_implementation_autoset", Use::irrelevant, false},
+                        {"experts_implementation", Use::irrelevant, false},
+                        {"tie_last_hidden_states", Use::irrelevant, false},
+                        {"torchscript", Use::irrelevant, false},
+                        {"use_bfloat16", Use::irrelevant, false},
+                        {"tf_legacy_loss", Use::irrelevant, false},
+                        {"is_decoder", Use::irrelevant, false},
+                        {"tie_encoder_decoder", Use::irrelevant, false},
+                        {"cross_attention_hidden_size", Use::irrelevant, false},
+                        {"max_sequence_length", Use::irrelevant, false},
+                        {"assistant_confidence_threshold", Use::irrelevant, false},
+                        {"assistant_lookbehind", Use::irrelevant, false},
+                        {"bad_words_ids", Use::irrelevant, false},
+                        {"begin_suppress_tokens", Use::irrelevant, false},
+                        {"diversity_penalty", Use::irrelevant, false},
+                        {"do_sample", Use::irrelevant, false},
+                        {"early_stopping", Use::irrelevant, false},
+                        {"encoder_no_repeat_ngram_size", Use::irrelevant, false},
+                        {"encoder_repetition_penalty", Use::irrelevant, false},
+                        {"epsilon_cutoff", Use::irrelevant, false},
+                        {"eta_cutoff", Use::irrelevant, false},
+                        {"exponential_decay_length_penalty", Use::irrelevant, false},
+                        {"forced_bos_token_id", Use::irrelevant, false},
+                        {"forced_eos_token_id", Use::irrelevant, false},
+                        {"length_penalty", Use::irrelevant, false},
+                        {"max_length", Use::irrelevant, false},
+                        {"min_length", Use::irrelevant, false},
+                        {"no_repeat_ngram_size", Use::irrelevant, false},
+                        {"num_assistant_tokens", Use::irrelevant, false},
+                        {"num_assistant_tokens_schedule", Use::irrelevant, false},
+                        {"num_beam_groups", Use::irrelevant, false},
+                        {"num_beams", Use::irrelevant, false},
+                        {"num_return_sequences", Use::irrelevant, false},
+                        {"output_scores", Use::irrelevant, false},
+                        {"remove_invalid_values", Use::irrelevant, false},
+                        {"repetition_penalty", Use::irrelevant, false},
+                        {"return_dict_in_generate", Use::irrelevant, false},
+                        {"suppress_tokens", Use::irrelevant, false},
+                        {"target_lookbehind", Use::irrelevant, false},
+                        {"temperature", Use::irrelevant, false},
+                        {"top_k", Use::irrelevant, false},
+                        {"top_p", Use::irrelevant, false},
+                        {"typical_p", Use::irrelevant, false}};
 
 /// Keys that must be absent, null or have this value.
 struct Fixed {
   const char* key;
   const char* value;  // JSON; "null": the key must be null or absent
   const char* reason;
+  bool written = false;  // by hugging_face_config, for every model
 };
 
 constexpr Fixed fixed_keys[] = {
-    {"hidden_act", "\"silu\"", "the feed-forward part is SwiGLU"},
-    {"attention_bias", "false", "the linear layers have no bias"},
-    {"mlp_bias", "false", "the linear layers have no bias"},
-    {"attention_dropout", "0.0", "attention probabilities are not dropped"},
+    {"hidden_act", "\"silu\"", "the feed-forward part is SwiGLU", true},
+    {"attention_bias", "false", "the linear layers have no bias", true},
+    {"mlp_bias", "false", "the linear layers have no bias", true},
+    {"attention_dropout", "0.0", "attention probabilities are not dropped", true},
     {"is_causal", "true", "a token attends to earlier tokens only"},
     {"is_encoder_decoder", "false", "the model is a decoder"},
     {"add_cross_attention", "false", "the model is a decoder"},
@@ -58,84 +147,6 @@ constexpr Fixed fixed_keys[] = {
 constexpr Fixed fixed_lists[] = {
     {"layer_types", "\"full_attention\"", "a token attends to all earlier tokens"},
     {"mlp_layer_types", "\"dense\"", "every feed-forward part is dense"}};
-
-/// Keys without influence on what the model computes: tokens' meanings, how transformers runs the
-/// model, its defaults for generation, and notes.
-constexpr const char* irrelevant_keys[] = {"architectures",  // checked by check_code
-                                           "auto_map",       // checked by check_code
-                                           "dtype",
-                                           "torch_dtype",
-                                           "bos_token_id",
-                                           "eos_token_id",
-                                           "pad_token_id",
-                                           "sep_token_id",
-                                           "cls_token_id",
-                                           "unk_token_id",
-                                           "decoder_start_token_id",
-                                           "initializer_range",
-                                           "transformers_version",
-                                           "pretraining_tp",
-                                           "use_cache",
-                                           "output_attentions",
-                                           "output_hidden_states",
-                                           "return_dict",
-                                           "chunk_size_feed_forward",
-                                           "id2label",
-                                           "label2id",
-                                           "num_labels",
-                                           "problem_type",
-                                           "finetuning_task",
-                                           "task_specific_params",
-                                           "tokenizer_class",
-                                           "prefix",
-                                           "name_or_path",
-                                           "_name_or_path",
-                                           "_commit_hash",
-                                           "attn_implementation",
-                                           "_attn_implementation",
-                                           "_attn_implementation_autoset",
-                                           "experts_implementation",
-                                           "tie_last_hidden_states",
-                                           "torchscript",
-                                           "use_bfloat16",
-                                           "tf_legacy_loss",
-                                           "is_decoder",
-                                           "tie_encoder_decoder",
-                                           "cross_attention_hidden_size",
-                                           "max_sequence_length",
-                                           "assistant_confidence_threshold",
-                                           "assistant_lookbehind",
-                                           "bad_words_ids",
-                                           "begin_suppress_tokens",
-                                           "diversity_penalty",
-                                           "do_sample",
-                                           "early_stopping",
-                                           "encoder_no_repeat_ngram_size",
-                                           "encoder_repetition_penalty",
-                                           "epsilon_cutoff",
-                                           "eta_cutoff",
-                                           "exponential_decay_length_penalty",
-                                           "forced_bos_token_id",
-                                           "forced_eos_token_id",
-                                           "length_penalty",
-                                           "max_length",
-                                           "min_length",
-                                           "no_repeat_ngram_size",
-                                           "num_assistant_tokens",
-                                           "num_assistant_tokens_schedule",
-                                           "num_beam_groups",
-                                           "num_beams",
-                                           "num_return_sequences",
-                                           "output_scores",
-                                           "remove_invalid_values",
-                                           "repetition_penalty",
-                                           "return_dict_in_generate",
-                                           "suppress_tokens",
-                                           "target_lookbehind",
-                                           "temperature",
-                                           "top_k",
-                                           "top_p",
-                                           "typical_p"};
 
 std::string lower(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -209,7 +220,11 @@ class Check {
   }
 
   void check_names() {
-    std::vector<std::string> changing(std::begin(read_keys), std::end(read_keys));
+    std::vector<std::string> changing;
+    std::vector<std::string> irrelevant;
+    for (const Key& key : keys) {
+      (key.use == Use::read ? changing : irrelevant).emplace_back(key.name);
+    }
     for (const Fixed& fixed : fixed_keys) {
       changing.emplace_back(fixed.key);
     }
@@ -218,7 +233,7 @@ class Check {
     }
     for (const auto& [key, value] : config_.items()) {
       if (std::ranges::find(changing, key) != changing.end() ||
-          std::ranges::find(irrelevant_keys, key) != std::end(irrelevant_keys)) {
+          std::ranges::find(irrelevant, key) != irrelevant.end()) {
         continue;
       }
       if (const std::string nearest = nearest_name(key, changing); !nearest.empty()) {
@@ -237,6 +252,20 @@ class Check {
 }  // namespace
 
 LlamaKeys check_llama_keys(const nlohmann::json& config) { return Check(config)(); }
+
+nlohmann::json without_written_keys(nlohmann::json config) {
+  for (const Key& key : keys) {
+    if (key.written) {
+      config.erase(key.name);
+    }
+  }
+  for (const Fixed& fixed : fixed_keys) {
+    if (fixed.written) {
+      config.erase(fixed.key);
+    }
+  }
+  return config;
+}
 
 std::string shown(const nlohmann::json& value) {
   constexpr std::size_t longest = 60;

@@ -19,6 +19,10 @@ struct LlamaKeys {
 /// a problem with the nearest name; the rest is listed as unknown.
 LlamaKeys check_llama_keys(const nlohmann::json& config);
 
+/// The keys of a config.json that hugging_face_config does not write itself: what an export passes
+/// on.
+nlohmann::json without_written_keys(nlohmann::json config);
+
 /// A value as an error shows it: its JSON, cut after 60 characters.
 std::string shown(const nlohmann::json& value);
 

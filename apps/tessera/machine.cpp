@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -116,11 +115,6 @@ Machine look_at_machine() {
   m.memory = kilobytes(field_of("/proc/meminfo", "MemTotal"));
   m.memory_available = kilobytes(field_of("/proc/meminfo", "MemAvailable"));
   m.memory_limit = memory_limit();
-  struct statvfs shared{};
-  if (::statvfs("/dev/shm", &shared) == 0) {
-    m.shared_memory = shared.f_blocks * shared.f_frsize;
-    m.shared_memory_free = shared.f_bavail * shared.f_frsize;
-  }
   return m;
 }
 
@@ -156,14 +150,6 @@ std::vector<std::string> advice(const Machine& m) {
                   "{} are enough for about {:.1f} billion fully sharded parameters, "
                   "over all ranks.",
                   format_bytes(memory), static_cast<double>(memory) * 0.7 / 16e9));
-  if (m.shared_memory_free == 0) {
-    all.emplace_back("There is no /dev/shm, so ranks cannot share memory; mount a tmpfs there.");
-  } else if (m.shared_memory_free < (256ULL << 20)) {
-    all.push_back(
-        fmt::format("/dev/shm has only {} free: parameters that ranks share lie there, "
-                    "which limits the model's size (in a container: --shm-size=2g).",
-                    format_bytes(m.shared_memory_free)));
-  }
   return all;
 }
 

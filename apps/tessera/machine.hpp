@@ -22,8 +22,6 @@ struct Machine {
   std::uint64_t memory = 0;
   std::uint64_t memory_available = 0;
   std::uint64_t memory_limit = 0;  // the control group's; 0 = none
-  std::uint64_t shared_memory = 0;
-  std::uint64_t shared_memory_free = 0;
 };
 Machine look_at_machine();
 

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "data/tokenizer.hpp"
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import tessera.collective;
 import tessera.checkpoint;
 
 #include "stored_sizes.hpp"
@@ -33,7 +36,12 @@ std::string torch_name(DType dtype) {
 
 LlamaConfig folder_shape(const Config& config, std::int64_t tokenizer_vocab) {
   const std::filesystem::path folder = config.model.from;
-  LlamaConfig shape = read_llama_config(folder);
+  std::vector<std::string> unknown;
+  LlamaConfig shape = read_llama_config(folder, &unknown);
+  if (!unknown.empty() && collective::is_first_process()) {
+    log(LogLevel::warning, fmt::format("{}: ignored keys that are unknown: {}",
+                                       (folder / "config.json").string(), join_words(unknown)));
+  }
   if (tokenizer_vocab > 0) {
     check_tokenizer_fits(config.data.tokenizer, tokenizer_vocab, shape.vocab, folder,
                          config.place("model.from"));

@@ -17,6 +17,7 @@
 #include "process.hpp"
 
 import tessera.base;
+import tessera.collective;
 
 namespace tessera::app {
 namespace {
@@ -60,6 +61,7 @@ class CommandLine {
     add("doctor", "Show the resources and limits of this machine", [] { return run_doctor(); });
     add("keys", "Print every key of the config with type, default and meaning (Markdown)",
         [] { return run_keys(); });
+    add_ops();
     add_plugin_command(app_, chosen);
   }
 
@@ -99,7 +101,7 @@ class CommandLine {
 
   void add_train() {
     CLI::App* command = add("train", "Train the model that a config describes",
-                            [this] { return run_train(train_); });
+                            [this] { return run_train(train_, &print_error); });
     command->add_option("CONFIG", train_.config, "The config of the run, a TOML file")->required();
     command->add_option(
         "OVERRIDES", train_.overrides,
@@ -131,6 +133,14 @@ class CommandLine {
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
     command->add_option("--seed", o.seed, "The seed of the sampling")->capture_default_str();
+  }
+
+  void add_ops() {
+    CLI::App* command = add("ops", "List the operators: arguments, effects, layouts that propagate",
+                            [this] { return run_ops(ops_); });
+    command->add_option("NAME", ops_.name, "One operator, with everything about it");
+    command->add_option("--arguments", ops_.values,
+                        "The arguments for which layouts are listed: \"dim=1, keepdim=true\"");
   }
 
   void add_bench() {
@@ -191,6 +201,7 @@ class CommandLine {
   CLI::App app_{"Tessera trains models that are distributed over a mesh of ranks.", "tessera"};
   TrainArguments train_;
   GenerateArguments generate_;
+  OpsArguments ops_;
   BenchArguments bench_;
   LayoutArguments layout_;
   std::string checkpoint_;
@@ -214,6 +225,8 @@ int run_program(int argc, char** argv) {
       return wrong_input;
     }
     return line.chosen();
+  } catch (const collective::PeerFailed& error) {
+    return code_of(error.kind());  // it has been printed, here or by another rank
   } catch (const Error& error) {
     print_error(error.what());
     return code_of(error.kind());

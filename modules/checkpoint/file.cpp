@@ -11,6 +11,7 @@ module;
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@ module tessera.checkpoint;
 
 import tessera.base;
 import :file;
+import :mapping;
 
 namespace tessera::checkpoint_detail {
 namespace {
@@ -36,7 +38,7 @@ std::string reason() { return std::generic_category().message(errno); }
 
 }  // namespace
 
-MappedFile::MappedFile(const std::string& path) {
+MappedFile::MappedFile(const std::string& path) : path_(path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
     cannot_read(path, reason());
@@ -54,6 +56,7 @@ MappedFile::MappedFile(const std::string& path) {
       problem = reason();
     } else {
       data_ = static_cast<const std::byte*>(at);
+      watched_.emplace(data_, size_);
     }
   }
   ::close(descriptor);
@@ -64,8 +67,27 @@ MappedFile::MappedFile(const std::string& path) {
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) {
+    watched_.reset();
     ::munmap(const_cast<std::byte*>(data_), size_);
   }
+}
+
+void MappedFile::check_intact() const {
+  if (!watched_ || !watched_->lost()) {
+    return;
+  }
+  std::error_code problem;
+  const std::uintmax_t now = std::filesystem::file_size(path_, problem);
+  if (problem || now >= size_) {
+    fail_input(
+        fmt::format("{}: a part of its {} bytes cannot be read; download or write the file "
+                    "again, and check the disk",
+                    path_, size_));
+  }
+  fail_input(
+      fmt::format("{}: the file was truncated while it was read (expected {} bytes, got {}); "
+                  "download or write the file again",
+                  path_, size_, now));
 }
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {

@@ -2,11 +2,12 @@
 module tessera.checkpoint:file;
 
 import tessera.base;
+import :mapping;
 
 namespace tessera::checkpoint_detail {
 
-/// A file's bytes, read-only, for the lifetime of the object. Truncating a mapped file kills the
-/// processes that read it (SIGBUS); checkpoints are therefore replaced as whole folders.
+/// A file's bytes, read-only, for the lifetime of the object. Bytes that the file loses meanwhile
+/// read as zeros: call check_intact() after reading and before using what was read.
 class MappedFile {
  public:
   /// Error (input): no such file, not a regular file, not readable.
@@ -15,10 +16,15 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  /// Error (input) that names the file and its sizes: bytes that were read since the object was
+  /// made were not there, because another program truncated the file or the disk failed.
+  void check_intact() const;
 
  private:
+  std::string path_;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  std::optional<WatchedRange> watched_;
 };
 
 /// A new file. Every function can throw an Error with the file's name and the system's reason.

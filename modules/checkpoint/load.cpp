@@ -205,6 +205,11 @@ void check_weights(const SafetensorsFolder& from, const StateDict& state,
   checkpoint_detail::check_tied(from, state, options.prefix);
 }
 
+void check_weight_values(const SafetensorsFolder& from, const StateDict& state,
+                         const LoadOptions& options) {
+  checkpoint_detail::check_stored_finite(from, state, options.prefix);
+}
+
 void check_state(const TensorSource& from, const StateDict& state, const LoadOptions& options) {
   check(from, state, options);
 }

@@ -47,7 +47,11 @@ void check_weights(const SafetensorsFolder& from, const StateDict& state,
                                                  .cast = true,
                                                  .prefix = "",
                                                  .ignore = {"**.rotary_emb.inv_freq"}});
-/// The same for the tensors that load_state fills; scalars are not compared.
+/// Reads all values that load_weights would read, some rows at a time. Error (input) that names the
+/// tensor and the element: a value is NaN or infinite in the state's type.
+void check_weight_values(const SafetensorsFolder& from, const StateDict& state,
+                         const LoadOptions& options = {});
+/// The comparison for the tensors that load_state fills; scalars are not compared.
 void check_state(const TensorSource& from, const StateDict& state, const LoadOptions& options = {});
 
 }  // namespace tessera

@@ -51,6 +51,12 @@ class HeaderReader {
       : path_(std::move(path)), content_(content), tensors_(tensors) {}
 
   void read() {
+    read_header();
+    content_.file.check_intact();
+  }
+
+ private:
+  void read_header() {
     const std::span<const std::byte> bytes = content_.file.bytes();
     std::uint64_t length = 0;
     if (bytes.size() < sizeof length) {
@@ -79,7 +85,6 @@ class HeaderReader {
     check_ranges();
   }
 
- private:
   struct Range {
     std::int64_t begin;
     std::int64_t end;
@@ -87,6 +92,7 @@ class HeaderReader {
   };
 
   [[noreturn]] void wrong(const std::string& what) const {
+    content_.file.check_intact();
     fail_input(fmt::format("{}: {}; download or write the file again", path_, what));
   }
   [[noreturn]] void wrong(const std::string& name, const std::string& what) const {
@@ -228,6 +234,7 @@ std::span<const std::byte> SafetensorsFile::bytes(const std::string& name) const
   return {content_->data.at(name),
           static_cast<std::size_t>(stored.shape.product()) * size_of(stored.dtype)};
 }
+void SafetensorsFile::check_intact() const { content_->file.check_intact(); }
 std::uint64_t SafetensorsFile::bytes_read() const { return content_->bytes_read; }
 
 void SafetensorsFile::copy_box(const std::string& name, const LocalPart& box,
@@ -246,6 +253,7 @@ void SafetensorsFile::copy_box(const std::string& name, const LocalPart& box,
     });
   }
   ops::copy_(into, checkpoint_detail::view_of_box(data, stored, box));
+  content_->file.check_intact();
   content_->bytes_read += static_cast<std::uint64_t>(box.shape.product()) * size_of(stored.dtype);
 }
 

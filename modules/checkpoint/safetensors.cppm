@@ -12,7 +12,8 @@ struct SafetensorsContent;
 export namespace tessera {
 
 /// A safetensors file (a u64 length, a JSON header, the bytes), mapped into memory. Types: F32 F64
-/// BF16 F16 I64 I32 U8 BOOL. The file must stay as it is while the object lives.
+/// BF16 F16 I64 I32 U8 BOOL. The file must stay as it is while the object lives; reading a part
+/// that another program has truncated meanwhile is an Error (input).
 class SafetensorsFile : public TensorSource {
  public:
   /// Error (input) that names the file and the tensor: the file cannot be read or is truncated; the
@@ -23,8 +24,11 @@ class SafetensorsFile : public TensorSource {
   /// The header's __metadata__.
   const std::map<std::string, std::string>& metadata() const;
   std::uint64_t file_bytes() const;
-  /// A tensor's bytes as they are in the file. Error (input): no such tensor.
+  /// A tensor's bytes as they are in the file; call check_intact() after reading them. Error
+  /// (input): no such tensor.
   std::span<const std::byte> bytes(const std::string& name) const;
+  /// Error (input): a part of the file that was read has been truncated.
+  void check_intact() const;
   std::uint64_t bytes_read() const override;
 
  private:

@@ -233,9 +233,10 @@ void save_checkpoint(const std::string& folder, const StateDict& state,
   act_together(group, [&] {
     if (current_rank() != rank) {
       fail(fmt::format(
-          "checkpoint: the thread's current rank is {}, but it is rank {} of the world; "
-          "call set_current_rank where ranks are started",
-          current_rank(), rank));
+          "checkpoint: this thread acts as the wrong rank (expected {} as in its world, got {}); "
+          "save from the thread in which launch, join_launch or run_threads runs the rank, or "
+          "call set_current_rank({}) in this thread before anything else",
+          rank, current_rank(), rank));
     }
     if (rank == 0) {
       const std::string parent = parent_of(folder);

@@ -29,9 +29,9 @@ Dims index_of(std::int64_t position, const Dims& shape) {
   return index;
 }
 
-/// Two stored tensors of one shape, some rows at a time.
-void check_same(const TensorSource& from, const std::string& a, const std::string& b) {
-  const Dims& shape = from.info(a).shape;
+/// Calls f(box) for boxes of whole rows, about a million elements each, that fill a tensor.
+template <class F>
+void for_each_block(const Dims& shape, F f) {
   const std::int64_t rows = shape.size() == 0 ? 1 : shape[0];
   const std::int64_t width = rows == 0 ? 1 : std::max<std::int64_t>(1, shape.product() / rows);
   const std::int64_t step = std::max<std::int64_t>(1, (std::int64_t{1} << 20) / width);
@@ -41,6 +41,13 @@ void check_same(const TensorSource& from, const std::string& a, const std::strin
       box.offset[0] = row;
       box.shape[0] = std::min(step, rows - row);
     }
+    f(box);
+  }
+}
+
+/// Two stored tensors of one shape, some rows at a time.
+void check_same(const TensorSource& from, const std::string& a, const std::string& b) {
+  for_each_block(from.info(a).shape, [&](const LocalPart& box) {
     const auto read = [&](const std::string& name) {
       const Tensor values = empty(box.shape, DType::f64);
       from.read(name, box, values);
@@ -53,7 +60,7 @@ void check_same(const TensorSource& from, const std::string& a, const std::strin
     if (differ.in1 != left.end()) {
       Dims index = index_of(differ.in1 - left.begin(), box.shape);
       if (index.size() > 0) {
-        index[0] += row;
+        index[0] += box.offset[0];
       }
       fail_input(fmt::format(
           "{}: '{}' and '{}' are one tensor in this model (tied embeddings), but have different "
@@ -61,7 +68,7 @@ void check_same(const TensorSource& from, const std::string& a, const std::strin
           "tie_word_embeddings to false in its config.json",
           from.path(), a, b, to_string(index), *differ.in1, *differ.in2));
     }
-  }
+  });
 }
 
 }  // namespace
@@ -84,6 +91,21 @@ void check_finite(const Tensor& values, const Dims& offset, const std::string& w
   fail_input(fmt::format("{}: element {} is {} as {} (expected finite values)", what,
                          to_string(index), std::isnan(*bad) ? "nan" : (*bad > 0 ? "inf" : "-inf"),
                          name_of(x.dtype())));
+}
+
+void check_stored_finite(const TensorSource& from, const StateDict& state,
+                         const std::string& prefix) {
+  for (const auto& [name, tensor] : state.tensors) {
+    const std::string stored = prefix + name;
+    if (!tensor || !from.contains(stored) || !is_floating(tensor.dtype())) {
+      continue;
+    }
+    for_each_block(from.info(stored).shape, [&](const LocalPart& box) {
+      const Tensor values = empty(box.shape, tensor.dtype());
+      from.read(stored, box, values);
+      check_finite(values, box.offset, fmt::format("{}: tensor '{}'", from.path(), stored));
+    });
+  }
 }
 
 void check_tied(const TensorSource& from, const StateDict& state, const std::string& prefix) {

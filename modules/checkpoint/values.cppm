@@ -12,6 +12,11 @@ namespace tessera::checkpoint_detail {
 /// `values` is the box from `offset` on of a whole tensor. Integers pass.
 void check_finite(const Tensor& values, const Dims& offset, const std::string& what);
 
+/// Reads all that `state` would load, and throws the error of check_finite for the first value that
+/// is NaN or infinite in the type that it would be loaded as.
+void check_stored_finite(const TensorSource& from, const StateDict& state,
+                         const std::string& prefix);
+
 /// Names of a state that are one tensor (tied parameters) must not have different values in the
 /// files: all but one of them would be lost. Error (input) that names both.
 void check_tied(const TensorSource& from, const StateDict& state, const std::string& prefix);

@@ -119,8 +119,8 @@ class Communicator {
   [[nodiscard]] Work barrier_async();
 
   /// One message to (from) a rank of the group. Messages of one sender, receiver and tag arrive in
-  /// order; count and type must agree. A send copies its source and completes without its receiver,
-  /// unless 32 messages to that rank have not been received.
+  /// order; count and type must agree. A send copies its source into shared memory and completes
+  /// without its receiver. Error: there is no room for one more message.
   void send(const void* source, std::int64_t count, DType dtype, int to, int tag = 0);
   [[nodiscard]] Work send_async(const void* source, std::int64_t count, DType dtype, int to,
                                 int tag = 0);

@@ -33,7 +33,7 @@ Engine::Engine(WorldState& state, GroupBlock* group)
       rank_(static_cast<int>(std::find(ranks_.begin(), ranks_.end(), state.rank) - ranks_.begin())),
       size_(static_cast<int>(group->size)),
       staging_(state),
-      slot_memory_(static_cast<std::size_t>(size_) * Channel::slots),
+      slot_memory_(static_cast<std::size_t>(size_)),
       sources_(static_cast<std::size_t>(size_)) {}
 
 Engine::~Engine() = default;

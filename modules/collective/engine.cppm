@@ -148,6 +148,9 @@ class Engine {
 
   // point_to_point.cpp
   Channel& channel(int from, int to);
+  /// A slot that the receiver has emptied, or one of a new block; and its number in the channel.
+  std::pair<Message*, std::size_t> free_slot(Channel& line);
+  MessageBlock* next_block(MessageBlock& block) const;
   bool advance_receive(const PendingReceive& receive, bool block);
   void wait_receive(std::uint64_t ticket);
   bool progress_receives();
@@ -163,7 +166,7 @@ class Engine {
   std::atomic<std::uint64_t> completed_{0};
   std::deque<Operation> queue_;
   Staging staging_;
-  std::vector<SlotMemory> slot_memory_;  // of the channels to each member
+  std::vector<std::vector<SlotMemory>> slot_memory_;  // of the channel to each member
   std::deque<PendingReceive> receives_;
   std::uint64_t next_receive_ = receive_ticket;
   std::vector<const void*> sources_;  // scratch of reductions

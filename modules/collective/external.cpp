@@ -24,6 +24,7 @@ struct Launcher {
   const char* name;
   const char* rank;
   std::array<const char*, 2> size;      // the first that is set
+  const char* local_rank;               // the rank's number on this machine
   const char* local_size;               // how many of the ranks are on this machine
   std::array<const char*, 2> machines;  // how many machines there are; the first that is set
   const char* step;                     // set in ranks only, not in the script around them
@@ -34,19 +35,28 @@ constexpr Launcher launchers[] = {
     {"torchrun",
      "RANK",
      {"WORLD_SIZE", nullptr},
+     "LOCAL_RANK",
      "LOCAL_WORLD_SIZE",
      {"GROUP_WORLD_SIZE", nullptr},
      nullptr},
     {"Open MPI",
      "OMPI_COMM_WORLD_RANK",
      {"OMPI_COMM_WORLD_SIZE", nullptr},
+     "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE",
      {nullptr, nullptr},
      nullptr},
-    {"PMI", "PMI_RANK", {"PMI_SIZE", nullptr}, "MPI_LOCALNRANKS", {nullptr, nullptr}, nullptr},
+    {"PMI",
+     "PMI_RANK",
+     {"PMI_SIZE", nullptr},
+     "MPI_LOCALRANKID",
+     "MPI_LOCALNRANKS",
+     {nullptr, nullptr},
+     nullptr},
     {"Slurm",
      "SLURM_PROCID",
      {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
+     "SLURM_LOCALID",
      nullptr,
      {"SLURM_STEP_NUM_NODES", "SLURM_NNODES"},
      "SLURM_STEP_ID"},
@@ -167,6 +177,33 @@ ExternalRank external_rank(int expected_ranks) {
   }
   check_one_machine(*launcher, size);
   return {rank, size, job_name(*launcher)};
+}
+
+std::optional<ExternalRank> reachable_rank() {
+  try {
+    const Launcher* launcher = find_launcher();
+    const int size = launcher == nullptr ? 0 : number_from(launcher->size).value_or(0);
+    return size == 0 ? std::nullopt : std::make_optional(external_rank(size));
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+bool speaks_for_machine() {
+  try {
+    const Launcher* launcher = find_launcher();
+    if (launcher == nullptr) {
+      return true;
+    }
+    const std::optional<int> rank = number_from(launcher->rank);
+    const std::optional<int> size = number_from(launcher->size);
+    if (!rank || !size || *rank < 0 || *rank >= *size) {
+      return true;  // no other rank has the same fault
+    }
+    return rank == 0 || number_from(launcher->local_rank) == 0;
+  } catch (const Error&) {
+    return true;  // the variables themselves are wrong
+  }
 }
 
 }  // namespace tessera::collective

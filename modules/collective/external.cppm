@@ -15,4 +15,12 @@ struct ExternalRank {
 /// on several machines, or when nothing names the job.
 ExternalRank external_rank(int expected_ranks);
 
+/// The same without errors, for a process that has failed already: nothing when it could not meet
+/// the other ranks anyway.
+std::optional<ExternalRank> reachable_rank();
+
+/// Whether this process prints an error that every rank of this machine has: rank 0, or the first
+/// rank of a machine without it.
+bool speaks_for_machine();
+
 }  // namespace tessera::collective

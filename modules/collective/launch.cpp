@@ -159,7 +159,7 @@ void check_room(const Region& region, const LaunchOptions& options) {
   if (options.needed_bytes > region.bytes()) {
     fail_input(fmt::format(
         "launch: {} ranks need {} of shared memory and there is room for {}; use fewer parameters, "
-        "a machine with more memory, or raise `ulimit -v`",
+        "a machine with more memory, or raise `ulimit -v` and `ulimit -f`",
         options.ranks, format_bytes(options.needed_bytes), format_bytes(region.bytes())));
   }
 }

@@ -10,7 +10,8 @@ struct LaunchOptions {
   double timeout_seconds = 0;    ///< limit of every wait; 0: TESSERA_TIMEOUT, else 300
   double report_seconds = 10;    ///< a wait that lasts longer is reported on stderr, once
   std::size_t arena_bytes = 0;   ///< address space for shared buffers; 0: the machine's memory
-  std::size_t needed_bytes = 0;  ///< an error (input) before any rank starts when there is less
+  std::size_t needed_bytes = 0;  ///< shared memory; an error (input) before any rank starts when
+                                 ///< there is less
   bool print_error = true;       ///< write the first error to stderr
   double grace_seconds = 4;      ///< from the first error to killing ranks that do not end
 };
@@ -42,6 +43,13 @@ bool is_first_process();
 /// machine: several machines are an error (input) at once. One of the ranks prints the first error.
 /// Returns the exit code, as launch. The signals are as for launch.
 int join_launch(const LaunchOptions& options, const RankFunction& run);
+
+/// Call it when a process that another launcher started as a rank ends with an error before it has
+/// joined. The other ranks then end too, instead of waiting for this one, and the error is printed
+/// once: `print` is called in rank 0; in another rank only when rank 0 has not failed before it
+/// joined as well, or cannot be reached. Takes at most a few seconds. In any other process, and
+/// after a rank has met the others, it calls `print` and returns.
+void report_refusal(std::string_view text, ErrorKind kind, const std::function<void()>& print);
 
 /// Runs `ranks` ranks as threads of this process, each with its current_rank(), and rethrows the
 /// first error.

@@ -7,8 +7,10 @@ module;
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 module tessera.collective;
 
@@ -29,6 +31,28 @@ Channel& Engine::channel(int from, int to) {
   return channels[from * size_ + to];
 }
 
+std::pair<Message*, std::size_t> Engine::free_slot(Channel& line) {
+  std::size_t index = 0;
+  for (MessageBlock* block = &line.first;; block = next_block(*block)) {
+    for (Message& message : block->messages) {
+      if (message.full.load(std::memory_order_acquire) == 0) {
+        return {&message, index};
+      }
+      ++index;
+    }
+    if (block->next.load(std::memory_order_relaxed) == 0) {
+      const std::uint64_t offset = state_.allocate(sizeof(MessageBlock));
+      new (state_.region->at(offset)) MessageBlock;
+      block->next.store(offset, std::memory_order_release);
+    }
+  }
+}
+
+MessageBlock* Engine::next_block(MessageBlock& block) const {
+  const std::uint64_t offset = block.next.load(std::memory_order_acquire);
+  return offset == 0 ? nullptr : reinterpret_cast<MessageBlock*>(state_.region->at(offset));
+}
+
 void Engine::send(const void* source, std::int64_t count, DType dtype, int to, int tag) {
   const std::lock_guard guard(mutex_);
   state_.throw_if_failed();
@@ -36,23 +60,10 @@ void Engine::send(const void* source, std::int64_t count, DType dtype, int to, i
   Channel& line = channel(rank_, to);
   const std::uint64_t order = line.sent.load();
   RecordedCall& record = state_.record(state_.region->offset_of(group_), order, pack(call));
-  const auto free_slot = [&] {
-    return std::find_if(line.messages, line.messages + Channel::slots, [](const Message& m) {
-      return m.full.load(std::memory_order_acquire) == 0;
-    });
-  };
-  Message* slot = free_slot();
-  while (slot == line.messages + Channel::slots) {
-    const std::uint64_t taken = line.taken.load();
-    slot = free_slot();
-    if (slot == line.messages + Channel::slots) {
-      state_.wait(line.taken, taken + 1,
-                  {group_, &call, order, ranks_[static_cast<std::size_t>(to)], this, this});
-      slot = free_slot();
-    }
-  }
-  const auto index = static_cast<std::size_t>(slot - line.messages);
-  SlotMemory& memory = slot_memory_[static_cast<std::size_t>(to) * Channel::slots + index];
+  const auto [slot, index] = free_slot(line);
+  std::vector<SlotMemory>& memories = slot_memory_[static_cast<std::size_t>(to)];
+  memories.resize(std::max(memories.size(), index + 1));
+  SlotMemory& memory = memories[index];
   const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
   if (memory.bytes < bytes) {
     if (memory.offset != 0) {
@@ -78,10 +89,12 @@ bool Engine::advance_receive(const PendingReceive& receive, bool block) {
   while (true) {
     const std::uint64_t sent = line.sent.load();
     Message* found = nullptr;
-    for (Message& message : line.messages) {
-      if (message.full.load(std::memory_order_acquire) == 1 && message.tag == receive.tag &&
-          (found == nullptr || message.order < found->order)) {
-        found = &message;
+    for (MessageBlock* part = &line.first; part != nullptr; part = next_block(*part)) {
+      for (Message& message : part->messages) {
+        if (message.full.load(std::memory_order_acquire) == 1 && message.tag == receive.tag &&
+            (found == nullptr || message.order < found->order)) {
+          found = &message;
+        }
       }
     }
     if (found != nullptr) {
@@ -100,7 +113,6 @@ bool Engine::advance_receive(const PendingReceive& receive, bool block) {
         std::memcpy(receive.destination, state_.region->at(found->source), bytes);
       }
       found->full.store(0, std::memory_order_release);
-      line.taken.raise(line.taken.load() + 1);
       return true;
     }
     if (!block) {

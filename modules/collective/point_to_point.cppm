@@ -15,13 +15,19 @@ struct Message {
   std::uint64_t source = 0;
 };
 
-/// Messages from one rank of a group to another, in shared memory.
-struct Channel {
+/// Slots of a channel. The sender appends a block when all slots are full; blocks stay.
+struct MessageBlock {
   static constexpr int slots = 32;
 
-  Counter sent;   ///< messages put in by the sender
-  Counter taken;  ///< messages taken out by the receiver
   Message messages[slots];
+  std::atomic<std::uint64_t> next{0};  ///< offset of the next block; 0: none yet
+};
+
+/// Messages from one rank of a group to another, in shared memory. As many as that has room for: a
+/// send never waits for its receiver, so two ranks that both send first do not wait in a circle.
+struct Channel {
+  Counter sent;  ///< messages put in by the sender
+  MessageBlock first;
 };
 
 /// A receive that was issued and has not found its message.

@@ -3,16 +3,13 @@ module;
 #include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 module tessera.collective;
@@ -20,106 +17,15 @@ module tessera.collective;
 import tessera.base;
 import :control;
 import :external;
+import :messages;
 import :process;
 import :region;
 import :rendezvous;
+import :world;
 
 namespace tessera::collective {
-namespace {
-
-constexpr std::uint64_t protocol = Control::expected_magic + sizeof(Control) + sizeof(RankRecord);
-
-/// What a rank says of itself.
-struct Hello {
-  std::uint64_t protocol;
-  std::uint64_t pid_namespace;
-  std::uint64_t start;
-  std::int32_t process;
-  std::int32_t rank;
-  std::int32_t size;
-  std::int32_t unused;
-};
-
-/// What rank 0 answers: the memory's size, and its descriptor beside it; or why not.
-struct Answer {
-  std::uint64_t bytes;
-  char refusal[248];
-};
-
-struct Address {
-  sockaddr_un address{};
-  socklen_t bytes = 0;
-};
-
-/// An abstract address: it is in no folder, and is gone when its socket is closed.
-Address address_of(const std::string& job) {
-  std::string name = fmt::format("tessera-{}-{}", getuid(), job);
-  if (name.size() > 100) {
-    name = fmt::format("{}-{:016x}", name.substr(0, 80), std::hash<std::string>{}(name));
-  }
-  Address made;
-  made.address.sun_family = AF_UNIX;
-  std::memcpy(made.address.sun_path + 1, name.data(), name.size());
-  made.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return made;
-}
-
-std::uint64_t own_pid_namespace() {
-  struct stat status = {};
-  return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
-}
-
-bool is_same_user(int socket) {
-  ucred peer{};
-  socklen_t bytes = sizeof(peer);
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
-}
-
-bool readable_within(int socket, int milliseconds) {
-  pollfd waiting{socket, POLLIN, 0};
-  return poll(&waiting, 1, milliseconds) > 0;
-}
-
-void send_answer(int socket, const Answer& answer, int descriptor) {
-  iovec data{const_cast<Answer*>(&answer), sizeof(answer)};
-  alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  if (descriptor >= 0) {
-    message.msg_control = room;
-    message.msg_controllen = sizeof(room);
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
-  }
-  sendmsg(socket, &message, MSG_NOSIGNAL);  // a peer that has gone is noticed by its socket
-}
-
-/// Returns the descriptor that came with the answer; -1: none.
-int receive_answer(int socket, Answer& answer) {
-  iovec data{&answer, sizeof(answer)};
-  alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = room;
-  message.msg_controllen = sizeof(room);
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != sizeof(answer)) {
-    fail("launch: rank 0 ended before all ranks had joined");
-  }
-  int descriptor = -1;
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header != nullptr && header->cmsg_type == SCM_RIGHTS) {
-    std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
-  }
-  return descriptor;
-}
-
 /// One wait of a rendezvous: reported once, ended by the time limit.
-class Wait {
+class Rendezvous::Wait {
  public:
   Wait(double timeout, double report_after, const std::string& job)
       : timeout_(timeout), report_after_(report_after), job_(job) {}
@@ -148,8 +54,6 @@ class Wait {
   bool reported_ = false;
 };
 
-}  // namespace
-
 Rendezvous::Rendezvous(const ExternalRank& self, double timeout, double report_after)
     : self_(self), timeout_(timeout), report_after_(report_after) {}
 
@@ -167,26 +71,7 @@ std::shared_ptr<Region> Rendezvous::memory(std::size_t bytes) {
     connect_to_first();
     return region_;
   }
-  socket_ = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  const Address address = address_of(self_.job);
-  const auto bound = [&] {
-    return bind(socket_, reinterpret_cast<const sockaddr*>(&address.address), address.bytes) == 0;
-  };
-  for (int tries = 0; socket_ >= 0 && !bound() && tries < 100; ++tries) {
-    if (errno != EADDRINUSE) {
-      break;
-    }
-    if (tries == 99) {  // what a killed job had is free at once: this one is alive
-      fail_input(
-          fmt::format("launch: another job named '{}' is starting; give each job a name of its own "
-                      "in TESSERA_JOB",
-                      self_.job));
-    }
-    usleep(10'000);
-  }
-  if (socket_ < 0 || listen(socket_, self_.size) != 0) {
-    fail(fmt::format("launch: cannot listen for the other ranks ({})", std::strerror(errno)));
-  }
+  socket_ = listen_for_ranks(self_);
   region_ = Region::create_shareable(bytes);
   Control* control = Control::create(*region_, self_.size);
   control->joined = 1;
@@ -197,18 +82,43 @@ std::shared_ptr<Region> Rendezvous::memory(std::size_t bytes) {
 }
 
 void Rendezvous::connect_to_first() {
-  const Address address = address_of(self_.job);
   Wait wait(timeout_, report_after_, self_.job);
-  while (true) {
-    socket_ = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (socket_ < 0) {
-      fail(fmt::format("launch: cannot make a socket ({})", std::strerror(errno)));
+  Answer answer{};
+  int descriptor = -1;
+  std::optional<Stopwatch> lost;
+  while (!ask_first(answer, descriptor, wait, lost.has_value())) {
+    // A rank 0 that is refused while it makes the memory closes its socket, and listens once more
+    // to say why.
+    lost = lost ? lost : std::make_optional<Stopwatch>();
+    if (lost->waited() > 1) {
+      fail("launch: rank 0 ended before all ranks had joined");
     }
-    if (connect(socket_, reinterpret_cast<const sockaddr*>(&address.address), address.bytes) == 0) {
-      break;
-    }
+    usleep(2000);
+  }
+  if (answer.state == Answer::State::printed) {
+    throw PeerFailed(fmt::format("launch: rank 0 ended before it joined: {}", answer.text),
+                     answer.kind);
+  }
+  if (descriptor < 0) {
+    fail_input(answer.text);
+  }
+  try {
+    region_ = Region::map(descriptor, answer.bytes);
+  } catch (...) {
+    close(descriptor);
+    throw;
+  }
+  close(descriptor);
+}
+
+bool Rendezvous::ask_first(Answer& answer, int& descriptor, Wait& wait, bool again) {
+  if (socket_ >= 0) {
     close(socket_);
-    socket_ = -1;
+  }
+  while ((socket_ = try_connect(self_)) < 0) {
+    if (again) {
+      return false;
+    }
     wait.look("rank 0");
     usleep(2000);
   }
@@ -218,26 +128,14 @@ void Rendezvous::connect_to_first() {
                     "another one",
                     self_.job));
   }
-  const Process own = this_process();
-  const Hello hello{protocol, own_pid_namespace(), own.start, own.id, self_.rank, self_.size, 0};
+  const Hello hello = own_hello(self_, false);
   if (send(socket_, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
-    fail("launch: rank 0 ended before all ranks had joined");
+    return false;
   }
   while (!readable_within(socket_, 100)) {
     wait.look("rank 0");
   }
-  Answer answer{};
-  const int descriptor = receive_answer(socket_, answer);
-  if (descriptor < 0) {
-    fail_input(answer.refusal);
-  }
-  try {
-    region_ = Region::map(descriptor, answer.bytes);
-  } catch (...) {
-    close(descriptor);
-    throw;
-  }
-  close(descriptor);
+  return receive_answer(socket_, answer, descriptor);
 }
 
 void Rendezvous::accept_peer() {
@@ -262,11 +160,19 @@ bool Rendezvous::hear(Peer& peer) {
   if (got <= 0 || peer.rank >= 0) {
     return false;
   }
+  if (got == sizeof(hello) && hello.protocol == protocol_number() && hello.refused != 0 &&
+      hello.size == self_.size) {
+    // That rank prints its own reason, and the others end quietly.
+    send_answer(peer.socket, make_answer(Answer::State::go_on, ErrorKind::input, ""), -1);
+    reinterpret_cast<Control*>(region_->base())->printed.store(1);
+    refused_ = true;
+    fail_input(fmt::format("launch: rank {} ended before it joined", hello.rank));
+  }
   std::string refusal;
   const bool taken =
       hello.rank == 0 || std::any_of(peers_.begin(), peers_.end(),
                                      [&](const Peer& other) { return other.rank == hello.rank; });
-  if (got != sizeof(hello) || hello.protocol != protocol) {
+  if (got != sizeof(hello) || hello.protocol != protocol_number()) {
     refusal =
         "launch: rank 0 runs another version of Tessera; start the same program for all ranks";
   } else if (hello.size != self_.size) {
@@ -281,8 +187,9 @@ bool Rendezvous::hear(Peer& peer) {
         "TESSERA_JOB",
         hello.rank, self_.job);
   }
-  Answer answer{region_->bytes(), {}};
-  refusal.copy(answer.refusal, sizeof(answer.refusal) - 1);
+  Answer answer = make_answer(refusal.empty() ? Answer::State::memory : Answer::State::wrong,
+                              ErrorKind::input, refusal);
+  answer.bytes = region_->bytes();
   send_answer(peer.socket, answer, refusal.empty() ? region_->descriptor() : -1);
   if (!refusal.empty()) {
     fail_input(refusal);  // both jobs end: which rank belongs to which is not known
@@ -305,6 +212,11 @@ std::string Rendezvous::missing_ranks() const {
   return fmt::format("rank{} {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
 }
 
+int Rendezvous::joined() const {
+  return static_cast<int>(
+      std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.rank > 0; }));
+}
+
 void Rendezvous::wait_for_all() {
   Wait wait(timeout_, report_after_, self_.job);
   char go = 1;
@@ -317,10 +229,6 @@ void Rendezvous::wait_for_all() {
     }
     return;
   }
-  const auto joined = [&] {
-    return std::count_if(peers_.begin(), peers_.end(),
-                         [](const Peer& peer) { return peer.rank > 0; });
-  };
   while (joined() < self_.size - 1) {
     std::vector<pollfd> sockets{{socket_, POLLIN, 0}};
     for (const Peer& peer : peers_) {

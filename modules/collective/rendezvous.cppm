@@ -2,6 +2,7 @@ module tessera.collective:rendezvous;
 
 import tessera.base;
 import :external;
+import :messages;
 import :region;
 
 namespace tessera::collective {
@@ -21,14 +22,21 @@ class Rendezvous {
   std::shared_ptr<Region> memory(std::size_t bytes);
   /// Returns when all ranks have the memory. Errors after `memory` are to be published in it.
   void wait_for_all();
+  /// Rank 0: whether a rank ended before it joined; how many ranks have joined.
+  bool refused() const { return refused_; }
+  int joined() const;
 
  private:
+  class Wait;
   struct Peer {
     int socket = -1;
     int rank = -1;  // -1: has not said yet
   };
 
   void connect_to_first();
+  /// Connects, says hello and waits for the answer. False: rank 0 went away meanwhile, or, `again`,
+  /// it does not listen.
+  bool ask_first(Answer& answer, int& descriptor, Wait& wait, bool again);
   void accept_peer();
   /// Whether the peer is still there.
   bool hear(Peer& peer);
@@ -40,6 +48,7 @@ class Rendezvous {
   std::shared_ptr<Region> region_;
   int socket_ = -1;  // rank 0: listens; the others: the connection to it
   std::vector<Peer> peers_;
+  bool refused_ = false;
 };
 
 }  // namespace tessera::collective

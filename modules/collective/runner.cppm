@@ -2,6 +2,7 @@ module tessera.collective:runner;
 
 import tessera.base;
 import :control;
+import :external;
 import :launch;
 import :region;
 import :state;
@@ -28,6 +29,13 @@ class RankIdentity {
  private:
   int before_;
 };
+
+/// Rank 0 of a launch by another program, which ends before all ranks have joined: says so to the
+/// `missing` ranks as they connect, for a few seconds at most. They end quietly.
+void turn_away(const ExternalRank& self, int missing, std::string_view text, ErrorKind kind);
+
+/// From here on this process has met other ranks: report_refusal has nobody to tell.
+void note_meeting();
 
 /// Runs one rank in the laid out region; its errors are published. Returns the exit code.
 int run_rank(const std::shared_ptr<Region>& region, int rank, const LaunchOptions& options,

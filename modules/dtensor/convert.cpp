@@ -97,6 +97,8 @@ const Op& redistribute_op = register_op<RedistributeArgs>({
     .schema = "redistribute(x)",
     .infer = same_shape,
     .backward = redistribute_backward,
+    .aliasing = Aliasing::sometimes,
+    .communicates = Communicates::planned,
     .distributed =
         [](const Call& call, Tensors& out) {
           const Tensor& x = call.in[0];
@@ -111,6 +113,8 @@ const Op& redistribute_async_op = register_op<RedistributeArgs>({
     .schema = "redistribute_async(x)",
     .infer = same_shape,
     .backward = redistribute_backward,
+    .aliasing = Aliasing::sometimes,
+    .communicates = Communicates::planned,
     .distributed =
         [](const Call& call, Tensors& out) {
           if (finishing == nullptr || !finishing->x.same_as(call.in[0])) {
@@ -120,7 +124,7 @@ const Op& redistribute_async_op = register_op<RedistributeArgs>({
           }
           out.push_back(finishing->finish());
         },
-    .about = "The end of a redistribution that was issued before.",
+    .about = "Completes a redistribution that was issued before.",
 });
 
 const Op& redistribute_between_op = register_op<BetweenArgs>({
@@ -135,6 +139,7 @@ const Op& redistribute_between_op = register_op<BetweenArgs>({
           const Spec& from = *context.args<BetweenArgs>().from;
           out[0] = redistribute_between(grads[0], *grads[0].spec(), gradient_layout(from.layout));
         },
+    .communicates = Communicates::planned,
     .distributed =
         [](const Call& call, Tensors& out) {
           const auto args = call.args<BetweenArgs>();
@@ -152,7 +157,7 @@ const Op& redistribute_between_op = register_op<BetweenArgs>({
                                                          false, "redistribute")
                               : moved);
         },
-    .about = "The same value on another mesh, sent box by box.",
+    .about = "The same value on another mesh, sent as boxes of elements.",
 });
 
 const Op& distribute_op = register_op<DistributeArgs>({
@@ -160,6 +165,7 @@ const Op& distribute_op = register_op<DistributeArgs>({
     .infer = same_shape,
     .backward = [](const BackwardContext&, std::span<const Tensor> grads,
                    std::span<Tensor> out) { out[0] = full_tensor(grads[0]); },
+    .communicates = Communicates::planned,
     .distributed =
         [](const Call& call, Tensors& out) {
           const Spec& to = *call.args<DistributeArgs>().to;
@@ -175,7 +181,7 @@ const Op& distribute_op = register_op<DistributeArgs>({
           out.push_back(carry_out_redistribution(make_distributed(std::move(local), cut), &to,
                                                  false, "distribute"));
         },
-    .about = "This rank's part of a value that every rank holds.",
+    .about = "This rank's part of a value of which every rank has a copy.",
 });
 
 Layout layout_on(const Tensor& x, std::initializer_list<Placement> placements, const char* what) {
@@ -291,7 +297,7 @@ Tensor redistribute_between(const Tensor& x, const Spec& from, const Layout& to)
   }
   if (x && x.requires_grad() && grad_enabled() && !same_ranks(from.layout.mesh(), to.mesh())) {
     fail(
-        fmt::format("redistribute_between: x needs a gradient, but {} and {} have not the same "
+        fmt::format("redistribute_between: x needs a gradient, but {} and {} do not have the same "
                     "ranks: backward would not run on all of them; use a NoGrad scope and send "
                     "the gradient back by the same call",
                     to_string(from.layout.mesh()), to_string(to.mesh())));

@@ -8,62 +8,66 @@ import tessera.collective;
 
 export namespace tessera {
 
-// Layouts that are given as placements alone are of the mesh that the tensor lies on or, for plain
-// tensors, of the innermost MeshScope.
+// A layout that consists of placements only is on the mesh of the tensor or, for plain tensors, on
+// the mesh of the innermost MeshScope.
 
-/// Cuts this rank's part out of `x`, of which every rank holds an equal copy. No communication
-/// forward. A leaf gives a leaf, which requires a gradient when `x` does; a computed `x` gives a
-/// computed result, and backward gathers its whole gradient for every rank's copy. Partial axes get
-/// terms that reduce to x. A distributed x is redistributed.
-/// Error: the layout shards a dim that x lacks.
+/// Cuts this rank's part out of `x`, of which every rank has an equal copy. The forward does not
+/// communicate. A leaf gives a leaf, which requires a gradient if `x` does; a computed `x` gives a
+/// computed result, and backward gathers the whole gradient for every rank's copy. On Partial axes
+/// the ranks get terms that reduce to x. A distributed x is redistributed.
+/// Error: the layout shards a dim that x does not have.
 Tensor distribute(const Tensor& x, const Layout& layout);
 Tensor distribute(const Tensor& x, std::initializer_list<Placement> placements);
-/// The same for the copy of global rank `source`; other ranks' x gives only shape, type and whether
-/// a gradient is required. Each rank is sent its own part and nothing else. Always a leaf.
+/// The same for the copy of global rank `source`; the x of the other ranks provides only the shape,
+/// the type and whether a gradient is required. Each rank receives only its own part. Always a
+/// leaf.
 /// Error: the rank is not in the mesh.
 Tensor distribute_from(const Tensor& x, const Layout& layout, int source);
 
 /// The distributed tensor of which `local` is this rank's part; shares its memory. `shape` is the
-/// global shape; without it every sharded dim must divide evenly. Gradients flow to `local`: what a
-/// change of this rank's part changes, so divided by the ranks for Partial(avg), only to the ranks
-/// that hold the extremum for Partial(max) and Partial(min), by the rank's share for a norm.
-/// With `run_check` all ranks of the mesh compare notes (one small all-gather): types agree, parts
-/// fit together (then `shape` may be left out for uneven shards too), copies are equal bit for bit.
-/// Errors: local's shape is not this rank's part of `shape`; what the check finds, with the rank.
+/// global shape; without it every sharded dim must divide evenly. `local` receives the gradient
+/// with respect to this rank's part: divided by the number of ranks for Partial(avg), only on the
+/// ranks that have the extremum for Partial(max) and Partial(min), weighted by the rank's share for
+/// a norm.
+/// With `run_check` all ranks of the mesh check (with one small all-gather) that types agree, that
+/// parts fit together (`shape` is then optional for uneven shards too), and that copies are
+/// bit-identical.
+/// Errors: local's shape is not the shape of this rank's part of `shape`; a failed check, with the
+/// rank.
 Tensor from_local(const Tensor& local, const Layout& layout,
                   std::optional<Dims> shape = std::nullopt, bool run_check = false);
 
-/// This rank's part. Gradients flow back in layout `gradient`; it may be left out where it follows:
-/// Shard (the same), Partial(sum) (Replicate), Partial(avg, max, min) (Partial(sum)).
-/// Errors: x needs a gradient, `gradient` is missing and x is Replicate on an axis (ranks may use
-/// the value differently, and only the caller knows), Partial(product) or a norm's Partial.
+/// This rank's part. The gradient has layout `gradient`; it is optional where x's placement
+/// determines it: Shard (the same), Partial(sum) (Replicate), Partial(avg, max, min)
+/// (Partial(sum)). Errors: x needs a gradient, `gradient` is missing and x is Replicate on an axis
+/// (ranks may use the value differently, and only the caller knows), Partial(product) or a norm's
+/// Partial.
 Tensor to_local(const Tensor& x, std::optional<Layout> gradient = std::nullopt);
 
-/// The same value in another layout; the one door to communication. The gradient comes back in
-/// layout `gradient`, also when the forward moves nothing; default: x's layout with Replicate for
-/// Partial. Layouts of two meshes must be of the same ranks, or `to` of some of x's ranks: those
-/// that are left out get an undefined tensor.
-/// Errors: the layout shards a dim that x lacks, or has a norm's Partial where x has not; the other
-/// mesh has ranks that x's has not.
+/// The same value in another layout; all conversions that communicate use it. The gradient
+/// has layout `gradient`, even if the forward moves nothing; default: x's layout with Replicate
+/// instead of Partial. If the meshes differ, they must have the same ranks, or `to` a subset of x's
+/// ranks: the other ranks get an undefined tensor.
+/// Errors: the layout shards a dim that x does not have, or contains a Partial norm where x has
+/// none; the other mesh has ranks that x's mesh does not have.
 Tensor redistribute(const Tensor& x, const Layout& to,
                     std::optional<Layout> gradient = std::nullopt);
 Tensor redistribute(const Tensor& x, std::initializer_list<Placement> to);
 /// The same with one axis changed.
 Tensor redistribute_axis(const Tensor& x, int axis, Placement to);
 
-/// From one mesh to another, by a message for each box that must move. Every rank of either mesh
-/// calls it: those of `from`'s mesh with their x, the others with an undefined tensor. Ranks
-/// outside of `to`'s mesh get an undefined tensor. The gradient comes back in from's layout where
-/// both meshes have the same ranks.
-/// Errors: x is not `from`; a rank of neither mesh; x needs a gradient and the ranks differ (use a
-/// NoGrad scope, and send the gradient back by the same call).
+/// From one mesh to another, with one message per box of elements. Every rank of either mesh calls
+/// it: the ranks of `from`'s mesh with their x, the others with an undefined tensor. Ranks
+/// outside of `to`'s mesh get an undefined tensor. The gradient has from's layout if both meshes
+/// have the same ranks. Errors: x is not `from`; a rank of neither mesh; x needs a gradient and the
+/// ranks differ (use a NoGrad scope, and send the gradient back by the same call).
 Tensor redistribute_between(const Tensor& x, const Spec& from, const Layout& to);
 
 struct RedistributionState;
 
-/// A redistribution under way. What the ranks owe each other was issued; it completes in wait().
-/// Destroyed without wait(), what was issued completes and the result is dropped; all ranks must do
-/// alike.
+/// A redistribution in progress: its first collective was issued, and wait() completes it. If it is
+/// destroyed without wait(), the issued collective completes and the result is dropped; all ranks
+/// must do the same.
 class PendingRedistribution {
  public:
   explicit PendingRedistribution(std::unique_ptr<RedistributionState> state);
@@ -71,38 +75,37 @@ class PendingRedistribution {
   PendingRedistribution& operator=(PendingRedistribution&&) noexcept;
   ~PendingRedistribution();
 
-  /// The tensor in the new layout; recorded for backward as redistribute is. All ranks must call
-  /// it, in the order in which their redistributions were issued where plans have several
-  /// collectives. Cheap after the first time.
+  /// The tensor in the new layout; recorded for backward like redistribute(). All ranks must call
+  /// it, and if plans have several collectives, in the order in which the redistributions were
+  /// issued. Cheap after the first call.
   const Tensor& wait();
-  /// Whether the collective that was issued has come; further steps of the plan follow in wait().
+  /// Whether the issued collective has completed; wait() takes the remaining steps of the plan.
   bool done();
 
  private:
   std::unique_ptr<RedistributionState> state_;
 };
 
-/// redistribute() that returns before the other ranks have arrived. Steps without communication and
-/// the first collective of the plan are issued at once, what follows that one in wait(). x must not
-/// be written before.
+/// redistribute() that does not wait for the other ranks. It takes the local steps and issues the
+/// first collective of the plan; wait() does the rest. x must not be written before wait() returns.
 PendingRedistribution redistribute_async(const Tensor& x, const Layout& to,
                                          std::optional<Layout> gradient = std::nullopt);
 
-/// The whole value as a plain tensor on every rank of the mesh. The gradient comes back in layout
-/// `gradient`; default: Replicate, for values that all ranks use alike.
+/// The whole value as a plain tensor on every rank of the mesh. The gradient has layout
+/// `gradient`; default: Replicate, for values that all ranks use in the same way.
 Tensor full_tensor(const Tensor& x, std::optional<Layout> gradient = std::nullopt);
 
-/// A copy with memory of its own, and of its gradient when there is one; layout, and whether it
-/// requires a gradient, as they are. A leaf. Plain tensors too.
+/// A leaf with its own memory and with copies of x and of its gradient, if it has one. Keeps the
+/// layout and whether a gradient is required. Works for plain tensors too.
 Tensor deep_copy(const Tensor& x);
 
-/// The communicator along one axis (several: row-major in the order given) of a mesh through the
-/// calling rank. Meshes that have a group of ranks in common have its communicator in common; it is
-/// made at first use.
+/// The communicator of the calling rank along one axis of a mesh (several axes: row-major in the
+/// given order). Meshes that share a group of ranks share its communicator. It is created at first
+/// use.
 collective::Communicator& communicator(const DeviceMesh& mesh, int axis);
 collective::Communicator& communicator(const DeviceMesh& mesh, std::span<const int> axes);
 
-/// The layout's gradient: Partial becomes Replicate, all else stays.
+/// The layout of the gradient: Partial becomes Replicate, the other placements are kept.
 Layout gradient_layout(const Layout& layout);
 
 }  // namespace tessera

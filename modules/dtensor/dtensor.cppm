@@ -1,9 +1,9 @@
-// What makes a Tensor distributed: conversions, propagation of layouts through operators, accounts
-// of communication.
+// Distributed tensors: conversions, propagation of layouts through operators, communication
+// reports.
 export module tessera.dtensor;
 
 export import :convert;  // distribute, from_local, to_local, redistribute (async too), full_tensor
-export import :factories;  // tensors whose ranks make their local part only
+export import :factories;  // distributed tensors that are created without communication
 export import :local_map;  // functions of local parts as functions of distributed tensors
 export import :report;     // what was communicated; scopes that allow implicit redistribution
 export import :propagate;  // how an operator's layouts follow from its operands'

@@ -115,8 +115,9 @@ const Op& exchange_op = register_op<ExchangeArgs>({
           const auto [from, to, group] = call.args<ExchangeArgs>();
           operands::copy_elements(start_exchange(call.in[0], *from, *to, *group).wait(), out[0]);
         },
-    .about = "From shards and replicas of several mesh axes to others: each rank is sent the boxes "
-             "that it lacks; local tensors.",
+    .communicates = Communicates::all_to_all,
+    .about = "Changes shards and replicas on several mesh axes at once: each rank receives the "
+             "boxes that it does not have; local tensors.",
 });
 
 }  // namespace

@@ -20,8 +20,9 @@ const Spec* spec_here(const char* what, const Dims& shape, const Layout& layout,
                       bool has_value) {
   check_layout_fits(layout, shape.size(), what);
   if (has_value && layout.has_partial()) {
-    fail(fmt::format("{}: a value cannot be made {}; make it Replicate and redistribute", what,
-                     to_string(layout)));
+    fail(fmt::format(
+        "{}: a tensor cannot be created as {}; create it as Replicate and redistribute it", what,
+        to_string(layout)));
   }
   const Spec* const spec = Spec::make(layout, shape, dtype);
   return layout.mesh().contains(current_rank()) ? spec : nullptr;
@@ -76,12 +77,12 @@ Tensor distributed_arange(double start, double end, double step, const Layout& l
   const double count = std::ceil((end - start) / step);
   if (!(step != 0) || !(count >= 0)) {
     fail(
-        fmt::format("distributed_arange: from {} to {} by {} leads nowhere (expected a step other "
-                    "than 0 towards the end)",
+        fmt::format("distributed_arange: the step never reaches the end (expected a step other "
+                    "than 0 towards the end, got start {}, end {}, step {})",
                     printable(start), printable(end), printable(step)));
   }
   if (dtype == DType::boolean) {
-    fail("distributed_arange: bool has no ranges; make numbers and compare them");
+    fail("distributed_arange: bool is not supported; create numbers and compare them");
   }
   const Dims shape = {checked_integer(count, "distributed_arange")};
   const Spec* const spec = spec_here("distributed_arange", shape, layout, dtype, true);

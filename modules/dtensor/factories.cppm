@@ -6,11 +6,11 @@ import tessera.tensor;
 
 export namespace tessera {
 
-// Distributed tensors that are made in place: each rank makes its local part only, without
-// communication. Leaves; set_requires_grad() as for any other. On a rank outside of the layout's
-// mesh the result is undefined, and random streams move on as everywhere.
-// Errors: the layout shards a dim that the shape lacks; a value cannot be made in a layout with
-// Partial (make it Replicate and redistribute); random numbers and ranges of a type that has none.
+// Creates distributed tensors: each rank creates only its local part, without communication. The
+// results are leaves. On a rank outside of the layout's mesh the result is undefined, and random
+// streams advance as on the other ranks.
+// Errors: the layout shards a dim that the shape does not have; values in a layout with Partial
+// (create them as Replicate and redistribute); a type that has no random numbers or ranges.
 
 Tensor distributed_empty(const Dims& shape, const Layout& layout, DType dtype = DType::f32,
                          Device device = cpu);
@@ -20,7 +20,7 @@ Tensor distributed_ones(const Dims& shape, const Layout& layout, DType dtype = D
                         Device device = cpu);
 Tensor distributed_full(const Dims& shape, double value, const Layout& layout,
                         DType dtype = DType::f32, Device device = cpu);
-/// Uniform in [low, high); the numbers of one device, in every layout.
+/// Uniform in [low, high); the same numbers as on one device, in every layout.
 Tensor distributed_uniform(const Dims& shape, double low, double high, const Layout& layout,
                            const RandomSource& source, DType dtype = DType::f32);
 Tensor distributed_normal(const Dims& shape, double mean, double deviation, const Layout& layout,

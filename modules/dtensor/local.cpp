@@ -23,16 +23,18 @@ namespace tessera {
 
 void require_distributed(const Tensor& x, const char* what) {
   if (!x || !x.is_distributed()) {
-    fail(fmt::format("{}: a distributed tensor is expected; distribute() or from_local() makes one",
-                     what));
+    fail(fmt::format(
+        "{}: x is a plain tensor (expected a distributed tensor); use distribute() or from_local()",
+        what));
   }
 }
 
 void require_plain(const Tensor& x, const char* what) {
   if (!x || x.is_distributed()) {
-    fail(fmt::format(
-        "{}: a plain tensor is expected; redistribute() changes the layout of a distributed one",
-        what));
+    fail(
+        fmt::format("{}: x is a distributed tensor (expected a plain tensor); use redistribute() "
+                    "to change its layout",
+                    what));
   }
 }
 
@@ -56,10 +58,11 @@ const Op& to_local_op = register_op<ToLocalArgs>({
           const Spec& gradient = *context.args<ToLocalArgs>().gradient;
           out[0] = from_local(grads[0], gradient.layout, gradient.shape);
         },
+    .aliasing = Aliasing::always,
     .distributed = [](const Call& call,
                       Tensors& out) { out.push_back(detached(call.in[0].local())); },
-    .about = "This rank's part as a plain tensor; the gradient comes back in the layout that the "
-             "caller states.",
+    .about = "This rank's part as a plain tensor; the gradient has the layout that the caller "
+             "specifies.",
 });
 
 /// The part of a gradient that belongs to this rank's local tensor, before the reduction's own
@@ -94,8 +97,9 @@ const Op& from_local_op = register_op<FromLocalArgs>({
             out[0] = ops::mul_scalar(out[0], 1 / share);
           }
         },
+    .aliasing = Aliasing::always,
     .distributed = make_from_local,
-    .about = "The distributed tensor of which the operand is this rank's part.",
+    .about = "The distributed tensor whose local part on this rank is the operand.",
 });
 
 /// What a term's change does to the norm of all terms: sign(x) (|x| / norm)^(p-1), 0 at 0.
@@ -144,9 +148,10 @@ const Op& from_local_terms_op = register_op<FromLocalArgs>({
           out[0] = ops::mul(gradient, ops::div(mine, reduced(mine, sums)));
         },
     .saves_inputs = saves_all,
+    .aliasing = Aliasing::always,
     .distributed = make_from_local,
-    .about = "The distributed tensor of whose maximum, minimum, product or norm the operand is "
-             "this rank's term.",
+    .about = "The distributed tensor with a Partial maximum, minimum, product or norm whose term "
+             "on this rank is the operand.",
 });
 
 /// Whether a term's gradient depends on the terms. Error: reductions that have no gradient
@@ -169,8 +174,8 @@ bool needs_terms(const Layout& layout) {
   }
   if (other.is_partial() && (linear || mixed)) {
     fail(
-        fmt::format("from_local: terms of {} need a gradient, which is known for one kind of "
-                    "reduction at a time only; reduce one of the axes first",
+        fmt::format("from_local: a gradient is not supported for {} with several kinds of "
+                    "reductions; reduce one of the axes first",
                     to_string(layout)));
   }
   return other.is_partial();
@@ -192,8 +197,8 @@ Layout default_gradient(const Tensor& x) {
     }
     if ((placement == Partial(ReduceOp::product) || placement.is_norm()) && matters) {
       fail(
-          fmt::format("to_local: x is {} on axis '{}' and needs a gradient, which does not follow "
-                      "from those of its terms; redistribute x first",
+          fmt::format("to_local: x is {} on axis '{}' and needs a gradient, which cannot be "
+                      "computed from its terms; redistribute x first",
                       to_string(placement), layout.mesh().axis_name(axis)));
     }
     if (placement.is_partial()) {
@@ -263,7 +268,7 @@ Tensor deep_copy(const Tensor& x) {
     return make_distributed(local.is_meta() ? detached(local) : ops::clone(detached(local)),
                             t.spec());
   };
-  require(static_cast<bool>(x), "deep_copy: the tensor is undefined; there is nothing to copy");
+  require(static_cast<bool>(x), "deep_copy: x is an undefined tensor (expected a tensor)");
   Tensor copy = copied(x);
   if (x.requires_grad()) {
     copy.set_requires_grad();

@@ -40,10 +40,9 @@ Tensor local_input(const Tensor& x, std::size_t i, const LocalMapOptions& option
   Tensor placed = x;
   if (wanted && !(x.layout() == wanted)) {
     if (!options.redistribute_inputs) {
-      fail(
-          fmt::format("local_map: input {} is {} (expected {}); redistribute it, or let local_map "
-                      "do so by redistribute_inputs",
-                      i, to_string(*x.spec()), to_string(wanted)));
+      fail(fmt::format(
+          "local_map: input {} is {} (expected {}); redistribute it, or set redistribute_inputs", i,
+          to_string(*x.spec()), to_string(wanted)));
     }
     placed = redistribute(x, wanted);
   }
@@ -82,8 +81,8 @@ Tensors local_map(const LocalFunction& function, std::span<const Tensor> inputs,
     }
     if (options.out_shapes.empty() && layout.has_shard() && uneven < inputs.size()) {
       fail(
-          fmt::format("local_map: result {} is sharded, and its global shape does not follow, as "
-                      "input {} is cut unevenly; pass out_shapes",
+          fmt::format("local_map: the global shape of result {}, which is sharded, is unknown "
+                      "because input {} is sharded unevenly; pass out_shapes",
                       i, uneven));
     }
     const auto shape =

@@ -6,29 +6,29 @@ import tessera.tensor;
 
 export namespace tessera {
 
-/// Computes with this rank's parts as with any plain tensors; it may communicate by itself.
+/// A function of this rank's local parts, which are plain tensors; it may communicate explicitly.
 using LocalFunction = std::function<Tensors(std::span<const Tensor> locals)>;
 
-/// What local_map is told of a function. An empty list, or an undefined Layout in one, says nothing
-/// of that tensor.
+/// The layouts of a function's inputs and results. An empty list, or an undefined Layout in a list,
+/// makes no statement about the tensor.
 struct LocalMapOptions {
-  /// Of the inputs: the layout in which the function needs each.
+  /// The required layout of each input.
   std::vector<Layout> in = {};
-  /// Of the results: the layout that their local parts make up. Results without one stay plain.
+  /// The layout of each result. Results without a layout stay plain tensors.
   std::vector<Layout> out = {};
-  /// Of the inputs: the layout in which the function's gradient comes out, as to_local() takes it.
+  /// The layout of the gradient of each input, as for to_local().
   std::vector<Layout> in_gradients = {};
-  /// Global shapes of the results; needed for sharded ones when an input is cut unevenly.
+  /// Global shapes of the results; required for sharded results if an input is sharded unevenly.
   std::vector<Dims> out_shapes = {};
-  /// Inputs in another layout than `in` says are redistributed; otherwise they are an error.
+  /// Redistribute inputs whose layout differs from `in`; otherwise they are an error.
   bool redistribute_inputs = false;
 };
 
-/// Calls `function` with the local parts of `inputs` (plain ones as they are), and makes its
-/// results distributed. This is the way in for what has no placement rule: the caller answers for
-/// the layouts. Gradients flow through. Errors: an input in another layout than stated; a list that
-/// is neither empty nor one entry for each tensor; what to_local() and from_local() refuse, with
-/// the number of the input or result.
+/// Calls `function` with the local parts of `inputs` (plain inputs as they are) and makes its
+/// results distributed. Use it for code without a placement rule: the caller is responsible for the
+/// layouts. It has a gradient. Errors: an input has another layout than stated; a list is neither
+/// empty nor has one entry per tensor; an error of to_local() or from_local(), with the number of
+/// the input or result.
 Tensors local_map(const LocalFunction& function, std::span<const Tensor> inputs,
                   const LocalMapOptions& options);
 

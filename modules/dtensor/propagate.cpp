@@ -175,13 +175,12 @@ struct Search {
   }
 
   [[noreturn]] void refuse(std::size_t i, const Spec* wanted) const {
-    fail(fmt::format(
-        "{}: operand '{}' {} would have to be communicated to become {}; operators do not "
-        "communicate by "
-        "themselves: call redistribute(x, Layout::parse(mesh, \"{}\")) first, or open an "
-        "AllowRedistribution scope",
-        op.name, describe_operand(i), to_string(*specs[i]), to_string(wanted->layout),
-        to_string(wanted->layout)));
+    fail(
+        fmt::format("{}: operand '{}' {} must be redistributed to {}, and operators do not "
+                    "communicate implicitly; call redistribute(x, Layout::parse(mesh, \"{}\")) "
+                    "first, or open an AllowRedistribution scope",
+                    op.name, describe_operand(i), to_string(*specs[i]), to_string(wanted->layout),
+                    to_string(wanted->layout)));
   }
 };
 
@@ -197,15 +196,15 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
     }
     if (!x.is_distributed()) {
       fail(
-          fmt::format("{}: plain and distributed operands do not mix (operand '{}' is plain); "
-                      "distribute() it, or take "
-                      "to_local() of the others",
+          fmt::format("{}: plain and distributed operands cannot be mixed (operand '{}' is plain); "
+                      "distribute() it, or call to_local() on the others",
                       op.name, search.describe_operand(search.specs.size() - 1)));
     }
     const DeviceMesh& mesh = x.layout().mesh();
     if (search.mesh && !(search.mesh == mesh)) {
-      fail(fmt::format("{}: operands lie on different meshes ({} and {}); redistribute one of them",
-                       op.name, to_string(search.mesh), to_string(mesh)));
+      fail(fmt::format(
+          "{}: the operands are on different meshes (got {} and {}); redistribute one of them",
+          op.name, to_string(search.mesh), to_string(mesh)));
     }
     search.mesh = mesh;
   }
@@ -222,7 +221,8 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
     for (const Spec* spec : search.specs) {
       if (spec != nullptr && !spec->layout.is_replicated()) {
         fail(
-            fmt::format("{}: has no placement rule for distributed operands ({}); wrap the call in "
+            fmt::format("{}: the operator has no placement rule for distributed operands ({}); "
+                        "wrap the call in "
                         "local_map, register the operator with a rule, or open an "
                         "AllowRedistribution scope, in which its operands are gathered",
                         op.name, to_string(*spec)));

@@ -5,7 +5,7 @@ import tessera.tensor;
 
 export namespace tessera {
 
-/// What a distributed call comes down to: found once for operator, operands' specs and fixed
+/// The execution of a distributed call: determined once per operator, operands' specs and fixed
 /// attributes, then cached.
 struct Propagation {
   const Op* op = nullptr;
@@ -22,16 +22,16 @@ struct Propagation {
   InlineVector<int, 2> reduced_axes;           // over these mesh axes
 };
 
-/// Layouts of the results and what must happen to the operands. Conversions without communication
-/// (cutting a Replicate, making it Partial) are taken by themselves; those that communicate only
-/// when `allow_communication`. Errors: no placement rule; operands of different meshes; an operand
-/// that would have to be redistributed: the text names it, its layout, the layout wanted and the
-/// call that mends it.
+/// Layouts of the results, and the conversions of the operands. Conversions without communication
+/// (from Replicate to Shard or Partial) are implicit; conversions that communicate require
+/// `allow_communication`. Errors: no placement rule; operands on different meshes; an operand must
+/// be redistributed: the text contains the operand, its layout, the required layout and the call
+/// that fixes it.
 Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
                       bool allow_communication);
 
-/// How the cache of the calling rank did. It is bounded: a program whose shapes keep changing does
-/// not fill memory, what it uses again stays.
+/// Statistics of the calling rank's cache. The cache is bounded, so that a program with ever new
+/// shapes does not fill the memory; entries that are used again are kept.
 struct PropagationStatistics {
   std::int64_t hits = 0;
   std::int64_t misses = 0;
@@ -39,7 +39,8 @@ struct PropagationStatistics {
 };
 PropagationStatistics propagation_statistics();
 
-/// Carries out a redistribution between two specs of one tensor (no gradient's path), step by step.
+/// Executes a redistribution between two specs of one tensor, step by step; autograd does not
+/// record it.
 Tensor carry_out_redistribution(const Tensor& x, const Spec* to, bool implicit, const char* where);
 
 }  // namespace tessera

@@ -9,18 +9,18 @@ export namespace tessera {
 /// One collective that this rank took part in.
 struct Communication {
   std::string operation;   // "all_gather", "reduce_scatter"...
-  std::string axis;        // of the mesh; several that one collective spans are joined by '+'
+  std::string axis;        // of the mesh; if a collective spans several axes, joined by '+'
   std::int64_t bytes = 0;  // that this rank received
-  std::string where;       // the operator or style that asked
+  std::string where;       // the operator or style that requested it
   bool implicit = false;   // inside an AllowRedistribution scope
-  double seconds = 0;      // that this rank spent in it, waiting for others included
+  double seconds = 0;      // that this rank spent in it, including waiting for others
   // Filled by record_communication.
-  std::string module = {};  // qualified name of the module that ran; empty outside of all modules
+  std::string module = {};  // qualified name of the running module; empty outside of modules
   bool backward = false;
 };
 
-/// Collects what the calling rank communicates within the scope. Scopes nest; the inner one takes
-/// all.
+/// Records the communication of the calling rank within the scope. Scopes nest; only the innermost
+/// scope records.
 class CommunicationReport {
  public:
   CommunicationReport();
@@ -32,8 +32,7 @@ class CommunicationReport {
   std::int64_t count(const std::string& operation) const;
   std::int64_t bytes() const;
   double seconds() const;
-  /// A line for each operation, axis, place, module and direction: how often, how many bytes, how
-  /// long.
+  /// One line per operation, axis, operator, module and phase: count, bytes and time.
   std::string to_string() const;
   /// An array with an object for each collective in order: operation, axis, bytes, where, implicit,
   /// module, phase ("forward", "backward"), seconds.
@@ -45,27 +44,28 @@ class CommunicationReport {
   CommunicationReport* outer_;
 };
 
-/// For redistribution and styles that call communicators themselves: lists the collective in the
-/// open report and, when it is implicit, in the open AllowRedistribution scope. Costs a load when
-/// none is open.
+/// For redistribution and for styles that call communicators: adds the collective to the open
+/// report and, if it is implicit, to the open AllowRedistribution scope. Costs one load if none is
+/// open.
 void record_communication(Communication entry);
-/// Whether anybody listens to record_communication.
+/// Whether a report or an AllowRedistribution scope is open.
 bool communication_reported();
 
-/// How long a collective takes: begin it before, ask behind. Reads no clock when nobody listens.
+/// Measures a collective: construct it before, call seconds() after. Reads the clock only if a
+/// report is open.
 class CommunicationTimer {
  public:
   CommunicationTimer();
-  /// Since the construction; 0 when nobody listened then.
+  /// Time since the construction; 0 if no report was open then.
   double seconds() const;
 
  private:
   std::chrono::steady_clock::time_point begin_;
 };
 
-/// Operators may redistribute their operands by themselves within the scope, and those without a
-/// placement rule gather theirs. What they communicate is counted and listed here, and in the open
-/// report. Scopes nest; the inner one counts.
+/// Within the scope, operators may redistribute their operands implicitly; operators without a
+/// placement rule gather them. The scope and the open report list this communication. Scopes nest;
+/// only the innermost scope records.
 class AllowRedistribution {
  public:
   AllowRedistribution();
@@ -73,7 +73,7 @@ class AllowRedistribution {
   AllowRedistribution(const AllowRedistribution&) = delete;
   AllowRedistribution& operator=(const AllowRedistribution&) = delete;
 
-  /// How many collectives were taken by operators themselves, and which.
+  /// The implicit collectives, and their number.
   std::int64_t count() const { return static_cast<std::int64_t>(entries_.size()); }
   const std::vector<Communication>& entries() const { return entries_; }
 

@@ -12,41 +12,41 @@ namespace tessera {
 inline const Spec* with_layout(const Spec& spec, const Layout& layout) {
   return Spec::make(layout, spec.shape, spec.dtype);
 }
-/// Errors: not a distributed (a plain) tensor.
+/// Errors: x is not a distributed (a plain) tensor.
 void require_distributed(const Tensor& x, const char* what);
 void require_plain(const Tensor& x, const char* what);
 
-/// Where a redistribution of this rank's part stands between two steps of its plan.
+/// The state of a redistribution of this rank's part between two steps of its plan.
 struct Walk {
   const Spec& spec;  // shape and type of the whole; its layout is that of the beginning
   const Plan& plan;
   Dims coordinates;
-  const char* where;  // who asked, for reports
+  const char* where;  // the caller, for reports
   bool implicit = false;
   std::size_t next = 0;  // the step to take
   Tensor local;
 
-  /// Takes the next step to its end.
+  /// Takes the next step and completes it.
   void take();
-  /// Takes all that are left.
+  /// Takes all remaining steps.
   void take_all();
-  /// Whether the next step communicates with anybody.
+  /// Whether the next step communicates.
   bool communicates_next() const;
-  /// Issues the next step, which communicates; settle() is told its result.
+  /// Issues the next step, which communicates; pass the result to settle().
   ops::PendingTensor issue() const;
   void settle(ops::PendingTensor& pending);
 };
 
 Walk begin_walk(const Tensor& x, const Spec* to, bool implicit, const char* where);
 
-/// Sends this rank's boxes to those of the group that want them in layout `to`, and fetches its
-/// own.
+/// Sends this rank's boxes to the ranks of the group that need them in layout `to`, and receives
+/// its own.
 ops::PendingTensor start_exchange(const Tensor& local, const Spec& from, const Spec& to,
                                   collective::Communicator& group);
 Tensor exchange(const Tensor& local, const Spec& from, const Spec& to,
                 collective::Communicator& group);
 
-/// The box (in global indices) of a local part that holds it.
+/// The part of `local` that is the box (in global indices).
 Tensor box_of(const Tensor& local, const LocalPart& part, const LocalPart& box);
 
 /// Between two meshes, neither layout with a Partial. `local` is undefined on ranks outside of

@@ -147,7 +147,29 @@ std::string Op::operand_name(std::size_t i, std::size_t count) const {
   return place.in_list < 0 ? operand : fmt::format("{}[{}]", operand, place.in_list);
 }
 
+std::string_view name_of(Communicates kind) {
+  constexpr std::string_view names[] = {"none",       "all_reduce", "all_gather", "reduce_scatter",
+                                        "all_to_all", "broadcast",  "planned"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+Effects effects_of(const Op& op) {
+  Effects effects{.aliasing = op.aliasing, .communicates = op.communicates};
+  for (std::size_t i = 0; i < op.operands.size(); ++i) {
+    if (op.writes(i)) {
+      effects.writes.push_back(i);
+    }
+  }
+  effects.draws = std::ranges::any_of(op.parameters, [](const Op::Parameter& parameter) {
+    return parameter.type == ArgumentType<RandomNumbers>::name;
+  });
+  return effects;
+}
+
 const Op& register_op(Op op) {
+  if (op.aliasing == Aliasing::none && (op.view != nullptr || op.in_place)) {
+    op.aliasing = Aliasing::always;
+  }
   read_schema(op);
   count_parameters(op);
   Registry& r = registry();

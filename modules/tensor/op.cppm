@@ -97,6 +97,21 @@ struct BackwardContext {
 inline constexpr std::uint64_t saves_none = 0;
 inline constexpr std::uint64_t saves_all = ~std::uint64_t{0};
 
+/// Whether results share operand 0's memory.
+enum class Aliasing : std::uint8_t { none, sometimes, always };
+/// What an operator sends to other ranks; `planned`: what the planner finds for its layouts.
+enum class Communicates : std::uint8_t {
+  none,
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  broadcast,
+  planned
+};
+/// "none", "all_reduce", ...
+std::string_view name_of(Communicates kind);
+
 /// One operator: all that the path needs to know of it. A slice in modules/ops declares one and
 /// registers it.
 struct Op {
@@ -135,6 +150,10 @@ struct Op {
   std::uint64_t saves_outputs = saves_none;
 
   bool in_place = false;  // writes operand 0 and returns it
+  /// Of the results. A `view` aliases always unless it says `sometimes`; so does an in-place
+  /// operator.
+  Aliasing aliasing = Aliasing::none;
+  Communicates communicates = Communicates::none;
   /// Of an operator that is a form of another one (mul_ of mul): what its functions refer to.
   const Op* form_of = nullptr;
   bool never_replicated = false;
@@ -178,6 +197,16 @@ struct Op {
   /// Operand `i` of a call with `count` operands in words: "weight", "tensors[2]".
   std::string operand_name(std::size_t i, std::size_t count) const;
 };
+
+/// What an operator does besides computing its results, from what it declares. Code that plans,
+/// records or checks reads this; no code recognises an operator by its name.
+struct Effects {
+  Aliasing aliasing = Aliasing::none;
+  std::vector<std::size_t> writes = {};  // operands of the schema, by index
+  Communicates communicates = Communicates::none;
+  bool draws = false;  // random numbers, from the stream and offset in its arguments
+};
+Effects effects_of(const Op& op);
 
 /// Adds an operator for the life of the process. Errors: a name that exists, a schema that cannot
 /// be read, an attribute of a type that is not known.

@@ -1,7 +1,7 @@
 // LossParallel: the loss of logits whose vocabulary is sharded along the axis, without gathering
 // them. The ranks all-reduce three numbers per token; backward communicates nothing. The layer that
-// makes the logits must leave them sharded: ColwiseParallel on "lm_head" with its default output.
-// No options.
+// computes the logits must leave them sharded: ColwiseParallel on "lm_head" with its default
+// output. No options.
 #include <fmt/format.h>
 
 #include <memory>
@@ -26,22 +26,23 @@ class LossParallel final : public ParallelStyle {
     auto* const loss = dynamic_cast<nn::CrossEntropyLoss*>(&target.module);
     if (loss == nullptr) {
       fail_input(fmt::format(
-          "LossParallel: module '{}' is a {}; only a CrossEntropyLoss (\"loss\") has a vocabulary",
+          "LossParallel: module '{}' has the wrong kind (expected CrossEntropyLoss, got {}); apply "
+          "it to 'loss'",
           target.module.name(), target.module.kind()));
     }
     loss->set_loss_parallel(true);
     target.module.add_pre_hook([axis = target.axis](nn::Module&, Tensors& inputs) {
       if (!inputs[0]) {
-        return;  // forward says what is missing
+        return;  // forward reports the missing input
       }
       const Layout& logits = inputs[0].layout();
       if (!logits.placement(axis).is_shard(inputs[0].dims() - 1)) {
         fail_input(fmt::format(
-            "LossParallel: the logits are {} on axis '{}' (expected Shard({}), the vocabulary); "
-            "let the layer that makes them leave them sharded: ColwiseParallel with output = "
-            "\"Shard(-1)\" on 'lm_head'",
-            to_string(logits.placement(axis)), logits.mesh().axis_name(axis),
-            inputs[0].dims() - 1));
+            "LossParallel: the logits have the wrong placement on axis '{}' (expected Shard({}), "
+            "the "
+            "vocabulary, got {}); use ColwiseParallel with output = \"Shard(-1)\" on 'lm_head'",
+            logits.mesh().axis_name(axis), inputs[0].dims() - 1,
+            to_string(logits.placement(axis))));
       }
     });
     redistribute_input(target.module, 1, target.axis, Replicate());

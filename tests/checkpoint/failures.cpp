@@ -214,6 +214,16 @@ TEST_CASE("only what saves leave behind is removed, and never a save that is goi
   CHECK(folder.names() == std::vector<std::string>{"a.tmp-2", "c", "notes.tmp-x"});
 }
 
+TEST_CASE("a save from a thread that acts as another rank says what to do") {
+  const Folder folder;
+  set_current_rank(3);
+  const std::string text = run_error([&] { save_checkpoint(folder.at("c"), {}, "{}"); });
+  set_current_rank(0);
+  CHECK(contains(text, "acts as the wrong rank (expected 0 as in its world, got 3); save from"));
+  CHECK(contains(text, "call set_current_rank(0) in this thread"));
+  CHECK(folder.names().empty());
+}
+
 TEST_CASE("a checkpoint takes the place of an older one, never of something else") {
   const Folder folder;
   save_value(2, folder.at("c"), 1);

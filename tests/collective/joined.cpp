@@ -320,6 +320,66 @@ TEST_CASE("a rank says who did not join") {
 
 namespace {
 
+/// Runs `size` ranks, of which those in `refused` fail before they join.
+Outcome run_refused(int size, const std::vector<int>& refused, const std::string& job) {
+  std::vector<Environment> environments;
+  for (int rank = 0; rank < size; ++rank) {
+    environments.push_back(rank_of(rank, size, job));
+  }
+  return as_program([&] {
+    std::vector<pid_t> ranks;
+    for (int rank = 0; rank < size; ++rank) {
+      const bool refuse = std::find(refused.begin(), refused.end(), rank) != refused.end();
+      ranks.push_back(start(environments[static_cast<std::size_t>(rank)], [&, rank, refuse] {
+        if (refuse) {
+          report_refusal("no such file", ErrorKind::input,
+                         [&] { std::fprintf(stderr, "no such file (rank %d)\n", rank); });
+          return 2;
+        }
+        try {
+          return join_launch({.ranks = size, .timeout_seconds = 30}, [](World&) { return 99; });
+        } catch (const PeerFailed& error) {
+          return error.kind() == ErrorKind::input ? 2 : 98;
+        }
+      }));
+    }
+    int all_two = 2;
+    for (const pid_t child : ranks) {
+      all_two = code_of(child) == 2 ? all_two : 97;
+    }
+    return all_two;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("ranks that fail before they join end the others within seconds, with one message") {
+  for (const std::vector<int>& refused : std::vector<std::vector<int>>{{0}, {1}, {0, 1, 2}}) {
+    const Outcome outcome = run_refused(
+        3, refused, "refused" + std::to_string(refused.size()) + std::to_string(refused[0]));
+    INFO(refused.size() << " from " << refused[0] << ": " << outcome.errors);
+    CHECK(outcome.code == 2);
+    CHECK(outcome.seconds < 8);
+    CHECK(outcome.errors == "no such file (rank " + std::to_string(refused[0]) + ")\n");
+  }
+}
+
+TEST_CASE("a rank that fails alone prints its error itself") {
+  for (const int rank : {0, 1}) {
+    const Environment environment = rank_of(rank, 2, "nobody");
+    const Outcome outcome = as_program([&] {
+      return code_of(start(environment, [] {
+        report_refusal("x", ErrorKind::input, [] { std::fputs("printed", stderr); });
+        return 2;
+      }));
+    });
+    CHECK(outcome.errors == "printed");
+    CHECK(outcome.seconds < 8);
+  }
+}
+
+namespace {
+
 struct Launched {
   bool by_other;
   bool first;

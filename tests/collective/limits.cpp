@@ -110,12 +110,57 @@ TEST_CASE("what a run needs is compared with what there is before any rank start
   CHECK(
       outcome.errors ==
       "thrown: launch: 2 ranks need 65.0 MiB of shared memory and there is room for 64.0 MiB; use "
-      "fewer parameters, a machine with more memory, or raise `ulimit -v`\n");
+      "fewer parameters, a machine with more memory, or raise `ulimit -v` and `ulimit -f`\n");
   const Outcome many = as_program([] {
     return launch({.ranks = 100'000, .arena_bytes = std::size_t{64} << 20},
                   [](World&) { return 0; });
   });
   CHECK(contains(many.errors, "100000 ranks do not fit into 64.0 MiB of shared memory"));
+}
+
+TEST_CASE("all ranks may send any number of messages before they receive") {
+  CHECK(launch({.ranks = 3, .timeout_seconds = 20}, [](World& world) {
+          Communicator& c = world.everyone();
+          constexpr int messages = 200;  // to each rank, this one included
+          const auto length = [](int i) { return i % 5 * 1000 + 1; };
+          int errors = 0;
+          for (int round = 0; round < 3; ++round) {
+            for (int i = 0; i < messages; ++i) {
+              const std::vector<int> values(static_cast<std::size_t>(length(i)),
+                                            1000 * c.rank() + i);
+              for (int to = 0; to < c.size(); ++to) {
+                c.send(values.data(), length(i), DType::i32, to, i % 2);
+              }
+            }
+            for (int from = 0; from < c.size(); ++from) {
+              for (const int tag : {1, 0}) {
+                for (int i = tag; i < messages; i += 2) {
+                  std::vector<int> values(static_cast<std::size_t>(length(i)));
+                  c.receive(values.data(), length(i), DType::i32, from, tag);
+                  errors += values == std::vector<int>(values.size(), 1000 * from + i) ? 0 : 1;
+                }
+              }
+            }
+          }
+          return errors == 0 ? 0 : 1;
+        }) == 0);
+}
+
+TEST_CASE("messages for which there is no room are an error with the numbers") {
+  const Outcome outcome = as_program([] {
+    return launch({.ranks = 2, .arena_bytes = std::size_t{64} << 20}, [](World& world) {
+      const std::vector<float> values(std::size_t{1} << 18);
+      for (int i = 0; world.rank() == 0 && i < 100; ++i) {
+        world.everyone().send(values.data(), std::ssize(values), DType::f32, 1);
+      }
+      world.everyone().barrier();
+      return 0;
+    });
+  });
+  INFO(outcome.errors);
+  CHECK(outcome.code == 1);
+  CHECK(contains(outcome.errors, "shared memory: no room for 1.0 MiB more"));
+  CHECK(contains(outcome.errors, "of 64.0 MiB"));
 }
 
 TEST_CASE("a buffer for which there is no room is an error with the numbers") {

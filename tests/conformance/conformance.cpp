@@ -87,6 +87,7 @@ void check_all(std::size_t most_samples, const Extent& extent) {
     std::cout << "operator                    accepted refused  refused, and would be right\n";
   }
   std::map<std::string, std::vector<CallSample>> by_op = samples_by_operator(most_samples);
+  CHECK((only == nullptr || by_op.contains(only) || not_covered().contains(only)));
   for (const Op* op : all_ops()) {
     if (op->name.starts_with("wrong_") || (only != nullptr && op->name != only)) {
       continue;  // another test's

@@ -19,32 +19,33 @@ namespace {
 
 constexpr const char* introduction = R"(# Operators
 
-All registered operators. This page is made by a test from what each of them says about itself; after a change of
-operators it is written anew by
+All registered operators. A test generates this page from the registry; after a change of operators, regenerate it with
 
 <!-- not run: it writes this page -->
 ```sh
 TESSERA_WRITE_OPERATORS_PAGE=1 build/release/bin/test_conformance '[page]'
 ```
 
-*Propagates* lists what a placement rule accepts on one mesh axis, for the example's operands: a placement for each operand,
-an arrow, a placement for each result. S0 is Shard(0), R Replicate, P Partial(sum), P' Partial(sum) or Partial(avg), P*
-Partial of any reduction, N2 Partial(norm(2)). All-reduces in brackets are part of the operator there: of the numbers that
-it needs of all ranks on its way, as many as it has rows or results. R for all operands and results is always accepted and not listed; on several axes each axis
-follows a line of its own, and each tensor of a `foreach` list too. From there, a Replicate operand may also be taken as S or P, which costs nothing.
+*Propagates* lists what the placement rule accepts on one mesh axis, for the operands of an example: a placement for each
+operand, an arrow, and a placement for each result. S0 is Shard(0), R Replicate, P Partial(sum), P' Partial(sum) or
+Partial(avg), P* Partial of any reduction, N2 Partial(norm(2)). All-reduces in brackets are a part of the operator: they
+reduce one number per row or result. R for all operands and results is always accepted and is not listed. On several axes,
+each axis follows a line of its own; so does each tensor of a `foreach` list. A Replicate operand can also be used as S or
+P without communication.
 
-Any other placement is an error that names the operand and the `redistribute` that mends it. Within an
-`AllowRedistribution` scope it is done: operands are brought to the cheapest line, or to R. To make R of a shard is one
-all-gather of the tensor, of a Partial one all-reduce.
+Any other placement is an error that names the operand and the `redistribute` call that fixes it. Within an
+`AllowRedistribution` scope, the operands are redistributed to the cheapest line, or to R. It takes one all-gather of the
+tensor to change a shard to R, and one all-reduce to change a Partial to R.
 
-*Gradient*: whether backward goes through it. An operator whose name ends in `_` writes its first operand. Elementwise
-operators have forms that are not listed apart, named in the last column: `_` writes the first operand (`add_`), `_out` a
-tensor that is given before the operands. A form takes what the operator does and leaves the written tensor as it lies.
+*Gradient*: whether the operator has a gradient. An operator whose name ends in `_` writes its first operand. Elementwise
+operators have variants that are not listed separately; the last column names them: `_` writes the first operand (`add_`),
+`_out` writes a tensor that comes before the operands. A variant accepts the lines that keep the layout of the written
+tensor.
 
-Functions that are not listed call several of these: `matmul`, `group_norm`, `batch_norm`, `conv1d`, `chunk`, `movedim`,
-`repeat`, `take_along_dim` and others in [modules/ops](../modules/ops). `nonzero` and `masked_select` take plain tensors
-only, as the shape of their result depends on the values and shapes are found from shapes; `unique` is an operator as its
-results have room for all of x, which the function cuts off behind the last value found.
+Functions that are not listed call several operators: `group_norm`, `batch_norm`, `conv1d`, `chunk`, `movedim`, `repeat`,
+`take_along_dim` and others in [modules/ops](../modules/ops). `nonzero` and `masked_select` take plain tensors only, because
+the shapes of their results depend on the data. The results of the operator `unique` have as many elements as x; the
+function cuts off the padding.
 )";
 
 std::string in_short(Placement p) {
@@ -209,7 +210,7 @@ std::string operators_page(const std::map<std::string, std::vector<CallSample>>&
   for (const bool gradients : {false, true}) {
     page += gradients ? "\n## Called by gradients\n\n" : "\n## Operators\n\n";
     page +=
-        "| operator | what it gives | propagates | gradient | forms |\n"
+        "| operator | result | propagates | gradient | variants |\n"
         "| --- | --- | --- | --- | --- |\n";
     for (const Op* op : all_ops()) {
       if (op->name.starts_with("wrong_") || is_gradient(*op) != gradients ||

@@ -229,6 +229,27 @@ void try_any_tensor(Recorder& recorder) {
   }
 }
 
+/// What the gradients of such operators call, where no stored sample leads to it.
+void hear_backward_of_any(const std::vector<std::string>& without_sample, Recorder& recorder) {
+  std::vector<OperatorSample> samples;
+  for (const std::string& name : without_sample) {
+    const Op& op = find_op(name);
+    if (op.backward != nullptr && op.operands.size() == 1 && op.parameters.empty() &&
+        op.form_of == nullptr && !name.starts_with("wrong_")) {
+      for (const CallSample& sample : recorder.by_op[name]) {
+        samples.push_back({.op = &op,
+                           .name = sample.name,
+                           .inputs = sample.inputs,
+                           .attributes = sample.attributes,
+                           .outputs = {},
+                           .output_gradients = sample.output_gradients,
+                           .input_gradients = {}});
+      }
+    }
+  }
+  hear_backward(samples, recorder);
+}
+
 void call_random(RandomStream& stream) {
   for (const Dims& shape : {Dims{3, 5}, Dims{2, 3, 4}, Dims{6}}) {
     const Tensor x = numbers(shape);
@@ -372,6 +393,7 @@ std::vector<CallSample> call_samples(std::size_t most) {
   write_operands(recorder);
   hear_backward(stored.samples, recorder);
   try_any_tensor(recorder);
+  hear_backward_of_any(stored.without_sample, recorder);
   call_the_rest(recorder);
   double_extents(recorder);
   std::vector<CallSample> all;

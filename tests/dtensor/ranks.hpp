@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "errors.hpp"
+
 namespace on_ranks {
 
 using tessera::DeviceMesh;
@@ -25,20 +27,8 @@ void run(int ranks, F f) {
   tessera::collective::run_threads(ranks, [&](tessera::collective::World&) { f(); }, options);
 }
 
-/// The text of the Error that f() throws; "no error" for none.
-template <class F>
-std::string error_of(const F& f) {
-  try {
-    f();
-  } catch (const tessera::Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using tessera::testing::contains;
+using tessera::testing::error_of;
 
 /// 0, 1, 2, ... in f64.
 inline Tensor numbered(const tessera::Dims& shape, double first = 0) {

@@ -209,7 +209,7 @@ TEST_CASE("a tensor goes to a mesh of other ranks") {
       Tensor needy = detached(x);
       needy.set_requires_grad();
       check(on_ranks::contains(on_ranks::error_of([&] { redistribute_between(needy, spec, to); }),
-                               "have not the same ranks"),
+                               "do not have the same ranks"),
             "a gradient that cannot come back is refused");
     } else {
       check(on_ranks::contains(on_ranks::error_of([&] { redistribute_between(y, spec, to); }),

@@ -172,7 +172,7 @@ TEST_CASE("operators that would have to communicate say what to do, or count it 
     const Tensor columns = distribute(numbered({4, 4}), Layout::make(mesh, {Shard(1)}));
     const std::string error = error_of([&] { ops::add(rows, columns); });
     check(contains(error, "add: operand '") && contains(error, "f64[4, 4] [Shard(") &&
-              contains(error, "would have to be communicated to become") &&
+              contains(error, "must be redistributed to") &&
               contains(error, "call redistribute(x, Layout::parse(mesh, \"[Shard("),
           error);
     const CommunicationReport report;
@@ -198,7 +198,7 @@ TEST_CASE("an operator without a rule offers the ways out, and each of them work
     const auto negated = [](const Tensor& t) { return call_one(without_rule(), {t}); };
     const std::string error = error_of([&] { negated(x); });
     check(contains(error,
-                   "negated_for_test: has no placement rule for distributed operands "
+                   "negated_for_test: the operator has no placement rule for distributed operands "
                    "(f64[5] [Shard(0)]") &&
               contains(error, "local_map") &&
               contains(error, "register the operator with a rule") &&

@@ -261,7 +261,9 @@ TEST_CASE("weights that would be dropped, or are not finite, stop the run", "[fo
   // A row of an embedding that no token of the data reads.
   const std::string row = changed_copy(folder, "plain", "row", nlohmann::json::object());
   damage(row + "/model.safetensors", "model.embed_tokens.weight", 50 * 32 + 3, Damage::nan);
-  refused(start(folder, row, ""), {"model.embed_tokens.weight", "[50, 3]", "nan"});
+  for (const char* more : {"", "--dry-run"}) {
+    refused(start(folder, row, more), {"model.embed_tokens.weight", "[50, 3]", "nan"});
+  }
   CHECK_FALSE(std::filesystem::exists(folder / "out/step-00000001"));
 }
 

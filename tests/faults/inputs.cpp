@@ -170,8 +170,10 @@ TEST_CASE("layouts that do not fit are found before the ranks start") {
        {"ColwiseParallel is applied to module 'model.layers.0.mlp.up_proj' along axis 'tensor' "
         "already"}},
       {tensor_run(style("LossParallel", "loss")),
-       {"module 'loss'", "LossParallel: the logits are Replicate", "expected Shard(2)", "lm_head"}},
-      {tensor_run(style("LossParallel", "lm_head")), {"'lm_head' is a Linear", "CrossEntropyLoss"}},
+       {"module 'loss'", "LossParallel: the logits have the wrong placement", "expected Shard(2)",
+        "got Replicate", "lm_head"}},
+      {tensor_run(style("LossParallel", "lm_head")),
+       {"expected CrossEntropyLoss, got Linear", "CrossEntropyLoss"}},
       {tensor_run(style("PrepareModuleInput", up, "desired={inptu=\"Shard(1)\"}")),
        {"has no input 'inptu'", "did you mean 'input'"}},
       {{one_axis, two_ranks, "parallel=[" + fsdp + "," + fsdp + "]"},

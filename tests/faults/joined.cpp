@@ -159,6 +159,90 @@ TEST_CASE("ranks that have loaded different plugins are refused before they trai
   CHECK(steps_in(folder / "metrics.jsonl").empty());
 }
 
+TEST_CASE("an error before the launch is printed once, and no rank waits for a refused one") {
+  struct Start {
+    std::vector<std::string> zero;
+    std::vector<std::string> one;
+  };
+  const std::vector<std::string> good = two_ranks("3");
+  std::vector<std::string> bad = good;
+  bad.emplace_back("model.dmi=8");
+  for (const Start& start : {Start{bad, bad}, Start{bad, good}, Start{good, bad}}) {
+    const RunFolder folder;
+    const std::string job =
+        "refused" + std::to_string(start.zero.size()) + std::to_string(start.one.size());
+    auto environment = [&](int rank) {
+      auto made = rank_of_two(rank, job);
+      made["TESSERA_TIMEOUT"] = "60";
+      return made;
+    };
+    Program second(folder, start.one, {.environment = environment(1)});
+    Program first(folder, start.zero, {.environment = environment(0)});
+    const Result zero = first.wait(20);
+    const Result one = second.wait(20);
+    INFO(job << "\n" << zero.error << "\n" << one.error);
+    CHECK(zero.code == 2);
+    CHECK(one.code == 2);
+    CHECK(count(zero.error + one.error, "error:") == 1);
+    CHECK((zero.error + one.error).find("model.dmi") != std::string::npos);
+    CHECK(zero.seconds + one.seconds < 15);
+    CHECK(checkpoints(folder / "checkpoints").empty());
+  }
+}
+
+TEST_CASE("a run whose shared memory does not fit is refused before its ranks start") {
+  const RunFolder folder;
+  std::vector<std::string> arguments = two_ranks("3");
+  // Some 31 million parameters; the memory of joined ranks is a file without a name.
+  for (const char* large : {"model.dim=512", "model.ffn_dim=2048", "model.layers=8"}) {
+    arguments.emplace_back(large);
+  }
+  const auto options = [](int rank) {
+    return StartOptions{.environment = rank_of_two(rank, "room"), .file_size_limit = 64L << 20};
+  };
+  Program second(folder, arguments, options(1));
+  Program first(folder, arguments, options(0));
+  const Result zero = first.wait(30);
+  const Result one = second.wait(30);
+  const std::string errors = zero.error + one.error;
+  INFO(errors);
+  CHECK(zero.code == 2);
+  CHECK(one.code == 2);
+  CHECK(count(errors, "error:") == 1);
+  CHECK(errors.find("launch: 2 ranks need 1") != std::string::npos);
+  CHECK(errors.find(" of shared memory and there is room for 64.0 MiB") != std::string::npos);
+  CHECK(steps_in(folder / "metrics.jsonl").empty());
+}
+
+TEST_CASE("a warning before the launch is printed once") {
+  const RunFolder folder;
+  REQUIRE(run(folder, {"train", "run.toml", "train.steps=1", "log.metrics="}).code == 0);
+  const std::string checkpoint = checkpoints(folder / "checkpoints").back();
+  REQUIRE(
+      run(folder, {"checkpoint", "export", "checkpoints/" + checkpoint, "--to", "model"}).code ==
+      0);
+  std::string json = read_file(folder / "model/config.json");
+  folder.write("model/config.json", json.replace(json.find('{'), 1, "{\"my_own_key\": 1,"));
+  std::vector<std::string> arguments = {"train",
+                                        "from.toml",
+                                        "mesh.axes=[shard]",
+                                        "mesh.shape=[2]",
+                                        "parallel=[{style=FSDP,axis=shard,on=[\".\"]}]",
+                                        "checkpoint.folder=continued"};
+  folder.write("from.toml",
+               "[model]\nfrom = \"model\"\n[data]\ntext = [\"text.txt\"]\nseq_len = 16\n"
+               "[train]\nsteps = 1\nbatch = 4\n");
+  Program second(folder, arguments, {.environment = rank_of_two(1, "warning")});
+  Program first(folder, arguments, {.environment = rank_of_two(0, "warning")});
+  const Result zero = first.wait(30);
+  const Result one = second.wait(30);
+  INFO(zero.error << "\n" << one.error);
+  CHECK(zero.code == 0);
+  CHECK(one.code == 0);
+  CHECK(count(zero.error, "ignored keys that are unknown: my_own_key") == 1);
+  CHECK(one.error.empty());
+}
+
 TEST_CASE("a second machine of a Slurm step is refused at once") {
   const RunFolder folder;
   const Result result = run(folder, two_ranks("3"),

@@ -144,6 +144,35 @@ TEST_CASE("progress that is absent, of a wrong type or negative is an error that
   }
 }
 
+TEST_CASE("a checkpoint whose model is not of the stored sizes is refused by every command") {
+  const RunFolder folder;
+  trained(folder);
+  const auto good = nlohmann::json::parse(read_file(folder / second_step + "/checkpoint.json"));
+  struct Size {
+    const char* key;
+    std::int64_t value;
+    const char* words;
+  };
+  for (const Size& size :
+       {Size{"num_hidden_layers", 3, "num_hidden_layers is 3, but the weights have 2 layers"},
+        Size{"num_key_value_heads", 4, "num_key_value_heads times head_dim is 32"},
+        Size{"hidden_size", 64,
+             "hidden_size 64, but model.embed_tokens.weight has shape [256, 32]"},
+        Size{"intermediate_size", 1000000, "intermediate_size is 1000000"}}) {
+    auto index = good;
+    REQUIRE(index["meta"]["model"].contains(size.key));
+    index["meta"]["model"][size.key] = size.value;
+    folder.write(std::string(second_step) + "/checkpoint.json", index_hash::rehashed(index));
+    for (const Words& command :
+         {Words{"generate", second_step, "--prompt", "a"}, Words{"checkpoint", "info", second_step},
+          Words{"checkpoint", "export", second_step, "--to", "out"}}) {
+      INFO(size.key << ", " << command[0] << " " << command[1]);
+      is_refused(folder, command,
+                 {second_step, "does not describe the stored weights", size.words});
+    }
+  }
+}
+
 TEST_CASE("a checkpoint under the name of another step is refused") {
   const RunFolder folder;
   trained(folder);

@@ -11,22 +11,16 @@
 import tessera.base;
 import tessera.mesh;
 
+#include "errors.hpp"
+
 using namespace tessera;
 using Names = std::vector<std::string>;
 using Ranks = std::vector<int>;
 
+using tessera::testing::error_of;
 namespace {
 
 Ranks list(std::span<const int> ranks) { return {ranks.begin(), ranks.end()}; }
-
-std::string text_of_error(auto&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 /// The meshes that the brute-force tests look at: plain, permuted, a subset of ranks.
 std::vector<DeviceMesh> some_meshes() {
@@ -171,7 +165,7 @@ TEST_CASE("concatenate joins slices of different axes into their common mesh") {
 TEST_CASE("a mesh that does not fit is an error that says how") {
   using Catch::Contains;
   const auto error = [](Names names, Dims shape, Ranks ranks = {}) {
-    return text_of_error([&] { DeviceMesh::make(names, shape, ranks); });
+    return error_of([&] { DeviceMesh::make(names, shape, ranks); });
   };
   CHECK_THAT(error({"a"}, {2, 2}), Contains("1 axis names for a shape of 2 sizes"));
   CHECK_THAT(error({}, {}), Contains("no axis"));
@@ -184,12 +178,12 @@ TEST_CASE("a mesh that does not fit is an error that says how") {
   CHECK_THAT(error({"a", "b"}, {1LL << 40, 1LL << 40}), Contains("more than"));
 
   const DeviceMesh mesh = DeviceMesh::make({"shard", "tensor"}, {2, 2});
-  CHECK_THAT(text_of_error([&] { mesh.axis_index("tensr"); }),
-             Contains("no axis 'tensr'") && Contains("shard and tensor") &&
-                 Contains("did you mean 'tensor'"));
-  CHECK_THAT(text_of_error([&] { mesh.rank_at({0, 2}); }), Contains("'tensor' is out of range"));
-  CHECK_THAT(text_of_error([&] { mesh.group(0, 9); }), Contains("rank 9 is not in"));
-  CHECK_THAT(text_of_error([&] { mesh.unflatten("shard", {"x", "y"}, {2, 2}); }),
+  CHECK_THAT(error_of([&] { mesh.axis_index("tensr"); }), Contains("no axis 'tensr'") &&
+                                                              Contains("shard and tensor") &&
+                                                              Contains("did you mean 'tensor'"));
+  CHECK_THAT(error_of([&] { mesh.rank_at({0, 2}); }), Contains("'tensor' is out of range"));
+  CHECK_THAT(error_of([&] { mesh.group(0, 9); }), Contains("rank 9 is not in"));
+  CHECK_THAT(error_of([&] { mesh.unflatten("shard", {"x", "y"}, {2, 2}); }),
              Contains("do not multiply"));
   CHECK_THROWS_AS(mesh.flatten(Names{"shard", "shard"}, "x"), Error);
   CHECK_THROWS_AS(mesh.slice("shard", 4), Error);

@@ -14,18 +14,12 @@ import tessera.tensor;
 import tessera.ops;
 import tessera.nn;
 
+#include "errors.hpp"
+
 using namespace tessera;
 
+using tessera::testing::error_of;
 namespace {
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 /// Adds what a test tells it to.
 class Builder final : public nn::Module {

@@ -283,7 +283,8 @@ TEST_CASE("dropout keeps the same elements in forward, backward and every layout
   RandomStream any{1, 1, 0};
   CHECK(to_doubles(ops::dropout(x, 1, any))[7] == 0);
   CHECK(to_doubles(ops::dropout(x, 0, any))[7] == 3);
-  CHECK(error_of([&] { ops::dropout(x, 1.5, any); }).starts_with("dropout: p is a probability"));
+  CHECK(
+      error_of([&] { ops::dropout(x, 1.5, any); }).starts_with("dropout: p must be a probability"));
 }
 
 TEST_CASE("matmul and mse_loss, which are made of other operators, agree with PyTorch") {
@@ -417,10 +418,10 @@ TEST_CASE("a loss over [batch, time] counts rows once, and its gradient is softm
 
 TEST_CASE("errors say what was expected and what came") {
   const Tensor x = numbers({2, 3});
-  CHECK(error_of([&] { ops::mm(x, x); }) == "mm: the shapes do not fit ([2, 3] x [2, 3])");
+  CHECK(error_of([&] { ops::mm(x, x); }) == "mm: the shapes do not match (got [2, 3] x [2, 3])");
   CHECK(error_of([&] {
           ops::linear(x, numbers({4, 5}));
-        }).starts_with("linear: the last dim of x does not fit weight (expected 5, got [2, 3]"));
+        }).starts_with("linear: the last dim of x does not match weight (expected 5, got [2, 3]"));
   CHECK(error_of([&] { ops::linear(x, numbers({4, 3}, DType::f32)); }) ==
         "linear: x and weight have different types (f64 and f32); cast one");
   const Tensor index = from_values<std::int64_t>({0, 2}, {2});
@@ -444,11 +445,12 @@ TEST_CASE("errors say what was expected and what came") {
             return std::vector<Tensor>{ops::clone(x), transposed(ops::clone(x))};
           };
           ops::adamw_(list(), list(), list(), list(), {});
-        }) == "adamw_: parameters[1] is not contiguous; it is written in place");
+        }) ==
+        "adamw_: parameters[1] is written in place and must be contiguous; pass contiguous()");
   CHECK(error_of([&] {
           ops::adamw_(one(x), one(transposed(ops::clone(x))), one(ops::clone(x)),
                       one(ops::clone(x)), {});
-        }).find("gradients[0] is of another shape than its parameter") != std::string::npos);
+        }).find("gradients[0] has a different shape than its parameter") != std::string::npos);
   CHECK(error_of([&] {
           ops::adamw_(one(x), {}, one(ops::clone(x)), one(ops::clone(x)), {});
         }).find("the lists differ in length (1 parameters, 0 gradients)") != std::string::npos);

@@ -279,5 +279,6 @@ TEST_CASE("a style twice on one module is an error that names both entries") {
                  entry("ColwiseParallel", {"gate"}, "{}", "a:2")})
             .find("by a:1: NoParallel; ColwiseParallel needs Shard(0)") != std::string::npos);
   CHECK(refused({entry("LossParallel", {"head"}, "{}", "a:1")})
-            .starts_with("a:1: LossParallel: module 'head' is a Linear; only a CrossEntropyLoss"));
+            .starts_with("a:1: LossParallel: module 'head' has the wrong kind (expected "
+                         "CrossEntropyLoss, got Linear)"));
 }

@@ -13,21 +13,15 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 
+#include "errors.hpp"
+
 using namespace tessera;
 using Catch::Contains;
 
+using tessera::testing::error_of;
 namespace {
 
 using Indices = std::vector<std::int64_t>;
-
-std::string text_of_error(auto&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 /// What torch.chunk gives rank `index`: consecutive pieces of ceil(n / k) until nothing is left.
 Indices torch_chunk(const Indices& whole, std::int64_t ways, std::int64_t index) {
@@ -269,8 +263,7 @@ TEST_CASE("placements are read from their text") {
   CHECK(parse_placement("Partial(norm(-inf))") == Partial(ReduceOp::min));
   for (const double order : {-2.0, 0.1, 1e300, 1e-40}) {
     CHECK_FALSE(has_norm_partial(order));
-    CHECK_THAT(text_of_error([&] { NormPartial(order); }),
-               Contains("no partial norm has this order"));
+    CHECK_THAT(error_of([&] { NormPartial(order); }), Contains("no partial norm has this order"));
   }
   CHECK(parse_placement(" Partial ( ) ") == Partial(ReduceOp::sum));
   CHECK(parse_placement("Partial") == Partial(ReduceOp::sum));
@@ -283,7 +276,7 @@ TEST_CASE("placements are read from their text") {
         "Partial(mean)", "Partial(norm)", "Partial(norm())", "Partial(norm(x))", "Replicate(0)",
         "StridedShard(0)", "StridedShard(0, 0)"}) {
     INFO(wrong);
-    CHECK_THAT(text_of_error([&] { parse_placement(wrong); }), Contains("expected Shard(dim)"));
+    CHECK_THAT(error_of([&] { parse_placement(wrong); }), Contains("expected Shard(dim)"));
   }
   for (const char* wrong : {"Shard(0)", "[Shard(0)", "[Shard(0),]", "[,]", "[Shard(0) Shard(1)]"}) {
     INFO(wrong);
@@ -298,7 +291,7 @@ TEST_CASE("placements are read from their text") {
 TEST_CASE("a layout that makes no sense is an error that says why") {
   const DeviceMesh mesh = DeviceMesh::make({"shard", "tensor"}, {2, 2});
   const auto error = [&](std::vector<Placement> placements, std::vector<int> order = {}) {
-    return text_of_error([&] { Layout::make(mesh, placements, order); });
+    return error_of([&] { Layout::make(mesh, placements, order); });
   };
   CHECK_THAT(error({Shard(0)}), Contains("1 placements for 2 axes"));
   CHECK_THAT(error({Shard(-1), Replicate()}), Contains("Shard(-1)"));
@@ -309,10 +302,9 @@ TEST_CASE("a layout that makes no sense is an error that says why") {
   CHECK_THAT(error({StridedShard(0, 3), Shard(0)}), Contains("split factor"));
   CHECK_THAT(error({Shard(0), StridedShard(0, 2)}), Contains("axis 'tensor'"));
   CHECK_THAT(error({StridedShard(0, 2), Shard(0)}, {1, 0}), Contains("one of the two"));
-  CHECK_THAT(text_of_error([&] {
-               check_layout_fits(Layout::make(mesh, {Shard(2), Replicate()}), 2, "zeros");
-             }),
-             Contains("zeros: ") && Contains("dim 2 of a tensor with 2 dims"));
+  CHECK_THAT(
+      error_of([&] { check_layout_fits(Layout::make(mesh, {Shard(2), Replicate()}), 2, "zeros"); }),
+      Contains("zeros: ") && Contains("dim 2 of a tensor with 2 dims"));
   CHECK_THROWS_AS(local_part({4}, Layout::make(mesh, {Shard(1), Replicate()}), {0, 0}), Error);
   CHECK_THROWS_AS(local_part({4}, Layout::replicated(mesh), 4), Error);
   CHECK_THROWS_AS(Layout::replicated(DeviceMesh()), Error);

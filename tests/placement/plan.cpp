@@ -10,6 +10,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 
+#include "errors.hpp"
 #include "simulation.hpp"
 
 using namespace tessera;
@@ -19,16 +20,8 @@ using simulation::Array;
 using simulation::some_locals;
 using simulation::value_of;
 
+using tessera::testing::error_of;
 namespace {
-
-std::string text_of_error(auto&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 /// Carries out the plan on all ranks and compares with cutting the global tensor directly.
 void check_plan(const Layout& from, const Layout& to, const Dims& shape) {
@@ -161,7 +154,7 @@ TEST_CASE("a norm's Partial becomes a value by one reduction of f64, and no valu
   CHECK(plan_redistribute(norms, norms, {6}, 4).steps.empty());
   for (const Layout& from : {Layout::replicated(mesh), mixed}) {
     const Layout to = Layout::make(mesh, {Replicate(), NormPartial(2)});
-    CHECK_THAT(text_of_error([&] { plan_redistribute(from, to, {6}, 4); }),
+    CHECK_THAT(error_of([&] { plan_redistribute(from, to, {6}, 4); }),
                Contains("no value can be brought to Partial(norm(2))") && Contains("axis 'b'") &&
                    Contains(to_string(from)));
   }
@@ -347,9 +340,9 @@ TEST_CASE("a plan for what does not fit is an error") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
   const DeviceMesh other = DeviceMesh::make({"b"}, {2});
   const Layout here = Layout::make(mesh, {Shard(1)});
-  CHECK_THAT(text_of_error([&] { plan_redistribute(here, Layout::replicated(other), {2, 2}, 4); }),
+  CHECK_THAT(error_of([&] { plan_redistribute(here, Layout::replicated(other), {2, 2}, 4); }),
              Contains("different meshes (mesh(a=2) and mesh(b=2))"));
-  CHECK_THAT(text_of_error([&] { plan_redistribute(here, Layout::replicated(mesh), {2}, 4); }),
+  CHECK_THAT(error_of([&] { plan_redistribute(here, Layout::replicated(mesh), {2}, 4); }),
              Contains("redistribute: layout [Shard(1)] shards dim 1"));
 }
 

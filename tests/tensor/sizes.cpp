@@ -11,23 +11,16 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 
+#include "errors.hpp"
+
 using namespace tessera;
 
+using tessera::testing::error_of;
 namespace {
 
 constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min();
 constexpr std::int64_t half = std::int64_t{1} << 32;  // of the bits
-
-template <class F>
-std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 }  // namespace
 

@@ -18,16 +18,11 @@ import tessera.base;
 
 using namespace tessera::app;
 using trainer_test::Folder;
+using trainer_test::has;
+using trainer_test::Ids;
 using trainer_test::input_error;
 
 namespace {
-
-using Ids = std::vector<std::int64_t>;
-
-void has(const std::string& text, const std::string& part) {
-  INFO("'" << text << "' should hold '" << part << "'");
-  CHECK(text.find(part) != std::string::npos);
-}
 
 /// A .npy file as numpy.save writes it.
 std::string npy(const std::string& header, const std::string& data, int version = 1) {

@@ -18,18 +18,9 @@ import tessera.base;
 
 using namespace tessera::app;
 using trainer_test::Folder;
+using trainer_test::has;
+using trainer_test::Ids;
 using trainer_test::input_error;
-
-namespace {
-
-using Ids = std::vector<std::int64_t>;
-
-void has(const std::string& text, const std::string& part) {
-  INFO("'" << text << "' should hold '" << part << "'");
-  CHECK(text.find(part) != std::string::npos);
-}
-
-}  // namespace
 
 TEST_CASE("a file that changes while a run reads it is an error that names the file") {
   const Folder folder;

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "catch.hpp"
+
 import tessera.base;
 
 namespace trainer_test {
@@ -29,6 +31,11 @@ std::string Folder::write(const std::string& name, std::string_view bytes) const
   std::filesystem::create_directories(file.parent_path());
   std::ofstream(file, std::ios::binary) << bytes;
   return file.string();
+}
+
+void has(const std::string& text, const std::string& part) {
+  INFO("'" << text << "' should contain '" << part << "'");
+  CHECK(text.find(part) != std::string::npos);
 }
 
 std::string input_error(const std::function<void()>& call) {

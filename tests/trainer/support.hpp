@@ -1,9 +1,11 @@
 // What the trainer's tests share: a folder of their own, files, and the text of errors.
 #pragma once
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace trainer_test {
 
@@ -20,6 +22,11 @@ class Folder {
  private:
   std::filesystem::path path_;
 };
+
+using Ids = std::vector<std::int64_t>;  // of tokens
+
+/// Checks that the text contains the part, and shows both where it does not.
+void has(const std::string& text, const std::string& part);
 
 /// The text of the Error (input) that `call` throws; "" if it throws none. Other errors pass.
 std::string input_error(const std::function<void()>& call);

@@ -1,5 +1,6 @@
 // One function for each sub-command; each lives in the file of its name. They throw Error.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,10 @@ struct TrainArguments {
   std::vector<std::string> plugins;    // files or folders, besides plugins.paths
   bool dry_run = false;
 };
-int run_train(const TrainArguments& arguments);
+using ErrorPrinter = std::function<void(const std::string&)>;
+/// Errors are printed by `print`, by one rank only where another program started several, and
+/// thrown as PeerFailed.
+int run_train(const TrainArguments& arguments, const ErrorPrinter& print);
 
 struct GenerateArguments {
   std::string checkpoint;
@@ -53,6 +57,14 @@ struct LayoutArguments {
 int run_layout(const LayoutArguments& arguments);
 
 int run_doctor();
+
+struct OpsArguments {
+  std::string name;    // of an operator; empty: all of them
+  std::string values;  // its arguments, "dim=1, keepdim=true"; empty: zeros
+};
+/// `tessera ops`: what operators say of themselves. Errors (input): no operator has the name, the
+/// arguments do not fit.
+int run_ops(const OpsArguments& arguments);
 
 /// `tessera keys`: the reference of the config, as docs/config.md has it.
 int run_keys();

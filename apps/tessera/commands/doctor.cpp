@@ -40,8 +40,6 @@ int run_doctor() {
                     {"SIMD", m.simd.empty() ? "none" : join_words(m.simd)},
                     {"memory", fmt::format("{} available of {}{}", format_bytes(m.memory_available),
                                            format_bytes(m.memory), limit)},
-                    {"/dev/shm", fmt::format("{} free of {}", format_bytes(m.shared_memory_free),
-                                             format_bytes(m.shared_memory))},
                     {"plugins", plugin_count(plugins)},
                     {"", "installed in " + or_none(plugin::installed_plugin_folder())},
                     {"", "yours in " + or_none(plugin::user_plugin_folder())}});

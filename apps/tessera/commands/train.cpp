@@ -238,9 +238,7 @@ void print_ending(const Run& run) {
   fmt::print("            tessera checkpoint export {} --to FOLDER\n", checkpoint);
 }
 
-}  // namespace
-
-int run_train(const TrainArguments& arguments) {
+int train(const TrainArguments& arguments) {
   Run run;
   run.config = load_config(arguments.config, arguments.overrides);
   configure_plugins(run.config, arguments);
@@ -259,11 +257,12 @@ int run_train(const TrainArguments& arguments) {
   data->check_all();
   run.data = data;
   TableRows rows = plan_rows(run.config, run.shape, *run.data);
-  for (auto& row : check_plan(run)) {
+  CheckedPlan plan = check_plan(run);
+  for (auto& row : plan.rows) {
     rows.push_back(std::move(row));
   }
   run.fingerprint = fingerprint_of(run.config, run.shape, *run.data);
-  const StartPoint start = check_stored(run, checkpoint_to_resume(run.config));
+  const StartPoint start = check_stored(run, checkpoint_to_resume(run.config), arguments.dry_run);
   check_folder(run.config, start);
   if (first) {
     fmt::print("{}", format_table(rows));
@@ -280,12 +279,27 @@ int run_train(const TrainArguments& arguments) {
   };
   collective::LaunchOptions options;
   options.ranks = static_cast<int>(run.config.ranks());
+  options.needed_bytes = plan.shared_bytes;
   const int code = collective::launched_by_other() ? collective::join_launch(options, rank_run)
                                                    : collective::launch(options, rank_run);
   if (code == 0 && first) {
     print_ending(run);
   }
   return code;
+}
+
+}  // namespace
+
+int run_train(const TrainArguments& arguments, const ErrorPrinter& print) {
+  try {
+    return train(arguments);
+  } catch (const collective::PeerFailed&) {
+    throw;
+  } catch (const Error& error) {
+    // Every rank of another launcher makes the checks before the launch: one of them prints.
+    collective::report_refusal(error.what(), error.kind(), [&] { print(error.what()); });
+    throw collective::PeerFailed(error.what(), error.kind());
+  }
 }
 
 }  // namespace tessera::app

@@ -28,7 +28,7 @@ class BytesTokenizer final : public Tokenizer {
     text.reserve(ids.size());
     for (const std::int64_t id : ids) {
       if (id < 0 || id >= 256) {
-        fail_input(fmt::format("tokenizer 'bytes': no token {} (expected 0 to 255)", id));
+        fail_input(fmt::format("tokenizer 'bytes': there is no token {} (expected 0 to 255)", id));
       }
       text += static_cast<char>(id);
     }
@@ -36,7 +36,7 @@ class BytesTokenizer final : public Tokenizer {
   }
 };
 
-/// The file by which a folder has a tokenizer of its own; "" where there is none.
+/// The first file, by name, that shows that a folder has its own tokenizer; "" if there is none.
 std::string tokenizer_file(const std::filesystem::path& folder) {
   constexpr std::array<std::string_view, 8> names = {"vocab.json",
                                                      "vocab.txt",
@@ -77,11 +77,11 @@ void check_tokenizer_fits(std::string_view name, std::int64_t tokenizer_vocab, s
   const std::string why =
       own.empty() ? fmt::format("the folder's model has a vocabulary of {} tokens (expected {})",
                                 vocab, tokenizer_vocab)
-                  : fmt::format("the folder has a tokenizer of its own ({})", own);
-  fail_input(
-      fmt::format("{}: {}, so the ids that tokenizer '{}' makes of data.text are not the model's; "
-                  "give data.tokens with ids that the model's tokenizer made",
-                  place, why, name));
+                  : fmt::format("the folder has its own tokenizer ({})", own);
+  fail_input(fmt::format(
+      "{}: {}, so the model cannot use the ids that tokenizer '{}' makes from data.text; "
+      "set data.tokens to files of ids that the model's own tokenizer made",
+      place, why, name));
 }
 
 }  // namespace tessera::app

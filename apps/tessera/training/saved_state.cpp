@@ -181,14 +181,19 @@ std::string Trainer::last_checkpoint() const {
                                   : "the last good checkpoint is " + last_checkpoint_;
 }
 
-StartPoint check_stored(const Run& run, const std::optional<std::string>& resume) {
+StartPoint check_stored(const Run& run, const std::optional<std::string>& resume,
+                        bool weight_values) {
   const auto model = make_model(run.shape, run.config.model.dropout);
   if (!run.config.model.from.empty()) {
     StateDict named;
     for (const auto& [name, parameter] : nn::named_parameters(*model)) {
       named.tensors.emplace(name, parameter->value);
     }
-    check_weights(SafetensorsFolder(run.config.model.from), named);
+    const SafetensorsFolder weights(run.config.model.from);
+    check_weights(weights, named);
+    if (weight_values) {
+      check_weight_values(weights, named);
+    }
   }
   StartPoint start;
   if (!resume) {

@@ -180,7 +180,7 @@ std::string memory_text(const MemoryStatistics& memory) {
   return text;
 }
 
-std::vector<std::vector<std::string>> check_plan(const Run& run) {
+CheckedPlan check_plan(const Run& run) {
   const auto model = make_model(run.shape, run.config.model.dropout);
   const DeviceMesh mesh = make_mesh(run.config);
   const parallel::ParallelPlan plan(*model, mesh, style_entries(run.config), plugin::host());
@@ -196,7 +196,7 @@ std::vector<std::vector<std::string>> check_plan(const Run& run) {
   for (auto& row : communication_rows(trial.communications)) {
     rows.push_back(std::move(row));
   }
-  return rows;
+  return {std::move(rows), trial.shared_bytes * static_cast<std::size_t>(mesh.size())};
 }
 
 }  // namespace tessera::app

@@ -1,6 +1,7 @@
 // One rank's part of a run.
 // Included after the imports of tessera.{base,tensor,mesh,collective,plugin,nn,optim,parallel}.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -85,15 +86,23 @@ class Trainer {
 /// The peaks in all and by category: "1.3 MiB: parameter 0.2 MiB, ...".
 std::string memory_text(const MemoryStatistics& memory);
 
+/// What a plan says about the run before its ranks start.
+struct CheckedPlan {
+  std::vector<std::vector<std::string>> rows;  // for the table before the first step
+  std::size_t shared_bytes = 0;                // memory that the ranks share, all ranks together
+};
+
 /// Checks the whole plan without communication: styles, patterns, placements, the division of the
-/// batch, and the layouts of one step (try_step). Returns the rows that the plan adds to the table
-/// before the first step.
-std::vector<std::vector<std::string>> check_plan(const Run& run);
+/// batch, and the layouts of one step (try_step).
+CheckedPlan check_plan(const Run& run);
 
 /// Compares what the run begins with to its config and model, from headers alone: the weights of
 /// `model.from`, and the checkpoint `resume` if it is given. Errors (input): files that are cut or
 /// wrong, a checkpoint of a run with another fingerprint or with more steps than train.steps,
-/// tensors that are missing or of another shape, another optimizer's state.
-StartPoint check_stored(const Run& run, const std::optional<std::string>& resume);
+/// tensors that are missing or of another shape, another optimizer's state. `weight_values` also
+/// reads all weights of `model.from` for values that are not finite, as a dry run does; in a run
+/// each rank looks at the weights that it loads, and no byte is read twice for it.
+StartPoint check_stored(const Run& run, const std::optional<std::string>& resume,
+                        bool weight_values);
 
 }  // namespace tessera::app

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <future>
@@ -82,6 +83,26 @@ std::vector<Communication> compute_gradients(nn::LlamaForCausalLM& model,
   return {};
 }
 
+/// What the rank keeps in memory that all ranks can reach: shards along an axis that splits the
+/// batch, which are gathered before they are used, and the sums of GradientFinisher.
+std::size_t shared_bytes(nn::LlamaForCausalLM& model, const parallel::ParallelPlan& plan,
+                         const std::vector<Tensor>& sums) {
+  const auto bytes_of = [](const Tensor& x) {
+    return static_cast<std::size_t>(x.numel()) * size_of(x.dtype());
+  };
+  std::size_t bytes = 0;
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    const Layout& layout = parameter->value.layout();
+    const bool gathered = std::any_of(plan.batch_axes().begin(), plan.batch_axes().end(),
+                                      [&](int axis) { return layout.placement(axis).is_shard(); });
+    bytes += gathered ? bytes_of(parameter->value.local()) : 0;
+  }
+  for (const Tensor& sum : sums) {
+    bytes += bytes_of(sum);
+  }
+  return bytes;
+}
+
 Trial step_on_meta(nn::LlamaForCausalLM& model, const parallel::ParallelPlan& plan,
                    const Config& config) {
   const PlannedMemoryScope planned;
@@ -90,6 +111,7 @@ Trial step_on_meta(nn::LlamaForCausalLM& model, const parallel::ParallelPlan& pl
   trial.communications = compute_gradients(model, plan, config);
   // What a step leaves behind is there while the next one runs.
   const std::vector<Tensor> buffers = book_sums(model);
+  trial.shared_bytes = shared_bytes(model, plan, buffers);
   optimizer->zero_grad();
   compute_gradients(model, plan, config);
   trial.memory = memory_statistics();

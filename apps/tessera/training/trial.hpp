@@ -1,6 +1,7 @@
 // A training step tried on the meta device, before ranks are started.
 // Included after the imports of tessera.{base,tensor,dtensor,nn,parallel}.
 #pragma once
+#include <cstddef>
 #include <vector>
 
 #include "config/config.hpp"
@@ -13,6 +14,8 @@ struct Trial {
   /// What this rank will hold at the peak of each category and in all. Temporary memory inside of
   /// operators is not in it.
   MemoryStatistics memory;
+  /// What of it is memory that the ranks share.
+  std::size_t shared_bytes = 0;
 };
 
 /// One step on the meta device, as this process' rank: every operator gets its layouts, nothing is

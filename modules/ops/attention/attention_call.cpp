@@ -26,7 +26,7 @@ void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k,
   if (q.dims() != 4 || k.dims() != 4 || k.shape() != v.shape() || q.shape()[0] != k.shape()[0] ||
       q.shape()[3] != k.shape()[3]) {
     refuse(call,
-           fmt::format("the shapes do not fit (expected {}, got {})", form.expected, shapes()));
+           fmt::format("the shapes do not match (expected {}, got {})", form.expected, shapes()));
   }
   const std::int64_t heads = q.shape()[form.heads];
   const std::int64_t kv_heads = k.shape()[form.heads];
@@ -35,8 +35,9 @@ void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k,
                              shapes()));
   }
   if (k.dtype() != q.dtype() || v.dtype() != q.dtype()) {
-    refuse(call, fmt::format("q, k and v have different types ({}, {}, {}); cast",
-                             name_of(q.dtype()), name_of(k.dtype()), name_of(v.dtype())));
+    refuse(call,
+           fmt::format("q, k and v have different types (got {}, {}, {}); cast them to one type",
+                       name_of(q.dtype()), name_of(k.dtype()), name_of(v.dtype())));
   }
 }
 

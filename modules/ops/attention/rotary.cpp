@@ -32,8 +32,10 @@ struct RotaryAtArgs {
 void check_even(const Call& call) {
   check_dims(call, 0, 4);
   if (call.in[0].shape()[3] % 2 != 0) {
-    refuse(call, fmt::format("the last dim must be even, its halves are turned together (got {})",
-                             to_string(call.in[0].shape())));
+    refuse(call,
+           fmt::format(
+               "the last dim must be even because its two halves are rotated together (got {})",
+               to_string(call.in[0].shape())));
   }
 }
 
@@ -118,7 +120,7 @@ const Op& inverse_op = register_op<RotaryArgs>({
     .rule = rule,
     .localize = localize,
     .backward = inverse_backward,
-    .about = "Turns back what rotary turned: its inverse and its gradient.",
+    .about = "The inverse rotation of rotary, which is also its gradient.",
 });
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -138,7 +140,7 @@ void at_infer(const Call& call, ResultShapes& out) {
   check_even(call);
   const Dims& positions = call.in[1].shape();
   if (!(positions == Dims{x.size(1)} || positions == Dims{x.size(0), x.size(1)})) {
-    refuse(call, fmt::format("positions are [time] or [batch, time] (expected [{1}] or [{0}, {1}], "
+    refuse(call, fmt::format("the positions have the wrong shape (expected [{1}] or [{0}, {1}], "
                              "got {2})",
                              x.size(0), x.size(1), to_string(positions)));
   }
@@ -184,7 +186,7 @@ const Op& at_op = register_op<RotaryAtArgs>({
     .rule = at_rule,
     .backward = at_backward,
     .saves_inputs = 0b10,
-    .about = "rotary for positions that are given, [time] or [batch, time].",
+    .about = "rotary with explicit positions, [time] or [batch, time].",
 });
 
 const Op& at_inverse_op = register_op<RotaryAtArgs>({
@@ -194,7 +196,7 @@ const Op& at_inverse_op = register_op<RotaryAtArgs>({
     .rule = at_rule,
     .backward = at_inverse_backward,
     .saves_inputs = 0b10,
-    .about = "Turns back what rotary_at turned: its inverse and its gradient.",
+    .about = "The inverse rotation of rotary_at, which is also its gradient.",
 });
 
 void at_backward(const BackwardContext& context, std::span<const Tensor> grads,

@@ -54,12 +54,13 @@ void check_masked(const Call& call, std::size_t q, const Tensor& mask, bool is_c
                              scores[3], scores[2]));
   }
   if (!(p >= 0 && p <= 1)) {
-    refuse(call, fmt::format("dropout_p is a probability (expected 0 to 1, got {})", printable(p)));
+    refuse(call,
+           fmt::format("dropout_p must be a probability (expected 0 to 1, got {})", printable(p)));
   }
   if (mask) {
     operands::check_broadcasts_to(call.op.name, mask.shape(), scores);
     if (mask.dtype() != DType::boolean && mask.dtype() != call.in[q].dtype()) {
-      refuse(call, fmt::format("the mask is bool or of q's type (expected {}, got {}); cast it",
+      refuse(call, fmt::format("the mask has the wrong type (expected bool or {}, got {}); cast it",
                                name_of(call.in[q].dtype()), name_of(mask.dtype())));
     }
   }
@@ -240,8 +241,8 @@ const Op& masked_backward_op = register_op<MaskedBackwardArgs>({
         },
     .backward = masked_second,
     .saves_inputs = 0b1001111,
-    .about = "The gradients of scaled_dot_product_attention with respect to q, k, v and, where "
-             "asked for, all scores.",
+    .about = "The gradients of scaled_dot_product_attention with respect to q, k, v and, on "
+             "request, all scores.",
 });
 
 void masked_backward(const BackwardContext& context, std::span<const Tensor> grads,

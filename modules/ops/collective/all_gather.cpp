@@ -74,7 +74,8 @@ const Op& all_gather_op = register_op<AllGatherArgs>({
     .schema = "all_gather(shard)",
     .infer = all_gather_infer,
     .cpu = all_gather_cpu,
-    .about = "Shards of a dim become the whole on every rank of the group; local tensors.",
+    .communicates = Communicates::all_gather,
+    .about = "The whole tensor on every rank of the group, from shards along a dim; local tensors.",
 });
 
 Attributes all_gather_attributes(const Tensor& shard, std::int64_t dim, std::int64_t extent,

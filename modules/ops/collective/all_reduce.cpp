@@ -43,7 +43,8 @@ const Op& all_reduce_op = register_op<AllReduceArgs>({
     .schema = "all_reduce(x)",
     .infer = same_infer,
     .cpu = all_reduce_cpu,
-    .about = "The reduction over the ranks of the group, on every one of them; local tensors.",
+    .communicates = Communicates::all_reduce,
+    .about = "The reduction over the ranks of the group, on every rank; local tensors.",
 });
 
 Attributes all_reduce_attributes(ReduceOp op, Communicator& group) {

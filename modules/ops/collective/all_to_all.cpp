@@ -37,7 +37,7 @@ void all_to_all_infer(const Call& call, ResultShapes& out) {
   const int from = checked_part(call, args.from_dim, args.from_extent, group);
   const int to = checked_dim(call, args.to_dim);
   if (from == to) {
-    refuse(call, fmt::format("from_dim and to_dim are both {}", from));
+    refuse(call, fmt::format("from_dim and to_dim must differ (got {} for both)", from));
   }
   Dims shape = with_extent(call.in[0].shape(), from, args.from_extent);
   shape[to] = part_of(shape[to], group, group.rank()).length;
@@ -97,7 +97,8 @@ const Op& all_to_all_op = register_op<AllToAllArgs>({
     .schema = "all_to_all(shard)",
     .infer = all_to_all_infer,
     .cpu = all_to_all_cpu,
-    .about = "Shards of one dim become shards of another; local tensors.",
+    .communicates = Communicates::all_to_all,
+    .about = "Shards along one dim are exchanged for shards along another dim; local tensors.",
 });
 
 Attributes all_to_all_attributes(const Tensor& shard, std::int64_t from_dim,

@@ -46,6 +46,7 @@ const Op& broadcast_op = register_op<BroadcastArgs>({
     .schema = "broadcast(x)",
     .infer = same_infer,
     .cpu = broadcast_cpu,
+    .communicates = Communicates::broadcast,
     .about = "The root's x on every rank of the group; local tensors.",
 });
 

@@ -37,26 +37,26 @@ struct ArgumentType<ops::GroupArgument> {
 export namespace tessera::ops {
 
 // Collectives on LOCAL tensors as operators, so that every listener below distribution sees them.
-// Shards of a dim of `extent` elements over k ranks have ceil(extent / k) each, the last ones fewer
-// or none.
+// A dim of `extent` elements over k ranks has shards of ceil(extent / k) elements; the last shards
+// may be shorter or empty.
 /// Shards along `dim` -> the whole, on every rank of the group.
 Tensor all_gather(const Tensor& shard, std::int64_t dim, std::int64_t extent,
                   collective::Communicator& group);
-/// The sum (or op) over the ranks, of which this rank keeps its shard along `dim`.
+/// This rank's shard along `dim` of the sum (or op) over the ranks.
 Tensor reduce_scatter(const Tensor& x, std::int64_t dim, ReduceOp op,
                       collective::Communicator& group);
 Tensor all_reduce(const Tensor& x, ReduceOp op, collective::Communicator& group);
-/// From shards along `from_dim` to shards along `to_dim`; extents are the whole's.
+/// From shards along `from_dim` to shards along `to_dim`; extents are those of the whole tensor.
 Tensor all_to_all(const Tensor& shard, std::int64_t from_dim, std::int64_t from_extent,
                   std::int64_t to_dim, collective::Communicator& group);
 Tensor broadcast(const Tensor& x, int root, collective::Communicator& group);
 
-/// A collective of local tensors that was issued and whose result is waited for on demand. The
-/// destructor waits. What was passed in must not be written before wait() has returned.
+/// The result of a collective of local tensors that was issued and may still be in progress. The
+/// destructor waits. The operands must not be written before wait() has returned.
 class PendingTensor {
  public:
   PendingTensor() = default;
-  /// `finish` makes the result when the data is there; `kept` lives until then.
+  /// `finish` completes the result when the data has arrived; `kept` stays alive until then.
   PendingTensor(Tensor result, collective::Work work, std::vector<Tensor> kept,
                 std::function<void()> finish);
   PendingTensor(PendingTensor&&) noexcept = default;
@@ -74,11 +74,11 @@ class PendingTensor {
   Tensor result_;
   std::vector<Tensor> kept_;
   std::function<void()> finish_;
-  collective::Work work_;  // the last member: it waits before what it uses goes
+  collective::Work work_;  // the last member: its destructor waits before the others are destroyed
 };
 
-// The same collectives, issued now and completed in wait(). No gradient, no listener: whoever
-// offers them as a part of a program records them as a step of its own.
+// The same collectives, issued now and completed in wait(). They have no gradient, and listeners do
+// not see them: the caller must record them as a step of its own.
 PendingTensor all_gather_async(const Tensor& shard, std::int64_t dim, std::int64_t extent,
                                collective::Communicator& group);
 PendingTensor reduce_scatter_async(const Tensor& x, std::int64_t dim, ReduceOp op,

@@ -72,7 +72,8 @@ const Op& reduce_scatter_op = register_op<ReduceScatterArgs>({
     .schema = "reduce_scatter(x)",
     .infer = reduce_scatter_infer,
     .cpu = reduce_scatter_cpu,
-    .about = "The reduction over the ranks, of which each keeps its shard of a dim; local tensors.",
+    .communicates = Communicates::reduce_scatter,
+    .about = "Each rank's shard along a dim of the reduction over the ranks; local tensors.",
 });
 
 Attributes reduce_scatter_attributes(const Tensor& x, std::int64_t dim, ReduceOp op,

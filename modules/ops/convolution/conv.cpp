@@ -45,8 +45,8 @@ A checked_args(const Call& call) {
   }
   if (!fits) {
     refuse(call,
-           fmt::format("positive settings for two dims are expected (got stride {}, padding "
-                       "{}, dilation {}, groups {})",
+           fmt::format("the settings are invalid (expected one or two positive numbers, and "
+                       "padding of 0 or more; got stride {}, padding {}, dilation {}, groups {})",
                        to_string(s.stride), to_string(s.padding), to_string(s.dilation), s.groups));
   }
   return s;
@@ -66,8 +66,8 @@ kernels::Convolutions fitted(const Call& call, const A& s, Shapes& shapes) {
   const Dims& x = shapes.x;
   const Dims& weight = shapes.weight;
   if (x[1] % s.groups != 0 || x[1] / s.groups != weight[1] || weight[0] % s.groups != 0) {
-    refuse(call, fmt::format("channels do not fit (got x {}, weight {}, {} groups; expected x [N, "
-                             "C, H, W], weight [groups n, C / groups, kh, kw])",
+    refuse(call, fmt::format("the channels do not match (expected x [N, C, H, W], weight [groups "
+                             "n, C / groups, kh, kw]; got x {}, weight {}, {} groups)",
                              to_string(x), to_string(weight), s.groups));
   }
   kernels::Convolutions all{
@@ -243,7 +243,7 @@ const Op& input_op = register_op<ConvGradientArgs>({
     .localize = localize<ConvGradientArgs>,
     .backward = input_backward,
     .saves_inputs = saves_all,
-    .about = "The gradient of conv2d with respect to x, whose height and width are given.",
+    .about = "The gradient of conv2d with respect to x, with the given height and width.",
 });
 
 // Its gradient with respect to weight
@@ -296,7 +296,7 @@ const Op& weight_op = register_op<ConvGradientArgs>({
     .localize = localize<ConvGradientArgs>,
     .backward = weight_backward,
     .saves_inputs = saves_all,
-    .about = "The gradient of conv2d with respect to weight, whose kernel size is given.",
+    .about = "The gradient of conv2d with respect to weight, with the given kernel size.",
 });
 
 // In each of the three, y is linear in x and in weight. A: the arguments of the operator whose
@@ -382,8 +382,8 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
   operands::given("conv1d", x ? "weight" : "x", x ? weight : x);
   if (x.dims() < 2 || x.dims() > 3 || weight.dims() != 3) {
     fail(
-        fmt::format("conv1d: x [N, C, L] or [C, L] and weight [out, C / groups, k] are expected "
-                    "(got {} and {})",
+        fmt::format("conv1d: the operands have the wrong number of dims (expected x [N, C, L] or "
+                    "[C, L] and weight [out, C / groups, k], got {} and {})",
                     to_string(x.shape()), to_string(weight.shape())));
   }
   // A line is an image of height 1.

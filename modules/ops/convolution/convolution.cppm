@@ -17,7 +17,7 @@ struct Convolution {
 /// weight [out, C / groups, kh, kw], bias [out] or undefined -> [N, out, oh, ow] with oh =
 /// floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1. Sharded by batch, by output
 /// channels (weight and bias on dim 0), or by input channels (weight on dim 1), which gives
-/// Partial(sum); by whole groups when there are several.
+/// Partial(sum); with several groups, shards must contain whole groups.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Convolution& settings = {});
 /// x [N, C, L] or [C, L], weight [out, C / groups, k].
@@ -30,17 +30,18 @@ struct Pooling {
   Dims padding{0};
   bool ceil_mode = false;
 };
-/// The largest element of each window; padding is never the largest.
+/// The largest element of each window; padding is ignored.
 Tensor max_pool2d(const Tensor& x, const Pooling& settings, const Dims& dilation = Dims{1});
-/// The mean of each window; padding counts as zeros, or not at all.
+/// The mean of each window; padding is treated as zeros, or ignored.
 Tensor avg_pool2d(const Tensor& x, const Pooling& settings, bool count_include_pad = true);
-/// The mean of windows from floor(i n / m) to ceil((i + 1) n / m), for m results of n elements.
+/// The mean of the window from floor(i n / m) to ceil((i + 1) n / m), for result i of m and n
+/// elements.
 Tensor adaptive_avg_pool2d(const Tensor& x, const Dims& output_size);
 
 enum class InterpolateMode { nearest, linear };
-/// x [N, C, ...] with other extents behind the channels: the nearest element, or linear between the
-/// neighbours along each dim (bilinear for two). align_corners: the first and last elements stand
-/// at the same places before and after; else the borders do.
+/// Resizes the dims of x [N, C, ...] after the channels: the nearest element, or linear
+/// interpolation along each dim (bilinear for two dims). align_corners: the centres of the first
+/// and last elements are aligned; otherwise the borders are.
 Tensor interpolate(const Tensor& x, const Dims& size,
                    InterpolateMode mode = InterpolateMode::nearest, bool align_corners = false);
 

@@ -50,7 +50,7 @@ void max_infer(const Call& call, ResultShapes& out) {
   const Dims& x = call.in[0].shape();
   const kernels::Windows w = max_windows(call, x);
   if (w.out[0] < 1 || w.out[1] < 1) {
-    refuse(call, fmt::format("the kernel does not fit {}", to_string(x)));
+    refuse(call, fmt::format("the kernel is larger than the padded image {}", to_string(x)));
   }
   const Dims shape = with_spatial(x, {w.out[0], w.out[1]});
   out.push_back({shape, call.in[0].dtype()});
@@ -86,7 +86,7 @@ const Op& max_op = register_op<MaxPoolArgs>({
               indexing::gather_backward(planes(grads[0]), planes(context.out[1]), 2, flat), x);
         },
     .saves_outputs = 0b10,
-    .about = "The largest element of each window of images, and where it stands.",
+    .about = "The largest element of each window of images, and its position.",
 });
 
 }  // namespace

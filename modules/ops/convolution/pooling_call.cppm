@@ -12,7 +12,7 @@ import :view;
 
 namespace tessera::ops::pooling {
 
-/// [N, C, ...]: the extents behind the channels.
+/// [N, C, ...]: the extents after the channels.
 inline Dims spatial(const Dims& shape) {
   return shape.size() < 2 ? Dims() : Dims(shape.span().subspan(2));
 }
@@ -29,8 +29,9 @@ inline void check_image(const Call& call, int spatial_dims) {
   const Tensor& x = call.in[0];
   operands::check_floating(call.op.name, x);
   if (x.dims() != spatial_dims + 2) {
-    refuse(call, fmt::format("[N, C] and {} dims behind them are expected (got {})", spatial_dims,
-                             to_string(x.shape())));
+    refuse(call,
+           fmt::format("the number of dims is wrong (expected [N, C] and {} more dims, got {})",
+                       spatial_dims, to_string(x.shape())));
   }
 }
 
@@ -42,9 +43,10 @@ inline void check_pooling(const Call& call, const A& p) {
            p.padding[i] <= p.kernel_size[i] / 2;
   }
   if (!fits) {
-    refuse(call, fmt::format("two positive numbers each are expected, and at most half a kernel of "
-                             "padding (got kernel {}, stride {}, padding {})",
-                             to_string(p.kernel_size), to_string(p.stride), to_string(p.padding)));
+    refuse(call,
+           fmt::format("the settings are invalid (expected positive kernel sizes and strides, and "
+                       "padding of at most half the kernel; got kernel {}, stride {}, padding {})",
+                       to_string(p.kernel_size), to_string(p.stride), to_string(p.padding)));
   }
 }
 

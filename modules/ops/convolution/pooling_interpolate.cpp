@@ -281,7 +281,7 @@ const Op& average_op = LinearPair<AveragePoolArgs, AveragePoolBackwardArgs>::add
     "avg_pool2d", "The mean of each window of images.");
 const Op& adaptive_op = LinearPair<AdaptivePoolArgs, AdaptivePoolBackwardArgs>::add(
     "adaptive_avg_pool2d",
-    "The mean of windows that lie evenly over images, as many as asked for.");
+    "The mean of windows that are spread evenly over each image; output_size windows.");
 const Op& interpolate_op = LinearPair<InterpolateArgs, InterpolateBackwardArgs>::add(
     "interpolate",
     "Images of another size: the nearest element (mode 0), or linear between neighbours (1).");

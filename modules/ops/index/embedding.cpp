@@ -91,7 +91,7 @@ const Op& embedding_op = register_op<EmbeddingArgs>({
     .localize = localize,
     .backward = backward,
     .saves_inputs = saves_all,
-    .about = "Rows of weight, by indices of any shape.",
+    .about = "The rows of weight at indices of any shape.",
 });
 
 // The gradient takes weight for its shape and its placement; it reads no value of it.
@@ -153,7 +153,7 @@ const Op& embedding_backward_op = register_op<EmbeddingArgs>({
           out[0] = call_one(embedding_op, {grads[0], context.in[1]}, EmbeddingArgs{});
         },
     .saves_inputs = 0b010,
-    .about = "The gradient of embedding with respect to weight: rows of dy added up by index.",
+    .about = "The gradient of embedding with respect to weight: sums rows of dy by index.",
 });
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads,

@@ -91,7 +91,7 @@ const Op& gather_backward_op = register_op<DimShapeArgs>({
     .localize = localize_shape,
     .backward = take_again<gather>,
     .saves_inputs = 0b10,
-    .about = "The gradient of gather: dy added up by index.",
+    .about = "The gradient of gather: sums dy by index.",
 });
 
 void gather_gradient(const BackwardContext& context, std::span<const Tensor> grads,
@@ -116,7 +116,7 @@ Tensor take_along_dim(const Tensor& x, const Tensor& index, std::int64_t dim) {
   operands::given("take_along_dim", "index", index);
   const int d = wrap_dim(dim, x.dims(), "take_along_dim");
   if (index.dims() != x.dims()) {
-    fail(fmt::format("take_along_dim: index has x's number of dims (got {} for {})",
+    fail(fmt::format("take_along_dim: index must have as many dims as x (got {} for {})",
                      to_string(index.shape()), to_string(x.shape())));
   }
   Dims here = x.shape();

@@ -5,35 +5,35 @@ import tessera.tensor;
 
 export namespace tessera::ops {
 
-/// Rows of weight [n, d] by indices (i64 or i32) of any shape -> indices' shape + [d]. Errors: an
-/// index out of range. A weight sharded on rows gives Partial(sum): every rank contributes the rows
-/// that it has.
+/// The rows of weight [n, d] at indices (i64 or i32) of any shape -> indices' shape + [d]. Errors:
+/// an index is out of range. A weight that is sharded by rows gives Partial(sum): every rank
+/// contributes its rows.
 Tensor embedding(const Tensor& weight, const Tensor& indices);
 Tensor gather(const Tensor& x, const Tensor& index, std::int64_t dim);
 Tensor scatter_add(const Tensor& x, const Tensor& index, const Tensor& source, std::int64_t dim);
 Tensor index_select(const Tensor& x, const Tensor& index, std::int64_t dim);
-/// x with source (or value) written at the indices along `dim`. Where an index comes twice, the
-/// later one stays.
+/// x with source (or value) written at the indices along `dim`. If an index occurs twice, the later
+/// value is kept.
 Tensor scatter(const Tensor& x, const Tensor& index, const Tensor& source, std::int64_t dim);
 Tensor scatter(const Tensor& x, const Tensor& index, double value, std::int64_t dim);
-/// gather() where index and x broadcast in all dims but `dim`.
+/// gather() with index and x broadcast in all dims except `dim`.
 Tensor take_along_dim(const Tensor& x, const Tensor& index, std::int64_t dim);
 /// x with slice i of source, times alpha, added at index[i] along `dim`.
 Tensor index_add(const Tensor& x, const Tensor& index, const Tensor& source, std::int64_t dim,
                  double alpha = 1);
-/// x with value in the slices that `index` names.
+/// x with value in the slices at `index` along `dim`.
 Tensor index_fill(const Tensor& x, const Tensor& index, double value, std::int64_t dim);
-/// x[indices[0], indices[1], ...]: indices (i64 or i32; negative ones count from the back) for the
-/// first dims of x, which broadcast together; the other dims follow them.
+/// x[indices[0], indices[1], ...]: indices (i64 or i32; negative ones count from the end) for the
+/// first dims of x. The indices broadcast together; the other dims follow them in the result.
 Tensor index(const Tensor& x, std::span<const Tensor> indices);
-/// x with `values` (broadcast) written, or added, at x[indices...]. Where a place comes twice, the
-/// later value stays, or both are added.
+/// x with `values` (broadcast) written, or added, at x[indices...]. If a position occurs twice, the
+/// later value is kept, or both are added.
 Tensor index_put(const Tensor& x, std::span<const Tensor> indices, const Tensor& values,
                  bool accumulate = false);
-/// Where x is not 0: i64 [count, dims], in row-major order. Plain tensors only, like
-/// masked_select: the shape depends on the values.
+/// The positions of the elements that are not 0: i64 [count, dims], in row-major order. Plain
+/// tensors only, like masked_select, because the result's shape depends on the values.
 Tensor nonzero(const Tensor& x);
-/// The elements of x where `mask` (bool, broadcast with x) holds, as one dim.
+/// The elements of x where `mask` (bool, broadcast with x) is true, as one dim.
 Tensor masked_select(const Tensor& x, const Tensor& mask);
 Tensor tril(const Tensor& x, std::int64_t diagonal = 0);
 Tensor triu(const Tensor& x, std::int64_t diagonal = 0);

@@ -49,7 +49,7 @@ void check_index(const Call& call, const Tensor& x, const Tensor& index, int dim
     fits = d == dim || index.shape()[d] <= x.shape()[d];
   }
   if (!fits) {
-    refuse(call, fmt::format("index {} does not fit {} along dim {}", to_string(index.shape()),
+    refuse(call, fmt::format("index {} does not match {} along dim {}", to_string(index.shape()),
                              to_string(x.shape()), dim));
   }
 }
@@ -62,7 +62,7 @@ void check_source(const Call& call) {
     covered = index[d] <= source.shape()[d];
   }
   if (!covered) {
-    refuse(call, fmt::format("source {} does not cover index {}, or is not of x's type",
+    refuse(call, fmt::format("source {} is smaller than index {}, or has another type than x",
                              to_string(source.shape()), to_string(index)));
   }
 }

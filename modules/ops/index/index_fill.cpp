@@ -15,7 +15,7 @@ Tensor index_fill(const Tensor& x, const Tensor& index, double value, std::int64
   operands::given("index_fill", "index", index);
   const int d = wrap_dim(dim, x.dims(), "index_fill");
   if (index.dims() != 1) {
-    fail(fmt::format("index_fill: a list of indices is expected (got {})",
+    fail(fmt::format("index_fill: the index has the wrong number of dims (expected 1, got {})",
                      to_string(index.shape())));
   }
   Dims line = Dims::filled(x.dims(), 1);

@@ -34,8 +34,8 @@ struct PutArgs {
 /// The shape to which the indices broadcast. Errors: other types, more indices than dims of x.
 Dims places(const Call& call, const Dims& x, std::span<const Tensor> indices) {
   if (indices.empty() || indices.size() > static_cast<std::size_t>(x.size())) {
-    refuse(call, fmt::format("between 1 and {} indices are expected for {} (got {})", x.size(),
-                             to_string(x), indices.size()));
+    refuse(call, fmt::format("the number of indices is wrong (expected 1 to {} for {}, got {})",
+                             x.size(), to_string(x), indices.size()));
   }
   Dims shape;
   for (const Tensor& each : indices) {
@@ -168,7 +168,7 @@ const Op& index_op = register_op({
     .rule = index_rule,
     .backward = index_backward,
     .saves_inputs = saves_all - 1,
-    .about = "x[indices...]: the first dims of x chosen by as many tensors of indices.",
+    .about = "x[indices...]: one tensor of indices for each of the first dims of x.",
 });
 
 /// into += values at the slices; both contiguous.
@@ -228,7 +228,7 @@ const Op& index_backward_op = register_op<ShapeArgs>({
     .backward = [](const BackwardContext& context, std::span<const Tensor> grads,
                    std::span<Tensor> out) { out[0] = index(grads[0], context.in.subspan(1)); },
     .saves_inputs = saves_all - 1,
-    .about = "The gradient of index: dy added up at x[indices...].",
+    .about = "The gradient of index: sums dy at x[indices...].",
 });
 
 /// The operands of a call whose indices stand behind `first`.

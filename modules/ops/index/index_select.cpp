@@ -56,7 +56,7 @@ const Op& select_op = register_op<DimArgs>({
     .rule = select_rule,
     .backward = select_backward,
     .saves_inputs = 0b10,
-    .about = "The slices of x along a dim that a list of indices names.",
+    .about = "The slices of x along a dim at a list of indices.",
 });
 
 void select_grad_infer(const Call& call, ResultShapes& out) {
@@ -97,7 +97,7 @@ const Op& select_backward_op = register_op<DimShapeArgs>({
     .localize = localize_shape,
     .backward = take_again<index_select>,
     .saves_inputs = 0b10,
-    .about = "The gradient of index_select: slices of dy added up by index.",
+    .about = "The gradient of index_select: sums slices of dy by index.",
 });
 
 void select_backward(const BackwardContext& context, std::span<const Tensor> grads,

@@ -20,7 +20,8 @@ struct OneHotArgs {
 void one_hot_infer(const Call& call, ResultShapes& out) {
   const std::int64_t classes = call.args<OneHotArgs>().num_classes;
   if (call.in[0].dtype() != DType::i64 || classes < 1) {
-    refuse(call, fmt::format("expected i64 numbers and at least one class (got {}, {})",
+    refuse(call, fmt::format("the type or the number of classes is wrong (expected i64 and at "
+                             "least one class, got {}, {})",
                              name_of(call.in[0].dtype()), classes));
   }
   Dims shape = call.in[0].shape();

@@ -64,8 +64,8 @@ void scatter_add_backward(const BackwardContext& context, std::span<const Tensor
   if (context.needs(2)) {
     if (context.in_shapes[2] != context.in[1].shape()) {
       fail(
-          fmt::format("scatter_add: no gradient for a source {} larger than its index {}; narrow "
-                      "it first",
+          fmt::format("scatter_add: a source {} that is larger than its index {} cannot have a "
+                      "gradient; narrow it first",
                       to_string(context.in_shapes[2]), to_string(context.in[1].shape())));
     }
     out[2] = gather(grads[0], context.in[1], context.args<DimArgs>().dim);

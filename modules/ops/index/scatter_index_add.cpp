@@ -192,7 +192,7 @@ const Op& add_op = register_op<DimArgs>({
           }
         },
     .saves_inputs = 0b010,
-    .about = "x with the slices of source added along a dim, where a list of indices says.",
+    .about = "x with the slices of source added at a list of indices along a dim.",
 });
 
 }  // namespace

@@ -22,7 +22,7 @@ struct JoinArgs {
 
 void check_some(std::string_view op, std::span<const Tensor> tensors) {
   if (tensors.empty()) {
-    fail(fmt::format("{}: at least one tensor is expected (got none)", op));
+    fail(fmt::format("{}: the list is empty (expected at least one tensor)", op));
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i]) {
@@ -32,7 +32,7 @@ void check_some(std::string_view op, std::span<const Tensor> tensors) {
 }
 
 [[noreturn]] void do_not_fit(std::string_view op, const Tensor& first, const Tensor& other) {
-  fail(fmt::format("{}: the tensors' shapes do not fit together (got {} and {})", op,
+  fail(fmt::format("{}: the tensors' shapes do not match (got {} and {})", op,
                    to_string(first.shape()), to_string(other.shape())));
 }
 
@@ -154,14 +154,15 @@ const Op& cat_op = register_op<JoinArgs>({.schema = "cat(tensors...)",
                                           .cpu = cat_cpu,
                                           .rule = cat_rule,
                                           .backward = cat_backward,
-                                          .about = "Tensors one behind the other along a dim."});
+                                          .about = "Tensors concatenated along a dim."});
 
-const Op& stack_op = register_op<JoinArgs>({.schema = "stack(tensors...)",
-                                            .infer = stack_infer,
-                                            .cpu = stack_cpu,
-                                            .rule = stack_rule,
-                                            .backward = stack_backward,
-                                            .about = "Tensors of one shape along a new dim."});
+const Op& stack_op =
+    register_op<JoinArgs>({.schema = "stack(tensors...)",
+                           .infer = stack_infer,
+                           .cpu = stack_cpu,
+                           .rule = stack_rule,
+                           .backward = stack_backward,
+                           .about = "Tensors of the same shape stacked along a new dim."});
 
 /// All in the type in which they meet.
 std::vector<Tensor> in_one_type(std::span<const Tensor> tensors) {

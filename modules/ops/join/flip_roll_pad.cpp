@@ -56,7 +56,7 @@ Slides slides_of(const Call& call, const RollArgs& args, const Dims& x) {
   const Dims& shifts = args.shifts;
   const Dims& dims = args.dims;
   if (shifts.size() != dims.size()) {
-    refuse(call, fmt::format("one shift for each dim is expected (got {} and {})",
+    refuse(call, fmt::format("shifts and dims have different lengths (got {} and {})",
                              to_string(shifts), to_string(dims)));
   }
   Slides slides = still(x);
@@ -83,7 +83,8 @@ Slides slides_of(const Call& call, const Args& args, const Dims& x) {
   const Dims& padding = args.padding;
   const PadMode mode = mode_of(call, args.mode);
   if (padding.size() % 2 != 0 || padding.size() / 2 > x.size()) {
-    refuse(call, fmt::format("two numbers for each of at most {} dims are expected (got {})",
+    refuse(call, fmt::format("the padding has the wrong length (expected two numbers for each of "
+                             "at most {} dims, got {})",
                              x.size(), to_string(padding)));
   }
   Slides slides = still(x);
@@ -98,7 +99,7 @@ Slides slides_of(const Call& call, const Args& args, const Dims& x) {
     slide.mode = mode;
     slide.shift = before;
     if (before < -slide.extent || after < -slide.extent) {
-      refuse(call, fmt::format("{} takes more than an extent of {} (got {})", to_string(padding),
+      refuse(call, fmt::format("{} removes more than an extent of {} (got {})", to_string(padding),
                                slide.extent, to_string(x)));
     }
     slide.result = checked_add(slide.result, checked_add(before, after, "pad"), "pad");
@@ -108,7 +109,7 @@ Slides slides_of(const Call& call, const Args& args, const Dims& x) {
                        : mode == PadMode::circular ? most <= slide.extent
                                                    : slide.extent > 0);
     if (slide.result < 0 || !fits) {
-      refuse(call, fmt::format("{} does not fit an extent of {} (got {})", to_string(padding),
+      refuse(call, fmt::format("{} is too large for an extent of {} (got {})", to_string(padding),
                                slide.extent, to_string(x)));
     }
   }
@@ -221,7 +222,7 @@ const Op& roll_op = register_op<RollArgs>({
           }
           out[0] = roll(grads[0], back.shifts, back.dims);
         },
-    .about = "x moved along dims, around the end.",
+    .about = "x shifted along dims; elements beyond the end continue at the beginning.",
 });
 
 // pad
@@ -275,7 +276,7 @@ const Op& pad_op = register_op<PadArgs>({
     .cpu = pad_cpu,
     .rule = pad_rule,
     .backward = pad_gradient,
-    .about = "x with more elements before and after: a value, or x mirrored or repeated.",
+    .about = "x with padding before and after: a constant, or x mirrored or repeated.",
 });
 
 /// x's shape, from its padded one.
@@ -337,7 +338,7 @@ const Op& pad_backward_op = register_op<PadBackwardArgs>({
           const auto args = context.args<PadBackwardArgs>();
           out[0] = pad(grads[0], args.padding, static_cast<PadMode>(args.mode));
         },
-    .about = "The gradient of pad where x's elements are mirrored or repeated.",
+    .about = "The gradient of pad for the modes that mirror or repeat x.",
 });
 
 }  // namespace

@@ -108,8 +108,8 @@ const Op& statistics_op = register_op<CrossEntropyArgs>({
     .schema = "logits_statistics(logits, targets)",
     .infer = statistics_infer,
     .cpu = statistics_cpu,
-    .about = "Of a part of the vocabulary: each row's maximum, sum of exp(logits - maximum), and "
-             "the target's logit, 0 where another part has it; local tensors.",
+    .about = "For this rank's part of the vocabulary: each row's maximum, sum of exp(logits - "
+             "maximum), and target logit (0 if it is in another part); local tensors.",
 });
 
 /// The loss of each row and the log of its sum of exponentials, over all parts of the vocabulary.

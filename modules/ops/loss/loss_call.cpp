@@ -16,8 +16,8 @@ void check_same_shape(const char* op, const Tensor& a, const Tensor& b) {
   operands::given(op, "a", a);
   operands::given(op, "b", b);
   if (!(a.shape() == b.shape())) {
-    fail(fmt::format("{}: the shapes differ ({} and {}); expand one", op, to_string(a.shape()),
-                     to_string(b.shape())));
+    fail(fmt::format("{}: the shapes differ (got {} and {}); expand one operand", op,
+                     to_string(a.shape()), to_string(b.shape())));
   }
 }
 

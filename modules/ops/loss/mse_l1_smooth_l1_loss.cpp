@@ -39,14 +39,14 @@ void smooth_l1_backward(const BackwardContext& context, std::span<const Tensor> 
   }
 }
 
-const Op& smooth_l1_op =
-    register_op<SmoothL1Args>({.schema = "smooth_l1(a, b)",
-                               .infer = infer_elements,
-                               .cpu = smooth_l1_cpu,
-                               .rule = rules::pointwise,
-                               .backward = smooth_l1_backward,
-                               .saves_inputs = saves_all,
-                               .about = "The distance of a and b, a parabola below beta."});
+const Op& smooth_l1_op = register_op<SmoothL1Args>(
+    {.schema = "smooth_l1(a, b)",
+     .infer = infer_elements,
+     .cpu = smooth_l1_cpu,
+     .rule = rules::pointwise,
+     .backward = smooth_l1_backward,
+     .saves_inputs = saves_all,
+     .about = "|a - b| - beta / 2, or (a - b)^2 / (2 beta) where |a - b| < beta."});
 
 }  // namespace
 
@@ -63,7 +63,7 @@ Tensor l1_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
 Tensor smooth_l1_loss(const Tensor& a, const Tensor& b, Reduction reduction, double beta) {
   check_same_shape("smooth_l1_loss", a, b);
   if (!(beta >= 0)) {
-    fail(fmt::format("smooth_l1_loss: beta is a length (expected 0 or more, got {})",
+    fail(fmt::format("smooth_l1_loss: beta must not be negative (expected 0 or more, got {})",
                      printable(beta)));
   }
   return reduced(call_one(smooth_l1_op, {a, b}, SmoothL1Args{.beta = beta}), reduction);

@@ -53,13 +53,13 @@ void count_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
   out.push_back(reduce(call_one(call.op, {call.in[0]}, call.attributes), ReduceOp::sum));
 }
 
-const Op& count_op =
-    register_op<CountArgs>({.schema = "counted_rows(targets)",
-                            .infer = count_infer,
-                            .cpu = count_cpu,
-                            .rule = count_rule,
-                            .composed = count_composed,
-                            .about = "How many of all ranks' targets are not ignore_index."});
+const Op& count_op = register_op<CountArgs>(
+    {.schema = "counted_rows(targets)",
+     .infer = count_infer,
+     .cpu = count_cpu,
+     .rule = count_rule,
+     .composed = count_composed,
+     .about = "The number of targets, of all ranks, that are not ignore_index."});
 
 // nll_loss: the loss of each row; a rank that holds some classes gives the losses of their rows.
 

@@ -49,9 +49,8 @@ std::string with_dots(std::string_view equation, std::string_view text, int dots
       refuse_equation(equation, "expected letters, commas, \"...\" and \"->\"");
     }
     if (letters.find(c, i + 1) != std::string::npos) {
-      refuse_equation(equation, fmt::format("letter {} stands twice in one term; select() the "
-                                            "diagonal's elements first",
-                                            c));
+      refuse_equation(equation,
+                      fmt::format("letter {} occurs twice in one term; use diagonal() first", c));
     }
   }
   return letters;
@@ -98,8 +97,8 @@ void match_extents(std::string_view equation, const Term& from, Term& to) {
     } else if (wanted != 1 && wanted != shape[dim]) {
       refuse_equation(
           equation,
-          fmt::format("a letter stands for {} and for {} elements (shapes {} and {})", wanted,
-                      shape[dim], to_string(from.x.shape()), to_string(to.x.shape())));
+          fmt::format("a letter has extent {} in one operand and {} in another (shapes {} and {})",
+                      wanted, shape[dim], to_string(from.x.shape()), to_string(to.x.shape())));
     }
   }
   if (!(shape == to.x.shape())) {
@@ -206,7 +205,7 @@ Tensor einsum(std::string_view written, std::initializer_list<Tensor> operands) 
     const int dots = dotted ? x.dims() - static_cast<int>(input.size()) + 3 : 0;
     const std::string letters = with_dots(written, input, dots);
     if (static_cast<int>(letters.size()) != x.dims()) {
-      refuse_equation(written, fmt::format("\"{}\" does not fit an operand of shape {}", input,
+      refuse_equation(written, fmt::format("\"{}\" does not match an operand of shape {}", input,
                                            to_string(x.shape())));
     }
     most_dots = std::max(most_dots, dots);
@@ -226,7 +225,8 @@ Tensor einsum(std::string_view written, std::initializer_list<Tensor> operands) 
   sum_unneeded(product, result);
   for (const char letter : result) {
     if (!product.has(letter)) {
-      refuse_equation(written, fmt::format("the result's letter {} stands in no term", letter));
+      refuse_equation(written,
+                      fmt::format("letter {} of the result does not occur in any term", letter));
     }
   }
   return ordered(product, result);

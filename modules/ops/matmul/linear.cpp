@@ -44,7 +44,7 @@ void check_matching(const Call& call, std::int64_t wanted) {
   check_one_type(call);
   check_dims(call, 1, 2);
   if (x.dims() == 0 || x.shape().back() != wanted) {
-    refuse(call, fmt::format("the last dim of {} does not fit weight (expected {}, got {} x {})",
+    refuse(call, fmt::format("the last dim of {} does not match weight (expected {}, got {} x {})",
                              call.op.operands[0].name, wanted, to_string(x.shape()),
                              to_string(call.in[1].shape())));
   }

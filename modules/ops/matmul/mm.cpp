@@ -52,7 +52,8 @@ void check_product(const Call& call, std::size_t a, std::size_t b) {
   const Dims& right = call.in[b].shape();
   const int d = left.size();
   if (left[d - 1] != right[d - 2] || (d == 3 && left[0] != right[0])) {
-    refuse(call, fmt::format("the shapes do not fit ({} x {})", to_string(left), to_string(right)));
+    refuse(call,
+           fmt::format("the shapes do not match (got {} x {})", to_string(left), to_string(right)));
   }
 }
 

@@ -32,13 +32,15 @@ void check_channels(const char* op, const Tensor& x, std::int64_t groups, const 
                     const Tensor& bias) {
   operands::given(op, "x", x);
   if (x.dims() < 2 || groups < 1 || x.size(1) % groups != 0) {
-    fail(fmt::format("{}: [N, C, ...] with channels in {} equal groups is expected (got {})", op,
-                     groups, to_string(x.shape())));
+    fail(fmt::format(
+        "{}: x has the wrong shape (expected [N, C, ...] with C divisible by {} groups, got {})",
+        op, groups, to_string(x.shape())));
   }
   for (const Tensor& each : {weight, bias}) {
     if (each && each.shape() != Dims{x.size(1)}) {
-      fail(fmt::format("{}: weight and bias have one element a channel (expected [{}], got {})", op,
-                       x.size(1), to_string(each.shape())));
+      fail(fmt::format(
+          "{}: weight and bias must have one element per channel (expected [{}], got {})", op,
+          x.size(1), to_string(each.shape())));
     }
   }
 }
@@ -62,7 +64,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
   check_channels("batch_norm", x, 1, weight, bias);
   if (!training) {
     if (!running_mean || !running_var) {
-      fail("batch_norm: evaluation needs the running mean and variance (got none)");
+      fail("batch_norm: evaluation needs the running mean and variance (got undefined tensors)");
     }
     const Tensor centred = sub(x, per_channel(running_mean, x.dims()));
     return scale_channels(mul(centred, per_channel(rsqrt(add_scalar(running_var, eps)), x.dims())),

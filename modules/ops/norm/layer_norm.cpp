@@ -63,8 +63,7 @@ const Op& layer_norm_op = register_op<NormArgs>({
     .backward = backward,
     .saves_inputs = 0b011,
     .saves_outputs = 0b110,
-    .about = "x less its mean, divided by its standard deviation over the last dim, times weight, "
-             "plus bias.",
+    .about = "(x - mean) / std over the last dim, times weight, plus bias.",
 });
 
 void grad_infer(const Call& call, ResultShapes& out) {

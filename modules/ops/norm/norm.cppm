@@ -14,16 +14,16 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
 /// may be undefined.
 Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight = {},
                   const Tensor& bias = {}, double eps = 1e-5);
-/// (x - mean) / sqrt(var + eps) * weight + bias for each channel, x [N, C, ...]. Training takes the
-/// batch's mean and variance, and moves the running ones (may be undefined) by `momentum` towards
-/// them; evaluation takes the running ones. A batch sharded on a mesh axis has the statistics of
-/// the whole batch: in an AllowRedistribution scope, as they are communicated.
+/// (x - mean) / sqrt(var + eps) * weight + bias for each channel, x [N, C, ...]. Training uses the
+/// batch's mean and variance, and updates the running ones (may be undefined) with `momentum`;
+/// evaluation uses the running ones. The statistics are those of the whole batch on all ranks;
+/// computing them communicates, so a sharded batch needs an AllowRedistribution scope.
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                   const Tensor& weight, const Tensor& bias, bool training, double momentum = 0.1,
                   double eps = 1e-5);
 Tensor softmax(const Tensor& x, std::int64_t dim);
 /// With `loss_parallel` the dim may be sharded: the ranks reduce its maxima and its sums of
-/// exponentials (and one sum in backward), 2 numbers for each element of the other dims.
+/// exponentials (and one sum in backward), 2 numbers per element of the other dims.
 Tensor log_softmax(const Tensor& x, std::int64_t dim, bool loss_parallel = false);
 
 }  // namespace tessera::ops

@@ -170,7 +170,8 @@ const Op& statistics_op = register_op<LogSoftmaxArgs>({
     .schema = "softmax_statistics(x)",
     .infer = statistics_infer,
     .cpu = statistics_cpu,
-    .about = "Over a part of a dim: the maximum, and the sum of exp(x - maximum); local tensors.",
+    .about = "The maximum and the sum of exp(x - maximum) over this rank's part of a dim; local "
+             "tensors.",
 });
 
 /// A shard of the dim itself, with `count` reductions of one number for each row.

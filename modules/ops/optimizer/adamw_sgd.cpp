@@ -69,7 +69,7 @@ void check(const Call& call, std::size_t place, const Row<lists>& row) {
     }
     const std::string& list = call.op.operands[k].name;
     if (!(row[k].shape() == row[0].shape())) {
-      refuse(call, fmt::format("{}[{}] is of another shape than its parameter (expected {}, got "
+      refuse(call, fmt::format("{}[{}] has a different shape than its parameter (expected {}, got "
                                "{})",
                                list, place, to_string(row[0].shape()), to_string(row[k].shape())));
     }
@@ -77,11 +77,13 @@ void check(const Call& call, std::size_t place, const Row<lists>& row) {
       continue;
     }
     if (!row[k].is_contiguous()) {
-      refuse(call, fmt::format("{}[{}] is not contiguous; it is written in place", list, place));
+      refuse(call,
+             fmt::format("{}[{}] is written in place and must be contiguous; pass contiguous()",
+                         list, place));
     }
     if (row[k].dtype() != row[0].dtype()) {
-      refuse(call, fmt::format("{}[{}] has another type than its parameter ({} and {})", list,
-                               place, name_of(row[k].dtype()), name_of(row[0].dtype())));
+      refuse(call, fmt::format("{}[{}] has a different type than its parameter (got {} and {})",
+                               list, place, name_of(row[k].dtype()), name_of(row[0].dtype())));
     }
   }
 }
@@ -89,7 +91,7 @@ void check(const Call& call, std::size_t place, const Row<lists>& row) {
 void infer(const Call& call, ResultShapes& out) {
   const std::size_t lists = call.op.operands.size();
   if (call.in.empty() || call.in.size() % lists != 0) {
-    refuse(call, fmt::format("{} lists of one length are expected, which is not 0 (got {} tensors "
+    refuse(call, fmt::format("{} lists of the same length, not 0, are expected (got {} tensors "
                              "in all)",
                              lists, call.in.size()));
   }

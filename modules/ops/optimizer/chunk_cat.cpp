@@ -51,7 +51,8 @@ Cut cut_of(const Tensor& x, const Chunks& chunks) {
 void chunk_cat_infer(const Call& call, ResultShapes& out) {
   const Chunks chunks = chunks_of(call);
   if (chunks.count < 1) {
-    refuse(call, fmt::format("there must be chunks (expected 1 or more, got {})", chunks.count));
+    refuse(call,
+           fmt::format("the number of chunks is wrong (expected 1 or more, got {})", chunks.count));
   }
   check_one_type(call);
   Dims shape;
@@ -63,7 +64,7 @@ void chunk_cat_infer(const Call& call, ResultShapes& out) {
     }
     if (!fits) {
       refuse(call, fmt::format("a tensor of shape {} cannot be cut along dim {}, or differs from "
-                               "the first one ({}) in front of it",
+                               "the first tensor ({}) in the dims before it",
                                to_string(x.shape()), chunks.dim, to_string(call.in[0].shape())));
     }
     const Cut cut = cut_of(x, chunks);
@@ -112,19 +113,19 @@ void chunk_cat_rule(const RuleContext& context, Strategies& strategies) {
   rules::linear(context, strategies);
 }
 
-const Op& chunk_cat_op = register_op<ChunkCatArgs>(
-    {.schema = "chunk_cat(tensors...)",
-     .infer = chunk_cat_infer,
-     .cpu = chunk_cat_cpu,
-     .rule = chunk_cat_rule,
-     .about = "Each tensor cut into chunks along dim, padded with zeros; the chunks of one number "
-              "side by side."});
+const Op& chunk_cat_op =
+    register_op<ChunkCatArgs>({.schema = "chunk_cat(tensors...)",
+                               .infer = chunk_cat_infer,
+                               .cpu = chunk_cat_cpu,
+                               .rule = chunk_cat_rule,
+                               .about = "Each tensor cut into chunks along dim, padded with zeros; "
+                                        "row i contains chunk i of all tensors."});
 
 }  // namespace
 
 Tensor chunk_cat(std::span<const Tensor> tensors, std::int64_t dim, std::int64_t chunks) {
   if (tensors.empty()) {
-    fail("chunk_cat: the list is empty; give at least one tensor");
+    fail("chunk_cat: the list is empty (expected at least one tensor)");
   }
   operands::given("chunk_cat", "tensors[0]", tensors[0]);
   return call(chunk_cat_op, tensors,

@@ -40,7 +40,7 @@ void check_lists(const Call& call, std::size_t lists) {
     const Tensor& x = call.in[i % count];
     const Tensor& other = call.in[i];
     if (!(other.shape() == x.shape()) || other.dtype() != x.dtype() || !is_floating(x.dtype())) {
-      refuse(call, fmt::format("tensor {} of list {} does not fit the first list's (expected {} "
+      refuse(call, fmt::format("tensor {} of list {} does not match the first list (expected {} "
                                "{}, of a floating type, got {} {})",
                                i % count, i / count, name_of(x.dtype()), to_string(x.shape()),
                                name_of(other.dtype()), to_string(other.shape())));
@@ -127,22 +127,22 @@ const Op& over_lists(const char* schema, void (*cpu)(const Call&, std::span<Tens
                             .about = about});
 }
 
-const Op& zero_op =
-    over_lists<void, 1, true>("foreach_zero_(tensors!...)", zero_cpu, "Zeros over all tensors.");
+const Op& zero_op = over_lists<void, 1, true>("foreach_zero_(tensors!...)", zero_cpu,
+                                              "Fills all tensors with zeros.");
 const Op& mul_op = over_lists<ValueArgs, 1, true>("foreach_mul_(tensors!...)", mul_cpu,
                                                   "Multiplies all tensors by a number.");
-const Op& add_op =
-    over_lists<AlphaArgs, 2, true>("foreach_add_(tensors!..., others...)", add_cpu,
-                                   "Adds alpha times a second list's tensors to a list's.");
+const Op& add_op = over_lists<AlphaArgs, 2, true>(
+    "foreach_add_(tensors!..., others...)", add_cpu,
+    "Adds alpha times the tensors of a second list to the tensors of the first.");
 const Op& lerp_op = over_lists<WeightArgs, 2, true>(
     "foreach_lerp_(tensors!..., ends...)", function_cpu<FunctionOp::lerp_scalar, 2>,
-    "Moves a list's tensors by a weight towards a second list's.");
+    "Interpolates from the tensors of the first list towards the tensors of a second list.");
 const Op& addcmul_op = over_lists<ValueArgs, 3, false>(
     "foreach_addcmul_(tensors!..., tensors1..., tensors2...)", function_cpu<FunctionOp::addcmul, 3>,
-    "Adds value times the products of two lists' tensors to a list's.");
+    "Adds value times the products of the tensors of two lists to the tensors of the first.");
 const Op& addcdiv_op = over_lists<ValueArgs, 3, false>(
     "foreach_addcdiv_(tensors!..., tensors1..., tensors2...)", function_cpu<FunctionOp::addcdiv, 3>,
-    "Adds value times the quotients of two lists' tensors to a list's.");
+    "Adds value times the quotients of the tensors of two lists to the tensors of the first.");
 
 // foreach_squared_norm
 
@@ -212,7 +212,7 @@ void foreach_addcdiv_(std::span<const Tensor> x, std::span<const Tensor> a,
 
 Tensor foreach_squared_norm(std::span<const Tensor> x) {
   if (x.empty()) {
-    fail("foreach_squared_norm: the list is empty; its norms are no tensor");
+    fail("foreach_squared_norm: the list is empty (expected at least one tensor)");
   }
   return call(norm_op, x)[0];
 }

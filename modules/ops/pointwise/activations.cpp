@@ -1,6 +1,7 @@
-// Activations with numbers as arguments: leaky_relu, elu, softplus, hardtanh. Those without are in
-// unary.cpp.
+// Activations: leaky_relu, elu, softplus, hardtanh, log_sigmoid, mish, hardswish, hardsigmoid.
+// Those with kernels for vectors (relu, silu, gelu, sigmoid, tanh) are in unary.cpp.
 module;
+#include <cmath>
 #include <span>
 
 #include "pointwise/kernels/functions.hpp"
@@ -125,13 +126,93 @@ void hardtanh_backward(const BackwardContext& context, std::span<const Tensor> g
 }
 
 const PointwiseForms leaky_relu_forms = register_function<SlopeArgs, FunctionOp::leaky_relu>(
-    "leaky_relu(x)", leaky_relu_backward, "x above 0, else x times a slope.");
+    "leaky_relu(x)", leaky_relu_backward, "x if x > 0, else negative_slope x.");
 const PointwiseForms elu_forms = register_function<AlphaArgs, FunctionOp::elu>(
-    "elu(x)", elu_backward, "x above 0, else alpha (exp(x) - 1).");
+    "elu(x)", elu_backward, "x if x > 0, else alpha (exp(x) - 1).");
 const PointwiseForms softplus_forms = register_function<SoftplusArgs, FunctionOp::softplus>(
-    "softplus(x)", softplus_backward, "log(1 + exp(beta x)) / beta, x itself above a threshold.");
+    "softplus(x)", softplus_backward, "log(1 + exp(beta x)) / beta; x if beta x > threshold.");
 const PointwiseForms hardtanh_forms = register_function<HardtanhArgs, FunctionOp::hardtanh>(
-    "hardtanh(x)", hardtanh_backward, "The nearest number within two.");
+    "hardtanh(x)", hardtanh_backward, "x limited to [min_val, max_val].");
+
+// Functions without numbers.
+
+/// log(1 + exp(x)), for any x.
+template <class T>
+T softplus_of(T x) {
+  return (x > 0 ? x : T{0}) + std::log1p(std::exp(-std::abs(x)));
+}
+
+template <class T>
+T within_0_and_6(T x) {
+  return x < 0 ? T{0} : (x > 6 ? T{6} : x);
+}
+
+struct LogSigmoid {
+  template <class T>
+  static T value(T x) {
+    return -softplus_of(-x);
+  }
+  template <class T>
+  static T slope(T x) {
+    return 1 / (1 + std::exp(x));
+  }
+  static Tensor second(const Tensor& x) {
+    const Tensor s = sigmoid(x);
+    return mul(s, add_scalar(s, -1));
+  }
+};
+
+struct Mish {
+  template <class T>
+  static T value(T x) {
+    return x * std::tanh(softplus_of(x));
+  }
+  template <class T>
+  static T slope(T x) {
+    const T t = std::tanh(softplus_of(x));
+    return t + x * (1 - t * t) / (1 + std::exp(-x));
+  }
+  /// (1 - t^2) s (2 + x (1 - s) - 2 x t s) with t = tanh(log(1 + exp x)), s = sigmoid(x)
+  static Tensor second(const Tensor& x) {
+    const Tensor s = sigmoid(x);
+    const Tensor t = tanh(softplus(x));
+    const Tensor inner = sub(add_scalar(neg(s), 1), mul_scalar(mul(t, s), 2));
+    return mul(mul(add_scalar(neg(square(t)), 1), s), add_scalar(mul(x, inner), 2));
+  }
+};
+
+struct Hardswish {
+  template <class T>
+  static T value(T x) {
+    return x * within_0_and_6(x + 3) / 6;
+  }
+  template <class T>
+  static T slope(T x) {
+    return x <= -3 ? T{0} : (x < 3 ? x / 3 + T{1} / 2 : T{1});
+  }
+  static Tensor second(const Tensor& x) {
+    return mul_scalar(cast(lt(abs(x), mul_scalar(ones_like(x), 3)), x.dtype()), 1.0 / 3);
+  }
+};
+
+struct Hardsigmoid {
+  template <class T>
+  static T value(T x) {
+    return within_0_and_6(x + 3) / 6;
+  }
+  template <class T>
+  static T slope(T x) {
+    return x > -3 && x < 3 ? T{1} / 6 : T{0};
+  }
+};
+
+const PointwiseForms log_sigmoid_forms =
+    register_unary<LogSigmoid>("log_sigmoid", "log(sigmoid(x)).", monotone_rule);
+const PointwiseForms mish_forms = register_unary<Mish>("mish", "x tanh(log(1 + exp(x))).");
+const PointwiseForms hardswish_forms =
+    register_unary<Hardswish>("hardswish", "x times hardsigmoid(x).");
+const PointwiseForms hardsigmoid_forms =
+    register_unary<Hardsigmoid>("hardsigmoid", "x / 6 + 1 / 2, limited to [0, 1].", monotone_rule);
 
 Tensor floating_operand(const Tensor& x) {
   return is_floating(x.dtype()) ? x : cast(x, DType::f32);
@@ -158,5 +239,10 @@ Tensor softplus(const Tensor& x, double beta, double threshold) {
   operands::given("softplus", "x", x);
   return call_one(softplus_forms.op, {floating_operand(x)}, SoftplusArgs{beta, threshold});
 }
+
+Tensor log_sigmoid(const Tensor& x) { return call_floating(log_sigmoid_forms, x); }
+Tensor mish(const Tensor& x) { return call_floating(mish_forms, x); }
+Tensor hardswish(const Tensor& x) { return call_floating(hardswish_forms, x); }
+Tensor hardsigmoid(const Tensor& x) { return call_floating(hardsigmoid_forms, x); }
 
 }  // namespace tessera::ops

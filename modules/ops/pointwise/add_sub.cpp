@@ -44,7 +44,7 @@ void add_into(const Tensor& a, const Tensor& b, double alpha, Tensor& y) {
     return;
   }
   if (a.dtype() == DType::boolean) {
-    fail("add: bool operands have no scale (expected alpha 1); cast them first");
+    fail("add: bool operands cannot be scaled (expected alpha 1); cast them first");
   }
   const Tensor left = expanded(a, y);
   const Tensor right = expanded(b, y);

@@ -150,19 +150,21 @@ PointwiseForms binary(const char* schema, const char* about,
 
 using Binary = kernels::BinaryOp;
 const PointwiseForms maximum_forms = binary<Binary::maximum>(
-    "maximum(a, b)", "The larger of two elements; NaN where one is NaN.", maximum_backward);
+    "maximum(a, b)", "The larger of two elements; NaN if one is NaN.", maximum_backward);
 const PointwiseForms minimum_forms = binary<Binary::minimum>(
-    "minimum(a, b)", "The smaller of two elements; NaN where one is NaN.", minimum_backward);
+    "minimum(a, b)", "The smaller of two elements; NaN if one is NaN.", minimum_backward);
 const PointwiseForms pow_forms =
     binary<Binary::pow>("pow(a, exponent)", "a to the power of exponent.", pow_backward);
 const PointwiseForms atan2_forms = binary<Binary::atan2>(
     "atan2(y, x)", "The angle of the point (x, y), in radians.", atan2_backward, infer_floating);
 const PointwiseForms fmod_forms = binary<Binary::fmod>(
-    "fmod(a, b)", "What a / b, cut to a whole number, leaves of a.", rest_backward<true>);
+    "fmod(a, b)", "The remainder of a / b with the quotient rounded towards 0.",
+    rest_backward<true>);
 const PointwiseForms remainder_forms = binary<Binary::remainder>(
-    "remainder(a, b)", "What floor_divide(a, b) leaves of a.", rest_backward<false>);
-const PointwiseForms floor_divide_forms = binary<Binary::floor_divide>(
-    "floor_divide(a, b)", "a / b rounded down; a constant for the gradient.");
+    "remainder(a, b)", "The remainder of a / b with the quotient rounded down.",
+    rest_backward<false>);
+const PointwiseForms floor_divide_forms =
+    binary<Binary::floor_divide>("floor_divide(a, b)", "a / b rounded down; its gradient is 0.");
 
 /// Integers meet in f32.
 Tensor call_floating(const Op& op, const Tensor& a, const Tensor& b) {

@@ -20,8 +20,8 @@ using operands::PointwiseForms;
 
 void infer_bits(const Call& call, ResultShapes& out) {
   if (is_floating(call.in[0].dtype())) {
-    fail(fmt::format("{}: bool or integers are expected (got {})", call.op.name,
-                     name_of(call.in[0].dtype())));
+    fail(fmt::format("{}: the operand has the wrong type (expected bool or integers, got {})",
+                     call.op.name, name_of(call.in[0].dtype())));
   }
   operands::infer_broadcast(call, out);
 }
@@ -36,17 +36,16 @@ PointwiseForms bits(const char* schema, const char* about) {
 }
 
 using Binary = kernels::BinaryOp;
-const PointwiseForms and_forms =
-    bits<Binary::bitwise_and>("bitwise_and(a, b)", "The bits that both have.");
-const PointwiseForms or_forms =
-    bits<Binary::bitwise_or>("bitwise_or(a, b)", "The bits that one or both have.");
+const PointwiseForms and_forms = bits<Binary::bitwise_and>("bitwise_and(a, b)", "Bitwise and.");
+const PointwiseForms or_forms = bits<Binary::bitwise_or>("bitwise_or(a, b)", "Bitwise or.");
 const PointwiseForms xor_forms =
-    bits<Binary::bitwise_xor>("bitwise_xor(a, b)", "The bits that one has.");
+    bits<Binary::bitwise_xor>("bitwise_xor(a, b)", "Bitwise exclusive or.");
 
 void infer_not(const Call& call, ResultShapes& out) {
   const DType type = call.in[0].dtype();
   if (is_floating(type)) {
-    fail(fmt::format("{}: bool or integers are expected (got {})", call.op.name, name_of(type)));
+    fail(fmt::format("{}: the operand has the wrong type (expected bool or integers, got {})",
+                     call.op.name, name_of(type)));
   }
   out.push_back({call.in[0].shape(), type});
 }
@@ -58,12 +57,11 @@ void bitwise_not_cpu(const Call& call, std::span<Tensor> out) {
                          out[0].raw_data());
 }
 
-const PointwiseForms bitwise_not_forms =
-    operands::register_pointwise({.schema = "bitwise_not(x)",
-                                  .infer = infer_not,
-                                  .cpu = bitwise_not_cpu,
-                                  .rule = rules::pointwise,
-                                  .about = "Every bit turned round."});
+const PointwiseForms bitwise_not_forms = operands::register_pointwise({.schema = "bitwise_not(x)",
+                                                                       .infer = infer_not,
+                                                                       .cpu = bitwise_not_cpu,
+                                                                       .rule = rules::pointwise,
+                                                                       .about = "Bitwise not."});
 
 }  // namespace
 

@@ -51,8 +51,8 @@ const Op& cast_op =
                            .cpu = cpu,
                            .rule = rule,
                            .backward = backward,
-                           .about = "x in another type: floats round to nearest even, "
-                                    "integers are cut towards 0."});
+                           .about = "x in another type: rounded to nearest even between floating "
+                                    "types, towards 0 to integers."});
 
 }  // namespace
 

@@ -90,7 +90,7 @@ const operands::PointwiseForms clamp_forms =
                                              .rule = rules::pointwise,
                                              .backward = clamp_backward,
                                              .saves_inputs = saves_all,
-                                             .about = "The nearest number within [min, max]."});
+                                             .about = "x limited to [min, max]."});
 
 }  // namespace
 

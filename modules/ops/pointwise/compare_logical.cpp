@@ -51,9 +51,11 @@ const Op& le_op = comparison<Compare::less_equal>("le", "a <= b.");
 const Op& gt_op = comparison<Compare::greater>("gt", "a > b.");
 const Op& ge_op = comparison<Compare::greater_equal>("ge", "a >= b.");
 
-const Op& and_op = comparison<Compare::logical_and>("logical_and", "Neither is 0.");
-const Op& or_op = comparison<Compare::logical_or>("logical_or", "One or both are not 0.");
-const Op& xor_op = comparison<Compare::logical_xor>("logical_xor", "Just one is not 0.");
+const Op& and_op = comparison<Compare::logical_and>("logical_and", "True if neither operand is 0.");
+const Op& or_op =
+    comparison<Compare::logical_or>("logical_or", "True if at least one operand is not 0.");
+const Op& xor_op =
+    comparison<Compare::logical_xor>("logical_xor", "True if exactly one operand is not 0.");
 
 void infer_not(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), DType::boolean});
@@ -69,7 +71,7 @@ const Op& not_op = register_op({.schema = "logical_not(x)",
                                 .infer = infer_not,
                                 .cpu = not_cpu,
                                 .rule = rules::pointwise,
-                                .about = "x is 0."});
+                                .about = "True if x is 0."});
 
 }  // namespace
 

@@ -57,14 +57,14 @@ const Op& copy_op = register_op({.schema = "copy_(into, from)",
                                  .cpu = copy_cpu,
                                  .rule = copy_rule,
                                  .in_place = true,
-                                 .about = "Writes `from`, cast and broadcast, over `into`."});
+                                 .about = "Writes `from`, cast and broadcast, to `into`."});
 
 const Op& clone_op = register_op({.schema = "clone(x)",
                                   .infer = infer_like,
                                   .cpu = clone_cpu,
                                   .rule = clone_rule,
                                   .backward = clone_backward,
-                                  .about = "A fresh contiguous copy."});
+                                  .about = "A contiguous copy."});
 
 }  // namespace
 

@@ -55,7 +55,7 @@ const Op& fill_op = register_op<FillArgs>({.schema = "fill_(x)",
                                            .cpu = fill_cpu,
                                            .rule = fill_rule,
                                            .in_place = true,
-                                           .about = "Writes one number over all of x."});
+                                           .about = "Fills x with one number."});
 
 const Op& ones_op = register_op({.schema = "ones_like(x)",
                                  .infer = infer_like,

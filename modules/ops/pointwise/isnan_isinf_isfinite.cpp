@@ -50,10 +50,10 @@ const Op& test(const char* schema, void (*cpu)(const Call&, std::span<Tensor>), 
                       .about = about});
 }
 
-const Op& isnan_op = test("isnan(x)", isnan_cpu, "x is not a number.");
-const Op& isinf_op = test("isinf(x)", test_cpu<Compare::equal>, "x is infinite.");
+const Op& isnan_op = test("isnan(x)", isnan_cpu, "True if x is NaN.");
+const Op& isinf_op = test("isinf(x)", test_cpu<Compare::equal>, "True if x is infinite.");
 const Op& isfinite_op =
-    test("isfinite(x)", test_cpu<Compare::less>, "x is a number and not infinite.");
+    test("isfinite(x)", test_cpu<Compare::less>, "True if x is neither NaN nor infinite.");
 
 }  // namespace
 

@@ -21,8 +21,9 @@ struct FillArgs {
 
 void check_mask(std::string_view op, const Tensor& mask) {
   if (mask.dtype() != DType::boolean) {
-    fail(fmt::format("{}: the mask holds bool (got {}); compare it with a number", op,
-                     name_of(mask.dtype())));
+    fail(fmt::format(
+        "{}: the mask has the wrong type (expected bool, got {}); compare it with a number", op,
+        name_of(mask.dtype())));
   }
 }
 
@@ -64,7 +65,7 @@ const Op& masked_backward_op = register_op({.schema = "masked_fill_backward(dy, 
                                             .rule = rules::pointwise_linear_in_first,
                                             .backward = fill_backward,
                                             .saves_inputs = 0b10,
-                                            .about = "dy where the mask does not hold, else 0."});
+                                            .about = "dy where the mask is false, else 0."});
 
 const operands::PointwiseForms fill_forms =
     operands::register_pointwise<FillArgs>({.schema = "masked_fill(x, mask)",
@@ -73,7 +74,7 @@ const operands::PointwiseForms fill_forms =
                                             .rule = rules::pointwise,
                                             .backward = fill_backward,
                                             .saves_inputs = 0b10,
-                                            .about = "value where the mask holds, else x."});
+                                            .about = "value where the mask is true, else x."});
 
 }  // namespace
 

@@ -31,7 +31,7 @@ void nan_to_num_backward(const BackwardContext& context, std::span<const Tensor>
 }
 
 const PointwiseForms nan_to_num_forms = register_function<NanToNumArgs, FunctionOp::nan_to_num>(
-    "nan_to_num(x)", nan_to_num_backward, "x with numbers for NaN and the infinities.");
+    "nan_to_num(x)", nan_to_num_backward, "x with NaN and the infinities replaced by numbers.");
 
 }  // namespace
 

@@ -14,8 +14,9 @@ Tensor pow(const Tensor& a, const Tensor& exponent);
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
 Tensor atan2(const Tensor& y, const Tensor& x);  // the angle of (x, y), in radians
-/// The remainder of a / b with the quotient rounded to 0 (fmod: a's sign) or down (remainder: b's
-/// sign); floor_divide gives that quotient. Integers by 0 give 0.
+/// The remainder of a / b, with the quotient rounded towards 0 (fmod, which has a's sign) or down
+/// (remainder, which has b's sign). floor_divide returns the quotient rounded down. An integer
+/// divided by 0 gives 0.
 Tensor fmod(const Tensor& a, const Tensor& b);
 Tensor remainder(const Tensor& a, const Tensor& b);
 Tensor floor_divide(const Tensor& a, const Tensor& b);
@@ -33,14 +34,14 @@ Tensor lerp_scalar(const Tensor& start, const Tensor& end, double weight);
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1);  // x + v a b
 Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1);  // x + v a / b
 
-// Unary. Integers meet functions of floating results in f32.
+// Unary. Functions with floating results cast integers to f32.
 Tensor neg(const Tensor& x);
 Tensor abs(const Tensor& x);
 Tensor sign(const Tensor& x);
 Tensor square(const Tensor& x);
 Tensor floor(const Tensor& x);
 Tensor ceil(const Tensor& x);
-Tensor round(const Tensor& x);  // halves to the even neighbour
+Tensor round(const Tensor& x);  // ties to even
 Tensor trunc(const Tensor& x);
 Tensor frac(const Tensor& x);  // x - trunc(x)
 Tensor exp(const Tensor& x);
@@ -76,11 +77,13 @@ Tensor elu(const Tensor& x, double alpha = 1);
 Tensor hardtanh(const Tensor& x, double low = -1, double high = 1);
 /// log(1 + exp(beta x)) / beta; x itself where beta x is above `threshold`.
 Tensor softplus(const Tensor& x, double beta = 1, double threshold = 20);
-/// NaN becomes `nan`, the infinities the two others (not given: the type's largest and lowest).
+/// Replaces NaN by `nan` and the infinities by `positive` and `negative` (default: the largest and
+/// the lowest number of the type).
 Tensor nan_to_num(const Tensor& x, double nan = 0);
 Tensor nan_to_num(const Tensor& x, double nan, double positive, double negative);
 
-// Comparisons and logic give bool; no gradient. Logic takes any type: what is not 0 is true.
+// Comparisons and logic return bool and have no gradient. Logic takes any type; every element other
+// than 0 is true.
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor ne(const Tensor& a, const Tensor& b);
 Tensor lt(const Tensor& a, const Tensor& b);
@@ -94,7 +97,7 @@ Tensor logical_not(const Tensor& x);
 Tensor isnan(const Tensor& x);
 Tensor isinf(const Tensor& x);
 Tensor isfinite(const Tensor& x);
-/// Bit by bit, of bool and integers.
+/// Bitwise, for bool and integers.
 Tensor bitwise_and(const Tensor& a, const Tensor& b);
 Tensor bitwise_or(const Tensor& a, const Tensor& b);
 Tensor bitwise_xor(const Tensor& a, const Tensor& b);
@@ -105,10 +108,10 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 /// mask ? value : x; `mask` (bool) broadcasts to x.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
-// In place: the first operand holds the result and keeps its memory. It must have the result's
-// shape (others broadcast to it); operands of another type are cast to its own. Every operator
-// above but the comparisons, logic and where has such a form under its name and "_"
-// (find_op("tanh_")).
+// In place: the result is written to the first operand, which keeps its memory. It must have the
+// result's shape (the other operands broadcast to it); operands of another type are cast to its
+// type. Every operator above except the comparisons, logic and where has an in-place variant with
+// the name and "_" (find_op("tanh_")).
 Tensor add_(const Tensor& a, const Tensor& b, double alpha = 1);
 Tensor sub_(const Tensor& a, const Tensor& b, double alpha = 1);
 Tensor mul_(const Tensor& a, const Tensor& b);
@@ -134,16 +137,16 @@ Tensor reciprocal_(const Tensor& x);
 Tensor relu_(const Tensor& x);
 Tensor sigmoid_(const Tensor& x);
 Tensor tanh_(const Tensor& x);
-/// Calls `op`, a pointwise operator, so that its result lies in `out`, which has the result's shape
-/// and type and keeps its memory: PyTorch's `out=`. Distributed ones too, where `out` is placed as
-/// the result would be. Errors: no pointwise operator; another shape or type.
+/// Calls the pointwise operator `op` and writes the result to `out`, which must have the result's
+/// shape and type and keeps its memory: PyTorch's `out=`. A distributed `out` must have the
+/// result's layout. Errors: `op` is not a pointwise operator; `out` has another shape or type.
 Tensor call_into(const Tensor& out, const Op& op, std::initializer_list<Tensor> in,
                  const Attributes& attributes = {});
 
 Tensor cast(const Tensor& x, DType dtype);
-/// A fresh contiguous copy.
+/// A contiguous copy.
 Tensor clone(const Tensor& x);
-/// Same shape, type and layout, all ones (zeros). A Partial operand gives a Replicate result.
+/// Ones (zeros) in x's shape, type and layout; Replicate where x is Partial.
 Tensor ones_like(const Tensor& x);
 Tensor zeros_like(const Tensor& x);
 

@@ -8,6 +8,7 @@ module;
 module tessera.ops;
 
 import tessera.base;
+import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
 import :pointwise_call;
@@ -55,6 +56,40 @@ void apply_function(kernels::FunctionOp op, const Call& call, Tensor& y) {
                          ArgumentType<double>::from_word);
   kernels::function(op, y.dtype(), y.shape().span(), std::span(in).first(call.in.size()), numbers,
                     y.raw_data());
+}
+
+void infer_floating_unary(const Call& call, ResultShapes& out) {
+  operands::check_floating(call.op.name, call.in[0]);
+  out.push_back({call.in[0].shape(), call.in[0].dtype()});
+}
+
+// log and sqrt are not among these functions: they make NaN of a maximum's terms below 0.
+void monotone_rule(const RuleContext& context, Strategies& strategies) {
+  rules::pointwise(context, strategies);
+  for (const ReduceOp op : {ReduceOp::max, ReduceOp::min}) {
+    strategies.push_back(rules::strategy({Partial(op)}, {Partial(op)}));
+  }
+}
+
+void infer_slope(const Call& call, ResultShapes& out) {
+  check_one_type(call);
+  check_shape(call, 1, call.in[0].shape());
+  infer_floating_unary(call, out);
+}
+
+void slope_rule(const RuleContext& context, Strategies& strategies) {
+  rules::pointwise(context, strategies);
+  pass_partial(context, strategies, 0b10);
+}
+
+Tensor call_floating(const operands::PointwiseForms& forms, const Tensor& x) {
+  operands::given(forms.op.name, "x", x);
+  return call_one(forms.op, {is_floating(x.dtype()) ? x : cast(x, DType::f32)});
+}
+
+Tensor call_rounding(const operands::PointwiseForms& forms, const Tensor& x) {
+  operands::given(forms.op.name, "x", x);
+  return is_floating(x.dtype()) ? call_one(forms.op, {x}) : clone(x);
 }
 
 }  // namespace tessera::ops::elementwise

@@ -1,5 +1,6 @@
-// Functions of one operand: a table of kernels, and the second derivatives by operators, so that
-// backward is one fused pass and can itself be differentiated.
+// Functions of one operand with kernels for vectors: a table of kernels, and the second derivatives
+// by operators, so that backward is one fused pass and can itself be differentiated. Other
+// functions are in files of their own, by register_unary().
 module;
 #include <cmath>
 #include <cstdint>
@@ -11,23 +12,18 @@ module;
 module tessera.ops;
 
 import tessera.base;
-import tessera.placement;
 import tessera.tensor;
-import :kernel_call;
+import :pointwise_call;
 
 namespace tessera::ops {
 namespace {
 
+using namespace elementwise;
 using Function = kernels::UnaryOp;
 using operands::PointwiseForms;
 
 void infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
-}
-
-void infer_floating(const Call& call, ResultShapes& out) {
-  operands::check_floating(call.op.name, call.in[0]);
-  infer(call, out);
 }
 
 void apply(Function function, const Call& call, std::span<Tensor> out) {
@@ -110,47 +106,9 @@ Tensor second_derivative(Function function, const Tensor& x) {
       return neg(pow_scalar(add_scalar(x, 1), -2));
     case Function::expm1:
       return exp(x);
-    case Function::exp2:
-      return mul_scalar(exp2(x), std::numbers::ln2 * std::numbers::ln2);
-    case Function::log2:
-      return mul_scalar(pow_scalar(x, -2), -std::numbers::log2e);
-    case Function::log10:
-      return mul_scalar(pow_scalar(x, -2), -std::numbers::log10e);
-    case Function::tan: {
-      const Tensor t = tan(x);
-      return mul(mul_scalar(t, 2), line(1, 1, square(t)));
-    }
-    case Function::asin:
-      return mul(x, pow_scalar(line(1, -1, square(x)), -1.5));
-    case Function::acos:
-      return neg(mul(x, pow_scalar(line(1, -1, square(x)), -1.5)));
-    case Function::atan:
-      return mul(mul_scalar(x, -2), pow_scalar(line(1, 1, square(x)), -2));
-    case Function::sinh:
-      return sinh(x);
-    case Function::cosh:
-      return cosh(x);
-    case Function::log_sigmoid: {
-      const Tensor s = sigmoid(x);
-      return neg(mul(s, line(1, -1, s)));
-    }
-    case Function::mish: {  // (1 - t^2) s (2 + x (1 - s) - 2 x t s), t = tanh(log(1 + exp x))
-      const Tensor s = sigmoid(x);
-      const Tensor t = tanh(softplus(x));
-      const Tensor inner = sub(line(1, -1, s), mul_scalar(mul(t, s), 2));
-      return mul(mul(line(1, -1, square(t)), s), add_scalar(mul(x, inner), 2));
-    }
-    case Function::hardswish:
-      return mul_scalar(cast(lt(abs(x), mul_scalar(ones_like(x), 3)), x.dtype()), 1.0 / 3);
     default:
       return {};
   }
-}
-
-void gradient_infer(const Call& call, ResultShapes& out) {
-  check_one_type(call);
-  check_shape(call, 1, call.in[0].shape());
-  infer_floating(call, out);
 }
 
 void gradient_cpu(const Call& call, std::span<Tensor> out) {
@@ -158,14 +116,6 @@ void gradient_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor grad = operands::contiguous(call.in[1]);
   kernels::unary_backward(call.args<FunctionArgs>().function, x.dtype(), x.numel(), x.raw_data(),
                           grad.raw_data(), out[0].raw_data());
-}
-
-/// Linear in grad.
-void gradient_rule(const RuleContext& context, Strategies& strategies) {
-  rules::pointwise(context, strategies);
-  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
-    strategies.push_back(rules::strategy({Replicate(), Partial(op)}, {Partial(op)}));
-  }
 }
 
 void gradient_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -184,12 +134,12 @@ void gradient_backward(const BackwardContext& context, std::span<const Tensor> g
 
 const Op& gradient_op =
     register_op<FunctionArgs>({.schema = "unary_backward(x, grad)",
-                               .infer = gradient_infer,
+                               .infer = infer_slope,
                                .cpu = gradient_cpu,
-                               .rule = gradient_rule,
+                               .rule = slope_rule,
                                .backward = gradient_backward,
                                .saves_inputs = saves_all,
-                               .about = "f'(x) grad, for a function of one operand."});
+                               .about = "The gradient of a unary function: f'(x) grad."});
 
 Tensor gradient(Function function, const Tensor& x, const Tensor& grad) {
   return call_one(gradient_op, {x, grad}, FunctionArgs{function});
@@ -210,19 +160,10 @@ void neg_backward(const BackwardContext&, std::span<const Tensor> grads, std::sp
   out[0] = neg(grads[0]);
 }
 
-/// Functions that keep order everywhere: the largest stays the largest. log and sqrt are not among
-/// them: they make NaN of a maximum's lesser terms below 0.
-void monotone_rule(const RuleContext& context, Strategies& strategies) {
-  rules::pointwise(context, strategies);
-  for (const ReduceOp op : {ReduceOp::max, ReduceOp::min}) {
-    strategies.push_back(rules::strategy({Partial(op)}, {Partial(op)}));
-  }
-}
-
 template <Function function>
 PointwiseForms floating(const char* name, const char* about, bool monotone = false) {
   return operands::register_pointwise({.schema = std::string(name) + "(x)",
-                                       .infer = infer_floating,
+                                       .infer = infer_floating_unary,
                                        .cpu = cpu<function>,
                                        .rule = monotone ? monotone_rule : rules::pointwise,
                                        .backward = backward<function>,
@@ -249,13 +190,13 @@ const PointwiseForms neg_forms = operands::register_pointwise({.schema = "neg(x)
                                                                .about = "-x."});
 const PointwiseForms gelu_forms = operands::register_pointwise<GeluArgs>(
     {.schema = "gelu(x)",
-     .infer = infer_floating,
+     .infer = infer_floating_unary,
      .cpu = gelu_cpu,
      .rule = rules::pointwise,
      .backward = gelu_backward,
      .saves_inputs = saves_all,
-     .about = "x times the normal distribution's mass below x, exact "
-              "or by its tanh form."});
+     .about = "x Phi(x) with the normal distribution function Phi, exact or in its tanh "
+              "approximation."});
 
 const PointwiseForms abs_forms =
     any_type<Function::abs>("abs", "The absolute value; its gradient at 0 is 0.");
@@ -272,49 +213,19 @@ const PointwiseForms cos_forms = floating<Function::cos>("cos", "The cosine.");
 const PointwiseForms tanh_forms = floating<Function::tanh>("tanh", "The hyperbolic tangent.", true);
 const PointwiseForms sigmoid_forms =
     floating<Function::sigmoid>("sigmoid", "1 / (1 + exp(-x)).", true);
-const PointwiseForms relu_forms = floating<Function::relu>("relu", "x above 0, else 0.", true);
+const PointwiseForms relu_forms = floating<Function::relu>("relu", "x if x > 0, else 0.", true);
 const PointwiseForms silu_forms = floating<Function::silu>("silu", "x sigmoid(x).");
 const PointwiseForms floor_forms =
-    floating<Function::floor>("floor", "The largest whole number not above x.", true);
+    floating<Function::floor>("floor", "The largest integer not above x.", true);
 const PointwiseForms ceil_forms =
-    floating<Function::ceil>("ceil", "The smallest whole number not below x.", true);
+    floating<Function::ceil>("ceil", "The smallest integer not below x.", true);
 const PointwiseForms round_forms =
-    floating<Function::round>("round", "The nearest whole number, halves to the even one.", true);
-const PointwiseForms trunc_forms = floating<Function::trunc>("trunc", "x cut towards 0.", true);
-const PointwiseForms frac_forms = floating<Function::frac>("frac", "What trunc leaves of x.");
-const PointwiseForms exp2_forms = floating<Function::exp2>("exp2", "2 to the power of x.", true);
+    floating<Function::round>("round", "The nearest integer, ties to even.", true);
 const PointwiseForms expm1_forms =
-    floating<Function::expm1>("expm1", "exp(x) - 1, exact near 0.", true);
-const PointwiseForms log2_forms = floating<Function::log2>("log2", "The logarithm to base 2.");
-const PointwiseForms log10_forms = floating<Function::log10>("log10", "The logarithm to base 10.");
-const PointwiseForms log1p_forms = floating<Function::log1p>("log1p", "log(1 + x), exact near 0.");
-const PointwiseForms tan_forms = floating<Function::tan>("tan", "The tangent.");
-const PointwiseForms asin_forms = floating<Function::asin>("asin", "The angle whose sine is x.");
-const PointwiseForms acos_forms = floating<Function::acos>("acos", "The angle whose cosine is x.");
-const PointwiseForms atan_forms =
-    floating<Function::atan>("atan", "The angle whose tangent is x.", true);
-const PointwiseForms sinh_forms = floating<Function::sinh>("sinh", "The hyperbolic sine.", true);
-const PointwiseForms cosh_forms = floating<Function::cosh>("cosh", "The hyperbolic cosine.");
+    floating<Function::expm1>("expm1", "exp(x) - 1, accurate near 0.", true);
+const PointwiseForms log1p_forms =
+    floating<Function::log1p>("log1p", "log(1 + x), accurate near 0.");
 const PointwiseForms erf_forms = floating<Function::erf>("erf", "The error function.", true);
-const PointwiseForms log_sigmoid_forms =
-    floating<Function::log_sigmoid>("log_sigmoid", "log(sigmoid(x)).", true);
-const PointwiseForms mish_forms = floating<Function::mish>("mish", "x tanh(log(1 + exp(x))).");
-const PointwiseForms hardswish_forms =
-    floating<Function::hardswish>("hardswish", "x times hardsigmoid(x).");
-const PointwiseForms hardsigmoid_forms =
-    floating<Function::hardsigmoid>("hardsigmoid", "x / 6 + 1 / 2 within 0 and 1.", true);
-
-/// Integers meet functions of floating results in f32.
-Tensor call_floating(const PointwiseForms& forms, const Tensor& x) {
-  operands::given(forms.op.name, "x", x);
-  return call_one(forms.op, {is_floating(x.dtype()) ? x : cast(x, DType::f32)});
-}
-
-/// Integers are whole already.
-Tensor call_rounding(const PointwiseForms& forms, const Tensor& x) {
-  operands::given(forms.op.name, "x", x);
-  return is_floating(x.dtype()) ? call_one(forms.op, {x}) : clone(x);
-}
 
 }  // namespace
 
@@ -325,35 +236,20 @@ Tensor sign(const Tensor& x) { return call_one(sign_forms.op, {x}); }
 Tensor floor(const Tensor& x) { return call_rounding(floor_forms, x); }
 Tensor ceil(const Tensor& x) { return call_rounding(ceil_forms, x); }
 Tensor round(const Tensor& x) { return call_rounding(round_forms, x); }
-Tensor trunc(const Tensor& x) { return call_rounding(trunc_forms, x); }
-Tensor frac(const Tensor& x) { return call_floating(frac_forms, x); }
 Tensor exp(const Tensor& x) { return call_floating(exp_forms, x); }
-Tensor exp2(const Tensor& x) { return call_floating(exp2_forms, x); }
 Tensor expm1(const Tensor& x) { return call_floating(expm1_forms, x); }
 Tensor log(const Tensor& x) { return call_floating(log_forms, x); }
-Tensor log2(const Tensor& x) { return call_floating(log2_forms, x); }
-Tensor log10(const Tensor& x) { return call_floating(log10_forms, x); }
 Tensor log1p(const Tensor& x) { return call_floating(log1p_forms, x); }
 Tensor sqrt(const Tensor& x) { return call_floating(sqrt_forms, x); }
 Tensor rsqrt(const Tensor& x) { return call_floating(rsqrt_forms, x); }
 Tensor reciprocal(const Tensor& x) { return call_floating(reciprocal_forms, x); }
 Tensor sin(const Tensor& x) { return call_floating(sin_forms, x); }
 Tensor cos(const Tensor& x) { return call_floating(cos_forms, x); }
-Tensor tan(const Tensor& x) { return call_floating(tan_forms, x); }
-Tensor asin(const Tensor& x) { return call_floating(asin_forms, x); }
-Tensor acos(const Tensor& x) { return call_floating(acos_forms, x); }
-Tensor atan(const Tensor& x) { return call_floating(atan_forms, x); }
-Tensor sinh(const Tensor& x) { return call_floating(sinh_forms, x); }
-Tensor cosh(const Tensor& x) { return call_floating(cosh_forms, x); }
 Tensor tanh(const Tensor& x) { return call_floating(tanh_forms, x); }
 Tensor erf(const Tensor& x) { return call_floating(erf_forms, x); }
 Tensor sigmoid(const Tensor& x) { return call_floating(sigmoid_forms, x); }
-Tensor log_sigmoid(const Tensor& x) { return call_floating(log_sigmoid_forms, x); }
 Tensor relu(const Tensor& x) { return call_floating(relu_forms, x); }
 Tensor silu(const Tensor& x) { return call_floating(silu_forms, x); }
-Tensor mish(const Tensor& x) { return call_floating(mish_forms, x); }
-Tensor hardswish(const Tensor& x) { return call_floating(hardswish_forms, x); }
-Tensor hardsigmoid(const Tensor& x) { return call_floating(hardsigmoid_forms, x); }
 
 Tensor gelu(const Tensor& x, bool tanh_form) {
   return call_one(gelu_forms.op, {x}, GeluArgs{tanh_form});

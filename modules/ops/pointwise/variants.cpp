@@ -32,7 +32,7 @@ void infer(const Call& call, ResultShapes& out) {
   const Tensor& written = call.in[0];
   if (!(out[0].shape == written.shape()) || out[0].dtype != written.dtype()) {
     fail(
-        fmt::format("{}: the result does not fit the tensor that is written (expected {} {}, got "
+        fmt::format("{}: the written tensor does not match the result (expected {} {}, got "
                     "{} {})",
                     call.op.name, name_of(out[0].dtype), to_string(out[0].shape),
                     name_of(written.dtype()), to_string(written.shape())));
@@ -96,8 +96,7 @@ const Op& register_form(const Op& op) {
        .rule = rule<first>,
        .in_place = true,
        .form_of = &op,
-       .about = op.about +
-                (first == 0 ? " Over the first operand's memory." : " Into the memory of `out`."),
+       .about = op.about + (first == 0 ? " Writes the first operand." : " Writes `out`."),
        .arguments = op.arguments});
 }
 

@@ -19,8 +19,9 @@ namespace {
 
 void check_mask(std::string_view op, const Tensor& mask) {
   if (mask.dtype() != DType::boolean) {
-    fail(fmt::format("{}: the mask holds bool (got {}); compare it with a number", op,
-                     name_of(mask.dtype())));
+    fail(fmt::format(
+        "{}: the mask has the wrong type (expected bool, got {}); compare it with a number", op,
+        name_of(mask.dtype())));
   }
 }
 
@@ -75,7 +76,7 @@ const Op& where_op = register_op({.schema = "where(condition, a, b)",
                                   .rule = where_rule,
                                   .backward = where_backward,
                                   .saves_inputs = 0b001,
-                                  .about = "a where the condition holds, else b."});
+                                  .about = "a where the condition is true, else b."});
 
 }  // namespace
 

@@ -156,7 +156,7 @@ const Op& multinomial_op = register_op<MultinomialArgs>({
         [](const LocalContext& context) {
           return with_whole<MultinomialArgs>(context, context.in[0]);
         },
-    .about = "Positions of each row, sampled by weight.",
+    .about = "Positions sampled from each row, with probabilities proportional to the weights.",
 });
 
 }  // namespace

@@ -29,7 +29,7 @@ void infer_same(const Call& call, ResultShapes& out) {
 
 void check_probability(const Call& call, double p) {
   if (!(p >= 0 && p <= 1)) {
-    refuse(call, fmt::format("p is a probability (expected 0 to 1, got {})", printable(p)));
+    refuse(call, fmt::format("p must be a probability (expected 0 to 1, got {})", printable(p)));
   }
 }
 

@@ -44,14 +44,14 @@ const Op& all_op =
                                         .infer = infer_bool,
                                         .cpu = cpu<kernels::ReduceOp::all>,
                                         .rule = bool_rule<tessera::ReduceOp::min>,
-                                        .about = "Whether no element over dims (none: all) is 0."});
+                                        .about = "True if no element over dims (none: all) is 0."});
 
 const Op& any_op = register_op<operands::ReducedDims>(
     {.schema = "any(x)",
      .infer = infer_bool,
      .cpu = cpu<kernels::ReduceOp::any>,
      .rule = bool_rule<tessera::ReduceOp::max>,
-     .about = "Whether an element over dims (none: all) is not 0."});
+     .about = "True if an element over dims (none: all) is not 0."});
 
 }  // namespace
 

@@ -43,12 +43,12 @@ void count_rule(const RuleContext& context, Strategies& strategies) {
   }
 }
 
-const Op& count_op =
-    register_op<CountArgs>({.schema = "count_nonzero(x)",
-                            .infer = infer_count,
-                            .cpu = count_cpu,
-                            .rule = count_rule,
-                            .about = "How many elements over dims (none: all) are not 0."});
+const Op& count_op = register_op<CountArgs>(
+    {.schema = "count_nonzero(x)",
+     .infer = infer_count,
+     .cpu = count_cpu,
+     .rule = count_rule,
+     .about = "The number of elements over dims (none: all) that are not 0."});
 
 }  // namespace
 

@@ -211,7 +211,7 @@ const Op& recurrence_from_end_op = register_op<DimArgs>({
     .backward = recurrence_backward<true>,
     .saves_inputs = 0b10,
     .saves_outputs = saves_all,
-    .about = "Each element of x plus its factor times the result behind it along dim.",
+    .about = "Each element of x plus its factor times the result after it along dim.",
 });
 
 /// The sum over k >= i of g[k] times the product of the factors of i to k - 1, for each i.
@@ -246,13 +246,12 @@ void logcumsumexp_backward(const BackwardContext& context, std::span<const Tenso
   });
 }
 
-const Op& cumsum_op =
-    register_op<DimArgs>({.schema = "cumsum(x)",
-                          .infer = infer,
-                          .cpu = cpu<Sum>,
-                          .rule = sums_rule,
-                          .backward = sums_backward<false>,
-                          .about = "The sum of all elements up to each one along dim."});
+const Op& cumsum_op = register_op<DimArgs>({.schema = "cumsum(x)",
+                                            .infer = infer,
+                                            .cpu = cpu<Sum>,
+                                            .rule = sums_rule,
+                                            .backward = sums_backward<false>,
+                                            .about = "The cumulative sum along dim."});
 
 [[maybe_unused]] const Op& cumsum_from_end_op =
     register_op<DimArgs>({.schema = "cumsum_from_end(x)",
@@ -260,16 +259,15 @@ const Op& cumsum_op =
                           .cpu = cpu<Sum, true>,
                           .rule = sums_rule,
                           .backward = sums_backward<true>,
-                          .about = "The sum of all elements from each one on along dim."});
+                          .about = "The cumulative sum along dim, from the end."});
 
-const Op& cumprod_op =
-    register_op<DimArgs>({.schema = "cumprod(x)",
-                          .infer = infer,
-                          .cpu = cpu<Product>,
-                          .rule = rule,
-                          .backward = cumprod_backward,
-                          .saves_inputs = saves_all,
-                          .about = "The product of all elements up to each one."});
+const Op& cumprod_op = register_op<DimArgs>({.schema = "cumprod(x)",
+                                             .infer = infer,
+                                             .cpu = cpu<Product>,
+                                             .rule = rule,
+                                             .backward = cumprod_backward,
+                                             .saves_inputs = saves_all,
+                                             .about = "The cumulative product along dim."});
 
 const Op& logcumsumexp_op =
     register_op<DimArgs>({.schema = "logcumsumexp(x)",
@@ -278,7 +276,7 @@ const Op& logcumsumexp_op =
                           .rule = rule,
                           .backward = logcumsumexp_backward,
                           .saves_inputs = saves_all,
-                          .about = "log(sum(exp(x))) of all elements up to each one."});
+                          .about = "The cumulative log(sum(exp(x))) along dim."});
 
 }  // namespace
 

@@ -24,8 +24,7 @@ using operands::ReducedDims;
 void check_elements(const Op& op, const Dims& shape, const Dims& dims) {
   for (const std::int64_t d : dims) {
     if (shape[static_cast<int>(d)] == 0) {
-      fail(fmt::format("{}: nothing to choose from along dim {} (got shape {})", op.name, d,
-                       to_string(shape)));
+      fail(fmt::format("{}: dim {} has no elements (got shape {})", op.name, d, to_string(shape)));
     }
   }
 }
@@ -162,9 +161,9 @@ const Op& extremum(const char* schema, const char* about) {
 }
 
 const Op& amax_op = extremum<kernels::ReduceOp::amax, ReduceOp::max>(
-    "amax(x)", "The largest over dims (none: all).");
+    "amax(x)", "The largest element over dims (none: all).");
 const Op& amin_op = extremum<kernels::ReduceOp::amin, ReduceOp::min>(
-    "amin(x)", "The smallest over dims (none: all).");
+    "amin(x)", "The smallest element over dims (none: all).");
 
 const Op& arg_op(const char* schema, void (*cpu)(const Call&, std::span<Tensor>),
                  const char* about) {
@@ -172,10 +171,10 @@ const Op& arg_op(const char* schema, void (*cpu)(const Call&, std::span<Tensor>)
       {.schema = schema, .infer = arg_infer, .cpu = cpu, .rule = arg_rule, .about = about});
 }
 
-const Op& argmax_op =
-    arg_op("argmax(x)", arg_cpu<true>, "The first position of the largest along dim (i64).");
-const Op& argmin_op =
-    arg_op("argmin(x)", arg_cpu<false>, "The first position of the smallest along dim (i64).");
+const Op& argmax_op = arg_op("argmax(x)", arg_cpu<true>,
+                             "The first position of the largest element along dim (i64).");
+const Op& argmin_op = arg_op("argmin(x)", arg_cpu<false>,
+                             "The first position of the smallest element along dim (i64).");
 
 const Op& found_op(const char* schema, void (*cpu)(const Call&, std::span<Tensor>),
                    const char* about) {
@@ -190,9 +189,9 @@ const Op& found_op(const char* schema, void (*cpu)(const Call&, std::span<Tensor
 }
 
 const Op& max_op =
-    found_op("max(x)", found_cpu<true>, "The largest along dim and its first position.");
+    found_op("max(x)", found_cpu<true>, "The largest element along dim and its first position.");
 const Op& min_op =
-    found_op("min(x)", found_cpu<false>, "The smallest along dim and its first position.");
+    found_op("min(x)", found_cpu<false>, "The smallest element along dim and its first position.");
 
 Attributes along(const Op& op, const Tensor& x, std::int64_t dim, bool keepdim) {
   operands::given(op.name, "x", x);

@@ -103,7 +103,7 @@ const Op& passed_op = register_op(
      .rule = passed_rule,
      .composed = passed_composed,
      .backward = passed_backward,
-     .about = "The gradient of whole_norm: dy, summed where each rank holds a term of it."});
+     .about = "The gradient of whole_norm: dy, summed over the ranks if it is Partial."});
 
 void whole_backward(const BackwardContext&, std::span<const Tensor> grads, std::span<Tensor> out) {
   const Tensor& dy = grads[0];
@@ -114,15 +114,15 @@ void whole_backward(const BackwardContext&, std::span<const Tensor> grads, std::
   out[0] = terms ? call_one(passed_op, {dy}) : dy;
 }
 
-const Op& whole_op = register_op<WholeNormArgs>(
-    {.schema = "whole_norm(x)",
-     .infer = whole_infer,
-     .cpu = whole_cpu,
-     .rule = whole_rule,
-     .composed = whole_composed,
-     .backward = whole_backward,
-     .about = "Norms of order p, of which each rank may hold that of its part; called "
-              "by the gradients of norms."});
+const Op& whole_op =
+    register_op<WholeNormArgs>({.schema = "whole_norm(x)",
+                                .infer = whole_infer,
+                                .cpu = whole_cpu,
+                                .rule = whole_rule,
+                                .composed = whole_composed,
+                                .backward = whole_backward,
+                                .about = "The norm of order p of the whole tensor, from the norms "
+                                         "of the ranks' parts; used by the gradients of norms."});
 
 // norm
 
@@ -281,7 +281,7 @@ Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
     return sum(abs(x), dims, keepdim);
   }
   if (!(p > 0)) {
-    fail(fmt::format("norm: p is no power (expected 0 or more, or an infinity, got {})",
+    fail(fmt::format("norm: p is not a valid order (expected 0 or more, or an infinity, got {})",
                      printable(p)));
   }
   const Dims sorted = operands::sorted_dims("norm", dims, x.dims());

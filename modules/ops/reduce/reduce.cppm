@@ -5,7 +5,7 @@ import tessera.tensor;
 
 export namespace tessera::ops {
 
-/// What an operator finds along a dim, and where: positions in x's dim (i64).
+/// Values along a dim and their positions in it (i64).
 struct ValuesAndIndices {
   Tensor values;
   Tensor indices;
@@ -25,20 +25,21 @@ Tensor var(const Tensor& x, const Dims& dims = {}, bool keepdim = false,
            std::int64_t correction = 1);
 Tensor std(const Tensor& x, const Dims& dims = {}, bool keepdim = false,
            std::int64_t correction = 1);
-/// (sum |x|^p)^(1/p); p infinity: the largest |x|, -infinity: the smallest, 0: how many are not 0.
-/// Shards of a reduced dim give a Partial: of sums for p 0 and 1, of extrema for the infinities,
-/// else norm(p), the Partial of norms (p must then be exact in f32). Backward of that needs the
-/// whole norm: the ranks reduce one number for each of the result's, which a report lists as
-/// whole_norm.
+/// (sum |x|^p)^(1/p). p = infinity: the largest |x|; -infinity: the smallest; 0: the number of
+/// elements that are not 0. If a reduced dim is sharded, the result is Partial: a sum for p = 0 and
+/// 1, a max or min for the infinities, otherwise Partial(norm(p)), for which p must be exact in
+/// f32. The backward of a Partial(norm(p)) needs the whole norm: the ranks reduce one number per
+/// element of the result; communication reports list it as whole_norm.
 Tensor norm(const Tensor& x, double p, const Dims& dims = {}, bool keepdim = false);
 Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim = false);
-/// The first position of the largest (smallest) along dim, i64; NaN counts as either.
+/// The first position of the largest (smallest) element along dim (i64); NaN is treated as both.
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);
 Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim = false);
-/// The largest (smallest) along dim with its first position, which alone gets the gradient.
+/// The largest (smallest) element along dim and its first position; only that position receives
+/// the gradient.
 ValuesAndIndices max(const Tensor& x, std::int64_t dim, bool keepdim = false);
 ValuesAndIndices min(const Tensor& x, std::int64_t dim, bool keepdim = false);
-// Of all elements up to each one along dim.
+// Cumulative along dim: over all elements up to and including each one.
 Tensor cumsum(const Tensor& x, std::int64_t dim);
 Tensor cumprod(const Tensor& x, std::int64_t dim);
 Tensor logcumsumexp(const Tensor& x, std::int64_t dim);

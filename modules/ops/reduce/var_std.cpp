@@ -88,17 +88,18 @@ const Op& var_op =
                           .rule = kept_dims_rule,
                           .backward = var_backward,
                           .saves_inputs = saves_all,
-                          .about = "The mean square of the distance to the mean over dims, "
-                                   "for count - correction elements."});
+                          .about = "The variance over dims: the sum of squared distances from the "
+                                   "mean, divided by count - correction."});
 
-const Op& std_op = register_op<VarArgs>({.schema = "std(x)",
-                                         .infer = infer_floating_reduction,
-                                         .cpu = var_cpu<true>,
-                                         .rule = kept_dims_rule,
-                                         .backward = std_backward,
-                                         .saves_inputs = saves_all,
-                                         .saves_outputs = saves_all,
-                                         .about = "The root of var."});
+const Op& std_op =
+    register_op<VarArgs>({.schema = "std(x)",
+                          .infer = infer_floating_reduction,
+                          .cpu = var_cpu<true>,
+                          .rule = kept_dims_rule,
+                          .backward = std_backward,
+                          .saves_inputs = saves_all,
+                          .saves_outputs = saves_all,
+                          .about = "The standard deviation: the square root of var."});
 
 Attributes moments(const char* op, const Tensor& x, const Dims& dims, bool keepdim,
                    std::int64_t correction) {

@@ -140,7 +140,8 @@ void refuse(const Call& call, const std::string& what) {
 }
 
 void refuse_type(std::string_view name, DType dtype) {
-  fail(fmt::format("{}: the type {} is not supported; cast first", name, name_of(dtype)));
+  fail(fmt::format("{}: the type {} is not supported; cast the operand first", name,
+                   name_of(dtype)));
 }
 
 void check_dims(const Call& call, std::size_t i, int dims) {

@@ -27,8 +27,8 @@ Dims broadcast_shape(std::string_view op, const Dims& a, const Dims& b) {
       extent = other[i];
     } else if (other[i] != 1 && other[i] != extent) {
       fail(
-          fmt::format("{}: the operands' shapes do not broadcast (got {} and {}); extents must be "
-                      "equal or 1, counted from the last dim",
+          fmt::format("{}: the operands' shapes do not broadcast (got {} and {}); from the last "
+                      "dim on, extents must be equal or 1",
                       op, to_string(a), to_string(b)));
     }
   }
@@ -43,7 +43,7 @@ void check_broadcasts_to(std::string_view op, const Dims& shape, const Dims& wan
   }
   if (!fits) {
     fail(fmt::format(
-        "{}: the operand does not broadcast (expected a shape that repeats to {}, got {})", op,
+        "{}: the operand does not broadcast (expected a shape that broadcasts to {}, got {})", op,
         to_string(wanted), to_string(shape)));
   }
 }
@@ -73,8 +73,9 @@ void check_same_type(std::string_view op, const Tensor& a, const Tensor& b) {
 void check_floating(std::string_view op, const Tensor& x) {
   given(op, "x", x);
   if (!is_floating(x.dtype())) [[unlikely]] {
-    fail(fmt::format("{}: a floating type is expected (got {}); cast the operand", op,
-                     name_of(x.dtype())));
+    fail(fmt::format(
+        "{}: the operand has the wrong type (expected a floating type, got {}); cast it", op,
+        name_of(x.dtype())));
   }
 }
 
@@ -96,8 +97,8 @@ Tensor in_place_operand(std::string_view op, const Tensor& written, const Tensor
   };
   if (kind(result) > kind(written.dtype())) {
     fail(
-        fmt::format("{}: the result is {}, which the first operand ({}) cannot hold; use the form "
-                    "that makes a new tensor, or cast the other operand",
+        fmt::format("{}: the result is {}, which the first operand ({}) cannot hold; use the "
+                    "variant that returns a new tensor, or cast the other operand",
                     op, name_of(result), name_of(written.dtype())));
   }
   return ops::cast(x, written.dtype());

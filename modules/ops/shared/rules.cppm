@@ -18,7 +18,7 @@ void pointwise_multilinear(const RuleContext& context, Strategies& strategies);
 /// Linear in the first operand only (div).
 void pointwise_linear_in_first(const RuleContext& context, Strategies& strategies);
 
-/// One strategy by its placements.
+/// One strategy, from its placements.
 Strategy strategy(std::initializer_list<Placement> in, std::initializer_list<Placement> out);
 
 /// Adds: every present operand and every result is sharded on the same dim `dim` (all have at least
@@ -35,11 +35,13 @@ void linear(const RuleContext& context, Strategies& strategies);
 /// sharded. Of one operand; all results have the reduced shape.
 void kept_dims(const RuleContext& context, Strategies& strategies, const Dims& dims, bool keepdim);
 
-/// How an operand lies on the axis that is asked for; Replicate where it is plain.
+/// The placement of an operand on the mesh axis that the rule is called for; Replicate if it is
+/// plain.
 Placement placement_of(const RuleContext& context, const Tensor& operand);
-/// Adds: each tensor of the first of `lists` lists of one length, which stand one behind the other,
-/// stays as it lies, and what stands at its place in the others must lie so too. Terms of a sum
-/// pass only if the operator is `linear` in all lists. Absent operands are left alone.
+/// For operators over `lists` lists of equal length, whose operands are the first list, then the
+/// second list, and so on. Adds: each tensor of the first list keeps its placement, and the tensors
+/// at the same position of the other lists must have the same placement. Partial(sum) and
+/// Partial(avg) pass only if the operator is `linear` in all lists. Absent operands are skipped.
 void rows_of_lists(const RuleContext& context, Strategies& strategies, std::size_t lists,
                    bool linear);
 

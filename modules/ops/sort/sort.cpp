@@ -46,7 +46,7 @@ const Op& sort_op =
                            .backward = backward,
                            .saves_inputs = saves_all,
                            .saves_outputs = 0b10,
-                           .about = "x in order along dim, and where each element was."});
+                           .about = "x sorted along dim, and the position of each element in x."});
 
 }  // namespace
 

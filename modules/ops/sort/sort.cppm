@@ -6,20 +6,21 @@ import :reduce;
 
 export namespace tessera::ops {
 
-/// x in order along dim, NaN last (first when descending); equal elements keep their order.
+/// x sorted along dim, NaN last (first if descending); stable.
 ValuesAndIndices sort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
 Tensor argsort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
-/// What unique() finds; inverse and counts are undefined where they were not asked for.
+/// The result of unique(); inverse and counts are undefined unless they were requested.
 struct UniqueElements {
-  Tensor values;   // [found], ascending; NaN last, each one for itself
-  Tensor inverse;  // x's shape, i64: where in values each element is
-  Tensor counts;   // [found], i64: how often each value comes
+  Tensor values;   // [found], ascending; NaN last, each NaN is a value of its own
+  Tensor inverse;  // x's shape, i64: the position in values of each element of x
+  Tensor counts;   // [found], i64: how often each value occurs
 };
-/// The distinct elements of x, of any shape. How many there are depends on the values, so all of x
-/// must be on every rank: a sharded or Partial x is an error as for every operator, or gathered in
-/// an AllowRedistribution scope. No gradient. Error: x is on the meta device.
+/// The distinct elements of x, of any shape. The number of values depends on the elements, so every
+/// rank needs all of x: a sharded or Partial x is an error, or is gathered within an
+/// AllowRedistribution scope. No gradient. Error: x is on the meta device.
 UniqueElements unique(const Tensor& x, bool return_inverse = false, bool return_counts = false);
-/// The k largest (smallest) along dim, in order; of equal ones the first. Errors: fewer than k.
+/// The k largest (smallest) elements along dim, in order; of equal elements the first. Errors: the
+/// dim has fewer than k elements.
 ValuesAndIndices topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
 
 }  // namespace tessera::ops

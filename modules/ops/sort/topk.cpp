@@ -51,15 +51,15 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
   out[0] = to_sources(context, grads[0], context.args<TopkArgs>().dim);
 }
 
-const Op& topk_op =
-    register_op<TopkArgs>({.schema = "topk(x)",
-                           .infer = topk_infer,
-                           .cpu = topk_cpu,
-                           .rule = rule,
-                           .backward = backward,
-                           .saves_inputs = saves_all,
-                           .saves_outputs = 0b10,
-                           .about = "The k largest or smallest along dim, and where."});
+const Op& topk_op = register_op<TopkArgs>(
+    {.schema = "topk(x)",
+     .infer = topk_infer,
+     .cpu = topk_cpu,
+     .rule = rule,
+     .backward = backward,
+     .saves_inputs = saves_all,
+     .saves_outputs = 0b10,
+     .about = "The k largest or smallest elements along dim, and their positions."});
 
 }  // namespace
 

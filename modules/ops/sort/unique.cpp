@@ -75,8 +75,9 @@ const Op& unique_op = register_op(
      .infer = unique_infer,
      .cpu = unique_cpu,
      .rule = unique_rule,
-     .about = "The distinct elements in ascending order, where each of x's is among them, how "
-              "often each comes; room for as many as x has, and how many there are."});
+     .about =
+         "The distinct elements in ascending order, the position of each element of x among them, "
+         "how often each occurs, and their number; padded to the number of elements of x."});
 
 }  // namespace
 
@@ -86,8 +87,8 @@ UniqueElements unique(const Tensor& x, bool return_inverse, bool return_counts) 
   const Tensor& found = all[3].is_distributed() ? all[3].local() : all[3];
   if (found.is_meta()) {
     fail(
-        "unique: how many values there are depends on the values (expected a tensor that has some, "
-        "got one on the meta device); take it out of what is tried without data");
+        "unique: the number of distinct elements depends on the data (expected a tensor with data, "
+        "got one on the meta device); do not call it on meta tensors");
   }
   const auto cut = [count = *found.data<std::int64_t>()](const Tensor& padded) {
     return clone(narrow(padded, 0, 0, count));

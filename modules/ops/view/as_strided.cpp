@@ -50,8 +50,8 @@ Geometry asked_geometry(const Call& call) {
       std::any_of(g.shape.begin(), g.shape.end(), [](auto e) { return e < 0; }) ||
       std::any_of(g.strides.begin(), g.strides.end(), [](auto s) { return s < 0; });
   if (g.shape.size() != g.strides.size() || negative || g.offset < 0) {
-    refuse(call, fmt::format("one stride for each extent is expected, none negative (got shape {}, "
-                             "strides {}, offset {})",
+    refuse(call, fmt::format("shape and strides are invalid (expected one stride per extent, none "
+                             "negative; got shape {}, strides {}, offset {})",
                              to_string(g.shape), to_string(g.strides), g.offset));
   }
   g.end(call.op.name);
@@ -123,7 +123,7 @@ const Op& strided_backward_op = register_op<StridedArgs>({
     .backward = strided_second,
     .saves_inputs = 0b10,
     .never_replicated = true,
-    .about = "The gradient of as_strided: dy added up where x's elements lie.",
+    .about = "The gradient of as_strided: sums dy at the memory positions of x's elements.",
 });
 
 const Op& strided_op = register_op<StridedArgs>({
@@ -136,7 +136,8 @@ const Op& strided_op = register_op<StridedArgs>({
           for (int d = 0; d < x.dims(); ++d) {
             if (x.strides()[d] == 0 && x.shape()[d] > 1) {
               fail(
-                  "as_strided: no gradient for an x that repeats elements; call contiguous() on "
+                  "as_strided: an x that repeats elements cannot have a gradient; call "
+                  "contiguous() on "
                   "it first");
             }
           }

@@ -35,6 +35,7 @@ const Op& contiguous_op = register_op({.schema = "contiguous(x)",
                                        .view = contiguous_view,
                                        .rule = contiguous_rule,
                                        .backward = contiguous_backward,
+                                       .aliasing = Aliasing::sometimes,
                                        .about = "x in contiguous memory, copied where it is not."});
 
 }  // namespace

@@ -23,7 +23,7 @@ const Op& detach_op = register_op(
      .infer = infer,
      .view = [](const Call& call, Tensors& out) { out.push_back(detached(call.in[0])); },
      .rule = same_rule,
-     .about = "The same value without its gradient's path."});
+     .about = "The same value, detached from the autograd graph."});
 
 }  // namespace
 

@@ -49,7 +49,7 @@ Diagonal diagonal_of(const Args& args, const Dims& shape) {
   d.dim1 = wrap_dim(args.dim1, shape.size(), "diagonal");
   d.dim2 = wrap_dim(args.dim2, shape.size(), "diagonal");
   if (d.dim1 == d.dim2) {
-    fail(fmt::format("diagonal: two different dims are expected (got {} twice)", d.dim1));
+    fail(fmt::format("diagonal: the two dims must differ (got {} twice)", d.dim1));
   }
   d.row = std::max<std::int64_t>(-offset, 0);
   d.column = std::max<std::int64_t>(offset, 0);

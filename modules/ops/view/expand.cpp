@@ -30,8 +30,9 @@ Dims resolved(const Dims& x, Dims shape) {
   if (fits) {
     checked_product(shape, "expand");
   } else {
-    fail(fmt::format("expand: only extents of 1 repeat (got a tensor of {}, asked for {})",
-                     to_string(x), to_string(shape)));
+    fail(fmt::format(
+        "expand: only dims of extent 1 can be repeated (got a tensor of {}, requested {})",
+        to_string(x), to_string(shape)));
   }
   return shape;
 }
@@ -72,15 +73,14 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
   out[0] = operands::sum_to(grads[0], context.in_shapes[0]);
 }
 
-const Op& expand_op =
-    register_op<ExpandArgs>({.schema = "expand(x)",
-                             .infer = infer,
-                             .view = make_view,
-                             .rule = rule,
-                             .localize = localize,
-                             .backward = backward,
-                             .about = "Repeats dims of extent 1; -1 keeps an extent, new "
-                                      "dims come in front."});
+const Op& expand_op = register_op<ExpandArgs>(
+    {.schema = "expand(x)",
+     .infer = infer,
+     .view = make_view,
+     .rule = rule,
+     .localize = localize,
+     .backward = backward,
+     .about = "Repeats dims of extent 1; -1 keeps an extent; new dims are added at the front."});
 
 }  // namespace
 

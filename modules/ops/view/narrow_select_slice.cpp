@@ -49,7 +49,7 @@ Range range_of(const NarrowArgs& args, const Dims& x) {
   r.start += r.start < 0 ? extent : 0;
   if (r.start < 0 || r.length < 0 || r.start > extent || r.length > extent - r.start) {
     fail(fmt::format(
-        "narrow: the range is not inside dim {} (got start {} and length {}, its extent is {})",
+        "narrow: the range is outside of dim {} (got start {} and length {}, the extent is {})",
         r.dim, r.start, r.length, extent));
   }
   return r;
@@ -75,7 +75,7 @@ Range range_of(const SliceArgs& args, const Dims& x) {
           .length = 0,
           .step = args.step};
   if (r.step < 1) {
-    fail(fmt::format("slice: the step is at least 1 (got {})", r.step));
+    fail(fmt::format("slice: the step must be at least 1 (got {})", r.step));
   }
   const std::int64_t extent = x[r.dim];
   r.start = std::clamp(r.start < 0 ? r.start + extent : r.start, std::int64_t{0}, extent);
@@ -209,20 +209,20 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
   out[0] = views::slice_backward(grad, r.dim, context.in_shapes[0][r.dim], r.start, r.step);
 }
 
-const Op& narrow_op =
-    register_op<NarrowArgs>({.schema = "narrow(x)",
-                             .infer = infer<NarrowArgs>,
-                             .view = make_view<NarrowArgs>,
-                             .rule = rule<NarrowArgs>,
-                             .backward = backward<NarrowArgs>,
-                             .about = "`length` elements of dim from `start` on."});
+const Op& narrow_op = register_op<NarrowArgs>({.schema = "narrow(x)",
+                                               .infer = infer<NarrowArgs>,
+                                               .view = make_view<NarrowArgs>,
+                                               .rule = rule<NarrowArgs>,
+                                               .backward = backward<NarrowArgs>,
+                                               .about = "`length` elements of dim, from `start`."});
 
-const Op& select_op = register_op<SelectArgs>({.schema = "select(x)",
-                                               .infer = infer<SelectArgs>,
-                                               .view = make_view<SelectArgs>,
-                                               .rule = rule<SelectArgs>,
-                                               .backward = backward<SelectArgs>,
-                                               .about = "One element of dim, which goes."});
+const Op& select_op =
+    register_op<SelectArgs>({.schema = "select(x)",
+                             .infer = infer<SelectArgs>,
+                             .view = make_view<SelectArgs>,
+                             .rule = rule<SelectArgs>,
+                             .backward = backward<SelectArgs>,
+                             .about = "The slice at one index of dim, without that dim."});
 
 const Op& slice_op =
     register_op<SliceArgs>({.schema = "slice(x)",

@@ -39,8 +39,10 @@ Dims resolved_shape(const char* op, const Dims& x, Dims shape) {
     shape[place] = known > 0 && x.product() % known == 0 ? x.product() / known : -1;
   }
   if (shape.contains(-1) || shape.product() != x.product()) {
-    fail(fmt::format("{}: {} elements do not fit the shape (got a tensor of {}, asked for {})", op,
-                     x.product(), to_string(x), to_string(shape)));
+    fail(
+        fmt::format("{}: the shapes have different numbers of elements (got a tensor with {} "
+                    "elements and shape {}, requested shape {})",
+                    op, x.product(), to_string(x), to_string(shape)));
   }
   return shape;
 }
@@ -49,7 +51,8 @@ Dims flat_shape(const Dims& x, std::int64_t start_dim, std::int64_t end_dim) {
   const int start = operands::front_dim("flatten", start_dim, x.size());
   const int end = operands::front_dim("flatten", end_dim, x.size());
   if (start > end) {
-    fail(fmt::format("flatten: start_dim lies behind end_dim (got {} and {})", start_dim, end_dim));
+    fail(fmt::format("flatten: start_dim must not be after end_dim (got {} and {})", start_dim,
+                     end_dim));
   }
   Dims shape;
   std::int64_t joined = 1;
@@ -162,7 +165,8 @@ const Op& reshape_op = register_op<ShapeArgs>({.schema = "reshape(x)",
                                                .rule = regroup_rule,
                                                .localize = localize_shape,
                                                .backward = reshape_backward,
-                                               .about = "A view where one exists, else a copy."});
+                                               .aliasing = Aliasing::sometimes,
+                                               .about = "A view if one exists, else a copy."});
 
 const Op& flatten_op =
     register_op<FlattenArgs>({.schema = "flatten(x)",
@@ -170,7 +174,7 @@ const Op& flatten_op =
                               .view = make_view<flatten_shape>,
                               .rule = regroup_rule,
                               .backward = reshape_backward,
-                              .about = "Dims start_dim to end_dim (included) as one."});
+                              .about = "Dims start_dim to end_dim (inclusive) as one dim."});
 
 }  // namespace
 
@@ -202,7 +206,7 @@ Tensor unflatten(const Tensor& x, std::int64_t dim, const Dims& extents) {
     *open = known > 0 ? x.shape()[d] / known : 1;
   }
   if (extents.empty() || checked_product(pieces, "unflatten") != x.shape()[d]) {
-    fail(fmt::format("unflatten: dim {} of {} does not come apart as {}", d, to_string(x.shape()),
+    fail(fmt::format("unflatten: dim {} of {} cannot be split into {}", d, to_string(x.shape()),
                      to_string(extents)));
   }
   Dims shape = x.shape();

@@ -30,7 +30,7 @@ Pieces pieces_of(const SplitArgs& args, const Dims& x) {
   const std::int64_t size = args.size;
   const int dim = wrap_dim(args.dim, x.size(), "split");
   if (size < 1) {
-    fail(fmt::format("split: the size of a piece is at least 1 (got {})", size));
+    fail(fmt::format("split: the size of a piece must be at least 1 (got {})", size));
   }
   return {dim, size, std::max<std::int64_t>(1, x[dim] / size + (x[dim] % size != 0 ? 1 : 0))};
 }
@@ -104,7 +104,7 @@ Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim) {
 Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim) {
   operands::given("chunk", "x", x);
   if (chunks < 1) {
-    fail(fmt::format("chunk: at least one chunk is expected (got {})", chunks));
+    fail(fmt::format("chunk: the number of chunks must be at least 1 (got {})", chunks));
   }
   const std::int64_t extent = x.shape()[wrap_dim(dim, x.dims(), "chunk")];
   const std::int64_t size = extent / chunks + (extent % chunks != 0 ? 1 : 0);

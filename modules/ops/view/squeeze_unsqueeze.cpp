@@ -86,14 +86,14 @@ void unsqueeze_backward(const BackwardContext& context, std::span<const Tensor> 
       squeeze(grads[0], wrap_dim(context.args<SqueezeArgs>().dim, grads[0].dims(), "unsqueeze"));
 }
 
-const Op& squeeze_op =
-    register_op<SqueezeArgs>({.schema = "squeeze(x)",
-                              .infer = infer_shape<squeeze_shape>,
-                              .view = make_view<squeeze_shape>,
-                              .rule = squeeze_rule,
-                              .localize = localize_squeeze,
-                              .backward = squeeze_backward,
-                              .about = "Without a dim of extent 1; another extent stays."});
+const Op& squeeze_op = register_op<SqueezeArgs>(
+    {.schema = "squeeze(x)",
+     .infer = infer_shape<squeeze_shape>,
+     .view = make_view<squeeze_shape>,
+     .rule = squeeze_rule,
+     .localize = localize_squeeze,
+     .backward = squeeze_backward,
+     .about = "x without a dim of extent 1; a dim with another extent is kept."});
 
 const Op& unsqueeze_op =
     register_op<SqueezeArgs>({.schema = "unsqueeze(x)",
@@ -101,7 +101,7 @@ const Op& unsqueeze_op =
                               .view = make_view<unsqueeze_shape>,
                               .rule = unsqueeze_rule,
                               .backward = unsqueeze_backward,
-                              .about = "With a new dim of extent 1 before `dim`."});
+                              .about = "x with a new dim of extent 1 before `dim`."});
 
 }  // namespace
 

@@ -48,7 +48,7 @@ Order checked_order(const Dims& dims, int count) {
     order.push_back(d);
   }
   if (order.size() != count) {
-    fail(fmt::format("permute: every dim is named once (expected {} dims, got {})", count,
+    fail(fmt::format("permute: every dim must be named once (expected {} dims, got {})", count,
                      to_string(dims)));
   }
   return order;
@@ -106,7 +106,7 @@ const Op& transpose_op = register_op<TransposeArgs>({.schema = "transpose(x)",
                                                      .view = make_view<TransposeArgs>,
                                                      .rule = rule<TransposeArgs>,
                                                      .backward = transpose_backward,
-                                                     .about = "Two dims change places."});
+                                                     .about = "x with two dims exchanged."});
 
 const Op& permute_op =
     register_op<PermuteArgs>({.schema = "permute(x)",
@@ -139,7 +139,7 @@ Tensor movedim(const Tensor& x, const Dims& source, const Dims& destination) {
   Dims order = Dims::filled(x.dims(), -1);
   Dims moved;
   if (source.size() != destination.size()) {
-    fail(fmt::format("movedim: one destination for each source is expected (got {} and {})",
+    fail(fmt::format("movedim: source and destination have different lengths (got {} and {})",
                      to_string(source), to_string(destination)));
   }
   for (int i = 0; i < source.size(); ++i) {

@@ -72,12 +72,13 @@ void unbind_backward(const BackwardContext& context, std::span<const Tensor> gra
   out[0] = stack(slices, context.args<UnbindArgs>().dim);
 }
 
-const Op& unbind_op = register_op<UnbindArgs>({.schema = "unbind(x)",
-                                               .infer = unbind_infer,
-                                               .view = unbind_view,
-                                               .rule = unbind_rule,
-                                               .backward = unbind_backward,
-                                               .about = "The slices along a dim, which goes."});
+const Op& unbind_op =
+    register_op<UnbindArgs>({.schema = "unbind(x)",
+                             .infer = unbind_infer,
+                             .view = unbind_view,
+                             .rule = unbind_rule,
+                             .backward = unbind_backward,
+                             .about = "The slices along a dim, without that dim."});
 
 }  // namespace
 

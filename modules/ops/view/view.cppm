@@ -5,16 +5,16 @@ import tessera.tensor;
 
 export namespace tessera::ops {
 
-// All of these share x's memory. Dims may be negative (from the back).
-/// One extent may be -1. Errors: strides or shards for which no view exists; reshape() copies where
-/// needed.
+// These functions share x's memory. Negative dims count from the end.
+/// One extent may be -1. Errors: no view exists for these strides or shards; use reshape(), which
+/// copies if necessary.
 Tensor view(const Tensor& x, const Dims& shape);
 Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1);
 Tensor permute(const Tensor& x, const Dims& dims);
-/// Dims of extent 1 repeat (stride 0); -1 keeps an extent; new dims come in front.
+/// Repeats dims of extent 1 (stride 0); -1 keeps an extent; new dims are added at the front.
 Tensor expand(const Tensor& x, const Dims& shape);
-Tensor squeeze(const Tensor& x, std::int64_t dim);  // a dim of another extent stays
-Tensor squeeze(const Tensor& x);                    // without any dim of extent 1
+Tensor squeeze(const Tensor& x, std::int64_t dim);  // a dim with another extent is kept
+Tensor squeeze(const Tensor& x);                    // removes all dims of extent 1
 Tensor unsqueeze(const Tensor& x, std::int64_t dim);
 Tensor narrow(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t length);
 Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index);
@@ -34,19 +34,20 @@ Tensors unbind(const Tensor& x, std::int64_t dim = 0);
 Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
 /// Pieces of ceil(extent / chunks) along `dim`: at most `chunks`, the last may be shorter.
 Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim = 0);
-/// The elements whose index along dim2 exceeds that along dim1 by `offset`, as a last dim.
+/// The elements whose index along dim2 is `offset` larger than along dim1, as the last dim.
 Tensor diagonal(const Tensor& x, std::int64_t offset = 0, std::int64_t dim1 = 0,
                 std::int64_t dim2 = 1);
-/// x's memory with another shape and strides, `offset` elements from its beginning; plain tensors
-/// only. Errors: outside of the memory; a gradient for an x that repeats elements.
+/// x's memory with another shape and strides, starting `offset` elements after its beginning; plain
+/// tensors only. Errors: elements outside of the memory; a gradient is required and x repeats
+/// elements.
 Tensor as_strided(const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset = 0);
-/// The same value without its gradient's path.
+/// The same value, detached from the autograd graph.
 Tensor detach(const Tensor& x);
 
 // These share x's memory where they can.
-/// x itself when it is contiguous, else a copy.
+/// x itself if it is contiguous, else a copy.
 Tensor contiguous(const Tensor& x);
-/// A view where one exists, else a copy.
+/// A view if one exists, else a copy.
 Tensor reshape(const Tensor& x, const Dims& shape);
 
 }  // namespace tessera::ops

@@ -47,8 +47,8 @@ void push_view(const Call& call, const Dims& shape, Tensors& out) {
   const std::optional<Dims> strides = view_strides(x, shape);
   if (!strides) {
     fail(
-        fmt::format("{}: the strides {} of a tensor of {} have no view of shape {}; use reshape(), "
-                    "which copies where it must",
+        fmt::format("{}: strides {} of a tensor of {} allow no view of shape {}; use reshape(), "
+                    "which copies if necessary",
                     call.op.name, to_string(x.strides()), to_string(x.shape()), to_string(shape)));
   }
   out.push_back(alias(x, shape, *strides, x.offset()));

@@ -37,22 +37,7 @@ enum class UnaryOp : std::uint8_t {
   ceil,
   round,
   log1p,
-  expm1,
-  trunc,  // these by the C library, element by element
-  frac,
-  exp2,
-  log2,
-  log10,
-  tan,
-  asin,
-  acos,
-  atan,
-  sinh,
-  cosh,
-  log_sigmoid,
-  mish,
-  hardswish,
-  hardsigmoid
+  expm1
 };
 
 enum class BinaryOp : std::uint8_t {

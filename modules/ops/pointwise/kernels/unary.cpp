@@ -1,4 +1,3 @@
-#include <cmath>
 #include <stdexcept>
 #include <type_traits>
 #include <utility>
@@ -9,7 +8,7 @@
 namespace tessera::kernels {
 namespace {
 
-constexpr int kUnaryOps = static_cast<int>(UnaryOp::hardsigmoid) + 1;
+constexpr int kUnaryOps = static_cast<int>(UnaryOp::expm1) + 1;
 constexpr double kSqrtHalf = 0.70710678118654752440;
 constexpr double kSqrtTwoOverPi = 0.79788456080286535588;
 
@@ -98,73 +97,15 @@ template <UnaryOp kOp, class V>
   if constexpr (kOp == log1p) return 1 / (1 + x);
 }
 
-/// Functions that are rare enough for the C library.
-constexpr bool is_scalar(UnaryOp op) { return op >= UnaryOp::trunc; }
-
-template <class T>
-T softplus(T x) {
-  return (x > 0 ? x : T{0}) + std::log1p(std::exp(-std::abs(x)));
-}
-
-template <UnaryOp kOp, class T>
-T apply_scalar(T x) {
-  using enum UnaryOp;
-  const auto six = [](T v) { return v < 0 ? T{0} : (v > 6 ? T{6} : v); };
-  if constexpr (kOp == trunc) return std::trunc(x);
-  if constexpr (kOp == frac) return x - std::trunc(x);
-  if constexpr (kOp == exp2) return std::exp2(x);
-  if constexpr (kOp == log2) return std::log2(x);
-  if constexpr (kOp == log10) return std::log10(x);
-  if constexpr (kOp == tan) return std::tan(x);
-  if constexpr (kOp == asin) return std::asin(x);
-  if constexpr (kOp == acos) return std::acos(x);
-  if constexpr (kOp == atan) return std::atan(x);
-  if constexpr (kOp == sinh) return std::sinh(x);
-  if constexpr (kOp == cosh) return std::cosh(x);
-  if constexpr (kOp == log_sigmoid) return -softplus(-x);
-  if constexpr (kOp == mish) return x * std::tanh(softplus(x));
-  if constexpr (kOp == hardswish) return x * six(x + 3) / 6;
-  if constexpr (kOp == hardsigmoid) return six(x + 3) / 6;
-}
-
-template <UnaryOp kOp, class T>
-T scalar_derivative(T x) {
-  using enum UnaryOp;
-  constexpr T kLog2 = static_cast<T>(0.69314718055994530942);
-  constexpr T kLog10 = static_cast<T>(2.30258509299404568402);
-  if constexpr (kOp == trunc) return T{0};
-  if constexpr (kOp == frac) return T{1};
-  if constexpr (kOp == exp2) return kLog2 * std::exp2(x);
-  if constexpr (kOp == log2) return 1 / (x * kLog2);
-  if constexpr (kOp == log10) return 1 / (x * kLog10);
-  if constexpr (kOp == tan) return 1 + std::tan(x) * std::tan(x);
-  if constexpr (kOp == asin) return 1 / std::sqrt(1 - x * x);
-  if constexpr (kOp == acos) return -1 / std::sqrt(1 - x * x);
-  if constexpr (kOp == atan) return 1 / (1 + x * x);
-  if constexpr (kOp == sinh) return std::cosh(x);
-  if constexpr (kOp == cosh) return std::sinh(x);
-  if constexpr (kOp == log_sigmoid) return 1 / (1 + std::exp(x));
-  if constexpr (kOp == mish) {
-    const T t = std::tanh(softplus(x));
-    return t + x * (1 - t * t) / (1 + std::exp(-x));
-  }
-  if constexpr (kOp == hardswish) return x <= -3 ? T{0} : (x < 3 ? x / 3 + T{1} / 2 : T{1});
-  if constexpr (kOp == hardsigmoid) return x > -3 && x < 3 ? T{1} / 6 : T{0};
-}
-
 template <class C, UnaryOp kOp>
 void forward_kernel(std::int64_t count, const void* x, const void* /*dy*/, void* y) {
   const auto* in = static_cast<const C*>(x);
   auto* out = static_cast<C*>(y);
-  if constexpr (is_scalar(kOp)) {
-    for (std::int64_t i = 0; i < count; ++i) out[i] = apply_scalar<kOp>(in[i]);
-  } else {
-    simd::dispatch([&](auto) __attribute__((always_inline)) {
-      for (std::int64_t i = 0; i < count; i += simd::kLanes<C>) {
-        simd::store_some(out + i, count - i, apply<kOp>(simd::load_some(in + i, count - i)));
-      }
-    });
-  }
+  simd::dispatch([&](auto) __attribute__((always_inline)) {
+    for (std::int64_t i = 0; i < count; i += simd::kLanes<C>) {
+      simd::store_some(out + i, count - i, apply<kOp>(simd::load_some(in + i, count - i)));
+    }
+  });
 }
 
 template <class C, UnaryOp kOp>
@@ -172,16 +113,12 @@ void backward_kernel(std::int64_t count, const void* x, const void* dy, void* dx
   const auto* in = static_cast<const C*>(x);
   const auto* gradient = static_cast<const C*>(dy);
   auto* out = static_cast<C*>(dx);
-  if constexpr (is_scalar(kOp)) {
-    for (std::int64_t i = 0; i < count; ++i) out[i] = scalar_derivative<kOp>(in[i]) * gradient[i];
-  } else {
-    simd::dispatch([&](auto) __attribute__((always_inline)) {
-      for (std::int64_t i = 0; i < count; i += simd::kLanes<C>) {
-        const auto slope = derivative<kOp>(simd::load_some(in + i, count - i));
-        simd::store_some(out + i, count - i, slope * simd::load_some(gradient + i, count - i));
-      }
-    });
-  }
+  simd::dispatch([&](auto) __attribute__((always_inline)) {
+    for (std::int64_t i = 0; i < count; i += simd::kLanes<C>) {
+      const auto slope = derivative<kOp>(simd::load_some(in + i, count - i));
+      simd::store_some(out + i, count - i, slope * simd::load_some(gradient + i, count - i));
+    }
+  });
 }
 
 using KernelPointer = void (*)(std::int64_t, const void*, const void*, void*);

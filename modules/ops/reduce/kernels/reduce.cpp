@@ -242,18 +242,18 @@ void arg_reduce(DType dtype, const ReduceShape& shape, const void* x, std::int64
 
 void reduce(ReduceOp op, DType dtype, const ReduceShape& shape, const void* x, void* y) {
   if (op == ReduceOp::amax || op == ReduceOp::amin) {
-    require_elements("reduce: amax and amin of no elements do not exist", shape);
+    require_elements("reduce: amax and amin need at least one element", shape);
   }
   visit(dtype, [&]<class T>(T) { reduce_type<T>(op, shape, static_cast<const T*>(x), y); });
 }
 
 void argmax(DType dtype, const ReduceShape& shape, const void* x, std::int64_t* y) {
-  require_elements("argmax: there is no largest of no elements", shape);
+  require_elements("argmax: the dim has no elements", shape);
   arg_reduce<Maximum>(dtype, shape, x, y);
 }
 
 void argmin(DType dtype, const ReduceShape& shape, const void* x, std::int64_t* y) {
-  require_elements("argmin: there is no smallest of no elements", shape);
+  require_elements("argmin: the dim has no elements", shape);
   arg_reduce<Minimum>(dtype, shape, x, y);
 }
 

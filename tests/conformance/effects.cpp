@@ -1,0 +1,204 @@
+// What an operator declares that it does besides computing its results, compared with what its
+// calls do: memory before and after, addresses, versions, repeated calls, other seeds. No operator
+// is known here by its name.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.ops;
+
+#include "conformance.hpp"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes bytes_of(const Tensor& x) {
+  const Tensor whole = operands::contiguous(x);
+  Bytes bytes(static_cast<std::size_t>(whole.numel()) * size_of(whole.dtype()));
+  if (!bytes.empty()) {
+    std::memcpy(bytes.data(), whole.raw_data(), bytes.size());
+  }
+  return bytes;
+}
+
+std::vector<Bytes> bytes_of(const std::vector<Tensor>& tensors) {
+  std::vector<Bytes> all;
+  for (const Tensor& x : tensors) {
+    all.push_back(x ? bytes_of(x) : Bytes());
+  }
+  return all;
+}
+
+std::vector<Tensor> copies(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> all;
+  for (const Tensor& x : tensors) {
+    all.push_back(x ? ops::clone(detached(x)) : x);
+  }
+  return all;
+}
+
+std::vector<Bytes> results(const Op& op, const std::vector<Tensor>& inputs,
+                           const Attributes& attributes) {
+  const Tensors out = call(op, copies(inputs), attributes);
+  return bytes_of(std::vector<Tensor>(out.begin(), out.end()));
+}
+
+/// The same arguments with another seed. Numbers that are 0 become a half: with a probability of 0
+/// nothing is drawn.
+Attributes reseeded(const Op& op, const Attributes& attributes, std::uint64_t seed) {
+  std::vector<ArgumentValue> values = op.arguments->values(attributes);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (op.arguments->fields[i].type == ArgumentType<RandomNumbers>::name) {
+      RandomNumbers numbers = ArgumentType<RandomNumbers>::from_value(values[i]);
+      numbers.seed = seed;
+      values[i] = ArgumentType<RandomNumbers>::value(numbers);
+    } else if (const double* number = std::get_if<double>(&values[i]);
+               number != nullptr && *number == 0) {
+      values[i] = 0.5;
+    }
+  }
+  return op.arguments->from_values(values);
+}
+
+/// The sample's operands; those that are written hold something else than after the call that the
+/// sample was recorded from.
+std::vector<Tensor> fresh_operands(const CallSample& sample) {
+  std::vector<Tensor> in = copies(sample.inputs);
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    if (in[i] && in[i].dtype() != DType::boolean &&
+        sample.op->writes(sample.op->place_of(i, in.size()).operand)) {
+      in[i] = ops::clone(ops::add_scalar(in[i], 1));
+    }
+  }
+  return in;
+}
+
+/// What the calls of one operator did.
+struct Observed {
+  std::set<std::size_t> written;  // operands of the schema
+  std::set<std::size_t> versions;
+  bool shares = false;  // a result had an operand's memory
+  bool owns = false;    // a result had memory of its own
+  bool draws = false;
+  bool repeats = true;  // two equal calls had equal results
+  bool moves_streams = false;
+};
+
+std::size_t operand_of(const Op& op, std::size_t i, std::size_t count) {
+  return op.place_of(i, count).operand;
+}
+
+void observe(const CallSample& sample, Observed& seen) {
+  const Op& op = *sample.op;
+  const NoGrad constant;
+  std::vector<Tensor> in = fresh_operands(sample);
+  const std::vector<Bytes> before = bytes_of(in);
+  std::vector<std::uint64_t> versions;
+  for (const Tensor& x : in) {
+    versions.push_back(x ? x.storage().version() : 0);
+  }
+  set_seed(5);
+  random_stream();
+  const auto streams = random_state();
+  const Tensors out = call(op, in, sample.attributes);
+  for (const auto& [name, stream] : random_state()) {
+    const auto found = streams.find(name);
+    seen.moves_streams =
+        seen.moves_streams || found == streams.end() || found->second.offset != stream.offset;
+  }
+  const std::vector<Bytes> after = bytes_of(in);
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    if (!in[i]) {
+      continue;
+    }
+    if (after[i] != before[i]) {
+      seen.written.insert(operand_of(op, i, in.size()));
+    }
+    if (in[i].storage().version() != versions[i]) {
+      seen.versions.insert(operand_of(op, i, in.size()));
+    }
+  }
+  for (const Tensor& result : out) {
+    if (!result || result.numel() == 0) {
+      continue;
+    }
+    bool shares = false;
+    for (const Tensor& x : in) {
+      shares = shares || (x && &x.storage() == &result.storage());
+    }
+    (shares ? seen.shares : seen.owns) = true;
+  }
+  const std::vector<Bytes> first = results(op, sample.inputs, sample.attributes);
+  seen.repeats = seen.repeats && results(op, sample.inputs, sample.attributes) == first;
+  if (effects_of(op).draws) {
+    seen.draws = seen.draws || results(op, sample.inputs, reseeded(op, sample.attributes, 1)) !=
+                                   results(op, sample.inputs, reseeded(op, sample.attributes, 2));
+  }
+}
+
+std::map<const Op*, Observed> observe_all() {
+  std::map<const Op*, Observed> all;
+  for (const CallSample& sample : call_samples(6)) {
+    observe(sample, all[sample.op]);
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("operators do what they declare to do, and nothing else") {
+  const std::map<const Op*, Observed> all = observe_all();
+  CHECK(all.size() > 150);
+  for (const auto& [op, seen] : all) {
+    const Effects effects = effects_of(*op);
+    const std::set<std::size_t> declared(effects.writes.begin(), effects.writes.end());
+    INFO(op->schema);
+    for (const std::size_t operand : seen.written) {
+      INFO("writes " << op->operands[operand].name);
+      CHECK(declared.contains(operand));
+    }
+    for (const std::size_t operand : declared) {
+      INFO("declares that it writes " << op->operands[operand].name);
+      CHECK(seen.written.contains(operand));
+      CHECK(seen.versions.contains(operand));
+    }
+    for (const std::size_t operand : seen.versions) {
+      INFO("moves the version of " << op->operands[operand].name);
+      CHECK(declared.contains(operand));
+    }
+    CHECK((effects.aliasing == Aliasing::none ? !seen.shares : seen.shares));
+    CHECK((effects.aliasing == Aliasing::always ? !seen.owns : true));
+    CHECK(seen.draws == effects.draws);
+    CHECK(seen.repeats);
+    CHECK_FALSE(seen.moves_streams);  // the numbers are arguments; functions take them
+  }
+}
+
+TEST_CASE("operators with a group of ranks say what they send, and others send nothing") {
+  for (const Op* op : all_ops()) {
+    bool has_group = false;
+    for (const Op::Parameter& parameter : op->parameters) {
+      has_group = has_group || parameter.type == "group";
+    }
+    const Communicates kind = effects_of(*op).communicates;
+    INFO(op->schema << ": " << name_of(kind));
+    CHECK(has_group == (kind != Communicates::none && kind != Communicates::planned));
+    CHECK((kind != Communicates::planned || op->distributed != nullptr));
+  }
+}
