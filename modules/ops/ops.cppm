@@ -18,7 +18,7 @@ export import :loss;         // cross_entropy, nll_loss, mse_loss and other loss
 export import :random;       // fills, dropout and sampling, by global element index
 export import :optimizer;    // AdamW and SGD steps in one pass; operators over lists of tensors
 export import :collective;   // collectives of local tensors as operators: all_gather,
-                            // reduce_scatter, all_reduce...
-export import :operands;  // what operators share: broadcasting, dims, types
-export import :rules;     // building blocks of placement rules
-export import :compute;   // threads per rank, and the speed of a matrix product on this machine
+                             // reduce_scatter, all_reduce...
+export import :operands;     // what operators share: broadcasting, dims, types
+export import :rules;        // building blocks of placement rules
+export import :compute;      // threads per rank, and the speed of a matrix product on this machine
