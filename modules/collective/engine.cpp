@@ -58,7 +58,7 @@ Work Engine::issue(Operation&& operation) {
   }
   const std::lock_guard guard(mutex_);
   state_.throw_if_failed();
-  const std::uint64_t sequence = issued_;
+  const std::uint64_t sequence = issued();
   if (size_ > 1 && sequence >= Member::ring && !peers_done(sequence + 1 - Member::ring)) {
     // Peers still read the entry of the ring: first complete what they need of this rank, then
     // wait.
@@ -73,9 +73,9 @@ Work Engine::issue(Operation&& operation) {
   Operation& op = queue_.emplace_back(std::move(operation));
   op.sequence = sequence;
   op.record = &state_.record(state_.region->offset_of(group_), sequence, pack(op.call));
-  ++issued_;
+  issued_.store(sequence + 1, std::memory_order_relaxed);
   if (size_ == 1) {
-    progress(issued_, true);
+    progress(issued(), true);
     return {};
   }
   const std::size_t bytes = static_cast<std::size_t>(op.call.count) * size_of(op.call.dtype);
@@ -196,22 +196,22 @@ bool Engine::try_progress() {
   if (!lock.owns_lock()) {
     return false;
   }
-  const bool collectives = progress(issued_, false);
+  const bool collectives = progress(issued(), false);
   const bool messages = progress_receives();
   return !collectives || !messages;
 }
 
 void Engine::wait_sources_free() {
   const std::lock_guard guard(mutex_);
-  if (size_ == 1 || state_.transport == Transport::fake || issued_ == 0) {
+  if (size_ == 1 || state_.transport == Transport::fake || issued() == 0) {
     return;
   }
-  progress(issued_, true);
+  progress(issued(), true);
   const Call last{};
   for (int r = 0; r < size_; ++r) {
     if (r != rank_) {
-      state_.wait(members_[r].done, issued_,
-                  {group_, &last, issued_ - 1, ranks_[static_cast<std::size_t>(r)], this});
+      state_.wait(members_[r].done, issued(),
+                  {group_, &last, issued() - 1, ranks_[static_cast<std::size_t>(r)], this});
     }
   }
 }
@@ -221,7 +221,7 @@ bool Engine::sources_free() {
     return true;
   }
   try_progress();
-  return completed_.load(std::memory_order_acquire) == issued_ && peers_done(issued_);
+  return completed_.load(std::memory_order_acquire) == issued() && peers_done(issued());
 }
 
 Work& Work::operator=(Work&& other) noexcept {

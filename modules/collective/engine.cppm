@@ -95,7 +95,7 @@ class Engine {
   /// Moves calls forward without waiting. Returns whether calls remain. Skips when in use.
   bool try_progress();
   /// The same for collectives, when the caller holds the lock.
-  bool progress_held() { return !progress(issued_, false); }
+  bool progress_held() { return !progress(issued(), false); }
 
   void send(const void* source, std::int64_t count, DType dtype, int to, int tag);
   Work receive(void* destination, std::int64_t count, DType dtype, int from, int tag);
@@ -105,7 +105,8 @@ class Engine {
   int size() const { return size_; }
   const std::vector<int>& ranks() const { return ranks_; }
   std::string_view name() const;
-  std::uint64_t issued() const { return issued_; }
+  /// Any thread may call it.
+  std::uint64_t issued() const { return issued_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr std::uint64_t receive_ticket = std::uint64_t{1} << 63;
@@ -162,7 +163,7 @@ class Engine {
   int rank_ = 0;
   int size_ = 0;
   std::mutex mutex_;
-  std::uint64_t issued_ = 0;
+  std::atomic<std::uint64_t> issued_{0};  // written under the lock
   std::atomic<std::uint64_t> completed_{0};
   std::deque<Operation> queue_;
   Staging staging_;

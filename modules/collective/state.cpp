@@ -140,6 +140,7 @@ void WorldState::fail_published(const std::string& text, ErrorKind kind) {
 RecordedCall& WorldState::record(std::uint64_t group, std::uint64_t sequence,
                                  const PackedCall& call) {
   RankRecord& own = own_record();
+  const std::lock_guard guard(recorder_mutex_);
   const std::uint64_t at = own.recorded.load(std::memory_order_relaxed);
   RecordedCall& entry = own.calls[at % RankRecord::kept_calls];
   entry.group.store(group, std::memory_order_relaxed);

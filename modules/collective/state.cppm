@@ -75,7 +75,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   /// Takes the lock of extents and groups (unlock by control->lock). Throws as a wait does.
   void lock();
 
-  /// Enters a call into the flight recorder.
+  /// Enters a call into the flight recorder. Any thread may call it.
   RecordedCall& record(std::uint64_t group, std::uint64_t sequence, const PackedCall& call);
 
  private:
@@ -92,7 +92,8 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   };
 
   bool spin_;
-  std::mutex mutex_;  // guards the lists below: any thread may drop a buffer
+  std::mutex recorder_mutex_;  // threads of this rank call at the same time
+  std::mutex mutex_;           // guards the lists below: any thread may drop a buffer
   bool closed_ = false;
   std::map<std::pair<std::string, std::vector<int>>, std::unique_ptr<Communicator>> communicators_;
   std::vector<Engine*> engines_;
