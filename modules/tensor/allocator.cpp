@@ -35,6 +35,9 @@ struct SizeClass {
   std::size_t bytes;
 };
 
+/// More than any machine has; above it the size classes end.
+constexpr std::size_t most_bytes = std::size_t{1} << 50;
+
 SizeClass size_class(std::size_t bytes) {
   const std::size_t lines = std::max<std::size_t>(1, (bytes + alignment - 1) / alignment);
   if (lines <= 8) {
@@ -126,15 +129,18 @@ std::int64_t occupied_bytes(std::size_t bytes) {
 }
 
 void* allocate_bytes(std::size_t bytes, MemoryCategory category) {
+  if (bytes > most_bytes) {
+    throw std::bad_alloc();
+  }
   const SizeClass size = size_class(bytes);
   Cache& c = cache();
   cache_alive = true;
-  book(c, category, static_cast<std::int64_t>(size.bytes));
   auto& list = c.blocks[size.index];
   if (!list.empty()) {
     void* block = list.back();
     list.pop_back();
     c.statistics.cached -= static_cast<std::int64_t>(size.bytes);
+    book(c, category, static_cast<std::int64_t>(size.bytes));
     return block;
   }
   const std::size_t align = size.bytes >= huge_page ? huge_page : alignment;
@@ -142,6 +148,7 @@ void* allocate_bytes(std::size_t bytes, MemoryCategory category) {
   if (block == nullptr) {
     throw std::bad_alloc();
   }
+  book(c, category, static_cast<std::int64_t>(size.bytes));
   if (size.bytes >= huge_page) {
     madvise(block, size.bytes, MADV_HUGEPAGE);
   }

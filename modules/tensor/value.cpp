@@ -5,6 +5,7 @@ module;
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <string_view>
@@ -204,12 +205,28 @@ inline Contiguous contiguous_memory(const Dims& shape, DType dtype, std::string_
   return memory;
 }
 
+[[noreturn]] void no_memory(const Dims& shape, DType dtype, std::string_view what) {
+  fail(fmt::format("{}: there is not enough memory for a tensor of {}{} ({} bytes)", what,
+                   name_of(dtype), to_string(shape),
+                   shape.product() * static_cast<std::int64_t>(size_of(dtype))));
+}
+
+/// Fresh memory; for `shape`. Errors: there is none left.
+Counted<Storage> memory_for(const Dims& shape, std::size_t bytes, DType dtype,
+                            std::string_view what) {
+  try {
+    return Storage::allocate(bytes);
+  } catch (const std::bad_alloc&) {
+    no_memory(shape, dtype, what);
+  }
+}
+
 }  // namespace
 
 Tensor empty(const Dims& shape, DType dtype, Device device, std::string_view what) {
   const Contiguous memory = contiguous_memory(shape, dtype, what);
   auto storage = device.type == DeviceType::meta ? Storage::none(memory.bytes)
-                                                 : Storage::allocate(memory.bytes);
+                                                 : memory_for(shape, memory.bytes, dtype, what);
   return from_storage(std::move(storage), shape, memory.strides, 0, dtype, device);
 }
 

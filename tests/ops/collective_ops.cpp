@@ -1,8 +1,11 @@
 // Collectives of local tensors on ranks that are threads, against tensors that are cut directly.
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "catch.hpp"
@@ -155,4 +158,51 @@ TEST_CASE("a shard of the wrong size is an error that says which one was expecte
     text = error.what();
   }
   CHECK(text == "all_gather: rank 0 of 1 has a shard of [3, 2] in dim 0 (expected 4 of 4)");
+}
+
+TEST_CASE("dims, extents and roots that do not exist are refused by name") {
+  on_ranks([](World& world, int ranks) {
+    const Tensor x = numbered({ranks, 2 * ranks}, DType::f32, world.rank());
+    std::string everyone = "ranks";
+    for (int rank = 0; rank < ranks; ++rank) {
+      everyone += " " + std::to_string(rank);
+    }
+    const auto error_with = [&](const char* name, const std::vector<std::int64_t>& integers) {
+      const Op& op = find_op(name);
+      std::vector<ArgumentValue> values;
+      std::size_t next = 0;
+      for (const ArgumentField& field : op.arguments->fields) {
+        if (field.type == "int") {
+          values.emplace_back(integers[next++]);
+        } else {
+          values.emplace_back(std::string(field.type == "group" ? everyone : "sum"));
+        }
+      }
+      try {
+        call(op, {x}, op.arguments->from_values(values));
+      } catch (const Error& error) {
+        return std::string(error.what());
+      }
+      return std::string("no error");
+    };
+    constexpr std::int64_t two_to_32 = std::int64_t{1} << 32;
+    constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min();
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    for (const std::int64_t wrong :
+         {least, std::int64_t{-1}, two_to_32 / 2, two_to_32, two_to_32 + 1, most}) {
+      const auto refused = [&](const char* op, const std::vector<std::int64_t>& integers) {
+        const std::string error = error_with(op, integers);
+        check(error.starts_with(std::string(op) + ":"), op + std::string(": ") + error);
+      };
+      refused("all_gather", {wrong, ranks});
+      refused("reduce_scatter", {wrong});
+      refused("broadcast", {wrong});
+      refused("all_to_all", {wrong, ranks, 1});
+      refused("all_to_all", {0, ranks * ranks, wrong});
+      if (wrong < 0 || ranks > 1) {
+        refused("all_gather", {0, wrong});
+        refused("all_to_all", {0, wrong, 1});
+      }
+    }
+  });
 }

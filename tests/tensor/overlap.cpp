@@ -195,6 +195,41 @@ TEST_CASE("lists are refused when one of their written tensors overlaps another 
   CHECK(to_doubles(state) == std::vector<double>(4, 0));
 }
 
+TEST_CASE("lists in borrowed memory are compared with all other memory") {
+  const Tensor buffer = zeros({16});
+  const auto borrowed = [&](std::int64_t at) {
+    return from_memory(buffer.data<float>() + at, {4}, DType::f32);
+  };
+  const auto part = [&](std::int64_t at) { return alias(buffer, {4}, {1}, at); };
+  const auto fresh = [] { return std::vector{full({4}, 1), full({4}, 1)}; };
+  const auto error_with = [&](const Tensor& a, const Tensor& b, std::vector<Tensor> others) {
+    return error_of([&] { ops::foreach_add_(std::vector{a, b}, others, 1); });
+  };
+  CHECK(error_with(borrowed(0), borrowed(4), fresh()).empty());
+  CHECK(error_with(borrowed(8), borrowed(4), fresh()).empty());  // in any order
+  CHECK(error_with(borrowed(0), full({4}, 1), fresh()).empty());
+  CHECK(to_doubles(buffer) == std::vector<double>{2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0});
+  const Tensor own = borrowed(12);
+  CHECK(error_with(borrowed(0), own, {full({4}, 1), own}).empty());  // each tensor with itself
+
+  const std::string refused =
+      "foreach_add_: 'tensors[0]' is written and shares memory with 'tensors[1]'";
+  CHECK(contains(error_with(borrowed(0), borrowed(2), fresh()), refused));
+  CHECK(contains(error_with(borrowed(2), borrowed(0), fresh()), "shares memory with 'tensors["));
+  CHECK(contains(error_with(borrowed(0), part(2), fresh()), refused));
+  CHECK(contains(error_with(part(0), borrowed(2), fresh()), refused));
+  CHECK(contains(error_with(borrowed(0), borrowed(4), {full({4}, 1), borrowed(2)}),
+                 "shares memory with 'others[1]'"));
+  CHECK(contains(error_with(borrowed(0), borrowed(8), {full({4}, 1), part(2)}),
+                 "shares memory with 'others[1]'"));
+  CHECK(contains(error_with(part(0), part(2), fresh()), refused));
+  CHECK(error_with(part(0), part(4), fresh()).empty());
+  // Parts of one storage, with another one between them.
+  CHECK(contains(error_with(part(0), full({4}, 1), {part(8), part(2)}),
+                 "shares memory with 'others[1]'"));
+  CHECK(error_with(part(0), full({4}, 1), {part(8), part(4)}).empty());
+}
+
 TEST_CASE("distributed and meta operands are checked too") {
   set_current_rank(0);
   const Layout whole = Layout::replicated(DeviceMesh::make({"data"}, {1}));

@@ -46,11 +46,20 @@ void check_theta(const Call& call, double theta, std::int64_t offset = 0) {
   }
 }
 
+/// The kernel has a table of all positions up to the last one.
+void check_last_position(const Call& call, std::int64_t end) {
+  constexpr std::int64_t most = std::int64_t{1} << 26;
+  if (end > most) {
+    refuse(call, fmt::format("position {} is too far (expected less than 2^26)", end - 1));
+  }
+}
+
 void infer(const Call& call, ResultShapes& out) {
   const Tensor& x = call.in[0];
   check_even(call);
   const auto arguments = call.args<RotaryArgs>();
   check_theta(call, arguments.theta, arguments.offset);
+  check_last_position(call, checked_add(arguments.offset, x.shape()[1], call.op.name));
   out.push_back({x.shape(), x.dtype()});
 }
 
@@ -161,6 +170,7 @@ void at_cpu(const Call& call, std::span<Tensor> out) {
       refuse(call, fmt::format("position {} is below 0 (number {} of {})", shape.positions[i], i,
                                to_string(positions.shape())));
     }
+    check_last_position(call, checked_add(shape.positions[i], 1, call.op.name));
     shape.positions_end = std::max(shape.positions_end, shape.positions[i] + 1);
   }
   turn(call, shape, x, out[0]);

@@ -48,6 +48,9 @@ int checked_dim(const Call& call, std::int64_t dim) {
 int checked_part(const Call& call, std::int64_t wanted, std::int64_t extent,
                  const Communicator& group) {
   const int dim = checked_dim(call, wanted);
+  if (extent < 0) {
+    refuse(call, fmt::format("the extent is negative (expected 0 or more, got {})", extent));
+  }
   const std::int64_t expected = part_of(extent, group, group.rank()).length;
   if (call.in[0].shape()[dim] != expected) {
     refuse(call, fmt::format("rank {} of {} has a shard of {} in dim {} (expected {} of {})",

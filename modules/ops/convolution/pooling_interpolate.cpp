@@ -96,12 +96,12 @@ SparseMap map_along(const Call& call, const AveragePoolArgs& p, int dim, std::in
   return map;
 }
 
-/// The size that a map was asked for. Errors: so large that a map of it could not be made.
+/// The size that a map was asked for. Errors: negative, or so large that no map could be made.
 std::int64_t checked_results(const Call& call, std::int64_t count, std::int64_t extent) {
   constexpr std::int64_t most = std::int64_t{1} << 28;
-  if (count > most) {
-    refuse(call, fmt::format("the size is too large (expected at most 2^28, got {} from {})", count,
-                             extent));
+  if (count < 0 || count > most) {
+    refuse(call,
+           fmt::format("the size is wrong (expected 0 to 2^28, got {} from {})", count, extent));
   }
   return count;
 }
@@ -128,6 +128,10 @@ int dims_of(const InterpolateArgs& arguments) { return arguments.size.size(); }
 SparseMap map_along(const Call& call, const InterpolateArgs& arguments, int dim,
                     std::int64_t extent) {
   const std::int64_t count = checked_results(call, arguments.size[dim], extent);
+  if (arguments.mode != static_cast<std::int64_t>(InterpolateMode::nearest) &&
+      arguments.mode != static_cast<std::int64_t>(InterpolateMode::linear)) {
+    refuse(call, fmt::format("mode is wrong (expected 0 or 1, got {})", arguments.mode));
+  }
   SparseMap map;
   for (std::int64_t i = 0; i < count && extent > 0; ++i) {
     std::int64_t low = i * extent / count;
@@ -246,6 +250,7 @@ struct LinearPair {
     }
     Dims expected = arguments.extents;
     for (int d = 0; d < expected.size(); ++d) {
+      checked_results(call, arguments.extents[d], arguments.extents[d]);
       expected[d] = map_along(call, settings, d, arguments.extents[d]).results();
     }
     check_shape(call, 0, with_spatial(call.in[0].shape(), expected));

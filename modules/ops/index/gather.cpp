@@ -63,8 +63,8 @@ const Op& gather_op = register_op<DimArgs>({
 
 void gather_grad_infer(const Call& call, ResultShapes& out) {
   const auto args = call.args<DimShapeArgs>();
-  const Tensor whole = empty(args.shape, call.in[0].dtype(), meta);
-  check_index(call, whole, call.in[1], wrap_dim(args.dim, args.shape.size(), "gather"));
+  const Tensor whole = empty(args.shape, call.in[0].dtype(), meta, call.op.name);
+  check_index(call, whole, call.in[1], wrap_dim(args.dim, args.shape.size(), call.op.name.c_str()));
   check_shape(call, 0, call.in[1].shape());
   out.push_back({args.shape, call.in[0].dtype()});
 }

@@ -63,7 +63,7 @@ void select_grad_infer(const Call& call, ResultShapes& out) {
   const auto args = call.args<DimShapeArgs>();
   check_dims(call, 1, 1);
   Dims slices = args.shape;
-  slices[wrap_dim(args.dim, slices.size(), "index_select")] = call.in[1].shape()[0];
+  slices[wrap_dim(args.dim, slices.size(), call.op.name.c_str())] = call.in[1].shape()[0];
   check_shape(call, 0, slices);
   out.push_back({args.shape, call.in[0].dtype()});
 }

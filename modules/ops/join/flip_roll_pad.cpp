@@ -295,6 +295,9 @@ Dims unpadded(const Call& call, const Dims& padding, Dims shape) {
 
 void pad_grad_infer(const Call& call, ResultShapes& out) {
   const auto args = call.args<PadBackwardArgs>();
+  if (mode_of(call, args.mode) == PadMode::constant) {
+    refuse(call, "mode is 0: constant padding takes nothing from x (expected 1 to 3); narrow() dy");
+  }
   const Dims shape = unpadded(call, args.padding, call.in[0].shape());
   slides_of(call, args, shape);  // checks it
   operands::check_floating(call.op.name, call.in[0]);

@@ -2,6 +2,8 @@
 // by operators, so that backward is one fused pass and can itself be differentiated. Other
 // functions are in files of their own, by register_unary().
 module;
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdint>
 #include <numbers>
@@ -13,6 +15,7 @@ module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
+import :kernel_call;
 import :pointwise_call;
 
 namespace tessera::ops {
@@ -40,7 +43,7 @@ struct GeluArgs {
   bool tanh;
 };
 struct FunctionArgs {
-  Function function;
+  std::int64_t function;  // Function
 };
 
 Function gelu_form(GeluArgs args) { return args.tanh ? Function::gelu_tanh : Function::gelu; }
@@ -111,11 +114,23 @@ Tensor second_derivative(Function function, const Tensor& x) {
   }
 }
 
+void gradient_infer(const Call& call, ResultShapes& out) {
+  const std::int64_t function = call.args<FunctionArgs>().function;
+  constexpr auto last = static_cast<std::int64_t>(Function::expm1);
+  if (function < 0 || function > last) {
+    refuse(call, fmt::format("the number of the function is wrong (expected 0 to {}, got {})", last,
+                             function));
+  }
+  infer_slope(call, out);
+}
+
+Function function_of(const FunctionArgs& args) { return static_cast<Function>(args.function); }
+
 void gradient_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor x = operands::contiguous(call.in[0]);
   const Tensor grad = operands::contiguous(call.in[1]);
-  kernels::unary_backward(call.args<FunctionArgs>().function, x.dtype(), x.numel(), x.raw_data(),
-                          grad.raw_data(), out[0].raw_data());
+  kernels::unary_backward(function_of(call.args<FunctionArgs>()), x.dtype(), x.numel(),
+                          x.raw_data(), grad.raw_data(), out[0].raw_data());
 }
 
 void gradient_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -125,7 +140,7 @@ void gradient_backward(const BackwardContext& context, std::span<const Tensor> g
     out[1] = call_one(context.op, {x, grads[0]}, context.attributes);
   }
   if (context.needs(0)) {
-    const auto function = context.args<FunctionArgs>().function;
+    const Function function = function_of(context.args<FunctionArgs>());
     if (const Tensor second = second_derivative(function, x)) {
       out[0] = mul(mul(grads[0], context.in[1]), second);
     }
@@ -134,7 +149,7 @@ void gradient_backward(const BackwardContext& context, std::span<const Tensor> g
 
 const Op& gradient_op =
     register_op<FunctionArgs>({.schema = "unary_backward(x, grad)",
-                               .infer = infer_slope,
+                               .infer = gradient_infer,
                                .cpu = gradient_cpu,
                                .rule = slope_rule,
                                .backward = gradient_backward,
@@ -142,7 +157,7 @@ const Op& gradient_op =
                                .about = "The gradient of a unary function: f'(x) grad."});
 
 Tensor gradient(Function function, const Tensor& x, const Tensor& grad) {
-  return call_one(gradient_op, {x, grad}, FunctionArgs{function});
+  return call_one(gradient_op, {x, grad}, FunctionArgs{static_cast<std::int64_t>(function)});
 }
 
 template <Function function>

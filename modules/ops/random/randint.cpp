@@ -28,7 +28,12 @@ struct RandintArgs {
 void randint_cpu(const Call& call, std::span<Tensor>) {
   const auto arguments = call.args<RandintArgs>();
   const std::int64_t low = arguments.low;
-  const auto span = static_cast<std::uint64_t>(arguments.high - low);
+  const std::int64_t high = arguments.high;
+  const auto span = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
+  if (low >= high || span > std::uint64_t{1} << 32) {
+    refuse(call, fmt::format("[low, high) must hold 1 to 2^32 integers (got low {}, high {})", low,
+                             high));
+  }
   fill_from_words(call, arguments, [&](std::uint32_t word) {
     return low + static_cast<std::int64_t>((word * span) >> 32);
   });

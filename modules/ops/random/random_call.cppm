@@ -55,7 +55,8 @@ inline void for_each_local_run(SpecArgument whole, std::int64_t count,
   const auto cut = [&](std::int64_t at, std::int64_t first, std::int64_t length) {
     const auto run = static_cast<std::int64_t>(range.run);
     while (length > 0) {
-      const std::int64_t size = run == 0 ? length : std::min(length, run - first % run);
+      // A run of 2^63 elements or more has them all.
+      const std::int64_t size = run <= 0 ? length : std::min(length, run - first % run);
       f(at, static_cast<std::int64_t>(range.place(static_cast<std::uint64_t>(first))), size);
       at += size;
       first += size;

@@ -201,6 +201,9 @@ void add_to(Tensor& sum, const Tensor& term) { sum = sum ? add(sum, term) : term
 std::int64_t window_room(const Call& call, std::int64_t extent, std::int64_t kernel,
                          std::int64_t dilation, std::int64_t padding) {
   const std::string& op = call.op.name;
+  if (dilation < 1) {
+    refuse(call, fmt::format("dilation must be positive (got {})", dilation));
+  }
   const std::int64_t padded = checked_add(extent, checked_multiply(2, padding, op), op);
   const std::int64_t covered =
       kernel == 0 ? 0 : checked_add(checked_multiply(dilation, kernel - 1, op), 1, op);

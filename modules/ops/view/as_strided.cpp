@@ -75,8 +75,17 @@ void strided_view(const Call& call, Tensors& out) {
 }
 
 void strided_grad_infer(const Call& call, ResultShapes& out) {
-  check_shape(call, 0, asked_geometry(call).shape);
-  out.push_back({call.in[1].shape(), call.in[0].dtype()});
+  const Geometry view = asked_geometry(call);
+  const Tensor& x = call.in[1];
+  check_shape(call, 0, view.shape);
+  const auto elements =
+      static_cast<std::int64_t>(x.storage().bytes() / static_cast<std::size_t>(size_of(x.dtype())));
+  if (!x.is_meta() && view.end(call.op.name) > elements) {
+    refuse(call,
+           fmt::format("shape {} with strides {} from {} leaves the memory of {} elements",
+                       to_string(view.shape), to_string(view.strides), view.offset, elements));
+  }
+  out.push_back({x.shape(), call.in[0].dtype()});
 }
 
 /// dy is added up where the view's elements lie; x's gradient is what then stands at x's.

@@ -41,15 +41,15 @@ struct Diagonal {
 };
 
 template <class Args>
-Diagonal diagonal_of(const Args& args, const Dims& shape) {
+Diagonal diagonal_of(const Op& op, const Args& args, const Dims& shape) {
   // Beyond every extent the diagonal is empty, however far.
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
   const std::int64_t offset = std::max(args.offset, -most);
   Diagonal d;
-  d.dim1 = wrap_dim(args.dim1, shape.size(), "diagonal");
-  d.dim2 = wrap_dim(args.dim2, shape.size(), "diagonal");
+  d.dim1 = wrap_dim(args.dim1, shape.size(), op.name.c_str());
+  d.dim2 = wrap_dim(args.dim2, shape.size(), op.name.c_str());
   if (d.dim1 == d.dim2) {
-    fail(fmt::format("diagonal: the two dims must differ (got {} twice)", d.dim1));
+    fail(fmt::format("{}: the two dims must differ (got {} twice)", op.name, d.dim1));
   }
   d.row = std::max<std::int64_t>(-offset, 0);
   d.column = std::max<std::int64_t>(offset, 0);
@@ -97,19 +97,21 @@ const Op& diagonal_op = register_op<DiagonalArgs>({
     .infer =
         [](const Call& call, ResultShapes& out) {
           const Dims& shape = call.in[0].shape();
-          const Diagonal d = diagonal_of(call.args<DiagonalArgs>(), shape);
+          const Diagonal d = diagonal_of(call.op, call.args<DiagonalArgs>(), shape);
           out.push_back({without_both(shape, d, d.length), call.in[0].dtype()});
         },
     .view =
         [](const Call& call, Tensors& out) {
           const Tensor& x = call.in[0];
-          out.push_back(diagonal_view(x, diagonal_of(call.args<DiagonalArgs>(), x.shape())));
+          out.push_back(
+              diagonal_view(x, diagonal_of(call.op, call.args<DiagonalArgs>(), x.shape())));
         },
     .rule =
         [](const RuleContext& context, Strategies& strategies) {
           const Dims& shape = context.call.in[0].shape();
-          diagonal_dims<false>(shape, diagonal_of(context.call.args<DiagonalArgs>(), shape),
-                               strategies);
+          diagonal_dims<false>(
+              shape, diagonal_of(context.call.op, context.call.args<DiagonalArgs>(), shape),
+              strategies);
           rules::moves_elements(context, strategies);
         },
     .backward =
@@ -129,21 +131,23 @@ const Op& diagonal_backward_op = register_op<DiagonalBackwardArgs>({
     .infer =
         [](const Call& call, ResultShapes& out) {
           const auto args = call.args<DiagonalBackwardArgs>();
-          const Diagonal d = diagonal_of(args, args.shape);
+          const Diagonal d = diagonal_of(call.op, args, args.shape);
           check_shape(call, 0, without_both(args.shape, d, d.length));
           out.push_back({args.shape, call.in[0].dtype()});
         },
     .cpu =
         [](const Call& call, std::span<Tensor> out) {
           operands::copy_elements(zeros({}, out[0].dtype()), out[0]);
-          const Diagonal d = diagonal_of(call.args<DiagonalBackwardArgs>(), out[0].shape());
+          const Diagonal d =
+              diagonal_of(call.op, call.args<DiagonalBackwardArgs>(), out[0].shape());
           operands::copy_elements(call.in[0], diagonal_view(out[0], d));
         },
     .rule =
         [](const RuleContext& context, Strategies& strategies) {
           const Dims& shape = context.out[0].shape;
-          diagonal_dims<true>(shape, diagonal_of(context.call.args<DiagonalBackwardArgs>(), shape),
-                              strategies);
+          diagonal_dims<true>(
+              shape, diagonal_of(context.call.op, context.call.args<DiagonalBackwardArgs>(), shape),
+              strategies);
           rules::moves_elements(context, strategies);
         },
     .localize = [](const LocalContext& context) -> Attributes {
