@@ -1,10 +1,8 @@
 // The logarithm of the sum of exponentials over dims: logsumexp.
 module;
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <limits>
 #include <span>
+
+#include "reduce/kernels/moments.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -20,20 +18,8 @@ using operands::ReducedDims;
 void logsumexp_cpu(const Call& call, std::span<Tensor> out) {
   const operands::ReducedOperand r =
       operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
-  reduce_elements(call.op.name, r, out[0], [&](auto&& at) {
-    double largest = -std::numeric_limits<double>::infinity();
-    for (std::int64_t i = 0; i < r.reduced; ++i) {
-      largest = std::isnan(at(i)) ? at(i) : std::max(largest, at(i));
-    }
-    if (!std::isfinite(largest)) {
-      return largest;
-    }
-    double sum = 0;
-    for (std::int64_t i = 0; i < r.reduced; ++i) {
-      sum += std::exp(at(i) - largest);
-    }
-    return largest + std::log(sum);
-  });
+  kernels::log_sum_exp(r.x.dtype(), {r.outer, r.reduced, r.inner}, r.x.raw_data(),
+                       out[0].raw_data());
 }
 
 /// Each element's share of the sum: exp(x - y).

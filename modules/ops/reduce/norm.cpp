@@ -138,26 +138,7 @@ void norm_cpu(const Call& call, std::span<Tensor> out) {
   const double p = call.args<NormArgs>().p;
   const operands::ReducedOperand r =
       operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
-  visit_floating(out[0].dtype(), call.op.name, [&]<class T>(T) {
-    for (std::int64_t o = 0; o < r.outer; ++o) {
-      for (std::int64_t i = 0; i < r.inner; ++i) {
-        // No pointer to the first element where there is none.
-        const auto at = [&](std::int64_t k) { return (o * r.reduced + k) * r.inner + i; };
-        T& y = pointer<T>(out[0])[o * r.inner + i];
-        if (p == 2 && r.inner == 1 && r.reduced != 0) {
-          y = static_cast<T>(
-              std::sqrt(kernels::sum_of_squares(r.x.dtype(), r.reduced, pointer<T>(r.x) + at(0))));
-          continue;
-        }
-        double sum = 0;
-        for (std::int64_t k = 0; k < r.reduced; ++k) {
-          const auto x = static_cast<double>(pointer<T>(r.x)[at(k)]);
-          sum += p == 2 ? x * x : std::pow(std::abs(x), p);
-        }
-        y = static_cast<T>(p == 2 ? std::sqrt(sum) : std::pow(sum, 1 / p));
-      }
-    }
-  });
+  kernels::norm(r.x.dtype(), {r.outer, r.reduced, r.inner}, r.x.raw_data(), p, out[0].raw_data());
 }
 
 void norm_rule(const RuleContext& context, Strategies& strategies) {

@@ -1,4 +1,4 @@
-// What reductions share: loops over elements in double, and gradients along one dim.
+// What reductions share: shapes, placements, and gradients along one dim.
 module tessera.ops:reduce_call;
 
 import tessera.base;
@@ -14,24 +14,6 @@ namespace tessera::ops::reductions {
 void infer_floating_reduction(const Call& call, ResultShapes& out);
 /// The dims that are kept may be sharded.
 void kept_dims_rule(const RuleContext& context, Strategies& strategies);
-
-/// result(at) for each result, where at(r) is its r-th element, as double.
-template <class F>
-inline void reduce_elements(std::string_view name, const operands::ReducedOperand& r, Tensor& out,
-                            F&& result) {
-  visit_floating(out.dtype(), name, [&]<class T>(T) {
-    const auto* x = static_cast<const T*>(r.x.raw_data());
-    auto* y = static_cast<T*>(out.raw_data());
-    for (std::int64_t o = 0; o < r.outer; ++o) {
-      for (std::int64_t i = 0; i < r.inner; ++i) {
-        // No pointer to the first element: an empty tensor has none.
-        y[o * r.inner + i] = static_cast<T>(result([&](std::int64_t at) {
-          return static_cast<double>(x[(o * r.reduced + at) * r.inner + i]);
-        }));
-      }
-    }
-  });
-}
 
 /// The products of all elements before each one.
 Tensor products_before(const Tensor& x, int dim);

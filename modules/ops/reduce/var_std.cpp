@@ -1,9 +1,10 @@
-// Variance and standard deviation over dims, in two passes: var, std.
+// Variance and standard deviation over dims: var, std.
 module;
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <span>
+
+#include "reduce/kernels/moments.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -36,20 +37,8 @@ void var_cpu(const Call& call, std::span<Tensor> out) {
   const auto correction = static_cast<double>(call.args<VarArgs>().correction);
   const operands::ReducedOperand r =
       operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
-  const auto count = static_cast<double>(r.reduced);
-  reduce_elements(call.op.name, r, out[0], [&](auto&& at) {
-    double sum = 0;
-    for (std::int64_t i = 0; i < r.reduced; ++i) {
-      sum += at(i);
-    }
-    const double mean = sum / count;
-    double squares = 0;
-    for (std::int64_t i = 0; i < r.reduced; ++i) {
-      squares += (at(i) - mean) * (at(i) - mean);
-    }
-    const double variance = squares / std::max(count - correction, 0.0);
-    return root ? std::sqrt(variance) : variance;
-  });
+  kernels::variance(r.x.dtype(), {r.outer, r.reduced, r.inner}, r.x.raw_data(), correction, root,
+                    out[0].raw_data());
 }
 
 /// `slope` (x - mean) / (count - correction)

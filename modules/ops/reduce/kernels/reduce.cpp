@@ -9,114 +9,19 @@
 #include <type_traits>
 #include <vector>
 
+#include "reduce/kernels/reducers.hpp"
 #include "shared/kernels/parallel.hpp"
-#include "shared/kernels/simd.hpp"
 
 namespace tessera::kernels {
 namespace {
 
-constexpr std::int64_t kBlock = 1 << 16;  // elements of a long row that are reduced on their own
-constexpr std::int64_t kColumns = 256;    // columns that are reduced together
-constexpr int kChains = 16;
+using namespace reducers;  // NOLINT(google-build-using-namespace)
+
+constexpr std::int64_t kColumns = 256;  // columns that are reduced together
 
 template <class Body>
 void visit_floating(DType dtype, const char* message, Body body) {
   visit<FloatingTypes>(dtype, body, [&] { throw std::invalid_argument(message); });
-}
-
-template <class T>
-using Plain = decltype(plain(T{}));
-
-// Each reducer: the type it accumulates in, what nothing reduces to, an element as such a value,
-// and the combination of two of them.
-
-template <class T>
-struct Sum {
-  using Value = std::conditional_t<kIsFloating<T>, double, std::int64_t>;
-  static Value start() { return Value{0}; }
-  [[gnu::always_inline]] static Value of(T x) { return static_cast<Value>(x); }
-  [[gnu::always_inline]] static Value join(Value a, Value b) { return a + b; }
-};
-
-template <class T>
-struct Product : Sum<T> {
-  using Value = typename Sum<T>::Value;
-  static Value start() { return Value{1}; }
-  [[gnu::always_inline]] static Value join(Value a, Value b) { return a * b; }
-};
-
-template <class T>
-struct Maximum {
-  using Value = Plain<T>;
-  static Value start() {
-    if constexpr (kIsFloating<T>) return -std::numeric_limits<Value>::infinity();
-    return std::numeric_limits<Value>::lowest();
-  }
-  [[gnu::always_inline]] static Value of(T x) { return plain(x); }
-  [[gnu::always_inline]] static Value join(Value a, Value b) { return a > b || a != a ? a : b; }
-};
-
-template <class T>
-struct Minimum : Maximum<T> {
-  using Value = typename Maximum<T>::Value;
-  static Value start() {
-    if constexpr (kIsFloating<T>) return std::numeric_limits<Value>::infinity();
-    return std::numeric_limits<Value>::max();
-  }
-  [[gnu::always_inline]] static Value join(Value a, Value b) { return a < b || a != a ? a : b; }
-};
-
-template <class T>
-struct All {
-  using Value = bool;
-  static Value start() { return true; }
-  [[gnu::always_inline]] static Value of(T x) { return plain(x) != Plain<T>{}; }
-  [[gnu::always_inline]] static Value join(Value a, Value b) { return a && b; }
-};
-
-template <class T>
-struct Any : All<T> {
-  static bool start() { return false; }
-  [[gnu::always_inline]] static bool join(bool a, bool b) { return a || b; }
-};
-
-template <class T>
-struct Squares : Sum<T> {
-  [[gnu::always_inline]] static double of(T x) {
-    const auto value = static_cast<double>(x);
-    return value * value;
-  }
-};
-
-template <class T>
-struct MaximumAbs : Maximum<T> {
-  using Value = typename Maximum<T>::Value;
-  static Value start() { return Value{0}; }
-  [[gnu::always_inline]] static Value of(T x) {
-    const Value value = plain(x);
-    return value < Value{0} ? -value : value;
-  }
-};
-
-/// Reduces a contiguous run: in 16 chains, then these in order, then what is left.
-template <class R, class T>
-typename R::Value reduce_run(const T* x, std::int64_t count) {
-  using Value = typename R::Value;
-  std::array<Value, kChains> chains;
-  chains.fill(R::start());
-  Value result = R::start();
-  simd::dispatch([&](auto) __attribute__((always_inline)) {
-    std::int64_t i = 0;
-    for (; i + kChains <= count; i += kChains) {
-      for (int chain = 0; chain < kChains; ++chain) {
-        Value& value = chains.data()[chain];
-        value = R::join(value, R::of(x[i + chain]));
-      }
-    }
-    for (int chain = 0; chain < kChains; ++chain) result = R::join(result, chains.data()[chain]);
-    for (; i < count; ++i) result = R::join(result, R::of(x[i]));
-  });
-  return result;
 }
 
 /// Reduces a long contiguous run in blocks of a fixed size, joined in order.
@@ -140,9 +45,73 @@ typename R::Value reduce_long(const T* x, std::int64_t count) {
   return result;
 }
 
+/// Reduces columns, in blocks of rows that are joined in order.
+template <class R, class T, class Out, class Finish>
+void reduce_columns(const ReduceShape& shape, const T* x, Out* y, Finish finish) {
+  using Value = typename R::Value;
+  const std::int64_t pieces = (shape.inner + kColumns - 1) / kColumns;
+  const std::int64_t rows = kBlock / std::min(kColumns, shape.inner);  // of a block
+  const std::int64_t blocks = std::max<std::int64_t>(1, (shape.reduced + rows - 1) / rows);
+  struct Line {
+    std::array<Value, kColumns> values;
+  };
+  std::vector<Line> partial(blocks == 1 ? 0
+                                        : static_cast<std::size_t>(shape.outer * pieces * blocks));
+  const auto each_piece = [&](std::int64_t piece, auto use) {
+    const std::int64_t first = piece % pieces * kColumns;
+    use(piece / pieces, first, std::min(kColumns, shape.inner - first));
+  };
+  const auto finish_line = [&](std::int64_t piece, const Line& line) {
+    each_piece(piece, [&](std::int64_t outer, std::int64_t first, std::int64_t width) {
+      Out* to = y + outer * shape.inner + first;
+      for (std::int64_t i = 0; i < width; ++i) to[i] = finish(line.values.data()[i]);
+    });
+  };
+  const std::int64_t work = std::min(rows, shape.reduced) * std::min(kColumns, shape.inner);
+  parallel_for(0, shape.outer * pieces * blocks, 1 + kBlock / 2 / (work + 1),
+               [&](std::int64_t begin, std::int64_t end) {
+                 Line line;
+                 for (std::int64_t task = begin; task < end; ++task) {
+                   const std::int64_t first_row = task % blocks * rows;
+                   const std::int64_t last_row = std::min(shape.reduced, first_row + rows);
+                   each_piece(task / blocks,
+                              [&](std::int64_t outer, std::int64_t first, std::int64_t width) {
+                                const T* from = x + outer * shape.reduced * shape.inner + first;
+                                line.values.fill(R::start());
+                                simd::dispatch([&](auto) __attribute__((always_inline)) {
+                                  for (std::int64_t r = first_row; r < last_row; ++r) {
+                                    const T* row = from + r * shape.inner;
+                                    for (std::int64_t i = 0; i < width; ++i) {
+                                      Value& value = line.values.data()[i];
+                                      value = R::join(value, R::of(row[i]));
+                                    }
+                                  }
+                                });
+                              });
+                   if (blocks == 1) {
+                     finish_line(task, line);
+                   } else {
+                     partial[static_cast<std::size_t>(task)] = line;
+                   }
+                 }
+               });
+  if (blocks == 1) return;
+  for (std::int64_t piece = 0; piece < shape.outer * pieces; ++piece) {
+    Line all = partial[static_cast<std::size_t>(piece * blocks)];
+    for (std::int64_t block = 1; block < blocks; ++block) {
+      const Line& line = partial[static_cast<std::size_t>(piece * blocks + block)];
+      for (std::size_t i = 0; i < all.values.size(); ++i) {
+        all.values.data()[i] = R::join(all.values.data()[i], line.values.data()[i]);
+      }
+    }
+    finish_line(piece, all);
+  }
+}
+
 /// finish(value) gives the output's element.
 template <class R, class T, class Out, class Finish>
 void reduce_all(const ReduceShape& shape, const T* x, Out* y, Finish finish) {
+  if (shape.outer * shape.inner == 0) return;
   if (shape.inner == 1) {
     if (shape.reduced > kBlock) {
       for (std::int64_t o = 0; o < shape.outer; ++o) {
@@ -158,27 +127,7 @@ void reduce_all(const ReduceShape& shape, const T* x, Out* y, Finish finish) {
                  });
     return;
   }
-  const std::int64_t pieces = (shape.inner + kColumns - 1) / kColumns;
-  parallel_for(0, shape.outer * pieces, 1, [&](std::int64_t begin, std::int64_t end) {
-    std::array<typename R::Value, kColumns> sums;
-    for (std::int64_t task = begin; task < end; ++task) {
-      const std::int64_t first = task % pieces * kColumns;
-      const std::int64_t width = std::min(kColumns, shape.inner - first);
-      const T* from = x + task / pieces * shape.reduced * shape.inner + first;
-      sums.fill(R::start());
-      simd::dispatch([&](auto) __attribute__((always_inline)) {
-        for (std::int64_t r = 0; r < shape.reduced; ++r) {
-          const T* row = from + r * shape.inner;
-          for (std::int64_t i = 0; i < width; ++i) {
-            auto& sum = sums.data()[i];
-            sum = R::join(sum, R::of(row[i]));
-          }
-        }
-      });
-      Out* to = y + task / pieces * shape.inner + first;
-      for (std::int64_t i = 0; i < width; ++i) to[i] = finish(sums.data()[i]);
-    }
-  });
+  reduce_columns<R>(shape, x, y, finish);
 }
 
 template <class T>
@@ -214,28 +163,33 @@ void require_elements(const char* message, const ReduceShape& shape) {
   if (shape.reduced == 0 && shape.outer * shape.inner > 0) throw std::invalid_argument(message);
 }
 
-/// R: Maximum or Minimum.
-template <template <class> class R>
-void arg_reduce(DType dtype, const ReduceShape& shape, const void* x, std::int64_t* y) {
-  visit(dtype, [&]<class T>(T) {
-    const std::int64_t grain = 1 + kBlock / 4 / (shape.reduced + 1);
-    parallel_for(0, shape.outer * shape.inner, grain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t at = begin; at < end; ++at) {
-        const T* from = static_cast<const T*>(x) + at / shape.inner * shape.reduced * shape.inner +
-                        at % shape.inner;
-        Plain<T> best = plain(from[0]);
-        std::int64_t index = 0;
-        for (std::int64_t r = 1; r < shape.reduced && best == best; ++r) {
-          const Plain<T> value = plain(from[r * shape.inner]);
-          if (value != value || (value != best && R<T>::join(best, value) == value)) {
-            best = value;
-            index = r;
-          }
-        }
-        y[at] = index;
-      }
-    });
-  });
+/// (sum over r of |x|^p)^(1/p) for any p, by the library's function for each element.
+template <class T>
+void norm_of_order(const ReduceShape& shape, const T* x, double p, T* y) {
+  const std::int64_t rows =
+      std::max<std::int64_t>(1, kBlock / 8 / std::max<std::int64_t>(1, shape.inner));
+  const std::int64_t blocks = std::max<std::int64_t>(1, (shape.reduced + rows - 1) / rows);
+  const std::int64_t results = shape.outer * shape.inner;
+  std::vector<double> sums(static_cast<std::size_t>(shape.outer * blocks * shape.inner));
+  parallel_for(0, shape.outer * blocks, 1 + 256 / (std::min(rows, shape.reduced) * shape.inner + 1),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t task = begin; task < end; ++task) {
+                   const std::int64_t first = task % blocks * rows;
+                   const std::int64_t last = std::min(shape.reduced, first + rows);
+                   double* sum = sums.data() + task * shape.inner;
+                   for (std::int64_t r = first; r < last; ++r) {
+                     const T* row = x + (task / blocks * shape.reduced + r) * shape.inner;
+                     for (std::int64_t i = 0; i < shape.inner; ++i)
+                       sum[i] += std::pow(std::abs(static_cast<double>(row[i])), p);
+                   }
+                 }
+               });
+  for (std::int64_t at = 0; at < results; ++at) {
+    double sum = 0;
+    for (std::int64_t block = 0; block < blocks; ++block)
+      sum += sums.data()[(at / shape.inner * blocks + block) * shape.inner + at % shape.inner];
+    y[at] = static_cast<T>(std::pow(sum, 1 / p));
+  }
 }
 
 }  // namespace
@@ -247,14 +201,19 @@ void reduce(ReduceOp op, DType dtype, const ReduceShape& shape, const void* x, v
   visit(dtype, [&]<class T>(T) { reduce_type<T>(op, shape, static_cast<const T*>(x), y); });
 }
 
-void argmax(DType dtype, const ReduceShape& shape, const void* x, std::int64_t* y) {
-  require_elements("argmax: the dim has no elements", shape);
-  arg_reduce<Maximum>(dtype, shape, x, y);
-}
-
-void argmin(DType dtype, const ReduceShape& shape, const void* x, std::int64_t* y) {
-  require_elements("argmin: the dim has no elements", shape);
-  arg_reduce<Minimum>(dtype, shape, x, y);
+void norm(DType dtype, const ReduceShape& shape, const void* x, double p, void* y) {
+  visit_floating(dtype, "norm: needs a floating type; cast the tensor first", [&]<class T>(T) {
+    const auto* from = static_cast<const T*>(x);
+    auto* to = static_cast<T*>(y);
+    if (p == 2) {
+      reduce_all<Squares<T>>(shape, from, to,
+                             [](double sum) { return static_cast<T>(std::sqrt(sum)); });
+    } else if (p == 1) {
+      reduce_all<Absolutes<T>>(shape, from, to, [](double sum) { return static_cast<T>(sum); });
+    } else {
+      norm_of_order(shape, from, p, to);
+    }
+  });
 }
 
 double sum_of_squares(DType dtype, std::int64_t count, const void* x) {

@@ -28,6 +28,9 @@ void reduce(ReduceOp op, DType dtype, const ReduceShape& shape, const void* x, v
 void argmax(DType dtype, const ReduceShape& shape, const void* x, std::int64_t* y);
 void argmin(DType dtype, const ReduceShape& shape, const void* x, std::int64_t* y);
 
+/// y[o, i] = (sum over r of |x[o, r, i]|^p)^(1/p), of floating types; of nothing, 0 for p > 0.
+void norm(DType dtype, const ReduceShape& shape, const void* x, double p, void* y);
+
 /// The sum of squares of `count` elements of a floating type, in double.
 double sum_of_squares(DType dtype, std::int64_t count, const void* x);
 
