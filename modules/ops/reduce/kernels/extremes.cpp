@@ -118,12 +118,12 @@ void arg_reduce(DType dtype, const ReduceShape& shape, const void* x, std::int64
 }  // namespace
 
 void argmax(DType dtype, const ReduceShape& shape, const void* x, std::int64_t* y) {
-  require_elements("argmax: there is no largest of no elements", shape);
+  require_elements("argmax: the dim has no elements", shape);
   arg_reduce<Maximum>(dtype, shape, x, y);
 }
 
 void argmin(DType dtype, const ReduceShape& shape, const void* x, std::int64_t* y) {
-  require_elements("argmin: there is no smallest of no elements", shape);
+  require_elements("argmin: the dim has no elements", shape);
   arg_reduce<Minimum>(dtype, shape, x, y);
 }
 
