@@ -40,6 +40,10 @@ class Accumulate final : public Node {
   std::string_view name() const override { return "accumulate"; }
 
   void run_hooks(std::span<Tensor> grads) override {
+    if (!leaf_.requires_grad()) {
+      grads[0] = Tensor();  // frozen since the step that used it was recorded
+      return;
+    }
     for (const GradientHook& hook : grad_state(leaf_)->leaf_hooks) {
       if (grads[0]) {
         call_hook(hook, name(), grads[0]);
@@ -145,6 +149,8 @@ void Node::add_operand(const Tensor& x) {
   operand_dtypes.push_back(x ? x.dtype() : DType::f32);
   operand_specs.push_back(x ? x.spec() : nullptr);
 }
+
+bool GradState::is_computed() const { return node != nullptr; }
 
 std::uint64_t next_step() { return step_count() + 1; }
 

@@ -54,6 +54,8 @@ class Node {
 /// hooks.
 class GradState : public AutogradState {
  public:
+  bool is_computed() const override;
+
   std::shared_ptr<Node> node;  // null for leaves
   int result = 0;
   std::weak_ptr<Node> accumulator;

@@ -54,6 +54,9 @@ class OpNode final : public Node {
           "backward: the graph of '{}' was freed by an earlier backward; pass retain_graph there",
           op_.name));
     }
+    if (op_.constant_outputs != saves_none) {
+      check_constant_results(grads);
+    }
     Tensors in;
     Tensors out;
     for (const SavedTensor& saved : in_) {
@@ -85,6 +88,18 @@ class OpNode final : public Node {
   std::weak_ptr<Node> self;
 
  private:
+  /// Error: a gradient has arrived for a result that has none.
+  void check_constant_results(std::span<const Tensor> grads) const {
+    for (std::size_t i = 0; i < grads.size() && i < 64; ++i) {
+      if (grads[i] && ((op_.constant_outputs >> i) & 1U) != 0) {
+        fail(
+            fmt::format("{}: result {} has no gradient (expected gradients of other results only); "
+                        "detach() it before it is used",
+                        op_.name, i));
+      }
+    }
+  }
+
   const Op& op_;
   Attributes attributes_;
   InlineVector<SavedTensor, 3> in_;

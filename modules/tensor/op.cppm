@@ -148,6 +148,9 @@ struct Op {
                    std::span<Tensor> out) = nullptr;
   std::uint64_t saves_inputs = saves_none;
   std::uint64_t saves_outputs = saves_none;
+  /// Bit i: result i is floating, and `backward` does not know its gradient. A backward in which
+  /// one arrives is an error.
+  std::uint64_t constant_outputs = saves_none;
 
   bool in_place = false;  // writes operand 0 and returns it
   /// Of the results. A `view` aliases always unless it says `sometimes`; so does an in-place

@@ -3,7 +3,6 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -195,21 +194,9 @@ std::string operand_text(const Call& call, std::size_t i) {
                            : fmt::format("'{}[{}]'", name, place.in_list);
 }
 
-/// Whether the elements follow one another, without gaps.
-inline bool is_dense(const TensorImpl& x) {
-  std::int64_t expected = 1;
-  for (int d = x.shape.size() - 1; d >= 0; --d) {
-    if (x.strides[d] != expected) {
-      return false;
-    }
-    expected *= x.shape[d];
-  }
-  return true;
-}
-
 inline void check_itself(const Call& call, std::size_t i) {
   const Tensor& x = call.in[i];
-  if (!is_dense(*x.impl()) && strides_repeat(x)) [[unlikely]] {
+  if ((x.impl()->keys & dense_key) == 0 && !x.is_contiguous() && strides_repeat(x)) [[unlikely]] {
     fail(fmt::format(
         "{}: {} is written, but some of its elements are the same memory (expected "
         "separate elements, got shape {} with strides {}); write to a copy made by "
@@ -247,36 +234,81 @@ void check_single_operands(const Call& call) {
   }
 }
 
-/// Whether no two tensors have one storage, and none borrows bytes that another one may have.
-bool all_apart(std::span<const Tensor> in) {
-  struct Slot {
-    const Storage* storage = nullptr;
-    std::uint64_t stamp = 0;
+/// Whether no two tensors share memory, in one pass over them; false also where that takes a closer
+/// look. Parts of one storage may follow one another, in ascending order. Memory that is borrowed
+/// (parameters in a buffer that ranks share) is compared with all other memory.
+[[gnu::noinline]] bool runs_apart(std::span<const Tensor> in) {
+  const std::uint64_t pass = Storage::new_pass();
+  thread_local std::vector<Range> borrowed;
+  borrowed.clear();
+  const Storage* current = nullptr;
+  Range run{};
+  const auto end_run = [&] {
+    if (current != nullptr && !current->owns_memory()) {
+      borrowed.push_back(run);
+    }
   };
-  // A table with open addressing, kept from call to call: an optimizer's lists are long.
-  thread_local std::vector<Slot> slots;
-  thread_local std::uint64_t calls = 0;
-  if (slots.size() < 2 * in.size()) {
-    slots.assign(std::bit_ceil(2 * in.size()), Slot{});
+  for (const Tensor& x : in) {
+    if (!x || x.numel() == 0) {
+      continue;
+    }
+    Storage* const storage = x.impl()->storage.get();
+    const Range bytes = bytes_of(x);
+    if (storage == current) {
+      if (bytes.begin < run.end) {
+        return false;
+      }
+      run.end = bytes.end;
+    } else if (storage->mark(pass)) {
+      end_run();
+      current = storage;
+      run = bytes;
+    } else {
+      return false;
+    }
   }
-  Slot* const table = slots.data();
-  const std::size_t mask = slots.size() - 1;
-  const std::uint64_t stamp = ++calls;
+  end_run();
+  if (borrowed.empty()) {
+    return true;
+  }
+  const auto before = [](const Range& a, const Range& b) { return a.begin < b.begin; };
+  if (!std::is_sorted(borrowed.begin(), borrowed.end(), before)) {
+    std::sort(borrowed.begin(), borrowed.end(), before);
+  }
+  for (std::size_t i = 1; i < borrowed.size(); ++i) {
+    if (borrowed[i].begin < borrowed[i - 1].end) {
+      return false;
+    }
+  }
+  for (const Tensor& x : in) {
+    if (!x || !x.impl()->storage->owns_memory() || x.numel() == 0) {
+      continue;
+    }
+    const Range bytes = bytes_of(x);
+    if (bytes.end <= borrowed.front().begin || borrowed.back().end <= bytes.begin) {
+      continue;
+    }
+    const auto next =
+        std::partition_point(borrowed.begin(), borrowed.end(),
+                             [&](const Range& range) { return range.end <= bytes.begin; });
+    if (next != borrowed.end() && next->begin < bytes.end) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// The same; at once where each tensor has a storage of its own, whose memory is its own.
+inline bool all_apart(std::span<const Tensor> in) {
+  const std::uint64_t pass = Storage::new_pass();
   for (const Tensor& x : in) {
     if (!x) {
       continue;
     }
-    const Storage* const storage = x.impl()->storage.get();
-    if (!storage->owns_memory()) {
-      return false;
+    Storage* const storage = x.impl()->storage.get();
+    if (!storage->owns_memory() || !storage->mark(pass)) [[unlikely]] {
+      return runs_apart(in);
     }
-    std::size_t at = (reinterpret_cast<std::uintptr_t>(storage) * 0x9e3779b97f4a7c15ULL) >> 32;
-    for (at &= mask; table[at].stamp == stamp; at = (at + 1) & mask) {
-      if (table[at].storage == storage) {
-        return false;
-      }
-    }
-    table[at] = {storage, stamp};
   }
   return true;
 }
@@ -314,14 +346,17 @@ void check_lists(const Call& call) {
   for (std::size_t k = 0; k < operands.size(); ++k) {
     const bool is_list = operands[k].type.find("...") != std::string::npos;
     const std::size_t lists = operands.size() - k;  // they are the last operands
-    const std::size_t end = is_list ? next + (call.in.size() - next) / lists : next + 1;
+    const std::size_t end =
+        std::min(is_list ? next + (call.in.size() - next) / lists : next + 1, call.in.size());
     const bool written = is_written(call.op, k);
-    for (std::size_t i = next; i < end && i < call.in.size(); ++i) {
-      const Tensor& x = call.in[i];
-      if (x && written) {
+    for (std::size_t i = next; written && i < end; ++i) {
+      if (call.in[i]) {
         check_itself(call, i);
       }
-      if (x && !apart && x.numel() != 0) {
+    }
+    for (std::size_t i = next; !apart && i < end; ++i) {
+      const Tensor& x = call.in[i];
+      if (x && x.numel() != 0) {
         items.push_back({bytes_of(x), i, is_list ? i - next : call.in.size(), written});
       }
     }

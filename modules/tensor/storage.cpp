@@ -46,6 +46,11 @@ Storage::~Storage() {
 
 void Storage::destroy() { delete this; }
 
+std::uint64_t Storage::new_pass() {
+  static std::uint64_t passes = 0;
+  return __atomic_add_fetch(&passes, 1, __ATOMIC_RELAXED);
+}
+
 /// Brings the booking of a storage without memory to `bytes`. Outside of a PlannedMemoryScope, for
 /// example on the thread that destroys what a trial has left, the account is another one.
 void Storage::book_planned(std::int64_t bytes) noexcept {

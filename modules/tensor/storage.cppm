@@ -67,6 +67,18 @@ class Storage {
 
   /// Whether the bytes come from the allocator (or there are none): no other storage has them.
   inline bool owns_memory() const { return owned_ || bytes_ == 0; }
+  /// The number of a pass over tensors that looks for those of one storage.
+  static std::uint64_t new_pass();
+  /// Marks the storage as seen in a pass; false if the pass has seen it before. Passes of two
+  /// threads can overwrite each other's marks, so that a storage looks new twice. That is harmless:
+  /// two threads must not use a storage at the same time if one of them writes it.
+  inline bool mark(std::uint64_t pass) {
+    if (__atomic_load_n(&mark_, __ATOMIC_RELAXED) == pass) [[unlikely]] {
+      return false;
+    }
+    __atomic_store_n(&mark_, pass, __ATOMIC_RELAXED);
+    return true;
+  }
   /// How many tensors hold it.
   inline int references() const { return __atomic_load_n(&references_, __ATOMIC_ACQUIRE); }
   inline void retain() { __atomic_fetch_add(&references_, 1, __ATOMIC_RELAXED); }
@@ -85,6 +97,7 @@ class Storage {
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
   std::uint64_t version_ = 0;
+  std::uint64_t mark_ = 0;  // the last pass that has seen it
   int references_ = 1;
   bool owned_ = false;
   bool meta_ = false;

@@ -62,6 +62,9 @@ std::int64_t Tensor::offset() const { return get().offset; }
 
 bool Tensor::is_contiguous() const {
   const TensorImpl& t = get();
+  if ((t.keys & dense_key) != 0) [[likely]] {
+    return true;
+  }
   if (is_distributed()) {
     return t.local.is_contiguous();
   }
@@ -123,10 +126,10 @@ Tensor& Tensor::set_requires_grad(bool value) {
   if (value) {
     impl.keys |= requires_grad_key;
   } else {
-    if (impl.autograd) {
+    if (impl.autograd && impl.autograd->is_computed()) {
       fail(
-          "set_requires_grad: only a leaf can be changed; use detach() for a tensor that was "
-          "computed");
+          "set_requires_grad: the tensor was computed from others (expected a leaf); use detach() "
+          "to get its value without a gradient");
     }
     impl.keys &= static_cast<std::uint8_t>(~requires_grad_key);
   }
@@ -227,7 +230,9 @@ Tensor empty(const Dims& shape, DType dtype, Device device, std::string_view wha
   const Contiguous memory = contiguous_memory(shape, dtype, what);
   auto storage = device.type == DeviceType::meta ? Storage::none(memory.bytes)
                                                  : memory_for(shape, memory.bytes, dtype, what);
-  return from_storage(std::move(storage), shape, memory.strides, 0, dtype, device);
+  Tensor t = from_storage(std::move(storage), shape, memory.strides, 0, dtype, device);
+  t.impl()->keys |= dense_key;
+  return t;
 }
 
 Tensor full(const Dims& shape, double value, DType dtype, Device device) {
@@ -266,8 +271,10 @@ template Tensor from_values(std::span<const bool>, const Dims&);
 
 Tensor from_memory(void* data, const Dims& shape, DType dtype, std::shared_ptr<void> keep_alive) {
   const Contiguous memory = contiguous_memory(shape, dtype, "from_memory");
-  return from_storage(Storage::borrow(data, memory.bytes, std::move(keep_alive)), shape,
-                      memory.strides, 0, dtype);
+  Tensor t = from_storage(Storage::borrow(data, memory.bytes, std::move(keep_alive)), shape,
+                          memory.strides, 0, dtype);
+  t.impl()->keys |= dense_key;
+  return t;
 }
 
 Tensor alias(const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset) {
@@ -302,7 +309,9 @@ Tensor detached(const Tensor& x) {
   if (x.is_distributed()) {
     return make_distributed(x.local(), x.spec());
   }
-  return alias(x, x.shape(), x.strides(), x.offset());
+  Tensor same = alias(x, x.shape(), x.strides(), x.offset());
+  same.impl()->keys |= x.impl()->keys & dense_key;
+  return same;
 }
 
 std::vector<double> to_doubles(const Tensor& x) {

@@ -12,6 +12,8 @@ export namespace tessera {
 class AutogradState {
  public:
   virtual ~AutogradState();
+  /// Whether the tensor was computed from others that need gradients: it is not a leaf.
+  virtual bool is_computed() const = 0;
 };
 
 /// What the dispatcher must look at before it may call a kernel.
@@ -21,7 +23,10 @@ enum DispatchKey : std::uint8_t {
   meta_key = 4,
   /// The result of a view whose operand was redistributed for it: a copy where a view was meant, so
   /// a write to it would be lost. Views of it have it too.
-  copied_view_key = 8
+  copied_view_key = 8,
+  /// Contiguous from its creation on: shape and strides need not be looked at. A contiguous tensor
+  /// may lack it.
+  dense_key = 16
 };
 
 class Tensor;
@@ -89,7 +94,10 @@ class Tensor {
 
   /// Whether gradients flow to or through this tensor.
   inline bool requires_grad() const;
-  /// Marks a leaf. Errors: not a floating type, or a tensor that was computed.
+  /// Whether this leaf gets gradients. A leaf that is frozen (false) after a computation has used
+  /// it gets none from the backward of that computation either, and its hooks do not run; they are
+  /// kept for the case that it is changed back. Errors: true for a type that is not floating; false
+  /// for a tensor that was computed.
   Tensor& set_requires_grad(bool value = true);
   /// The gradient of a leaf, or undefined. (Filled by autograd's backward.)
   Tensor& grad() const;

@@ -171,3 +171,57 @@ TEST_CASE("undefined tensors are refused by name") {
   CHECK(contains(error_of([&] { add_post_accumulate_hook(none, {}); }),
                  "add_post_accumulate_hook: "));
 }
+
+TEST_CASE("a leaf that took part in a graph can be frozen, and changed back") {
+  const Tensor a = leaf({2}, 3);
+  const Tensor b = leaf({2}, 5);
+  const auto product = [&] { return ops::sum(ops::mul(a, b)); };
+  int hooks = 0;
+  int accumulated = 0;
+  add_gradient_hook(a, [&](const Tensor&) {
+    ++hooks;
+    return Tensor();
+  });
+  add_post_accumulate_hook(a, [&](Tensor&) { ++accumulated; });
+  backward(product());
+  CHECK(to_doubles(a.grad()) == repeated(2, 5));
+  CHECK((hooks == 1 && accumulated == 1));
+
+  const Tensor before = product();  // recorded while the leaf needs a gradient
+  Tensor frozen = a;
+  frozen.set_requires_grad(false);
+  CHECK(!a.requires_grad());
+  backward(before, {.retain_graph = true});
+  CHECK(to_doubles(a.grad()) == repeated(2, 5));  // the gradient of the step before
+  CHECK(to_doubles(b.grad()) == repeated(2, 6));
+  backward(product());
+  CHECK(to_doubles(a.grad()) == repeated(2, 5));
+  CHECK(to_doubles(b.grad()) == repeated(2, 9));
+  CHECK((hooks == 1 && accumulated == 1));
+  const Tensor none;
+  CHECK(!gradients({&before, 1}, {&none, 1}, {&a, 1}, {.retain_graph = true})[0]);
+  CHECK(!ops::mul(a, a).requires_grad());
+
+  frozen.set_requires_grad();
+  backward(before);
+  CHECK(to_doubles(a.grad()) == repeated(2, 10));
+  CHECK((hooks == 2 && accumulated == 2));
+
+  const Tensor y = ops::mul(a, b);
+  Tensor computed = y;
+  CHECK(contains(error_of([&] { computed.set_requires_grad(false); }),
+                 "set_requires_grad: the tensor was computed from others (expected a leaf)"));
+  CHECK(y.requires_grad());
+}
+
+TEST_CASE("a leaf that a checkpoint captured can be frozen before its backward") {
+  const Tensor x = leaf({2}, 3);
+  Tensor weight = leaf({2}, 5);
+  const Tensor y = checkpoint(
+      [weight](std::span<const Tensor> inputs) { return Tensors{ops::mul(inputs[0], weight)}; },
+      {&x, 1})[0];
+  weight.set_requires_grad(false);
+  backward(ops::sum(y));
+  CHECK(to_doubles(x.grad()) == repeated(2, 5));
+  CHECK(!weight.grad());
+}

@@ -90,7 +90,8 @@ class Recorder final : public Listener {
       ResultShapes results;
       op.infer({op, inputs, attributes}, results);
       for (std::size_t i = 0; i < results.size(); ++i) {
-        output_gradients.push_back(is_floating(results[i].dtype)
+        const bool constant = i < 64 && ((op.constant_outputs >> i) & 1U) != 0;
+        output_gradients.push_back(is_floating(results[i].dtype) && !constant
                                        ? ops::cast(numbers(results[i].shape, 1), results[i].dtype)
                                        : Tensor());
       }

@@ -393,6 +393,56 @@ TEST_CASE("gradients are the limits of differences") {
   check_tallies(tallies);
 }
 
+TEST_CASE("each floating result has a gradient that differences confirm, or refuses one") {
+  Tallies tallies;
+  std::set<std::string> refusing;
+  for_each_small_sample([&](const OperatorSample& sample) {
+    const Tensors out = call(*sample.op, sample.inputs, sample.attributes);
+    for (std::size_t i = 0; i < out.size() && out.size() > 1; ++i) {
+      if (!is_floating(out[i].dtype())) {
+        continue;
+      }
+      OperatorSample of_one = sample;
+      of_one.output_gradients.assign(out.size(), {});
+      of_one.output_gradients[i] = ops::cast(numbers(out[i].shape(), 2), out[i].dtype());
+      INFO("result " << i);
+      try {
+        check_derivatives(of_one, 1, tallies);
+      } catch (const Error& error) {
+        INFO(error.what());
+        CHECK(std::string(error.what())
+                  .starts_with(sample.op->name + ": result " + std::to_string(i) +
+                               " has no gradient"));
+        refusing.insert(sample.op->name + " " + std::to_string(i));
+      }
+    }
+  });
+  check_tallies(tallies);
+  // The logarithms of the sums of exponentials, which the backward needs.
+  CHECK(refusing == std::set<std::string>{"causal_attention 1", "scaled_dot_product_attention 1"});
+}
+
+/// Operators without a gradient that make floating results of floating operands.
+const std::map<std::string, std::string> without_gradient = {
+    {"floor_divide", "constant but for its jumps"},
+};
+
+TEST_CASE("operators without a gradient are known") {
+  std::set<std::string> found;
+  for (const OperatorSample& sample : all_samples().samples) {
+    const auto floats = [](const Tensor& x) { return x && is_floating(x.dtype()); };
+    if (sample.op->backward != nullptr || sample.op->in_place || sample.op->form_of != nullptr ||
+        std::none_of(sample.inputs.begin(), sample.inputs.end(), floats)) {
+      continue;
+    }
+    const Tensors out = call(*sample.op, sample.inputs, sample.attributes);
+    if (std::any_of(out.begin(), out.end(), floats)) {
+      found.insert(sample.op->name);
+    }
+  }
+  CHECK(found == names_of(without_gradient));
+}
+
 TEST_CASE("gradients of gradients are the limits of differences") {
   GradientListener listener;
   Tallies tallies;

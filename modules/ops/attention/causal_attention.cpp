@@ -62,6 +62,7 @@ const Op& causal_op = register_op<CausalArgs>({
     .backward = causal_backward,
     .saves_inputs = saves_all,
     .saves_outputs = saves_all,
+    .constant_outputs = 0b10,  // the log sums (lse) are kept for backward
     .about = "Causal grouped-query attention, in tiles: scores are never stored.",
 });
 
@@ -121,9 +122,6 @@ const Op& causal_backward_op = register_op<CausalArgs>({
 
 void causal_backward(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out) {
-  if (!grads[0]) {
-    return;  // only y is differentiable: the log sums (lse) are kept for backward
-  }
   const Tensors d =
       call(causal_backward_op,
            {grads[0], context.in[0], context.in[1], context.in[2], context.out[0], context.out[1]},

@@ -152,6 +152,7 @@ const Op& masked_op = register_op<MaskedArgs>({
     .backward = masked_backward,
     .saves_inputs = saves_all,
     .saves_outputs = saves_all,
+    .constant_outputs = 0b10,  // the log sums (lse) are kept for backward
     .about = "Attention with bool or added masks and dropout, in tiles: scores are never stored.",
 });
 
@@ -247,9 +248,6 @@ const Op& masked_backward_op = register_op<MaskedBackwardArgs>({
 
 void masked_backward(const BackwardContext& context, std::span<const Tensor> grads,
                      std::span<Tensor> out) {
-  if (!grads[0]) {
-    return;  // only y is differentiable: the log sums (lse) are kept for backward
-  }
   const auto arguments = context.args<MaskedArgs>();
   const Tensors d = call(masked_backward_op,
                          {grads[0], context.in[0], context.in[1], context.in[2], context.out[0],
