@@ -95,7 +95,7 @@ Tensor hidden_scores(const GradientCall& call, const Tensor& scores) {
 
 // With S = scale q k^T + mask, P = softmax(S), dP = dy v^T and dS = softmax_backward(dP, P):
 //   dq = scale dS k,  dk = scale dS^T q,  dv = P^T dy,
-// where dropout stands behind P and dP. Below, of_x is the gradient of x.
+// where dropout follows P and dP. Below, of_x is the gradient of x.
 GradientsAgain differentiate_again(const GradientCall& call, std::span<const Tensor> grads) {
   static const Op& dropout = find_op("dropout");
   static const Op& masked = find_op("masked_fill_backward");

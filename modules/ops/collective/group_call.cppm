@@ -21,7 +21,7 @@ int checked_part(const Call& call, std::int64_t dim, std::int64_t extent,
 /// Whether the parts of `dim` are contiguous, one after another.
 bool is_outermost(const Dims& shape, int dim);
 
-/// The parts of a tensor of `shape` cut along `dim`, each in one piece, one behind the other by
+/// The parts of a tensor of `shape` cut along `dim`, each in one piece, one after the other by
 /// rank; none is padded. All but the last ones are of one length, so they are a Segment's pieces.
 struct Parts {
   Dims shape;

@@ -41,7 +41,7 @@ struct SgdArgs {
   Dynamic<bool> first;
 };
 
-// Operands are lists of one length, one behind the other: parameters, gradients, and what the
+// Operands are lists of one length, one after the other: parameters, gradients, and what the
 // optimizer keeps for each parameter.
 
 constexpr std::size_t kGradient = 1;

@@ -32,7 +32,7 @@ struct WeightArgs {
 
 using kernels::FunctionOp;
 
-// The operands are `lists` lists of one length, one behind the other; the first one is written.
+// The operands are `lists` lists of one length, one after the other; the first one is written.
 
 void check_lists(const Call& call, std::size_t lists) {
   const std::size_t count = call.in.size() / lists;

@@ -133,7 +133,6 @@ void norm_infer(const Call& call, ResultShapes& out) {
   out.push_back({operands::reduced_shape(x.shape(), a.dims, a.keepdim), x.dtype()});
 }
 
-/// What stands behind dims and keepdim.
 void norm_cpu(const Call& call, std::span<Tensor> out) {
   const double p = call.args<NormArgs>().p;
   const operands::ReducedOperand r =

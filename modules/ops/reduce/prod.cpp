@@ -45,7 +45,7 @@ void prod_rule(const RuleContext& context, Strategies& strategies) {
 }
 
 /// An element's factor is the product of the others, zeros or not: of those before it and those
-/// behind it.
+/// after it.
 void prod_backward(const BackwardContext& context, std::span<const Tensor> grads,
                    std::span<Tensor> out) {
   const Arguments a = read_prod(context.args<operands::ReducedDim>(), context.in[0].dims());

@@ -25,7 +25,7 @@ std::int64_t count_of(const Dims& shape, const Dims& dims) {
   return count;
 }
 
-/// What stands behind dims and keepdim.
+/// The arguments of var and std.
 struct VarArgs {
   Dims dims;
   bool keepdim;

@@ -97,7 +97,7 @@ Dims without_last(const Dims& shape);
 void pass_partial(const RuleContext& context, Strategies& strategies, unsigned operands,
                   unsigned results = ~0U);
 
-/// Calls an operator that writes lists of tensors, one behind the other, outside of any graph;
+/// Calls an operator that writes lists of tensors, one after the other, outside of any graph;
 /// empty lists are nothing to do. Errors: lists of different lengths.
 void call_lists(const Op& op, std::initializer_list<std::span<const Tensor>> lists,
                 const Attributes& attributes);
