@@ -10,7 +10,7 @@ enum class LogLevel { debug, info, warning, error };
 /// Ranks other than 0 write warnings and errors only, with their rank in front.
 void log(LogLevel level, std::string_view text);
 
-/// The least level that is written; TESSERA_LOG=debug|info|warning|error sets it at the start
+/// The minimum level that is written; TESSERA_LOG=debug|info|warning|error sets it at the start
 /// (default warning).
 void set_log_level(LogLevel level);
 

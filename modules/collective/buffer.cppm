@@ -6,7 +6,7 @@ export namespace tessera::collective {
 
 class WorldState;
 
-/// Memory of this rank that every rank of the world can read: collectives whose source lies in one
+/// Memory of this rank that every rank of the world can read: collectives whose source is in one
 /// move it without a copy-in. Zero-filled, aligned to 4096 bytes. Move-only; freed when it is
 /// destroyed and all peers have finished reading it. It may outlive the World.
 class SharedBuffer {

@@ -41,13 +41,13 @@ Engine::~Engine() = default;
 std::string_view Engine::name() const { return {group_->name, group_->name_bytes}; }
 
 std::uint64_t Engine::all_done() {
-  std::uint64_t least = ~std::uint64_t{0};
+  std::uint64_t minimum = ~std::uint64_t{0};
   for (int r = 0; r < size_; ++r) {
     if (r != rank_) {
-      least = std::min(least, members_[r].done.load());
+      minimum = std::min(minimum, members_[r].done.load());
     }
   }
-  return least;
+  return minimum;
 }
 
 bool Engine::peers_done(std::uint64_t calls) { return all_done() >= calls; }

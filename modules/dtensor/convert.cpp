@@ -76,7 +76,7 @@ Tensor own_memory(const Tensor& result, const Tensor& x) {
   }
   const Plan& plan =
       plan_redistribute(from.layout, result.layout(), from.shape, size_of(from.dtype));
-  if (std::ranges::all_of(plan.steps, [](const Step& step) { return ways(step) == 1; })) {
+  if (std::ranges::all_of(plan.steps, [](const Step& step) { return rank_count(step) == 1; })) {
     return result;  // each rank has what it had
   }
   const NoGrad no_grad;

@@ -230,7 +230,7 @@ Tensor from_local(const Tensor& local, const Layout& layout, std::optional<Dims>
   if (!shape) {
     shape = local.shape();
     for (int dim = 0; dim < local.dims(); ++dim) {
-      (*shape)[dim] = checked_multiply((*shape)[dim], layout.ways(dim), "from_local");
+      (*shape)[dim] = checked_multiply((*shape)[dim], layout.shard_count(dim), "from_local");
     }
   }
   const Spec* const spec = Spec::make(layout, *shape, local.dtype());

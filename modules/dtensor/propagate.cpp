@@ -66,7 +66,7 @@ std::optional<Order> common_order(int axes, std::span<const Spec* const> specs) 
 /// every rank, to be reduced later: nobody's operand becomes that unasked.
 bool is_free(const Plan& plan) {
   for (const Step& step : plan.steps) {
-    if ((communicates(step.kind) || step.kind == StepKind::pad) && ways(step) > 1) {
+    if ((communicates(step.kind) || step.kind == StepKind::pad) && rank_count(step) > 1) {
       return false;
     }
   }
@@ -122,7 +122,7 @@ struct Search {
     RuleContext context{call, results, axis, size, [&](std::size_t i, int dim) {
                           const Layout& layout = specs[i]->layout;
                           const bool counted = layout.placement(axis).is_shard(dim);
-                          return layout.ways(dim) * (counted ? 1 : size);
+                          return layout.shard_count(dim) * (counted ? 1 : size);
                         }};
     Strategies all;
     if (op.rule != nullptr) {

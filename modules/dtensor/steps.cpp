@@ -73,7 +73,7 @@ Tensor communicate(const Walk& walk, const Step& step) {
 /// The steps of one axis that need nobody else.
 Tensor rearrange(const Walk& walk, const Step& step) {
   const Tensor& local = walk.local;
-  const int ranks = ways(step);
+  const int ranks = rank_count(step);
   const auto index = static_cast<int>(walk.coordinates[step.axes[0]]);
   switch (step.kind) {
     case StepKind::slice: {
@@ -124,7 +124,7 @@ Walk begin_walk(const Tensor& x, const Spec* to, bool implicit, const char* wher
 
 bool Walk::communicates_next() const {
   const Step& step = plan.steps[next];
-  return communicates(step.kind) && ways(step) > 1;
+  return communicates(step.kind) && rank_count(step) > 1;
 }
 
 void Walk::take() {
@@ -139,7 +139,7 @@ void Walk::take() {
     const CommunicationTimer timer;
     local = communicate(*this, step);
     record_step(*this, step, timer.seconds());
-  } else if (ways(step) > 1) {
+  } else if (rank_count(step) > 1) {
     local = rearrange(*this, step);
   }
   ++next;

@@ -13,15 +13,16 @@ import tessera.ops;
 namespace tessera::nn {
 namespace {
 
-ParameterPointer normal(const Dims& shape, DType dtype, double deviation) {
-  return std::make_shared<Parameter>(shape, dtype,
-                                     Initialization{Initialization::Kind::normal, deviation});
+ParameterPointer normal(const Dims& shape, DType dtype, double standard_deviation) {
+  return std::make_shared<Parameter>(
+      shape, dtype, Initialization{Initialization::Kind::normal, standard_deviation});
 }
 
 }  // namespace
 
-Linear::Linear(std::int64_t in, std::int64_t out, bool bias, double deviation, DType dtype) {
-  add_parameter("weight", normal({out, in}, dtype, deviation));
+Linear::Linear(std::int64_t in, std::int64_t out, bool bias, double standard_deviation,
+               DType dtype) {
+  add_parameter("weight", normal({out, in}, dtype, standard_deviation));
   if (bias) {
     add_parameter("bias", std::make_shared<Parameter>(Dims{out}, dtype, Initialization{}));
   }
@@ -36,8 +37,8 @@ Tensors Linear::forward(const Tensors& inputs) {
                       bias ? parameters()[1].second->use() : Tensor())};
 }
 
-Embedding::Embedding(std::int64_t count, std::int64_t dim, double deviation, DType dtype) {
-  add_parameter("weight", normal({count, dim}, dtype, deviation));
+Embedding::Embedding(std::int64_t count, std::int64_t dim, double standard_deviation, DType dtype) {
+  add_parameter("weight", normal({count, dim}, dtype, standard_deviation));
 }
 
 std::string_view Embedding::kind() const { return "Embedding"; }

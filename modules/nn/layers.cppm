@@ -9,7 +9,8 @@ export namespace tessera::nn {
 /// y = x W^T (+ b): x [..., in], weight [out, in], bias [out].
 class Linear : public Module {
  public:
-  Linear(std::int64_t in, std::int64_t out, bool bias, double deviation, DType dtype = DType::f32);
+  Linear(std::int64_t in, std::int64_t out, bool bias, double standard_deviation,
+         DType dtype = DType::f32);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
@@ -18,7 +19,8 @@ class Linear : public Module {
 /// Rows of weight [count, dim] by integer indices of any shape.
 class Embedding : public Module {
  public:
-  Embedding(std::int64_t count, std::int64_t dim, double deviation, DType dtype = DType::f32);
+  Embedding(std::int64_t count, std::int64_t dim, double standard_deviation,
+            DType dtype = DType::f32);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;

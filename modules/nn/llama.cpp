@@ -69,12 +69,14 @@ Tensor append(Tensor& kept, const Tensor& x, std::int64_t length) {
 LlamaAttention::LlamaAttention(const LlamaShape& shape, int layer, KeyValueCache* const* cache)
     : shape_(shape), layer_(static_cast<std::size_t>(layer)), cache_(cache) {
   const std::int64_t d = shape.head_extent();
-  q_ = add_child<Linear>("q_proj", shape.dim, shape.heads * d, false, shape.deviation, shape.dtype);
-  k_ = add_child<Linear>("k_proj", shape.dim, shape.kv_heads * d, false, shape.deviation,
+  q_ = add_child<Linear>("q_proj", shape.dim, shape.heads * d, false, shape.standard_deviation,
                          shape.dtype);
-  v_ = add_child<Linear>("v_proj", shape.dim, shape.kv_heads * d, false, shape.deviation,
+  k_ = add_child<Linear>("k_proj", shape.dim, shape.kv_heads * d, false, shape.standard_deviation,
                          shape.dtype);
-  o_ = add_child<Linear>("o_proj", shape.heads * d, shape.dim, false, shape.deviation, shape.dtype);
+  v_ = add_child<Linear>("v_proj", shape.dim, shape.kv_heads * d, false, shape.standard_deviation,
+                         shape.dtype);
+  o_ = add_child<Linear>("o_proj", shape.heads * d, shape.dim, false, shape.standard_deviation,
+                         shape.dtype);
 }
 
 std::string_view LlamaAttention::kind() const { return "LlamaAttention"; }
@@ -123,11 +125,12 @@ void LlamaAttention::check_placements(std::span<const int> axes) const {
 }
 
 LlamaMLP::LlamaMLP(const LlamaShape& shape) {
-  gate_ =
-      add_child<Linear>("gate_proj", shape.dim, shape.ffn_dim, false, shape.deviation, shape.dtype);
-  up_ = add_child<Linear>("up_proj", shape.dim, shape.ffn_dim, false, shape.deviation, shape.dtype);
-  down_ =
-      add_child<Linear>("down_proj", shape.ffn_dim, shape.dim, false, shape.deviation, shape.dtype);
+  gate_ = add_child<Linear>("gate_proj", shape.dim, shape.ffn_dim, false, shape.standard_deviation,
+                            shape.dtype);
+  up_ = add_child<Linear>("up_proj", shape.dim, shape.ffn_dim, false, shape.standard_deviation,
+                          shape.dtype);
+  down_ = add_child<Linear>("down_proj", shape.ffn_dim, shape.dim, false, shape.standard_deviation,
+                            shape.dtype);
 }
 
 std::string_view LlamaMLP::kind() const { return "LlamaMLP"; }
@@ -163,8 +166,8 @@ Tensors LlamaBlock::forward(const Tensors& inputs) {
 }
 
 LlamaModel::LlamaModel(const LlamaShape& shape, KeyValueCache* const* cache) {
-  embedding_ =
-      add_child<Embedding>("embed_tokens", shape.vocab, shape.dim, shape.deviation, shape.dtype);
+  embedding_ = add_child<Embedding>("embed_tokens", shape.vocab, shape.dim,
+                                    shape.standard_deviation, shape.dtype);
   // "layers.0": the dot is part of the path, as in a list of modules.
   for (int i = 0; i < shape.layers; ++i) {
     blocks_.push_back(add_child<LlamaBlock>(fmt::format("layers.{}", i), shape, i, cache));
@@ -192,7 +195,8 @@ Tensors LlamaModel::forward(const Tensors& inputs) {
 LlamaForCausalLM::LlamaForCausalLM(const LlamaShape& shape) : shape_(shape) {
   shape.check();
   model_ = add_child<LlamaModel>("model", shape, &cache_);
-  head_ = add_child<Linear>("lm_head", shape.dim, shape.vocab, false, shape.deviation, shape.dtype);
+  head_ = add_child<Linear>("lm_head", shape.dim, shape.vocab, false, shape.standard_deviation,
+                            shape.dtype);
   if (shape.tie_embeddings) {
     head_->set_parameter("weight", model_->embedding()->parameter("weight"));
   }

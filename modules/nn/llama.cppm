@@ -20,7 +20,7 @@ struct LlamaShape {
   double norm_eps = 1e-5;
   bool tie_embeddings = false;
   double dropout = 0;
-  double deviation = 0.02;  // standard deviation of the initial weights
+  double standard_deviation = 0.02;  // of the initial weights
   DType dtype = DType::f32;
 
   /// Errors (input): extents that are not positive, heads that kv_heads does not divide, an odd
@@ -29,11 +29,11 @@ struct LlamaShape {
   std::int64_t head_extent() const { return head_dim > 0 ? head_dim : dim / heads; }
 };
 
-/// Keys and values of the tokens so far, for generation. Starts empty; the room for tokens doubles
-/// when it is full, so the copies cost a constant time per token.
+/// Keys and values of the tokens so far, for generation. Starts empty; its capacity doubles
+/// when it is full, so copying costs constant time per token.
 struct KeyValueCache {
   struct Layer {
-    Tensor keys;    // [B, KV, room, D]; undefined before the first token
+    Tensor keys;    // [B, KV, capacity, D]; undefined before the first token
     Tensor values;  // the same
   };
   std::vector<Layer> layers;

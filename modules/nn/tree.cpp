@@ -287,7 +287,7 @@ void initialize(Module& root) {
         ops::fill_(parameter->value, 1);
         break;
       case Initialization::Kind::normal:
-        ops::normal_(parameter->value, 0, init.deviation, stream);
+        ops::normal_(parameter->value, 0, init.standard_deviation, stream);
         break;
     }
   }

@@ -8,7 +8,7 @@ export namespace tessera::nn {
 /// How a new parameter is initialised.
 struct Initialization {
   enum class Kind { zeros, ones, normal } kind = Kind::zeros;
-  double deviation = 0;  // standard deviation of a normal distribution with mean 0
+  double standard_deviation = 0;  // of the normal distribution; its mean is 0
 };
 
 /// A parameter's place in the model. Tied weights share one.

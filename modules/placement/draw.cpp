@@ -95,12 +95,12 @@ std::pair<int, int> shown_dims(const Layout& layout, int dims) {
   }
   std::vector<int> order;
   for (int dim = 0; dim < dims; ++dim) {
-    if (layout.ways(dim) > 1) {
+    if (layout.shard_count(dim) > 1) {
       order.push_back(dim);
     }
   }
   for (int dim = dims - 1; dim >= 0; --dim) {
-    if (layout.ways(dim) == 1) {
+    if (layout.shard_count(dim) == 1) {
       order.push_back(dim);
     }
   }
@@ -206,7 +206,7 @@ std::string escaped(std::string_view text) {
 
 /// Pixels at which the ranges of a dim begin, in proportion to their lengths but none too small
 /// for its text; one more for the end.
-std::vector<int> places(const std::vector<Range>& ranges, int begin, int length, int least) {
+std::vector<int> places(const std::vector<Range>& ranges, int begin, int length, int minimum) {
   std::int64_t total = 1;
   for (const Range range : ranges) {
     total += range.second - range.first;
@@ -214,7 +214,7 @@ std::vector<int> places(const std::vector<Range>& ranges, int begin, int length,
   std::vector<int> at = {begin};
   for (const Range range : ranges) {
     const auto share = static_cast<int>((range.second - range.first) * length / total);
-    at.push_back(at.back() + std::max(share, least));
+    at.push_back(at.back() + std::max(share, minimum));
   }
   return at;
 }

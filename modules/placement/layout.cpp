@@ -169,7 +169,7 @@ Layout Layout::parse(const DeviceMesh& mesh, std::string_view text) {
   return make(mesh, parse_placements(text));
 }
 
-int Layout::ways(int dim) const {
+int Layout::shard_count(int dim) const {
   int product = 1;
   for (const int axis : axes_sharding(dim)) {
     product *= mesh().axis_size(axis);

@@ -74,7 +74,7 @@ class Layout {
   }
   inline bool shards(int dim) const { return !axes_sharding(dim).empty(); }
   /// The number of pieces into which a tensor dim is split: the product of its axes' sizes.
-  int ways(int dim) const;
+  int shard_count(int dim) const;
   /// Replicate on every axis.
   inline bool is_replicated() const { return data_->replicated; }
   inline bool has_partial() const { return data_->partial; }

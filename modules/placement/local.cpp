@@ -52,7 +52,7 @@ Dims padded_local_shape(const Dims& shape, const Layout& layout) {
 bool shards_evenly(const Dims& shape, const Layout& layout) {
   check_layout_fits(layout, shape.size(), "local part");
   for (int dim = 0; dim <= layout.top_dim(); ++dim) {
-    if (shape[dim] % layout.ways(dim) != 0) {
+    if (shape[dim] % layout.shard_count(dim) != 0) {
       return false;
     }
   }

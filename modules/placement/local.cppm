@@ -6,9 +6,9 @@ import :layout;
 
 export namespace tessera {
 
-/// The length of a chunk when `length` is cut into `ways`: ceil(length / ways).
-inline constexpr std::int64_t chunk_size(std::int64_t length, int ways) {
-  return (length + ways - 1) / ways;
+/// The length of a chunk when `length` is cut into `shards`: ceil(length / shards).
+inline constexpr std::int64_t chunk_size(std::int64_t length, int shards) {
+  return (length + shards - 1) / shards;
 }
 
 /// A half-open range of indices of one dim.
@@ -18,9 +18,9 @@ struct ShardRange {
   friend bool operator==(const ShardRange&, const ShardRange&) = default;
 };
 
-/// The part of a range that chunk `index` of `ways` holds; empty when the chunks before hold all.
-inline constexpr ShardRange chunk_of(ShardRange whole, int ways, int index) {
-  const std::int64_t chunk = chunk_size(whole.length, ways);
+/// The part of a range that chunk `index` of `shards` holds; empty when the chunks before hold all.
+inline constexpr ShardRange chunk_of(ShardRange whole, int shards, int index) {
+  const std::int64_t chunk = chunk_size(whole.length, shards);
   const std::int64_t begin = std::min(whole.length, index * chunk);
   return {whole.begin + begin, std::min(whole.length - begin, chunk)};
 }

@@ -64,10 +64,10 @@ void check(const Layout& from, const Layout& to, const Dims& shape) {
   for (int axis = 0; axis < to.ndim(); ++axis) {
     const Placement wanted = to.placement(axis);
     if (wanted.is_norm() && wanted != from.placement(axis)) {
-      fail_input(
-          fmt::format("redistribute: no value can be brought to {} (expected so on mesh axis '{}' "
-                      "already, got {}): a value below 0 is no norm; ask for Replicate or Shard",
-                      to_string(wanted), to.mesh().axis_name(axis), to_string(from)));
+      fail_input(fmt::format(
+          "redistribute: a value cannot be converted to {} (expected it on mesh axis '{}' "
+          "already, got {}): a norm is never negative; request Replicate or Shard",
+          to_string(wanted), to.mesh().axis_name(axis), to_string(from)));
     }
   }
 }
@@ -115,7 +115,7 @@ const Plan& plan_redistribute(const Layout& from, const Layout& to, const Dims& 
   return *c.plans.emplace(key, std::move(plan)).first->second;
 }
 
-int ways(const Step& step) {
+int rank_count(const Step& step) {
   int product = 1;
   for (const int axis : step.axes) {
     product *= step.before.mesh().axis_size(axis);

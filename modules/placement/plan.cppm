@@ -51,7 +51,7 @@ struct Step {
 };
 
 /// How many ranks take part in a step: the product of its axes' sizes.
-int ways(const Step& step);
+int rank_count(const Step& step);
 /// Of a step from or to a norm's Partial: its order. What is reduced are the values' powers of it,
 /// in f64, and their root is the result. 0 for all other steps.
 double norm_order(const Step& step);
@@ -112,7 +112,7 @@ namespace tessera::plan_detail {
 /// any rank, so that all ranks agree.
 void price(Step& step, const Dims& shape, std::int64_t element_size);
 
-/// The search behind plan_redistribute; the layouts fit each other and the shape.
+/// The search of plan_redistribute; the layouts fit each other and the shape.
 std::vector<Step> cheapest_steps(const Layout& from, const Layout& to, const Dims& shape,
                                  std::size_t element_size);
 

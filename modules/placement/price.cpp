@@ -30,7 +30,7 @@ void price(Step& step, const Dims& shape, std::int64_t element_size) {
   const auto padded_bytes = [&](const Layout& layout) {
     return padded_local_shape(shape, layout).product() * element_size;
   };
-  const int ranks = ways(step);
+  const int ranks = rank_count(step);
   if (norm_order(step) != 0 && communicates(step.kind)) {
     element_size = 8;  // powers travel in f64
   }
@@ -70,7 +70,7 @@ void price(Step& step, const Dims& shape, std::int64_t element_size) {
       step.cost = local_step_cost(0);
       return;
     case StepKind::exchange:
-      // The boxes were counted; they are packed before and unpacked behind.
+      // The boxes were counted; they are packed before and unpacked after.
       step.cost = link_cost(step) + local_step_cost(padded_bytes(step.before)) +
                   local_step_cost(padded_bytes(step.after));
       return;

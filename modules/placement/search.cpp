@@ -186,7 +186,9 @@ class Search {
   }
 
   /// Whether cutting the dim by all its axes in turn is cutting it once into so many chunks.
-  bool is_even(const Layout& layout, int dim) const { return shape_[dim] % layout.ways(dim) == 0; }
+  bool is_even(const Layout& layout, int dim) const {
+    return shape_[dim] % layout.shard_count(dim) == 0;
+  }
 
   /// The innermost cuts of a dim are gathered at once.
   void gather_several(const Entry& entry) {

@@ -167,7 +167,7 @@ TEST_CASE("from_local gives a norm's terms their shares of its gradient") {
     }
     const Tensor x = numbered({4});
     check(contains(error_of([&] { distribute(x, Layout::make(mesh, {NormPartial(2)})); }),
-                   "no value can be brought to Partial(norm(2))"),
+                   "a value cannot be converted to Partial(norm(2))"),
           "a value is no norm of parts");
     const Tensor none = distributed_zeros({2}, Layout::make(mesh, {NormPartial(2)}));
     check(to_doubles(full_tensor(none)) == std::vector<double>(2, 0), "zeros are");

@@ -31,7 +31,7 @@ nn::LlamaShape small_shape() {
   shape.heads = 4;
   shape.kv_heads = 2;
   shape.ffn_dim = 6;
-  shape.deviation = 0.4;
+  shape.standard_deviation = 0.4;
   shape.dtype = DType::f64;
   return shape;
 }

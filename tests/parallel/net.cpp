@@ -32,7 +32,7 @@ using namespace tessera;
 
 namespace {
 
-constexpr double deviation = 0.5;
+constexpr double standard_deviation = 0.5;
 
 Tensor whole(const Tensor& x) { return x.is_distributed() ? full_tensor(detached(x)) : x; }
 
@@ -41,8 +41,8 @@ Tensor whole(const Tensor& x) { return x.is_distributed() ? full_tensor(detached
 NetBlock::NetBlock(double dropout) {
   norm_ = add_child<nn::RMSNorm>("norm", 6, 1e-5, DType::f64);
   drop_ = add_child<nn::Dropout>("drop", dropout);
-  up_ = add_child<nn::Linear>("up", 6, 7, true, deviation, DType::f64);
-  down_ = add_child<nn::Linear>("down", 7, 6, false, deviation, DType::f64);
+  up_ = add_child<nn::Linear>("up", 6, 7, true, standard_deviation, DType::f64);
+  down_ = add_child<nn::Linear>("down", 7, 6, false, standard_deviation, DType::f64);
 }
 
 Tensors NetBlock::forward(const Tensors& inputs) {
@@ -51,11 +51,11 @@ Tensors NetBlock::forward(const Tensors& inputs) {
 }
 
 Net::Net(const NetOptions& options) : checkpointing_(options.checkpointing) {
-  embed_ = add_child<nn::Embedding>("embed", vocabulary, 6, deviation, DType::f64);
+  embed_ = add_child<nn::Embedding>("embed", vocabulary, 6, standard_deviation, DType::f64);
   for (const char* name : {"blocks.0", "blocks.1"}) {
     blocks_.push_back(add_child<NetBlock>(name, options.dropout));
   }
-  head_ = add_child<nn::Linear>("head", 6, vocabulary, false, deviation, DType::f64);
+  head_ = add_child<nn::Linear>("head", 6, vocabulary, false, standard_deviation, DType::f64);
   if (options.tied) {
     head_->set_parameter("weight", embed_->parameter("weight"));
   }

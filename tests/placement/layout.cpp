@@ -24,9 +24,9 @@ namespace {
 using Indices = std::vector<std::int64_t>;
 
 /// What torch.chunk gives rank `index`: consecutive pieces of ceil(n / k) until nothing is left.
-Indices torch_chunk(const Indices& whole, std::int64_t ways, std::int64_t index) {
+Indices torch_chunk(const Indices& whole, std::int64_t shards, std::int64_t index) {
   const auto n = static_cast<std::int64_t>(whole.size());
-  const std::int64_t piece = n / ways + (n % ways != 0 ? 1 : 0);
+  const std::int64_t piece = n / shards + (n % shards != 0 ? 1 : 0);
   Indices own;
   for (std::int64_t i = 0; i < n; ++i) {
     if (i / piece == index) {
@@ -218,7 +218,7 @@ TEST_CASE("layouts of one meaning are one object") {
   CHECK_FALSE(Layout::make(mesh, {Partial(), Replicate(), Replicate()}) ==
               Layout::make(mesh, {Partial(ReduceOp::avg), Replicate(), Replicate()}));
   CHECK(Layout::replicated(mesh).is_replicated());
-  CHECK(plain.ways(0) == 4);
+  CHECK(plain.shard_count(0) == 4);
   CHECK(plain.axes_sharding(1).empty());
   CHECK(plain.with_placement(0, Replicate()).with_placement(0, Shard(0)) ==
         Layout::make(mesh, {Shard(0), Shard(0), Shard(0)}, {2, 0, 1}));

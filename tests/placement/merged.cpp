@@ -40,7 +40,7 @@ TEST_CASE("steps of one kind over several axes are one collective where that is 
   CHECK(gather.axes == Axes{2, 0, 1});
   CHECK(gather.bytes == 11 * 2 * 5 * 4);  // chunks of 2 rows from 11 others
   CHECK(axis_names(gather) == "c+a+b");
-  CHECK(ways(gather) == 12);
+  CHECK(rank_count(gather) == 12);
 
   const Layout terms = Layout::make(mesh, {Partial(), Partial(), Partial()});
   const Step& reduce = only_step(plan_redistribute(terms, whole, {24, 5}, 4));

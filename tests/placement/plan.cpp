@@ -155,8 +155,8 @@ TEST_CASE("a norm's Partial becomes a value by one reduction of f64, and no valu
   for (const Layout& from : {Layout::replicated(mesh), mixed}) {
     const Layout to = Layout::make(mesh, {Replicate(), NormPartial(2)});
     CHECK_THAT(error_of([&] { plan_redistribute(from, to, {6}, 4); }),
-               Contains("no value can be brought to Partial(norm(2))") && Contains("axis 'b'") &&
-                   Contains(to_string(from)));
+               Contains("a value cannot be converted to Partial(norm(2))") &&
+                   Contains("axis 'b'") && Contains(to_string(from)));
   }
 }
 

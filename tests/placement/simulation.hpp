@@ -46,10 +46,10 @@ inline std::size_t number_of(const Dims& index, const Dims& shape) {
   return static_cast<std::size_t>(n);
 }
 
-/// Chunk `which` of `ways` of an array along a dim, as torch.chunk cuts.
-inline Array chunk(const Array& whole, int dim, std::int64_t ways, std::int64_t which) {
+/// Chunk `which` of `shards` of an array along a dim, as torch.chunk cuts.
+inline Array chunk(const Array& whole, int dim, std::int64_t shards, std::int64_t which) {
   const std::int64_t length = whole.shape[dim];
-  const std::int64_t piece = (length + ways - 1) / ways;
+  const std::int64_t piece = (length + shards - 1) / shards;
   Array own;
   own.shape = whole.shape;
   own.shape[dim] = 0;
@@ -127,23 +127,23 @@ inline Array reduce(const std::vector<Array>& terms, ReduceOp op, double order =
 
 /// What member `c` of a group holds after the step; `held` is what each member held before.
 inline Array after_step(const Step& step, const std::vector<Array>& held, std::size_t c) {
-  const auto ways = static_cast<std::int64_t>(held.size());
+  const auto shards = static_cast<std::int64_t>(held.size());
   const auto own = static_cast<std::int64_t>(c);
   Array result = held[c];
   switch (step.kind) {
     case StepKind::slice:
-      return chunk(held[c], step.to_dim, ways, own);
+      return chunk(held[c], step.to_dim, shards, own);
     case StepKind::all_gather:
       return join(held, step.from_dim);
     case StepKind::all_reduce:
       return reduce(held, step.op, norm_order(step));
     case StepKind::reduce_scatter:
-      return chunk(reduce(held, step.op, norm_order(step)), step.to_dim, ways, own);
+      return chunk(reduce(held, step.op, norm_order(step)), step.to_dim, shards, own);
     case StepKind::all_to_all: {
       std::vector<Array> received;
       received.reserve(held.size());
       for (const Array& other : held) {
-        received.push_back(chunk(other, step.to_dim, ways, own));
+        received.push_back(chunk(other, step.to_dim, shards, own));
       }
       return join(received, step.from_dim);
     }

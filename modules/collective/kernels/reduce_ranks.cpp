@@ -7,7 +7,7 @@
 #include <limits>
 #include <type_traits>
 
-// Not every type and operation has vector instructions; where they lack, scalar loops serve.
+// Not every type and operation has vector instructions; the others use scalar loops.
 #pragma clang diagnostic ignored "-Wpass-failed"
 
 // The loops below vectorise; each instruction set gets its own copy through always_inline.

@@ -129,7 +129,7 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
     scores = add(scores, widened(call.mask));
   }
   const Tensor hidden = hidden_scores(call, scores);
-  // A finite number, and 0 behind the softmax: a query that sees nothing has P = 0.
+  // A finite number, and 0 after the softmax: a query that sees nothing has P = 0.
   Tensor p = softmax(hidden ? masked_fill(scores, hidden, -1e30) : scores, 3);
   p = hidden ? call_one(masked, {p, hidden}) : p;
   const Tensor dp = dropped(matmul(dy, transposed(v)));

@@ -98,20 +98,20 @@ inline void check_gradient(const Call& call, const Form& form) {
 }
 
 /// Whether each rank gets whole groups of query heads with their key/value head, when all operands
-/// are cut as finely as the finest. `q` is q's place: 0, or 1 behind the gradient; `mask_dim` the
+/// are cut as finely as the finest. `q` is q's place: 0, or 1 after the gradient; `mask_dim` the
 /// last operand's dim of the heads, or -1.
 inline bool heads_divide(const RuleContext& context, const Form& form, std::size_t q,
                          int mask_dim = -1) {
   const auto in = context.call.in;
   const std::size_t mask = q == 0 ? 3 : 6;
-  std::int64_t ways = 1;
+  std::int64_t shards = 1;
   for (std::size_t i = 0; i < in.size(); ++i) {
     const int dim = i == mask ? mask_dim : i == 5 ? 1 : form.heads;
     if (in[i] && dim >= 0) {
-      ways = std::max(ways, context.shards_of(i, dim));
+      shards = std::max(shards, context.shards_of(i, dim));
     }
   }
-  return in[q].shape()[form.heads] % ways == 0 && in[q + 1].shape()[form.heads] % ways == 0;
+  return in[q].shape()[form.heads] % shards == 0 && in[q + 1].shape()[form.heads] % shards == 0;
 }
 
 /// A gradient of attention that is differentiated again: its operands, heads first.

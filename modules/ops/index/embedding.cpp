@@ -126,7 +126,7 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
   const int last = context.call.in[1].dims();
   strategies.push_back(strategy({Shard(last), Replicate(), Shard(1)}, {Shard(1)}));
   strategies.push_back(strategy({Replicate(), Replicate(), Shard(0)}, {Shard(0)}));
-  // Terms of a table have its shape, so they serve as well as the whole.
+  // Terms of a table have its shape, so they are treated like the whole table.
   for (const Placement table : {Replicate(), Partial(), Partial(ReduceOp::avg)}) {
     for (int d = 0; d < last; ++d) {
       strategies.push_back(strategy({Shard(d), Shard(d), table}, {Partial()}));

@@ -87,8 +87,8 @@ std::size_t bytes_of(const Tensor& x, const Dims& shape) {
   return static_cast<std::size_t>(shape.product()) * size_of(x.dtype());
 }
 
-/// What all rules here have in common, for a big tensor (x, or its gradient), whose slices stand
-/// behind the places in a small one: `add(big, small, index)` with index the placement of each
+/// What all rules here share, for a big tensor (x, or its gradient), whose slices follow
+/// the dims of the places in a small one: `add(big, small, index)` with index the placement of each
 /// index.
 template <class Add>
 void slice_dims(const Dims& x, std::size_t indexed, const Dims& places, Add add) {
@@ -231,7 +231,7 @@ const Op& index_backward_op = register_op<ShapeArgs>({
     .about = "The gradient of index: sums dy at x[indices...].",
 });
 
-/// The operands of a call whose indices stand behind `first`.
+/// The operands of a call whose indices follow `first`.
 std::vector<Tensor> with_indices(std::initializer_list<Tensor> first,
                                  std::span<const Tensor> indices) {
   std::vector<Tensor> in(first);

@@ -21,7 +21,7 @@ namespace {
 
 /// The call of the operator that the form is of, `first` operands further on.
 Call inner_call(const Call& call, std::size_t first) {
-  // The form's own name stands in errors where its operands are those of the operator.
+  // Errors name the variant itself where its operands are those of the operator.
   return {first == 0 ? call.op : *call.op.form_of, call.in.subspan(first), call.attributes};
 }
 

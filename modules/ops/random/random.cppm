@@ -11,7 +11,7 @@ export namespace tessera::ops {
 // (MicroBatchScope).
 /// Fills x in place: uniform in [low, high), or normal with a mean and a standard deviation.
 Tensor uniform_(const Tensor& x, double low, double high, const RandomSource& source);
-Tensor normal_(const Tensor& x, double mean, double deviation, const RandomSource& source);
+Tensor normal_(const Tensor& x, double mean, double standard_deviation, const RandomSource& source);
 /// x / (1 - p) where the random number is >= p, else 0. The mask is not stored: backward recomputes
 /// it.
 Tensor dropout(const Tensor& x, double p, const RandomSource& source);

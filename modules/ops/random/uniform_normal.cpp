@@ -26,7 +26,7 @@ struct UniformArgs {
 
 struct NormalArgs {
   Dynamic<double> mean;
-  Dynamic<double> deviation;
+  Dynamic<double> standard_deviation;
   Dynamic<RandomNumbers> numbers;
   SpecArgument whole{};
 };
@@ -44,10 +44,10 @@ void uniform_cpu(const Call& call, std::span<Tensor>) {
 void normal_cpu(const Call& call, std::span<Tensor>) {
   const auto arguments = call.args<NormalArgs>();
   const auto mean = static_cast<float>(arguments.mean);
-  const auto deviation = static_cast<float>(arguments.deviation);
+  const auto standard_deviation = static_cast<float>(arguments.standard_deviation);
   fill_in_place(call, arguments,
                 [&]<class T>(const RandomRange& range, std::int64_t count, T* out) {
-                  kernels::fill_normal(range, count, mean, deviation, out);
+                  kernels::fill_normal(range, count, mean, standard_deviation, out);
                 });
 }
 
@@ -80,12 +80,13 @@ Tensor uniform_(const Tensor& x, double low, double high, const RandomSource& so
       UniformArgs{.low = low, .high = high, .numbers = source.take("uniform_", x.shape())});
 }
 
-Tensor normal_(const Tensor& x, double mean, double deviation, const RandomSource& source) {
+Tensor normal_(const Tensor& x, double mean, double standard_deviation,
+               const RandomSource& source) {
   operands::given("normal_", "x", x);
-  return call_one(
-      normal_op, {x},
-      NormalArgs{
-          .mean = mean, .deviation = deviation, .numbers = source.take("normal_", x.shape())});
+  return call_one(normal_op, {x},
+                  NormalArgs{.mean = mean,
+                             .standard_deviation = standard_deviation,
+                             .numbers = source.take("normal_", x.shape())});
 }
 
 }  // namespace tessera::ops

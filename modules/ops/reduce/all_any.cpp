@@ -23,7 +23,7 @@ void cpu(const Call& call, std::span<Tensor> out) {
                   out[0].raw_data());
 }
 
-// all and any: of the ranks' answers the least and the greatest.
+// all and any: the minimum and the maximum of the ranks' answers.
 
 void infer_bool(const Call& call, ResultShapes& out) {
   const ReducedDims a = operands::reduced_dims(call);

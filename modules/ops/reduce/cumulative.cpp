@@ -172,8 +172,8 @@ void recurrence_rule(const RuleContext& context, Strategies& strategies) {
   pass_partial(context, strategies, 0b01);
 }
 
-/// What reaches y[k] has passed the factors behind it: the other direction, with each factor where
-/// it is met. A factor's slope is what it multiplies.
+/// A gradient reaches y[k] through the factors after it, so the recurrence runs in the other
+/// direction with the same factors. The derivative by a factor is the value that it multiplies.
 template <bool from_end>
 void recurrence_backward(const BackwardContext& context, std::span<const Tensor> grads,
                          std::span<Tensor> out) {

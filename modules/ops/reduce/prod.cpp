@@ -50,9 +50,9 @@ void prod_backward(const BackwardContext& context, std::span<const Tensor> grads
                    std::span<Tensor> out) {
   const Arguments a = read_prod(context.args<operands::ReducedDim>(), context.in[0].dims());
   along_dim(context, grads[0], out, [&](const Tensor& x, const Tensor& g, int dim) {
-    const Tensor behind = flip(products_before(flip(x, {dim}), dim), {dim});
+    const Tensor products_after = flip(products_before(flip(x, {dim}), dim), {dim});
     return mul(operands::spread(g, a.dim, a.keepdim, x.shape()),
-               mul(products_before(x, dim), behind));
+               mul(products_before(x, dim), products_after));
   });
 }
 

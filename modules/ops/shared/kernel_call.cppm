@@ -72,14 +72,14 @@ inline Attributes with_whole(const LocalContext& context, const Spec* whole) {
 /// "name: what".
 [[noreturn]] void refuse(const Call& call, const std::string& what);
 [[noreturn]] void refuse_type(std::string_view name, DType dtype);
-/// Errors: operand `i` has not `dims` dims.
+/// Errors: operand `i` does not have `dims` dims.
 void check_dims(const Call& call, std::size_t i, int dims);
-/// Errors: operand `i` is present and has not this shape.
+/// Errors: operand `i` is present and has another shape.
 void check_shape(const Call& call, std::size_t i, const Dims& shape);
-/// Errors: an operand is present and has not operand 0's type.
+/// Errors: an operand is present and has another type than operand 0.
 void check_one_type(const Call& call);
 
-/// Errors: operand `i` has not this type.
+/// Errors: operand `i` has another type.
 void check_type(const Call& call, std::size_t i, DType dtype);
 
 /// How far a window can move along a dim: the padded extent less what the window covers; negative

@@ -31,7 +31,7 @@ struct DiagonalBackwardArgs {
   Dims shape;
 };
 
-/// Where a diagonal lies in a tensor of `shape`.
+/// The position of a diagonal in a tensor of `shape`.
 struct Diagonal {
   int dim1 = 0;
   int dim2 = 1;

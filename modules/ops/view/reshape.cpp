@@ -90,7 +90,7 @@ void view_or_copy(const Call& call, Tensors& out) {
 /// Old and new dims fall into groups of equal products. A shard stays where it is the leftmost of
 /// its group and both leftmost extents are divisible by all shards of the dim; a dim that is a
 /// group alone, before and after, keeps any shard. Extents of 1 belong to no group; they keep a
-/// shard where all dims before them, or all behind them, are the same.
+/// shard where all dims before them, or all after them, are the same.
 void regroup_rule(const RuleContext& context, Strategies& strategies) {
   const Dims& from = context.call.in[0].shape();
   const Dims& to = context.out[0].shape;

@@ -6,8 +6,8 @@ import tessera.tensor;
 
 namespace tessera::ops::views {
 
-/// Strides under which strided x has `shape`, or none: a dim may be cut, and dims that lie one
-/// behind the other may become one.
+/// Strides under which strided x has `shape`, or none: a dim may be split, and adjacent dims
+/// may be merged.
 std::optional<Dims> view_strides(const Tensor& x, const Dims& shape);
 
 using ShapeFunction = Dims (*)(const Call& call);

@@ -189,7 +189,7 @@ template <class Isa, class T, class C>
       for (std::int64_t query = 0; query < shape.queries; query += kQueryTile) {
         const TilePair pair{query, std::min(kQueryTile, shape.queries - query), key, key_count,
                             last_key_of_query_0(shape) + query};
-        if (pair.last_key_of_first + pair.queries <= key) continue;  // all of it lies in the future
+        if (pair.last_key_of_first + pair.queries <= key) continue;  // all of it is in the future
         const std::int64_t at_row = member * work.length + query;
         const Rows<C> queries = as_rows<C>(at(x.q, x.q_strides, query, head), x.q_strides.time,
                                            pair.queries, head_dim, work.queries.data());

@@ -8,7 +8,7 @@
 namespace tessera::kernels {
 
 /// y = silu(gate) * up on rows x n; the operands' rows may lie apart (strides in elements), so the
-/// two halves of one product serve directly. y is contiguous; it may be gate or up if that is
+/// two halves of one product need no copy. y is contiguous; it may be gate or up if that is
 /// contiguous. silu(x) = x / (1 + exp(-x)). Source: Shazeer, GLU Variants Improve Transformer
 /// (2020).
 template <class T>

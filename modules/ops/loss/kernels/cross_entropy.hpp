@@ -25,7 +25,7 @@ std::int64_t cross_entropy_forward(const CrossEntropyShape& shape, const T* logi
                                    Compute<T>* log_sum_exp);
 
 /// For a sharded vocabulary: of this part, maximum[r], sum[r] = sum of exp(logits - maximum), and
-/// picked[r], the target's logit, 0 where the target is ignored or lies in another part. The
+/// picked[r], the target's logit, 0 where the target is ignored or is in another part. The
 /// whole's: M = max of maxima, log_sum_exp = M + log(sum of sum * exp(maximum - M)), loss = that -
 /// sum of picked. With vocab = 0 maximum is -infinity and sum 0.
 template <class T>

@@ -29,8 +29,8 @@ struct Gemm {
 /// C = op(A) op(B) (+ C). C aliases neither A nor B.
 /// T/Out: float/float, double/double, BFloat16/BFloat16, BFloat16/float, Half/Half, Half/float;
 /// 16-bit inputs are accumulated in float and rounded once. Rows: see gemm.cpp on whether a row's
-/// bits depend on how many rows there are. Throws std::runtime_error where the library behind it
-/// fails.
+/// bits depend on how many rows there are. Throws std::runtime_error where the library that
+/// computes it fails.
 template <class T, class Out>
 void gemm(const Gemm& shape, const T* a, const T* b, Out* c);
 

@@ -15,10 +15,6 @@ namespace {
 
 using namespace reducers;  // NOLINT(google-build-using-namespace)
 
-void require_elements(const char* message, const ReduceShape& shape) {
-  if (shape.reduced == 0 && shape.outer * shape.inner > 0) throw std::invalid_argument(message);
-}
-
 /// An extreme element and where it is first.
 template <class T>
 struct Found {

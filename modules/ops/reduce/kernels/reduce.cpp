@@ -159,10 +159,6 @@ void reduce_type(ReduceOp op, const ReduceShape& shape, const T* x, void* y) {
   }
 }
 
-void require_elements(const char* message, const ReduceShape& shape) {
-  if (shape.reduced == 0 && shape.outer * shape.inner > 0) throw std::invalid_argument(message);
-}
-
 /// (sum over r of |x|^p)^(1/p) for any p, by the library's function for each element.
 template <class T>
 void norm_of_order(const ReduceShape& shape, const T* x, double p, T* y) {

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <stdexcept>
 #include <type_traits>
 
+#include "reduce/kernels/reduce.hpp"
 #include "shared/kernels/simd.hpp"
 
 namespace tessera::kernels::reducers {
@@ -14,6 +16,11 @@ namespace tessera::kernels::reducers {
 /// Elements that are reduced on their own where there are more.
 inline constexpr std::int64_t kBlock = 1 << 16;
 inline constexpr int kChains = 16;
+
+/// Throws std::invalid_argument where there are results but nothing to reduce to them.
+inline void require_elements(const char* message, const ReduceShape& shape) {
+  if (shape.reduced == 0 && shape.outer * shape.inner > 0) throw std::invalid_argument(message);
+}
 
 template <class T>
 using Plain = decltype(plain(T{}));

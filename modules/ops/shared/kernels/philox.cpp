@@ -204,7 +204,7 @@ void fill_uniform(const RandomRange& range, std::int64_t count, float low_bound,
 }
 
 template <class T>
-void fill_normal(const RandomRange& range, std::int64_t count, float mean, float deviation,
+void fill_normal(const RandomRange& range, std::int64_t count, float mean, float standard_deviation,
                  T* out) {
   fill_blocks<float>(
       range, count, out,
@@ -213,7 +213,8 @@ void fill_normal(const RandomRange& range, std::int64_t count, float mean, float
         box_muller(words.word[0], words.word[1], result[0], result[1]);
         box_muller(words.word[2], words.word[3], result[2], result[3]);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) result[i] = fused(result[i], splat<F32>(deviation), mean);
+        for (int i = 0; i < 4; ++i)
+          result[i] = fused(result[i], splat<F32>(standard_deviation), mean);
         store_words(values, result);
       },
       [](float value) __attribute__((always_inline)) { return static_cast<T>(value); });

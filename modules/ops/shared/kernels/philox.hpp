@@ -50,12 +50,14 @@ struct RandomRange {
 template <class T>
 void fill_uniform(const RandomRange& range, std::int64_t count, float low, float high, T* out);
 
-/// out[i] = mean + deviation * z (one fused multiply-add) with z from Box and Muller's transform:
-/// u1 = ((word_0 >> 8) + 1) * 2^-24, u2 = (word_1 >> 8) * 2^-24, radius = sqrt(-2 log u1);
-/// z_0 = radius cos(2 pi u2), z_1 = radius sin(2 pi u2). log, sin and cos are fixed polynomials in
-/// float with explicit fused multiply-adds (philox.cpp), so another device can give the same bits.
+/// out[i] = mean + standard_deviation * z (one fused multiply-add) with z from Box and Muller's
+/// transform: u1 = ((word_0 >> 8) + 1) * 2^-24, u2 = (word_1 >> 8) * 2^-24, radius = sqrt(-2 log
+/// u1); z_0 = radius cos(2 pi u2), z_1 = radius sin(2 pi u2). log, sin and cos are fixed
+/// polynomials in float with explicit fused multiply-adds (philox.cpp), so another device can give
+/// the same bits.
 template <class T>
-void fill_normal(const RandomRange& range, std::int64_t count, float mean, float deviation, T* out);
+void fill_normal(const RandomRange& range, std::int64_t count, float mean, float standard_deviation,
+                 T* out);
 
 /// out[i] = 1 with the given probability, else 0: word < probability * 2^32 (in double).
 void fill_bernoulli(const RandomRange& range, std::int64_t count, double probability,
