@@ -298,8 +298,8 @@ Tensor redistribute_between(const Tensor& x, const Spec& from, const Layout& to)
   if (x && x.requires_grad() && grad_enabled() && !same_ranks(from.layout.mesh(), to.mesh())) {
     fail(
         fmt::format("redistribute_between: x needs a gradient, but {} and {} do not have the same "
-                    "ranks: backward would not run on all of them; use a NoGrad scope and send "
-                    "the gradient back by the same call",
+                    "ranks: backward would not run on all of them; call cross_meshes, whose "
+                    "gradient comes back",
                     to_string(from.layout.mesh()), to_string(to.mesh())));
   }
   return call_one(redistribute_between_op, {x}, BetweenArgs{{&from}, {with_layout(from, to)}});

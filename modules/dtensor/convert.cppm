@@ -60,7 +60,7 @@ Tensor redistribute_axis(const Tensor& x, int axis, Placement to);
 /// it: the ranks of `from`'s mesh with their x, the others with an undefined tensor. Ranks
 /// outside of `to`'s mesh get an undefined tensor. The gradient has from's layout if both meshes
 /// have the same ranks. Errors: x is not `from`; a rank of neither mesh; x needs a gradient and the
-/// ranks differ (use a NoGrad scope, and send the gradient back by the same call).
+/// ranks differ (use cross_meshes).
 Tensor redistribute_between(const Tensor& x, const Spec& from, const Layout& to);
 
 struct RedistributionState;

@@ -2,7 +2,8 @@
 // reports.
 export module tessera.dtensor;
 
-export import :convert;  // distribute, from_local, to_local, redistribute (async too), full_tensor
+export import :convert;   // distribute, from_local, to_local, redistribute (async too), full_tensor
+export import :crossing;  // tensors that go to other ranks, and whose gradients come back
 export import :factories;  // distributed tensors that are created without communication
 export import :local_map;  // functions of local parts as functions of distributed tensors
 export import :report;     // what was communicated; scopes that allow implicit redistribution

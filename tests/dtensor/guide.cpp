@@ -116,6 +116,34 @@ TEST_CASE("guide: redistribution") {
   });
 }
 
+TEST_CASE("guide: a pipeline of two stages") {
+  on_ranks::run(4, [] {
+    const DeviceMesh first = DeviceMesh::make({"data"}, {2}, {0, 1});
+    const DeviceMesh second = DeviceMesh::make({"data"}, {2}, {2, 3});
+    const bool in_first = first.contains(current_rank());
+    const Layout batch = Layout::make(first, {Shard(0)});
+    Tensor w = distribute(numbered({6, 6}), Layout::replicated(in_first ? first : second));
+    w.set_requires_grad();
+
+    Tensor hidden;
+    if (in_first) {
+      hidden = ops::matmul(distribute(numbered({8, 6}), batch), w);
+    }
+    const Spec& spec = *Spec::make(batch, {8, 6}, DType::f64);
+    const Crossing sent = cross_meshes(hidden, spec, Layout::make(second, {Shard(0)}), true);
+    const Tensor root = in_first ? sent.root : ops::sum(ops::matmul(sent.value, w));
+    backward(root);  // the first stage waits here for the gradient of `hidden`
+
+    const Tensor x = numbered({8, 6});
+    const Tensor v = numbered({6, 6});
+    const Tensor ones = full({8, 6}, 1, DType::f64);
+    const Tensor reference =
+        in_first ? ops::matmul(ops::transpose(x, 0, 1), ops::matmul(ones, ops::transpose(v, 0, 1)))
+                 : ops::matmul(ops::transpose(ops::matmul(x, v), 0, 1), ones);
+    check(to_doubles(full_tensor(w.grad())) == to_doubles(reference), "the gradients");
+  });
+}
+
 TEST_CASE("guide: gradients at the border") {
   on_ranks::run(2, [] {
     const DeviceMesh mesh = DeviceMesh::make({"data"}, {2});
