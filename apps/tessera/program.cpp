@@ -148,8 +148,15 @@ class CommandLine {
         "bench",
         "Measure this machine and this program, as ratios to a ceiling measured in the same run",
         [this] { return run_bench(bench_); });
-    command->add_option("WHAT", bench_.what, "gemm, dispatch, collectives or step; default: all")
-        ->check(CLI::IsMember({"gemm", "dispatch", "collectives", "step"}));
+    command
+        ->add_option("WHAT", bench_.what,
+                     "gemm, kernels, dispatch, collectives or step; default: all")
+        ->check(CLI::IsMember({"gemm", "kernels", "dispatch", "collectives", "step"}));
+    command
+        ->add_option("--elements", bench_.elements,
+                     "Elements of each operand of bench kernels; sorts and sampling use a quarter")
+        ->check(CLI::Range(1 << 14, 1 << 28))
+        ->capture_default_str();
     command->add_flag("--json", bench_.json, "Print a JSON array of objects");
   }
 

@@ -12,6 +12,7 @@
 #include <tessera/printable.hpp>
 #include <vector>
 
+#include "commands/bench_rows.hpp"
 #include "commands/commands.hpp"
 #include "commands/dispatch_rows.hpp"
 #include "config/config.hpp"
@@ -60,7 +61,7 @@ double microseconds(const std::function<void()>& run, int calls) {
   return best / calls * 1e6;
 }
 
-Json bench_gemm() {
+Json bench_gemm(const BenchArguments&) {
   Json rows = Json::array();
   for (const int count : {1, available_cores()}) {
     ops::set_threads(count);
@@ -73,7 +74,7 @@ Json bench_gemm() {
 
 /// What an operator costs on small tensors, plain and distributed: the difference is the price of a
 /// layout.
-Json bench_dispatch() {
+Json bench_dispatch(const BenchArguments&) {
   Json rows = Json::array();
   for (const DispatchRow& row : dispatch_rows()) {
     row.distributed();
@@ -118,7 +119,7 @@ Json on_two_ranks(const std::function<Json(collective::World&)>& run) {
   return Json::parse(text);
 }
 
-Json bench_collectives() {
+Json bench_collectives(const BenchArguments&) {
   return on_two_ranks([](collective::World& world) {
     Json rows = Json::array();
     for (const collective::CollectiveRate& rate :
@@ -135,7 +136,7 @@ Json bench_collectives() {
 
 /// A step of a Llama of 6 M parameters, fully sharded over two ranks, against the products that the
 /// ranks reach together.
-Json bench_step() {
+Json bench_step(const BenchArguments&) {
   Run run;
   run.config = parse_config(R"(
 [model]
@@ -209,16 +210,18 @@ void print_rows(const std::string& title, const Json& rows) {
 }  // namespace
 
 int run_bench(const BenchArguments& arguments) {
-  const std::vector<std::pair<std::string, Json (*)()>> all = {{"collectives", &bench_collectives},
-                                                               {"step", &bench_step},
-                                                               {"gemm", &bench_gemm},
-                                                               {"dispatch", &bench_dispatch}};
+  const std::vector<std::pair<std::string, Json (*)(const BenchArguments&)>> all = {
+      {"collectives", &bench_collectives},
+      {"step", &bench_step},
+      {"gemm", &bench_gemm},
+      {"kernels", &bench_kernels},
+      {"dispatch", &bench_dispatch}};
   Json everything = Json::array();
   for (const auto& [name, run] : all) {
     if (!arguments.what.empty() && arguments.what != name) {
       continue;
     }
-    const Json rows = run();
+    const Json rows = run(arguments);
     if (!arguments.json) {
       print_rows(name, rows);
       std::fflush(stdout);

@@ -41,8 +41,9 @@ struct ExportArguments {
 int run_checkpoint_export(const ExportArguments& arguments);
 
 struct BenchArguments {
-  std::string what;  // gemm, dispatch, collectives or step; empty for all
+  std::string what;  // gemm, kernels, dispatch, collectives or step; empty for all
   bool json = false;
+  int elements = 1 << 24;  // of a kernel's operand: 64 MiB, more than caches hold
 };
 int run_bench(const BenchArguments& arguments);
 

@@ -3,15 +3,18 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <span>
-#include <utility>
 #include <vector>
 
+#include "shared/kernels/parallel.hpp"
 #include "shared/kernels/types.hpp"
+#include "sort/kernels/sort.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -24,6 +27,8 @@ namespace tessera::ops {
 namespace {
 
 using namespace random_numbers;
+
+constexpr std::int64_t grain = 1 << 12;  // elements
 
 struct MultinomialArgs {
   std::int64_t count;
@@ -66,39 +71,57 @@ void for_each_row(SpecArgument whole, std::int64_t rows, F f) {
   });
 }
 
-/// The first position up to which the weights sum to more than the word's share of all.
-void with_replacement(std::span<const double> weights, double total,
-                      std::span<const std::uint32_t> words, std::int64_t* out) {
-  std::vector<double> sums(weights.size());
-  std::partial_sum(weights.begin(), weights.end(), sums.begin());
+/// What a row's weights must be, and whether they are.
+struct Valid {
+  bool finite = true;  // and not negative
+  std::int64_t positive = 0;
+
+  explicit Valid(std::span<const double> weights) {
+    for (const double w : weights) {
+      finite = finite && w >= 0 && w < std::numeric_limits<double>::infinity();
+      positive += w > 0 ? 1 : 0;
+    }
+  }
+  bool enough_for(std::int64_t wanted) const { return finite && positive >= wanted; }
+};
+
+/// The first position up to which the weights sum to more than the word's share of all. The weights
+/// become these sums.
+void with_replacement(std::span<double> weights, std::span<const std::uint32_t> words,
+                      std::int64_t* out) {
   // The last position with a weight, should rounding leave the share at the whole.
   std::size_t last = weights.size() - 1;
   while (weights[last] == 0) {
     --last;
   }
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const auto found =
-        std::upper_bound(sums.begin(), sums.end(), static_cast<double>(words[i]) * 0x1p-32 * total);
-    out[i] = std::min<std::int64_t>(found - sums.begin(), static_cast<std::int64_t>(last));
-  }
+  std::partial_sum(weights.begin(), weights.end(), weights.begin());
+  const double total = weights.back();
+  kernels::parallel_for(
+      0, static_cast<std::int64_t>(words.size()), grain, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          const double share =
+              static_cast<double>(words[static_cast<std::size_t>(i)]) * 0x1p-32 * total;
+          const auto found = std::upper_bound(weights.begin(), weights.end(), share);
+          out[i] = std::min<std::int64_t>(found - weights.begin(), static_cast<std::int64_t>(last));
+        }
+      });
 }
 
 /// The positions that first have an event, when events come at the rates of the weights: the
-/// smallest -log(u) / weight (Efraimidis and Spirakis, 2006).
-void without_replacement(std::span<const double> weights, std::span<const std::uint32_t> words,
+/// smallest -log(u) / weight (Efraimidis and Spirakis, 2006). The weights become these times; the
+/// time of no weight is NaN, which is last in every order.
+void without_replacement(std::span<double> weights, std::span<const std::uint32_t> words,
                          std::int64_t count, std::int64_t* out) {
-  std::vector<std::pair<double, std::int64_t>> times;
-  times.reserve(weights.size());
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    if (weights[i] > 0) {
-      const double u = (static_cast<double>(words[i]) + 1) * 0x1p-32;
-      times.emplace_back(-std::log(u) / weights[i], static_cast<std::int64_t>(i));
+  const auto n = static_cast<std::int64_t>(weights.size());
+  kernels::parallel_for(0, n, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      double& w = weights[static_cast<std::size_t>(i)];
+      const double u = (static_cast<double>(words[static_cast<std::size_t>(i)]) + 1) * 0x1p-32;
+      w = w > 0 ? -std::log(u) / w : std::numeric_limits<double>::quiet_NaN();
     }
-  }
-  std::partial_sort(times.begin(), times.begin() + count, times.end());
-  for (std::int64_t i = 0; i < count; ++i) {
-    out[i] = times[static_cast<std::size_t>(i)].second;
-  }
+  });
+  std::vector<double> times(static_cast<std::size_t>(count));
+  kernels::sort(DType::f64, {1, n, 1, count}, false, weights.data(), times.data(), out);
 }
 
 void multinomial_cpu(const Call& call, std::span<Tensor> out) {
@@ -108,36 +131,48 @@ void multinomial_cpu(const Call& call, std::span<Tensor> out) {
   if (out[0].numel() == 0) {
     return;
   }
-  std::vector<double> weights(static_cast<std::size_t>(n));
-  for_each_row(
-      draw.whole, out[0].numel() / draw.count, [&](std::int64_t row, std::int64_t global_row) {
-        visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
-          for (std::int64_t i = 0; i < n; ++i) {
-            weights[static_cast<std::size_t>(i)] =
-                static_cast<double>(static_cast<kernels::Compute<T>>(pointer<T>(x)[row * n + i]));
-          }
-        });
-        double total = 0;
-        std::int64_t positive = 0;
-        bool valid = true;
-        for (const double w : weights) {
-          valid = valid && w >= 0 && !std::isinf(w);
-          total += w;
-          positive += w > 0 ? 1 : 0;
+  std::vector<std::int64_t> global_rows;
+  for_each_row(draw.whole, out[0].numel() / draw.count,
+               [&](std::int64_t, std::int64_t global_row) { global_rows.push_back(global_row); });
+  const auto weights_of = [&](std::int64_t row, std::span<double> weights) {
+    visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
+      for (std::int64_t i = 0; i < n; ++i) {
+        weights[static_cast<std::size_t>(i)] =
+            static_cast<double>(static_cast<kernels::Compute<T>>(pointer<T>(x)[row * n + i]));
+      }
+    });
+  };
+  const std::int64_t wanted = draw.replacement ? 1 : draw.count;
+  const auto rows = static_cast<std::int64_t>(global_rows.size());
+  std::atomic<std::int64_t> refused = rows;  // the first row that cannot be sampled
+  kernels::parallel_for(0, rows, 1 + grain / (n + 1), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<double> weights(static_cast<std::size_t>(n));
+    for (std::int64_t row = begin; row < end; ++row) {
+      weights_of(row, weights);
+      if (!Valid(weights).enough_for(wanted)) {
+        std::int64_t first = refused.load();
+        while (row < first && !refused.compare_exchange_weak(first, row)) {
         }
-        if (!valid || positive == 0 || (!draw.replacement && positive < draw.count)) {
-          refuse(call, fmt::format("row {} cannot be sampled: its weights must be finite and not "
-                                   "negative, with {} or more above 0 (got {})",
-                                   global_row, draw.replacement ? 1 : draw.count, positive));
-        }
-        std::int64_t* const to = out[0].data<std::int64_t>() + row * draw.count;
-        if (draw.replacement) {
-          with_replacement(weights, total,
-                           words_of(draw.numbers, global_row * draw.count, draw.count), to);
-        } else {
-          without_replacement(weights, words_of(draw.numbers, global_row * n, n), draw.count, to);
-        }
-      });
+        return;
+      }
+      const std::int64_t global_row = global_rows[static_cast<std::size_t>(row)];
+      std::int64_t* const to = out[0].data<std::int64_t>() + row * draw.count;
+      if (draw.replacement) {
+        with_replacement(weights, words_of(draw.numbers, global_row * draw.count, draw.count), to);
+      } else {
+        without_replacement(weights, words_of(draw.numbers, global_row * n, n), draw.count, to);
+      }
+    }
+  });
+  if (refused < rows) {
+    std::vector<double> weights(static_cast<std::size_t>(n));
+    weights_of(refused, weights);
+    refuse(call,
+           fmt::format("row {} cannot be sampled: its weights must be finite and not negative, "
+                       "with {} or more above 0 (got {})",
+                       global_rows[static_cast<std::size_t>(refused)], wanted,
+                       Valid(weights).positive));
+  }
 }
 
 /// All rows but the positions in them.

@@ -1,12 +1,10 @@
 // Along one dim, of all elements up to each one: cumsum, cumprod, logcumsumexp.
 module;
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <type_traits>
 
-#include "reduce/kernels/reduce.hpp"
+#include "reduce/kernels/scan.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -46,71 +44,13 @@ void infer_floating(const Call& call, ResultShapes& out) {
   infer(call, out);
 }
 
-struct Sum {
-  template <class V>
-  static V start() {
-    return V{0};
-  }
-  template <class V>
-  static V join(V a, V b) {
-    return a + b;
-  }
-};
-
-struct Product {
-  template <class V>
-  static V start() {
-    return V{1};
-  }
-  template <class V>
-  static V join(V a, V b) {
-    return a * b;
-  }
-};
-
-struct LogSum {
-  template <class V>
-  static V start() {
-    return -std::numeric_limits<V>::infinity();
-  }
-  template <class V>
-  static V join(V a, V b) {
-    const V larger = a > b || a != a ? a : b;
-    return std::isinf(larger) || larger != larger
-               ? larger
-               : larger + std::log1p(std::exp((a < b ? a : b) - larger));
-  }
-};
-
-template <class Scan, class T>
-void scan(const operands::ReducedOperand& r, const Tensor& y, bool from_end) {
-  constexpr bool floating = !std::is_integral_v<T>;
-  using Out = std::conditional_t<floating, T, std::int64_t>;
-  using Value = std::conditional_t<floating, double, std::int64_t>;
-  const auto* in = static_cast<const T*>(r.x.raw_data());
-  auto* to = static_cast<Out*>(y.raw_data());
-  for (std::int64_t o = 0; o < r.outer; ++o) {
-    for (std::int64_t i = 0; i < r.inner; ++i) {
-      Value value = Scan::template start<Value>();
-      for (std::int64_t k = 0; k < r.reduced; ++k) {
-        const std::int64_t at = (o * r.reduced + (from_end ? r.reduced - 1 - k : k)) * r.inner + i;
-        value = Scan::join(value, static_cast<Value>(in[at]));
-        to[at] = static_cast<Out>(value);
-      }
-    }
-  }
-}
-
-template <class Scan, bool from_end = false>
+template <kernels::ScanOp op, bool from_end = false>
 void cpu(const Call& call, std::span<Tensor> out) {
   const int count = call.in[0].dims();
   const Dims dim = operands::sorted_dims(call.op.name.c_str(), {call.args<DimArgs>().dim}, count);
   const operands::ReducedOperand r = operands::reduced_operand(call.in[0], dim);
-  kernels::visit(r.x.dtype(), [&]<class T>(T) {
-    if constexpr (!std::is_same_v<Scan, LogSum> || !std::is_integral_v<T>) {
-      scan<Scan, T>(r, out[0], from_end);
-    }
-  });
+  kernels::scan(op, from_end, r.x.dtype(), {r.outer, r.reduced, r.inner}, r.x.raw_data(),
+                out[0].raw_data());
 }
 
 /// All dims but the one that is gone along.
@@ -150,21 +90,8 @@ void recurrence_cpu(const Call& call, std::span<Tensor> out) {
       operands::sorted_dims(call.op.name.c_str(), {call.args<DimArgs>().dim}, call.in[0].dims());
   const operands::ReducedOperand r = operands::reduced_operand(call.in[0], dim);
   const operands::ReducedOperand factors = operands::reduced_operand(call.in[1], dim);
-  visit_floating(out[0].dtype(), call.op.name, [&]<class T>(T) {
-    for (std::int64_t o = 0; o < r.outer; ++o) {
-      for (std::int64_t i = 0; i < r.inner; ++i) {
-        double value = 0;
-        for (std::int64_t k = 0; k < r.reduced; ++k) {
-          const std::int64_t at =
-              (o * r.reduced + (from_end ? r.reduced - 1 - k : k)) * r.inner + i;
-          // The first factor meets nothing, not even when it is infinite.
-          const double gained = k == 0 ? 0 : static_cast<double>(pointer<T>(factors.x)[at]) * value;
-          value = static_cast<double>(pointer<T>(r.x)[at]) + gained;
-          pointer<T>(out[0])[at] = static_cast<T>(value);
-        }
-      }
-    }
-  });
+  kernels::linear_recurrence(from_end, out[0].dtype(), {r.outer, r.reduced, r.inner},
+                             r.x.raw_data(), factors.x.raw_data(), out[0].raw_data());
 }
 
 void recurrence_rule(const RuleContext& context, Strategies& strategies) {
@@ -248,7 +175,7 @@ void logcumsumexp_backward(const BackwardContext& context, std::span<const Tenso
 
 const Op& cumsum_op = register_op<DimArgs>({.schema = "cumsum(x)",
                                             .infer = infer,
-                                            .cpu = cpu<Sum>,
+                                            .cpu = cpu<kernels::ScanOp::sum>,
                                             .rule = sums_rule,
                                             .backward = sums_backward<false>,
                                             .about = "The cumulative sum along dim."});
@@ -256,14 +183,14 @@ const Op& cumsum_op = register_op<DimArgs>({.schema = "cumsum(x)",
 [[maybe_unused]] const Op& cumsum_from_end_op =
     register_op<DimArgs>({.schema = "cumsum_from_end(x)",
                           .infer = infer,
-                          .cpu = cpu<Sum, true>,
+                          .cpu = cpu<kernels::ScanOp::sum, true>,
                           .rule = sums_rule,
                           .backward = sums_backward<true>,
                           .about = "The cumulative sum along dim, from the end."});
 
 const Op& cumprod_op = register_op<DimArgs>({.schema = "cumprod(x)",
                                              .infer = infer,
-                                             .cpu = cpu<Product>,
+                                             .cpu = cpu<kernels::ScanOp::prod>,
                                              .rule = rule,
                                              .backward = cumprod_backward,
                                              .saves_inputs = saves_all,
@@ -272,7 +199,7 @@ const Op& cumprod_op = register_op<DimArgs>({.schema = "cumprod(x)",
 const Op& logcumsumexp_op =
     register_op<DimArgs>({.schema = "logcumsumexp(x)",
                           .infer = infer_floating,
-                          .cpu = cpu<LogSum>,
+                          .cpu = cpu<kernels::ScanOp::log_sum_exp>,
                           .rule = rule,
                           .backward = logcumsumexp_backward,
                           .saves_inputs = saves_all,

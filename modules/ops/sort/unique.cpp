@@ -1,15 +1,11 @@
 // The distinct elements of a tensor: unique.
 module;
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "shared/kernels/types.hpp"
-#include "sort/kernels/order.hpp"
+#include "sort/kernels/sort.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -38,26 +34,22 @@ void unique_cpu(const Call& call, std::span<Tensor> out) {
   const std::int64_t count = x.numel();
   auto* const inverse = out[1].data<std::int64_t>();
   auto* const counts = out[2].data<std::int64_t>();
+  const Tensor order = empty(x.shape(), DType::i64);
+  const Tensor sorted = empty(x.shape(), x.dtype());
+  kernels::sort(x.dtype(), {1, count, 1, count}, false, x.raw_data(), sorted.raw_data(),
+                order.data<std::int64_t>());
   std::int64_t found = 0;
   kernels::visit(x.dtype(), [&]<class T>(T) {
-    const auto* from = static_cast<const T*>(x.raw_data());
+    const auto* from = static_cast<const T*>(sorted.raw_data());
     auto* values = static_cast<T*>(out[0].raw_data());
-    std::vector<kernels::Entry> line(static_cast<std::size_t>(count));
     for (std::int64_t k = 0; k < count; ++k) {
-      line[static_cast<std::size_t>(k)] = {kernels::key_of(from[k]), k};
-    }
-    std::sort(line.begin(), line.end());
-    std::uint64_t last = 0;
-    for (const kernels::Entry& entry : line) {
-      // NaN is not even itself.
-      const bool nan = is_floating(x.dtype()) && entry.key == kernels::key_of(std::nan(""));
-      if (found == 0 || entry.key != last || nan) {
-        values[found] = from[entry.index];
+      // NaN is not equal to itself, so each is a value of its own.
+      if (k == 0 || kernels::plain(from[k]) != kernels::plain(from[k - 1])) {
+        values[found] = from[k];
         counts[found++] = 0;
       }
-      last = entry.key;
       ++counts[found - 1];
-      inverse[entry.index] = found - 1;
+      inverse[order.data<std::int64_t>()[k]] = found - 1;
     }
     for (std::int64_t rest = found; rest < count; ++rest) {
       values[rest] = values[found - 1];

@@ -8,54 +8,93 @@
 
 #include "matmul/kernels/gemm.hpp"
 #include "shared/kernels/parallel.hpp"
+#include "shared/kernels/scratch.hpp"
 
 namespace tessera::kernels {
 namespace {
 
-/// Calls f(image offset or -1, column offset) for each element of rows [begin, end) of the columns.
-template <class F>
-void for_each_element(const Windows& w, std::int64_t begin, std::int64_t end, F f) {
-  for (std::int64_t row = begin; row < end; ++row) {
+constexpr std::int64_t kColumnElements = 1 << 17;  // that are in the cache when they are multiplied
+constexpr std::int64_t kWeightElements = 1 << 22;  // of partial sums of gradients of the weight
+
+/// Some rows of the result of one group of one image.
+struct Block {
+  std::int64_t first;  // row
+  std::int64_t last;
+};
+
+/// How many rows of the result are computed together.
+std::int64_t block_rows(const Windows& w) {
+  const std::int64_t row = std::max<std::int64_t>(1, w.rows() * w.out[1]);
+  return std::clamp<std::int64_t>(kColumnElements / row, 1, std::max<std::int64_t>(1, w.out[0]));
+}
+
+std::int64_t block_count(const Windows& w) {
+  return (w.out[0] + block_rows(w) - 1) / block_rows(w);
+}
+
+Block block_at(const Windows& w, std::int64_t block) {
+  return {block * block_rows(w), std::min(w.out[0], (block + 1) * block_rows(w))};
+}
+
+/// Calls inside(image offset, column offset, count) for runs of positions whose element lies in the
+/// image (stride[1] elements apart there, adjacent in the columns) and outside(column offset,
+/// count) for the others. The columns of a block are [channels, kernel, positions of the block].
+template <class Inside, class Outside>
+void for_each_run(const Windows& w, Block block, Inside inside, Outside outside) {
+  const std::int64_t width = (block.last - block.first) * w.out[1];
+  for (std::int64_t row = 0; row < w.rows(); ++row) {
     const std::int64_t j = row % w.kernel[1];
     const std::int64_t i = row / w.kernel[1] % w.kernel[0];
     const std::int64_t channel = row / w.kernel[1] / w.kernel[0];
-    std::int64_t at = row * w.positions();
-    for (std::int64_t r = 0; r < w.out[0]; ++r) {
+    const std::int64_t shift = w.padding[1] - j * w.dilation[1];
+    // The positions c with 0 <= c * stride - shift < in.
+    const auto reaches = [&](std::int64_t x) {
+      return std::clamp<std::int64_t>((x + shift + w.stride[1] - 1) / w.stride[1], 0, w.out[1]);
+    };
+    const std::int64_t begin = shift > 0 ? reaches(0) : 0;
+    const std::int64_t end = w.in[1] + shift > 0 ? reaches(w.in[1]) : 0;
+    for (std::int64_t r = block.first; r < block.last; ++r) {
+      const std::int64_t at = row * width + (r - block.first) * w.out[1];
       const std::int64_t y = r * w.stride[0] - w.padding[0] + i * w.dilation[0];
-      const bool inside = y >= 0 && y < w.in[0];
-      const std::int64_t line = (channel * w.in[0] + y) * w.in[1];
-      for (std::int64_t c = 0; c < w.out[1]; ++c) {
-        const std::int64_t x = c * w.stride[1] - w.padding[1] + j * w.dilation[1];
-        f(inside && x >= 0 && x < w.in[1] ? line + x : -1, at++);
+      if (y < 0 || y >= w.in[0] || begin >= end) {
+        outside(at, w.out[1]);
+        continue;
       }
+      outside(at, begin);
+      inside((channel * w.in[0] + y) * w.in[1] + begin * w.stride[1] - shift, at + begin,
+             end - begin);
+      outside(at + end, w.out[1] - end);
     }
   }
 }
 
-/// columns [channels * kernel[0] * kernel[1], out[0] * out[1]] = what each window sees of the
-/// image, 0 outside of it.
+/// columns = what each window of the block sees of the image, 0 outside of it.
 template <class T>
-void image_to_columns(const Windows& windows, const T* image, T* columns) {
-  parallel_for(0, windows.rows(), 1 + (1 << 15) / (windows.positions() + 1),
-               [&](std::int64_t begin, std::int64_t end) {
-                 for_each_element(windows, begin, end, [&](std::int64_t from, std::int64_t to) {
-                   columns[to] = from < 0 ? T{} : image[from];
-                 });
-               });
+void image_to_columns(const Windows& w, Block block, const T* image, T* columns) {
+  const auto outside = [&](std::int64_t at, std::int64_t count) {
+    std::fill_n(columns + at, count, T{});
+  };
+  const auto inside = [&](std::int64_t from, std::int64_t at, std::int64_t count) {
+    if (w.stride[1] == 1) {
+      std::copy_n(image + from, count, columns + at);
+    } else {
+      for (std::int64_t c = 0; c < count; ++c) columns[at + c] = image[from + c * w.stride[1]];
+    }
+  };
+  for_each_run(w, block, inside, outside);
 }
 
 /// image += the columns' elements at the places that they came from.
 template <class T>
-void add_columns_to_image(const Windows& windows, const T* columns, T* image) {
-  // Windows overlap within a channel only.
-  const std::int64_t rows = windows.kernel[0] * windows.kernel[1];
-  parallel_for(0, windows.channels, 1 + (1 << 15) / (rows * windows.positions() + 1),
-               [&](std::int64_t begin, std::int64_t end) {
-                 for_each_element(windows, begin * rows, end * rows,
-                                  [&](std::int64_t to, std::int64_t from) {
-                                    if (to >= 0) image[to] += columns[from];
-                                  });
-               });
+void add_columns_to_image(const Windows& w, Block block, const T* columns, T* image) {
+  const auto inside = [&](std::int64_t to, std::int64_t at, std::int64_t count) {
+    if (w.stride[1] == 1) {
+      for (std::int64_t c = 0; c < count; ++c) image[to + c] += columns[at + c];
+    } else {
+      for (std::int64_t c = 0; c < count; ++c) image[to + c * w.stride[1]] += columns[at + c];
+    }
+  };
+  for_each_run(w, block, inside, [](std::int64_t, std::int64_t) {});
 }
 
 /// Where a group of an image begins in each array.
@@ -65,86 +104,120 @@ struct Group {
   std::int64_t weight;
 };
 
-template <class F>
-void for_each_group(const Convolutions& shape, F f) {
+Group group_at(const Convolutions& shape, std::int64_t group) {
   const Windows& w = shape.windows;
-  for (std::int64_t n = 0; n < shape.images; ++n) {
-    for (std::int64_t g = 0; g < shape.groups; ++g) {
-      const std::int64_t group = n * shape.groups + g;
-      f(Group{group * w.channels * w.in[0] * w.in[1], group * shape.outputs * w.positions(),
-              g * shape.outputs * w.rows()});
+  return {group * w.channels * w.in[0] * w.in[1], group * shape.outputs * w.positions(),
+          group % shape.groups * shape.outputs * w.rows()};
+}
+
+/// A block's columns: the image itself, or made in memory that the thread keeps.
+template <class T>
+struct Columns {
+  const T* data;
+  std::int64_t stride;
+
+  Columns(const Windows& w, Block block, const T* image) {
+    if (w.trivial()) {
+      data = image + block.first * w.out[1];
+      stride = w.positions();
+      return;
     }
+    stride = (block.last - block.first) * w.out[1];
+    T* const room = scratch<struct ConvolutionColumns, T>(w.rows() * stride);
+    image_to_columns(w, block, image, room);
+    data = room;
   }
-}
-
-/// Room for the columns of a group.
-template <class T>
-std::vector<T> columns_of(const Windows& windows) {
-  return std::vector<T>(
-      windows.trivial() ? 0 : static_cast<std::size_t>(windows.rows() * windows.positions()));
-}
-
-/// The columns of a group of an image: the image itself, or made in `columns`.
-template <class T>
-const T* seen(const Windows& windows, const T* image, std::vector<T>& columns) {
-  if (windows.trivial()) return image;
-  image_to_columns(windows, image, columns.data());
-  return columns.data();
-}
+};
 
 }  // namespace
 
 template <class T>
 void convolve(const Convolutions& shape, const T* x, const T* weight, T* y, bool accumulate) {
   const Windows& w = shape.windows;
-  std::vector<T> columns = columns_of<T>(w);
-  for_each_group(shape, [&](Group group) {
-    gemm(Gemm{.m = shape.outputs,
-              .n = w.positions(),
-              .k = w.rows(),
-              .lda = w.rows(),
-              .ldb = w.positions(),
-              .ldc = w.positions(),
-              .accumulate = accumulate},
-         weight + group.weight, seen(w, x + group.x, columns), y + group.y);
-  });
+  const std::int64_t blocks = block_count(w);
+  parallel_for(0, shape.images * shape.groups * blocks, 1,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t task = begin; task < end; ++task) {
+                   const Group group = group_at(shape, task / blocks);
+                   const Block block = block_at(w, task % blocks);
+                   const Columns<T> columns(w, block, x + group.x);
+                   gemm(Gemm{.m = shape.outputs,
+                             .n = (block.last - block.first) * w.out[1],
+                             .k = w.rows(),
+                             .lda = w.rows(),
+                             .ldb = columns.stride,
+                             .ldc = w.positions(),
+                             .accumulate = accumulate},
+                        weight + group.weight, columns.data, y + group.y + block.first * w.out[1]);
+                 }
+               });
 }
 
 template <class T>
 void convolve_grad_input(const Convolutions& shape, const T* dy, const T* weight, Compute<T>* dx) {
   using C = Compute<T>;
   const Windows& w = shape.windows;
-  std::fill_n(dx, shape.images * shape.groups * w.channels * w.in[0] * w.in[1], C{0});
-  std::vector<C> columns = columns_of<C>(w);
-  for_each_group(shape, [&](Group group) {
-    C* const to = w.trivial() ? dx + group.x : columns.data();
-    gemm(Gemm{.trans_a = true,
-              .m = w.rows(),
-              .n = w.positions(),
-              .k = shape.outputs,
-              .lda = w.rows(),
-              .ldb = w.positions(),
-              .ldc = w.positions()},
-         weight + group.weight, dy + group.y, to);
-    if (!w.trivial()) add_columns_to_image(w, to, dx + group.x);
+  const std::int64_t image = w.channels * w.in[0] * w.in[1];
+  // Windows overlap, so the blocks of a group follow each other.
+  parallel_for(0, shape.images * shape.groups, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t task = begin; task < end; ++task) {
+      const Group group = group_at(shape, task);
+      if (!w.trivial()) std::fill_n(dx + group.x, image, C{0});
+      for (std::int64_t b = 0; b < block_count(w); ++b) {
+        const Block block = block_at(w, b);
+        const std::int64_t first = block.first * w.out[1];
+        const std::int64_t width = (block.last - block.first) * w.out[1];
+        C* const to = w.trivial() ? dx + group.x + first
+                                  : scratch<struct GradientColumns, C>(w.rows() * width);
+        gemm(Gemm{.trans_a = true,
+                  .m = w.rows(),
+                  .n = width,
+                  .k = shape.outputs,
+                  .lda = w.rows(),
+                  .ldb = w.positions(),
+                  .ldc = w.trivial() ? w.positions() : width},
+             weight + group.weight, dy + group.y + first, to);
+        if (!w.trivial()) add_columns_to_image(w, block, to, dx + group.x);
+      }
+    }
   });
 }
 
 template <class T>
 void convolve_grad_weight(const Convolutions& shape, const T* dy, const T* x, Compute<T>* dweight) {
+  using C = Compute<T>;
   const Windows& w = shape.windows;
-  std::vector<T> columns = columns_of<T>(w);
-  for_each_group(shape, [&](Group group) {
-    gemm(Gemm{.trans_b = true,
-              .m = shape.outputs,
-              .n = w.rows(),
-              .k = w.positions(),
-              .lda = w.positions(),
-              .ldb = w.positions(),
-              .ldc = w.rows(),
-              .accumulate = true},
-         dy + group.y, seen(w, x + group.x, columns), dweight + group.weight);
+  const std::int64_t size = shape.outputs * w.rows();  // of a group's weight
+  // Threads share sets of images, whose number depends on the extents alone.
+  const std::int64_t most = kWeightElements / std::max<std::int64_t>(1, size * shape.groups);
+  const std::int64_t sets = std::clamp<std::int64_t>(std::min<std::int64_t>(most, 16), 1,
+                                                     std::max<std::int64_t>(1, shape.images));
+  std::vector<C> partial(static_cast<std::size_t>(sets * shape.groups * size));
+  parallel_for(0, sets * shape.groups, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t task = begin; task < end; ++task) {
+      const std::int64_t set = task / shape.groups;
+      for (std::int64_t n = shape.images * set / sets; n < shape.images * (set + 1) / sets; ++n) {
+        const Group group = group_at(shape, n * shape.groups + task % shape.groups);
+        for (std::int64_t b = 0; b < block_count(w); ++b) {
+          const Block block = block_at(w, b);
+          const Columns<T> columns(w, block, x + group.x);
+          gemm(Gemm{.trans_b = true,
+                    .m = shape.outputs,
+                    .n = w.rows(),
+                    .k = (block.last - block.first) * w.out[1],
+                    .lda = w.positions(),
+                    .ldb = columns.stride,
+                    .ldc = w.rows(),
+                    .accumulate = true},
+               dy + group.y + block.first * w.out[1], columns.data, partial.data() + task * size);
+        }
+      }
+    }
   });
+  for (std::int64_t set = 0; set < sets; ++set) {
+    const C* from = partial.data() + set * shape.groups * size;
+    for (std::int64_t i = 0; i < shape.groups * size; ++i) dweight[i] += from[i];
+  }
 }
 
 template <class T>

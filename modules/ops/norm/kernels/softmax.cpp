@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "norm.hpp"
+#include "shared/kernels/exp_difference.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/simd.hpp"
 
@@ -35,14 +37,24 @@ void softmax_forward(std::int64_t rows, std::int64_t n, const T* x, T* y) {
         const T* in = x + row * n;
         T* out = y + row * n;
         const C top = row_maximum(n, in);
+        // A T that holds the exponentials as they are computed keeps them; they are computed again
+        // rather than stored rounded to 16 bits.
+        constexpr bool kKept = std::is_same_v<T, C>;
         simd::Vector<T> sums = {};
         for (std::int64_t i = 0; i < n; i += kLanes<T>) {
-          sums += simd::exp(load_some(in + i, n - i, -std::numeric_limits<C>::infinity()) - top);
+          const auto value = simd::exp_of_difference(
+              load_some(in + i, n - i, -std::numeric_limits<C>::infinity()) - top);
+          if constexpr (kKept) store_some(out + i, n - i, value);
+          sums += value;
         }
-        // The exponentials are computed again rather than stored rounded to 16 bits.
         const C factor = C{1} / simd::sum_lanes(sums);
         for (std::int64_t i = 0; i < n; i += kLanes<T>) {
-          store_some(out + i, n - i, simd::exp(load_some(in + i, n - i) - top) * factor);
+          if constexpr (kKept) {
+            store_some(out + i, n - i, load_some(out + i, n - i) * factor);
+          } else {
+            store_some(out + i, n - i,
+                       simd::exp_of_difference(load_some(in + i, n - i) - top) * factor);
+          }
         }
       }
     });
@@ -80,7 +92,8 @@ void log_softmax_forward(std::int64_t rows, std::int64_t n, const T* x, T* y) {
         const C top = row_maximum(n, in);
         simd::Vector<T> sums = {};
         for (std::int64_t i = 0; i < n; i += kLanes<T>) {
-          sums += simd::exp(load_some(in + i, n - i, -std::numeric_limits<C>::infinity()) - top);
+          sums += simd::exp_of_difference(
+              load_some(in + i, n - i, -std::numeric_limits<C>::infinity()) - top);
         }
         const C log_sum = std::log(simd::sum_lanes(sums));
         for (std::int64_t i = 0; i < n; i += kLanes<T>) {

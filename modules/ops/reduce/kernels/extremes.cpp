@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <stdexcept>
+#include <type_traits>
 #include <vector>
 
 #include "reduce/kernels/reduce.hpp"
@@ -22,10 +23,23 @@ struct Found {
   std::int64_t index;
 };
 
-/// Is `value` more extreme than all elements before it, of which `best` is the most extreme?
-template <class R, class V>
-[[gnu::always_inline]] inline bool beats(V value, V best) {
-  return best == best && (value != value || (value != best && R::join(best, value) == value));
+/// The first of `size` elements that is `value`, one of them.
+template <class T>
+std::int64_t place_of(Plain<T> value, const T* x, std::int64_t size) {
+  constexpr std::int64_t kGroup = 64;
+  const auto is_it = [value](Plain<T> element) {
+    return (element == value) | ((element != element) & (value != value));
+  };
+  std::int64_t i = 0;
+  simd::dispatch([&](auto) __attribute__((always_inline)) {
+    for (; i + kGroup <= size; i += kGroup) {
+      int found = 0;
+      for (std::int64_t j = 0; j < kGroup; ++j) found |= static_cast<int>(is_it(plain(x[i + j])));
+      if (found != 0) return;
+    }
+  });
+  while (!is_it(plain(x[i]))) ++i;
+  return i;
 }
 
 /// Of adjacent elements: the extreme of each part of the cache's size, then its place if it is new.
@@ -36,13 +50,8 @@ Found<T> find_in_run(const T* x, std::int64_t first, std::int64_t last) {
   for (; first < last; first += kPart) {
     const std::int64_t size = std::min(kPart, last - first);
     const Plain<T> value = reduce_run<R>(x + first, size);
-    if (!beats<R>(value, best.value)) continue;
-    std::int64_t i = 0;
-    const auto found = [value](Plain<T> element) {
-      return element == value || (element != element && value != value);
-    };
-    while (!found(plain(x[first + i]))) ++i;
-    best = {value, first + i};
+    if (!R::exceeds(value, best.value)) continue;
+    best = {value, first + place_of(value, x + first, size)};
   }
   return best;
 }
@@ -64,41 +73,75 @@ void find_in_rows(const ReduceShape& shape, const T* x, std::int64_t* y) {
     Found<T> best = found[static_cast<std::size_t>(o * blocks)];
     for (std::int64_t block = 1; block < blocks; ++block) {
       const Found<T>& other = found[static_cast<std::size_t>(o * blocks + block)];
-      if (beats<R>(other.value, best.value)) best = other;
+      if (R::exceeds(other.value, best.value)) best = other;
     }
     y[o] = best.index;
   }
 }
 
+/// An index as wide as the elements, so that both are in vectors of one length.
+template <class T>
+using Row = std::conditional_t<sizeof(Plain<T>) == 8, std::int64_t, std::int32_t>;
+
 template <class R, class T>
 void find_in_columns(const ReduceShape& shape, const T* x, std::int64_t* y) {
-  constexpr std::int64_t kWidth = 64;
+  constexpr std::int64_t kWidth = 512;
+  constexpr std::int64_t kRows = 1 << 10;
   const std::int64_t pieces = (shape.inner + kWidth - 1) / kWidth;
-  const std::int64_t work = shape.reduced * std::min(kWidth, shape.inner);
-  parallel_for(0, shape.outer * pieces, 1 + kBlock / 4 / (work + 1),
+  const std::int64_t blocks = (shape.reduced + kRows - 1) / kRows;
+  const std::int64_t lines = shape.outer * shape.inner;
+  std::vector<Found<T>> found(blocks == 1 ? 0 : static_cast<std::size_t>(blocks * lines));
+  const std::int64_t work = std::min(kRows, shape.reduced) * std::min(kWidth, shape.inner);
+  parallel_for(0, shape.outer * pieces * blocks, 1 + kBlock / 4 / (work + 1),
                [&](std::int64_t begin, std::int64_t end) {
                  std::array<Plain<T>, kWidth> best;
-                 std::array<std::int64_t, kWidth> index;
+                 std::array<Row<T>, kWidth> index;
                  for (std::int64_t task = begin; task < end; ++task) {
-                   const std::int64_t first = task % pieces * kWidth;
+                   const std::int64_t block = task % blocks;
+                   const std::int64_t outer = task / blocks / pieces;
+                   const std::int64_t first = task / blocks % pieces * kWidth;
                    const std::int64_t width = std::min(kWidth, shape.inner - first);
-                   const T* from = x + task / pieces * shape.reduced * shape.inner + first;
+                   const std::int64_t rows = std::min(kRows, shape.reduced - block * kRows);
+                   const T* from =
+                       x + (outer * shape.reduced + block * kRows) * shape.inner + first;
                    index.fill(0);
                    simd::dispatch([&](auto) __attribute__((always_inline)) {
                      for (std::int64_t i = 0; i < width; ++i) best.data()[i] = plain(from[i]);
-                     for (std::int64_t r = 1; r < shape.reduced; ++r) {
+                     for (std::int64_t r = 1; r < rows; ++r) {
                        const T* row = from + r * shape.inner;
                        for (std::int64_t i = 0; i < width; ++i) {
-                         const Plain<T> value = plain(row[i]);
-                         const bool better = beats<R>(value, best.data()[i]);
-                         best.data()[i] = better ? value : best.data()[i];
-                         index.data()[i] = better ? r : index.data()[i];
+                         // Loads and stores without a condition: the compiler makes vectors.
+                         const Plain<T> before = best.data()[i];
+                         const Row<T> place = index.data()[i];
+                         const Plain<T> joined = R::join(before, plain(row[i]));
+                         const bool better = (joined != before) & (before == before);
+                         best.data()[i] = joined;
+                         index.data()[i] = better ? static_cast<Row<T>>(r) : place;
                        }
                      }
                    });
-                   std::copy_n(index.data(), width, y + task / pieces * shape.inner + first);
+                   for (std::int64_t i = 0; i < width; ++i) {
+                     const std::int64_t at = outer * shape.inner + first + i;
+                     const std::int64_t r = block * kRows + index.data()[i];
+                     if (blocks == 1) {
+                       y[at] = r;
+                     } else {
+                       found[static_cast<std::size_t>(block * lines + at)] = {best.data()[i], r};
+                     }
+                   }
                  }
                });
+  if (blocks == 1) return;
+  parallel_for(0, lines, 1 + kBlock / 4 / blocks, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t at = begin; at < end; ++at) {
+      Found<T> best = found[static_cast<std::size_t>(at)];
+      for (std::int64_t block = 1; block < blocks; ++block) {
+        const Found<T>& other = found[static_cast<std::size_t>(block * lines + at)];
+        if (R::exceeds(other.value, best.value)) best = other;
+      }
+      y[at] = best.index;
+    }
+  });
 }
 
 /// R: Maximum or Minimum.

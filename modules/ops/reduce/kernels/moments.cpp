@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "shared/kernels/exp_difference.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/simd.hpp"
 
@@ -19,8 +20,9 @@ using simd::kLanes;
 
 constexpr std::int64_t kBlock = 1 << 15;  // elements that are one task where there are more
 constexpr std::int64_t kRun = 1 << 11;    // elements that are read twice: they stay in the cache
-constexpr std::int64_t kColumns = 128;    // columns that are reduced together
-constexpr std::int64_t kGrain = 1 << 14;  // elements
+constexpr std::int64_t kColumns = 1024;   // columns that are reduced together
+constexpr std::int64_t kColumnRun = 1 << 16;  // elements of them: joining runs has divisions or exp
+constexpr std::int64_t kGrain = 1 << 14;      // elements
 
 /// A vector of elements as doubles.
 template <class T>
@@ -57,23 +59,24 @@ struct Moments {
 
   template <class T>
   [[gnu::always_inline]] static Moments of_run(const T* x, std::int64_t size) {
-    constexpr std::int64_t kStep = 2 * kLanes<T>;
+    constexpr std::int64_t kVectors = 4;  // so that no sum waits for the one before
+    constexpr std::int64_t kStep = kVectors * kLanes<T>;
     constexpr std::int64_t kParts = Wide<T>::kParts;
     const std::int64_t whole = size / kStep * kStep;
     const auto total = [&](auto term) __attribute__((always_inline)) {
-      F64 sum[2 * kParts] = {};
+      F64 sum[kVectors * kParts] = {};
       for (std::int64_t i = 0; i < whole; i += kStep) {
 #pragma unroll
-        for (std::int64_t half = 0; half < 2; ++half) {
-          const Wide<T> value = wide<T>(simd::load(x + i + half * kLanes<T>));
+        for (std::int64_t vector = 0; vector < kVectors; ++vector) {
+          const Wide<T> value = wide<T>(simd::load(x + i + vector * kLanes<T>));
 #pragma unroll
           for (std::int64_t part = 0; part < kParts; ++part)
-            sum[half * kParts + part] += term(value.parts.data()[part]);
+            sum[vector * kParts + part] += term(value.parts.data()[part]);
         }
       }
       F64 all = sum[0];
 #pragma unroll
-      for (std::int64_t part = 1; part < 2 * kParts; ++part) all += sum[part];
+      for (std::int64_t part = 1; part < kVectors * kParts; ++part) all += sum[part];
       return simd::sum_lanes(all);
     };
     double sum = total([](F64 v) __attribute__((always_inline)) { return v; });
@@ -170,11 +173,11 @@ struct LogSum {
     if (std::isinf(top)) return of_infinite(static_cast<double>(top), x, size, 1);
     V sums[2] = {};
     for (i = 0; i + 2 * kLanes<T> <= size; i += 2 * kLanes<T>) {
-      sums[0] += simd::exp(simd::load(x + i) - top);
-      sums[1] += simd::exp(simd::load(x + i + kLanes<T>) - top);
+      sums[0] += simd::exp_of_difference(simd::load(x + i) - top);
+      sums[1] += simd::exp_of_difference(simd::load(x + i + kLanes<T>) - top);
     }
     for (; i < size; i += kLanes<T>)
-      sums[0] += simd::exp(simd::load_some(x + i, size - i, kLowest) - top);
+      sums[0] += simd::exp_of_difference(simd::load_some(x + i, size - i, kLowest) - top);
     return {static_cast<double>(top), static_cast<double>(simd::sum_lanes(sums[0] + sums[1]))};
   }
 
@@ -199,7 +202,7 @@ struct LogSum {
       tops.data()[at] = simd::maximum(value, tops.data()[at]);
     });
     each([&](std::int64_t at, V value) __attribute__((always_inline)) {
-      sums.data()[at] += simd::exp(value - tops.data()[at]);
+      sums.data()[at] += simd::exp_of_difference(value - tops.data()[at]);
     });
     for (std::int64_t i = 0; i < width; ++i) {
       const C top = tops.data()[i / kLanes<T>][i % kLanes<T>];
@@ -250,7 +253,7 @@ template <class State, class T, class Finish>
 void reduce_columns(const ReduceShape& shape, const T* x, T* y, Finish finish) {
   const std::int64_t pieces = (shape.inner + kColumns - 1) / kColumns;
   const std::int64_t width = std::min(kColumns, shape.inner);
-  const std::int64_t rows = kRun / width;                                   // of a run
+  const std::int64_t rows = kColumnRun / width;                             // of a run
   const std::int64_t block = std::max(rows, kBlock / width / rows * rows);  // rows of a task
   const std::int64_t blocks = std::max<std::int64_t>(1, (shape.reduced + block - 1) / block);
   std::vector<State> states(

@@ -17,7 +17,8 @@ namespace {
 
 using namespace reducers;  // NOLINT(google-build-using-namespace)
 
-constexpr std::int64_t kColumns = 256;  // columns that are reduced together
+constexpr std::int64_t kColumns = 1024;  // columns that are reduced together
+constexpr std::int64_t kRows = 4;        // rows that are joined at once
 
 template <class Body>
 void visit_floating(DType dtype, const char* message, Body body) {
@@ -29,20 +30,36 @@ template <class R, class T>
 typename R::Value reduce_long(const T* x, std::int64_t count) {
   if (count <= kBlock) return reduce_run<R>(x, count);
   const std::int64_t blocks = (count + kBlock - 1) / kBlock;
-  struct Partial {  // vector<bool> could not be written from several threads
-    typename R::Value value;
-  };
-  std::vector<Partial> partial(static_cast<std::size_t>(blocks));
+  std::vector<typename R::Value> partial(static_cast<std::size_t>(blocks));
   parallel_for(0, blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t block = begin; block < end; ++block) {
       const std::int64_t first = block * kBlock;
-      partial[static_cast<std::size_t>(block)].value =
+      partial[static_cast<std::size_t>(block)] =
           reduce_run<R>(x + first, std::min(kBlock, count - first));
     }
   });
   typename R::Value result = R::start();
-  for (const Partial& part : partial) result = R::join(result, part.value);
+  for (const typename R::Value& part : partial) result = R::join(result, part);
   return result;
+}
+
+/// values[i] = values[i] joined with the elements of column i, in order.
+template <class R, class T>
+[[gnu::always_inline]] inline void join_rows(const T* x, std::int64_t rows, std::int64_t width,
+                                             std::int64_t stride, typename R::Value* values) {
+  std::int64_t r = 0;
+  for (; r + kRows <= rows; r += kRows, x += kRows * stride) {
+    for (std::int64_t i = 0; i < width; ++i) {
+      typename R::Value value = values[i];
+#pragma unroll
+      for (std::int64_t row = 0; row < kRows; ++row)
+        value = R::join(value, R::of(x[row * stride + i]));
+      values[i] = value;
+    }
+  }
+  for (; r < rows; ++r, x += stride) {
+    for (std::int64_t i = 0; i < width; ++i) values[i] = R::join(values[i], R::of(x[i]));
+  }
 }
 
 /// Reduces columns, in blocks of rows that are joined in order.
@@ -50,7 +67,7 @@ template <class R, class T, class Out, class Finish>
 void reduce_columns(const ReduceShape& shape, const T* x, Out* y, Finish finish) {
   using Value = typename R::Value;
   const std::int64_t pieces = (shape.inner + kColumns - 1) / kColumns;
-  const std::int64_t rows = kBlock / std::min(kColumns, shape.inner);  // of a block
+  const std::int64_t rows = kBlock / std::min<std::int64_t>(256, shape.inner);  // of a block
   const std::int64_t blocks = std::max<std::int64_t>(1, (shape.reduced + rows - 1) / rows);
   struct Line {
     std::array<Value, kColumns> values;
@@ -79,13 +96,8 @@ void reduce_columns(const ReduceShape& shape, const T* x, Out* y, Finish finish)
                                 const T* from = x + outer * shape.reduced * shape.inner + first;
                                 line.values.fill(R::start());
                                 simd::dispatch([&](auto) __attribute__((always_inline)) {
-                                  for (std::int64_t r = first_row; r < last_row; ++r) {
-                                    const T* row = from + r * shape.inner;
-                                    for (std::int64_t i = 0; i < width; ++i) {
-                                      Value& value = line.values.data()[i];
-                                      value = R::join(value, R::of(row[i]));
-                                    }
-                                  }
+                                  join_rows<R>(from + first_row * shape.inner, last_row - first_row,
+                                               width, shape.inner, line.values.data());
                                 });
                               });
                    if (blocks == 1) {
@@ -135,7 +147,7 @@ void reduce_type(ReduceOp op, const ReduceShape& shape, const T* x, void* y) {
   using SumOut = std::conditional_t<kIsFloating<T>, T, std::int64_t>;
   const auto to_sum = [](auto value) { return static_cast<SumOut>(value); };
   const auto to_element = [](auto value) { return static_cast<T>(value); };
-  const auto to_bool = [](bool value) { return static_cast<std::uint8_t>(value); };
+  const auto to_bool = [](std::int32_t value) { return static_cast<std::uint8_t>(value); };
   switch (op) {
     case ReduceOp::sum:
       return reduce_all<Sum<T>>(shape, x, static_cast<SumOut*>(y), to_sum);
@@ -158,6 +170,21 @@ void reduce_type(ReduceOp op, const ReduceShape& shape, const T* x, void* y) {
       return reduce_all<Any<T>>(shape, x, static_cast<std::uint8_t*>(y), to_bool);
   }
 }
+
+/// The sum of |x|^p for a small integer p.
+template <int p>
+struct Powers {
+  template <class T>
+  struct Of : Sum<T> {
+    [[gnu::always_inline]] static double of(T x) {
+      const double value = std::abs(static_cast<double>(x));
+      double power = value;
+#pragma unroll
+      for (int i = 1; i < p; ++i) power *= value;
+      return power;
+    }
+  };
+};
 
 /// (sum over r of |x|^p)^(1/p) for any p, by the library's function for each element.
 template <class T>
@@ -206,6 +233,12 @@ void norm(DType dtype, const ReduceShape& shape, const void* x, double p, void* 
                              [](double sum) { return static_cast<T>(std::sqrt(sum)); });
     } else if (p == 1) {
       reduce_all<Absolutes<T>>(shape, from, to, [](double sum) { return static_cast<T>(sum); });
+    } else if (p == 3) {
+      reduce_all<Powers<3>::Of<T>>(shape, from, to,
+                                   [](double sum) { return static_cast<T>(std::cbrt(sum)); });
+    } else if (p == 4) {
+      reduce_all<Powers<4>::Of<T>>(
+          shape, from, to, [](double sum) { return static_cast<T>(std::sqrt(std::sqrt(sum))); });
     } else {
       norm_of_order(shape, from, p, to);
     }

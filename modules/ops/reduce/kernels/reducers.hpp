@@ -15,7 +15,6 @@ namespace tessera::kernels::reducers {
 
 /// Elements that are reduced on their own where there are more.
 inline constexpr std::int64_t kBlock = 1 << 16;
-inline constexpr int kChains = 16;
 
 /// Throws std::invalid_argument where there are results but nothing to reduce to them.
 inline void require_elements(const char* message, const ReduceShape& shape) {
@@ -26,11 +25,13 @@ template <class T>
 using Plain = decltype(plain(T{}));
 
 // Each reducer: the type it accumulates in, what nothing reduces to, an element as such a value,
-// and the combination of two of them.
+// the combination of two of them, and how many chains of them a run of elements has. A sum's bits
+// depend on the number of chains; the others have so many that no chain waits.
 
 template <class T>
 struct Sum {
   using Value = std::conditional_t<kIsFloating<T>, double, std::int64_t>;
+  static constexpr int kChains = 16;
   static Value start() { return Value{0}; }
   [[gnu::always_inline]] static Value of(T x) { return static_cast<Value>(x); }
   [[gnu::always_inline]] static Value join(Value a, Value b) { return a + b; }
@@ -46,12 +47,18 @@ struct Product : Sum<T> {
 template <class T>
 struct Maximum {
   using Value = Plain<T>;
+  static constexpr int kChains = 64;
   static Value start() {
     if constexpr (kIsFloating<T>) return -std::numeric_limits<Value>::infinity();
     return std::numeric_limits<Value>::lowest();
   }
   [[gnu::always_inline]] static Value of(T x) { return plain(x); }
   [[gnu::always_inline]] static Value join(Value a, Value b) { return a > b || a != a ? a : b; }
+  /// Is a more extreme than b? NaN is the most extreme. Without branches, so that loops over
+  /// columns are vectors.
+  [[gnu::always_inline]] static bool exceeds(Value a, Value b) {
+    return (a > b) | ((a != a) & (b == b));
+  }
 };
 
 template <class T>
@@ -62,20 +69,24 @@ struct Minimum : Maximum<T> {
     return std::numeric_limits<Value>::max();
   }
   [[gnu::always_inline]] static Value join(Value a, Value b) { return a < b || a != a ? a : b; }
+  [[gnu::always_inline]] static bool exceeds(Value a, Value b) {
+    return (a < b) | ((a != a) & (b == b));
+  }
 };
 
 template <class T>
 struct All {
-  using Value = bool;
-  static Value start() { return true; }
-  [[gnu::always_inline]] static Value of(T x) { return plain(x) != Plain<T>{}; }
-  [[gnu::always_inline]] static Value join(Value a, Value b) { return a && b; }
+  using Value = std::int32_t;  // as wide as most elements: 0 or 1
+  static constexpr int kChains = 64;
+  static Value start() { return 1; }
+  [[gnu::always_inline]] static Value of(T x) { return plain(x) != Plain<T>{} ? 1 : 0; }
+  [[gnu::always_inline]] static Value join(Value a, Value b) { return a & b; }
 };
 
 template <class T>
 struct Any : All<T> {
-  static bool start() { return false; }
-  [[gnu::always_inline]] static bool join(bool a, bool b) { return a || b; }
+  static std::int32_t start() { return 0; }
+  [[gnu::always_inline]] static std::int32_t join(std::int32_t a, std::int32_t b) { return a | b; }
 };
 
 template <class T>
@@ -101,10 +112,11 @@ struct MaximumAbs : Maximum<T> {
   }
 };
 
-/// Reduces a contiguous run: in 16 chains, then these in order, then what is left.
+/// Reduces a contiguous run: in chains, then these in order, then what is left.
 template <class R, class T>
 typename R::Value reduce_run(const T* x, std::int64_t count) {
   using Value = typename R::Value;
+  constexpr int kChains = R::kChains;
   std::array<Value, kChains> chains;
   chains.fill(R::start());
   Value result = R::start();
@@ -116,7 +128,12 @@ typename R::Value reduce_run(const T* x, std::int64_t count) {
         value = R::join(value, R::of(x[i + chain]));
       }
     }
-    for (int chain = 0; chain < kChains; ++chain) result = R::join(result, chains.data()[chain]);
+    constexpr int kJoined = kChains > 16 ? 16 : kChains;  // one after the other
+    for (int chain = kJoined; chain < kChains; ++chain) {
+      Value& value = chains.data()[chain % kJoined];
+      value = R::join(value, chains.data()[chain]);
+    }
+    for (int chain = 0; chain < kJoined; ++chain) result = R::join(result, chains.data()[chain]);
     for (; i < count; ++i) result = R::join(result, R::of(x[i]));
   });
   return result;
