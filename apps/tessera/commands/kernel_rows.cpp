@@ -40,19 +40,17 @@ class Rows {
  private:
   /// An operator that reads x once and writes `written` elements of 4 bytes.
   template <class F>
-  void reading(std::string name, double written, F call) {
+  void reading(const char* name, double written, const F& call) {
     rows.push_back(
-        {.name = std::move(name), .read = bytes, .written = 4 * written, .run = [call, x = x] {
-           call(x);
-         }});
+        {.name = name, .read = bytes, .written = 4 * written, .run = [call, x = x] { call(x); }});
   }
   template <class F>
-  void sorting(std::string name, KernelBound bound, T values, std::int64_t wanted, F call) {
-    KernelRow row{.name = std::move(name),
+  void sorting(const char* name, KernelBound bound, T values, std::int64_t wanted, const F& call) {
+    const std::int64_t lines = values.numel() / values.shape().back();
+    KernelRow row{.name = name,
                   .bound = bound,
                   .read = bytes,
-                  .written = 12.0 * static_cast<double>(values.numel() / values.shape().back()) *
-                             static_cast<double>(wanted),
+                  .written = 12.0 * static_cast<double>(lines * wanted),
                   .line = values.shape().back(),
                   .wanted = wanted,
                   .run = [call, values] { call(values); }};
