@@ -89,7 +89,7 @@ int train(int ranks, std::int64_t steps) {
   nn::initialize(model);
 
   const std::vector<nn::ParameterPointer> parameters = nn::all_parameters(model);
-  const auto optimizer = optim::adamw(parameters, {.weight_decay = 0});
+  const auto optimizer = optim::adamw(parameters, {}, {.weight_decay = 0});
   const optim::Schedule schedule = {.lr = 0.01, .warmup = 5};
   parallel::GradientFinisher finisher;
 

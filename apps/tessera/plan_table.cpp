@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "table.hpp"
@@ -30,6 +31,9 @@ std::string optimizer_text(const Config& config) {
   std::string text = fmt::format("{}, lr {}, {}", o.name, o.lr, o.schedule);
   if (o.warmup > 0) {
     text += fmt::format(" after {} steps of warm-up", o.warmup);
+  }
+  if (const auto groups = nlohmann::json::parse(o.groups.text).size(); groups > 0) {
+    text += fmt::format(", {} group{} of parameters", groups, groups == 1 ? "" : "s");
   }
   return text;
 }

@@ -257,6 +257,35 @@ std::vector<ParameterPointer> all_parameters(Module& root) {
   return parameters;
 }
 
+void freeze(Module& root, std::span<const std::string> patterns) {
+  const auto named = named_parameters(root);
+  for (const std::string& pattern : patterns) {
+    bool matched = false;
+    for (const auto& [name, parameter] : named) {
+      if (matches_pattern(name, pattern)) {
+        parameter->value.set_requires_grad(false);
+        matched = true;
+      }
+    }
+    if (!matched) {
+      std::vector<std::string> names;
+      for (const auto& [name, parameter] : named) {
+        names.push_back(name);
+      }
+      fail_input(fmt::format("the pattern '{}' matches no parameter{}", pattern,
+                             did_you_mean(pattern, names)));
+    }
+  }
+  if (!patterns.empty() && std::ranges::none_of(named, [](const auto& entry) {
+        return entry.second->value.requires_grad();
+      })) {
+    fail_input(
+        fmt::format("all {} parameters are frozen, so there is nothing to train; remove a "
+                    "pattern",
+                    named.size()));
+  }
+}
+
 void materialize(Module& root) {
   const MemoryScope scope(MemoryCategory::parameter);
   for (const ParameterPointer& parameter : all_parameters(root)) {

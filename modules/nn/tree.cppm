@@ -164,6 +164,11 @@ std::vector<Module*> all_modules(Module& root);
 std::vector<ParameterPointer> all_parameters(Module& root);
 /// All qualified names with their parameters, tied ones under each of their names.
 std::vector<std::pair<std::string, ParameterPointer>> named_parameters(Module& root);
+/// Freezes the parameters whose names match one of the patterns (see matches_pattern): they get no
+/// gradient, an optimizer keeps no state for them, and nothing is reduced. A tied parameter is
+/// frozen by each of its names. Before styles are applied. Errors (input): a pattern that matches
+/// no parameter; no parameter is left to train.
+void freeze(Module& root, std::span<const std::string> patterns);
 
 /// Allocates memory for every parameter that is still on the meta device (for the local part only).
 /// Frozen parameters stay frozen.

@@ -17,80 +17,60 @@ import tessera.ops;
 import tessera.nn;
 
 namespace tessera::optim {
-namespace {
 
-class AdamW final : public Optimizer {
- public:
-  AdamW(std::vector<nn::ParameterPointer> parameters, const AdamWOptions& options)
-      : Optimizer(std::move(parameters), {"exp_avg", "exp_avg_sq"}, options.decay),
-        options_(options) {}
-
- protected:
-  void step_group(const Group& group, double lr, double grad_scale) override {
-    ops::adamw_(group.parameters, group.gradients, group.states[0], group.states[1],
-                {.lr = lr,
-                 .beta1 = options_.beta1,
-                 .beta2 = options_.beta2,
-                 .eps = options_.eps,
-                 .weight_decay = group.decays ? options_.weight_decay : 0,
-                 .grad_scale = grad_scale,
-                 .step = group.step});
-  }
-
- private:
-  AdamWOptions options_;
-};
-
-class Sgd final : public Optimizer {
- public:
-  Sgd(std::vector<nn::ParameterPointer> parameters, const SgdOptions& options)
-      : Optimizer(std::move(parameters),
-                  options.momentum == 0 ? std::vector<std::string>{}
-                                        : std::vector<std::string>{"momentum_buffer"},
-                  options.decay),
-        options_(options) {}
-
- protected:
-  void step_group(const Group& group, double lr, double grad_scale) override {
-    const std::vector<Tensor> none(group.states.empty() ? group.parameters.size() : 0);
-    ops::sgd_(group.parameters, group.gradients, group.states.empty() ? none : group.states[0],
-              {.lr = lr,
-               .momentum = options_.momentum,
-               .weight_decay = group.decays ? options_.weight_decay : 0,
-               .grad_scale = grad_scale,
-               .nesterov = options_.nesterov,
-               .first = group.step == 1});
-  }
-
- private:
-  SgdOptions options_;
-};
-
-}  // namespace
-
-Optimizer::Optimizer(std::vector<nn::ParameterPointer> parameters,
-                     std::vector<std::string> state_names, Decay decay)
+Optimizer::Optimizer(std::vector<nn::ParameterPointer> parameters, std::unique_ptr<UpdateRule> rule,
+                     const OptimizerOptions& options)
     : parameters_(std::move(parameters)),
-      state_names_(std::move(state_names)),
-      decay_(decay),
-      states_(parameters_.size()) {}
+      rule_(std::move(rule)),
+      states_(rule_->states()),
+      entries_(parameters_.size()) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const bool decays = options.decay == Decay::all || parameters_[i]->value.dims() >= 2;
+    entries_[i].weight_decay = decays ? options.weight_decay : 0;
+  }
+  for (const ParameterGroup& group : options.groups) {
+    for (const std::string& pattern : group.on) {
+      bool matched = false;
+      for (std::size_t i = 0; i < parameters_.size(); ++i) {
+        if (matches_pattern(parameters_[i]->name, pattern)) {
+          matched = true;
+          entries_[i].lr_scale = group.lr_scale;
+          entries_[i].weight_decay = group.weight_decay.value_or(entries_[i].weight_decay);
+        }
+      }
+      if (!matched) {
+        std::vector<std::string> names;
+        for (const nn::ParameterPointer& parameter : parameters_) {
+          names.push_back(parameter->name);
+        }
+        fail_input(fmt::format("the pattern '{}' matches no parameter{}", pattern,
+                               did_you_mean(pattern, names)));
+      }
+    }
+  }
+}
 
 Optimizer::~Optimizer() = default;
 
-Optimizer::State& Optimizer::state_of(std::size_t i) {
-  State& state = states_[i];
-  if (state.tensors.size() < state_names_.size()) {
+bool Optimizer::is_trained(std::size_t i) const { return parameters_[i]->value.requires_grad(); }
+
+Optimizer::Entry& Optimizer::prepared(std::size_t i) {
+  Entry& entry = entries_[i];
+  if (entry.tensors.size() < states_.size()) {
     const MemoryScope scope(MemoryCategory::optimizer);
-    for (std::size_t k = state.tensors.size(); k < state_names_.size(); ++k) {
-      state.tensors.push_back(ops::zeros_like(detached(parameters_[i]->value)));
+    const Tensor parameter = detached(parameters_[i]->value);
+    for (std::size_t k = entry.tensors.size(); k < states_.size(); ++k) {
+      const DType dtype = states_[k].dtype.value_or(parameter.dtype());
+      entry.tensors.push_back(
+          ops::zeros_like(dtype == parameter.dtype() ? parameter : ops::cast(parameter, dtype)));
     }
   }
-  return state;
+  return entry;
 }
 
 void Optimizer::step(double lr, double grad_scale) {
   const NoGrad no_grad;
-  std::vector<Group> groups;
+  std::vector<UpdateGroup> groups;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const nn::Parameter& parameter = *parameters_[i];
     const Tensor& gradient = parameter.value.grad();
@@ -106,23 +86,26 @@ void Optimizer::step(double lr, double grad_scale) {
           parameter.value.spec() != nullptr ? to_string(*parameter.value.spec()) : "plain",
           gradient.spec() != nullptr ? to_string(*gradient.spec()) : "plain"));
     }
-    State& state = state_of(i);
-    ++state.step;
-    const bool decayed = decay_ == Decay::all || parameter.value.dims() >= 2;
-    auto group = std::find_if(groups.begin(), groups.end(), [&](const Group& g) {
-      return g.step == state.step && g.decays == decayed &&
+    Entry& entry = prepared(i);
+    ++entry.step;
+    const double own_lr = lr * entry.lr_scale;
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const UpdateGroup& g) {
+      return g.step == entry.step && g.lr == own_lr && g.weight_decay == entry.weight_decay &&
              g.parameters[0].is_distributed() == parameter.value.is_distributed() &&
              (!gradient.is_distributed() ||
               g.parameters[0].layout().mesh() == parameter.value.layout().mesh());
     });
     if (group == groups.end()) {
-      group = groups.insert(groups.end(), {.step = state.step, .decays = decayed});
-      group->states.resize(state_names_.size());
+      group = groups.insert(groups.end(), {.step = entry.step,
+                                           .lr = own_lr,
+                                           .weight_decay = entry.weight_decay,
+                                           .grad_scale = grad_scale});
+      group->states.resize(states_.size());
     }
     group->parameters.push_back(parameter.value);
     group->gradients.push_back(gradient);
-    for (std::size_t k = 0; k < state_names_.size(); ++k) {
-      group->states[k].push_back(state.tensors[k]);
+    for (std::size_t k = 0; k < states_.size(); ++k) {
+      group->states[k].push_back(entry.tensors[k]);
     }
   }
   const bool trains = std::any_of(parameters_.begin(), parameters_.end(),
@@ -133,8 +116,8 @@ void Optimizer::step(double lr, double grad_scale) {
                     "step(), and zero_grad() after it",
                     parameters_.size()));
   }
-  for (const Group& group : groups) {
-    step_group(group, lr, grad_scale);
+  for (const UpdateGroup& group : groups) {
+    rule_->update(group);
   }
 }
 
@@ -146,41 +129,48 @@ void Optimizer::zero_grad() {
 
 void Optimizer::prepare_state() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    state_of(i);
+    if (is_trained(i)) {
+      prepared(i);
+    }
   }
 }
 
 StateDict Optimizer::state() const {
   StateDict dict;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    for (std::size_t k = 0; k < states_[i].tensors.size(); ++k) {
-      dict.tensors.emplace(state_names_[k] + "." + parameters_[i]->name, states_[i].tensors[k]);
+    for (std::size_t k = 0; k < entries_[i].tensors.size(); ++k) {
+      dict.tensors.emplace(states_[k].name + "." + parameters_[i]->name, entries_[i].tensors[k]);
     }
-    dict.scalars.emplace("step." + parameters_[i]->name, states_[i].step);
+    if (is_trained(i)) {
+      dict.scalars.emplace("step." + parameters_[i]->name, entries_[i].step);
+    }
   }
   return dict;
 }
 
 void Optimizer::load_scalars(const StateDict& state) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!is_trained(i)) {
+      continue;
+    }
     const std::string name = "step." + parameters_[i]->name;
     const auto found = state.scalars.find(name);
     if (found == state.scalars.end() || !std::holds_alternative<std::int64_t>(found->second)) {
       fail_input(
           fmt::format("optimizer: the saved state has no '{}'; it belongs to another model", name));
     }
-    states_[i].step = std::get<std::int64_t>(found->second);
+    entries_[i].step = std::get<std::int64_t>(found->second);
   }
 }
 
 std::unique_ptr<Optimizer> adamw(std::vector<nn::ParameterPointer> parameters,
-                                 const AdamWOptions& options) {
-  return std::make_unique<AdamW>(std::move(parameters), options);
+                                 const AdamWOptions& rule, const OptimizerOptions& options) {
+  return std::make_unique<Optimizer>(std::move(parameters), adamw_rule(rule), options);
 }
 
-std::unique_ptr<Optimizer> sgd(std::vector<nn::ParameterPointer> parameters,
-                               const SgdOptions& options) {
-  return std::make_unique<Sgd>(std::move(parameters), options);
+std::unique_ptr<Optimizer> sgd(std::vector<nn::ParameterPointer> parameters, const SgdOptions& rule,
+                               const OptimizerOptions& options) {
+  return std::make_unique<Optimizer>(std::move(parameters), sgd_rule(rule), options);
 }
 
 }  // namespace tessera::optim

@@ -3,6 +3,7 @@ export module tessera.optim:optimizer;
 import tessera.base;
 import tessera.tensor;
 import tessera.nn;
+import :rule;
 
 export namespace tessera::optim {
 
@@ -10,18 +11,39 @@ export namespace tessera::optim {
 /// all.
 enum class Decay : std::uint8_t { matrices, all };
 
-/// Updates parameters from their gradients. The state of a parameter has the parameter's layout and
-/// is created at its first step.
+/// Parameters with settings of their own.
+struct ParameterGroup {
+  /// Patterns over the parameters' names: "model.embed_tokens.*", "**.bias".
+  std::vector<std::string> on = {};
+  /// The group's learning rate is the optimizer's times this.
+  double lr_scale = 1;
+  /// Applies to all of the group's parameters, whatever their dims; none: as the others.
+  std::optional<double> weight_decay = std::nullopt;
+};
+
+struct OptimizerOptions {
+  double weight_decay = 0;
+  Decay decay = Decay::matrices;
+  /// A parameter that several groups match belongs to the last of them.
+  std::vector<ParameterGroup> groups = {};
+};
+
+/// Updates parameters from their gradients by a rule. The state of a parameter has the parameter's
+/// layout and is created at its first step; a frozen parameter has none.
 class Optimizer {
  public:
-  virtual ~Optimizer();
+  /// Errors (input): a pattern of a group that matches no parameter.
+  Optimizer(std::vector<nn::ParameterPointer> parameters, std::unique_ptr<UpdateRule> rule,
+            const OptimizerOptions& options = {});
+  ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
   /// One step with this learning rate; gradients are multiplied by `grad_scale` first (clipping).
-  /// All parameters with the same number of steps are updated by one operator call. Parameters
-  /// without a gradient do not change. Errors: a gradient whose layout is not its parameter's (both
-  /// are named); a parameter or state that shares memory with another tensor of the step.
+  /// All parameters with the same settings and number of steps are updated by one call of the rule.
+  /// Parameters without a gradient do not change. Errors: a gradient whose layout is not its
+  /// parameter's (both are named); a parameter or state that shares memory with another tensor of
+  /// the step.
   void step(double lr, double grad_scale = 1);
   /// Drops all gradients.
   void zero_grad();
@@ -36,52 +58,27 @@ class Optimizer {
 
   const std::vector<nn::ParameterPointer>& parameters() const { return parameters_; }
 
- protected:
-  /// `state_names`: the tensors that are kept for each parameter.
-  Optimizer(std::vector<nn::ParameterPointer> parameters, std::vector<std::string> state_names,
-            Decay decay);
-
-  /// Parameters at the same step, with their gradients and state: lists of one length.
-  struct Group {
-    std::int64_t step = 0;  // of these parameters, from 1
-    bool decays = false;
-    std::vector<Tensor> parameters = {};
-    std::vector<Tensor> gradients = {};
-    std::vector<std::vector<Tensor>> states = {};  // a list for each of state_names
-  };
-  virtual void step_group(const Group& group, double lr, double grad_scale) = 0;
-
  private:
-  /// The state of one parameter.
-  struct State {
+  /// The settings and the state of one parameter.
+  struct Entry {
+    double lr_scale = 1;
+    double weight_decay = 0;
     std::vector<Tensor> tensors;
     std::int64_t step = 0;
   };
-  State& state_of(std::size_t i);
+  Entry& prepared(std::size_t i);
+  bool is_trained(std::size_t i) const;
 
   std::vector<nn::ParameterPointer> parameters_;
-  std::vector<std::string> state_names_;
-  Decay decay_;
-  std::vector<State> states_;
+  std::unique_ptr<UpdateRule> rule_;
+  std::vector<StateTensor> states_;
+  std::vector<Entry> entries_;
 };
 
-struct AdamWOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double eps = 1e-8;
-  double weight_decay = 0.1;
-  Decay decay = Decay::matrices;
-};
 std::unique_ptr<Optimizer> adamw(std::vector<nn::ParameterPointer> parameters,
-                                 const AdamWOptions& options);
-
-struct SgdOptions {
-  double momentum = 0;
-  double weight_decay = 0;
-  bool nesterov = false;
-  Decay decay = Decay::matrices;
-};
+                                 const AdamWOptions& rule = {},
+                                 const OptimizerOptions& options = {.weight_decay = 0.1});
 std::unique_ptr<Optimizer> sgd(std::vector<nn::ParameterPointer> parameters,
-                               const SgdOptions& options);
+                               const SgdOptions& rule = {}, const OptimizerOptions& options = {});
 
 }  // namespace tessera::optim

@@ -39,8 +39,9 @@ struct Curve {
     config += "\n[train]\nsteps = " + json["steps"].dump() + "\nbatch = " + data["batch"].dump();
     config += "\nclip_grad_norm = " + optimizer["clip_grad_norm"].dump();
     config += "\n[optimizer]\nname = " + optimizer["name"].dump();
-    config += "\nlr = " + optimizer["lr"].dump() + "\nbetas = " + optimizer["betas"].dump();
-    config += "\neps = " + optimizer["eps"].dump();
+    config +=
+        "\nlr = " + optimizer["lr"].dump() + "\noptions = { betas = " + optimizer["betas"].dump();
+    config += ", eps = " + optimizer["eps"].dump() + " }";
     config += "\nweight_decay = " + optimizer["weight_decay"].dump();
     if (decay != "none") {
       config += "\ndecay = \"" + decay + "\"";

@@ -73,11 +73,18 @@ TEST_CASE("a resumed run gives the same bits with tied embeddings, accumulation 
   }
 }
 
+TEST_CASE("a resumed run gives the same bits with frozen parameters", "[resume]") {
+  for (const char* name : {"FSDP 3", "FSDP 2 x TP 2"}) {
+    resumes_exactly(config(false), layout(name),
+                    "'train.freeze=[\"model.layers.0.**\",\"**.q_proj.weight\"]'");
+  }
+}
+
 TEST_CASE("a resumed run gives the same bits with SGD", "[resume]") {
   const std::string sgd = "optimizer.name=sgd optimizer.lr=0.1 ";
   resumes_exactly(config(false), layout("FSDP 2 x TP 2"), sgd);
   resumes_exactly(config(false), layout("FSDP 3"),
-                  sgd + "optimizer.momentum=0.9 optimizer.nesterov=true");
+                  sgd + "optimizer.options.momentum=0.9 optimizer.options.nesterov=true");
 }
 
 TEST_CASE("a checkpoint of a 2 x 2 mesh resumes on any other", "[resume]") {

@@ -67,8 +67,20 @@ TEST_CASE("wrong overrides are refused") {
        {{"train.steps.x=3"}, {"train.steps is a single value", "train.steps=VALUE"}},
        {{"train[0]=3"}, {"train is not a list", "train.KEY"}},
        {{"train=5"}, {"train: expected a section"}},
-       {{"optimizer.betas=[2,1]", "optimizer.lr=-1", "data.order=random"},
-        {"problems", "optimizer.betas[0]", "optimizer.lr", "data.order", "\"shuffled\""}}});
+       {{"optimizer.groups=3", "optimizer.lr=-1", "data.order=random"},
+        {"problems", "optimizer.groups", "optimizer.lr", "data.order", "\"shuffled\""}},
+       {{"optimizer.name=adan"},
+        {"optimizer.name: there is no optimizer 'adan' (there are adamw and sgd)"}},
+       {{"optimizer.options.betas=[2,1]"},
+        {"optimizer.options: option 'betas' must be two numbers"}},
+       {{"optimizer.options.beta1=0.9"},
+        {"optimizer.options: there is no option 'beta1' (options: betas and eps)"}},
+       {{"optimizer.groups=[{on=[nothing]}]"},
+        {"optimizer.groups: the pattern 'nothing' matches no parameter"}},
+       {{"optimizer.groups=[{on=[\"**\"],lr=-1}]"},
+        {"groups[0]: option 'lr' must be a number more than 0 (got -1)"}},
+       {{"optimizer.groups=[{on=[\"**\"],rate=1}]"},
+        {"groups[0]: there is no option 'rate' (options: lr, on and weight_decay)"}}});
 }
 
 TEST_CASE("wrong data is refused") {

@@ -20,34 +20,17 @@ import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
 
+#include "parameters.hpp"
+
 using namespace tessera;
+using optim_test::parameter;
+using optim_test::set_gradients;
 
 namespace {
-
-nn::ParameterPointer parameter(const std::string& name, const Dims& shape) {
-  auto made = std::make_shared<nn::Parameter>(shape, DType::f64, nn::Initialization{});
-  made->name = name;
-  made->value = empty(shape, DType::f64);
-  for (std::int64_t i = 0; i < made->value.numel(); ++i) {
-    made->value.data<double>()[i] = std::sin(1 + static_cast<double>(i));
-  }
-  made->value.set_requires_grad();
-  return made;
-}
 
 /// A matrix and a vector: only the first decays.
 std::vector<nn::ParameterPointer> two_parameters() {
   return {parameter("matrix", {2, 3}), parameter("vector", {4})};
-}
-
-void set_gradients(const std::vector<nn::ParameterPointer>& parameters, int step) {
-  for (const nn::ParameterPointer& p : parameters) {
-    Tensor gradient = empty(p->value.shape(), DType::f64);
-    for (std::int64_t i = 0; i < gradient.numel(); ++i) {
-      gradient.data<double>()[i] = std::cos(static_cast<double>(3 * step + i));
-    }
-    p->value.grad() = gradient;
-  }
 }
 
 /// Compares with update(value, gradient, state, step, decay), element by element.
@@ -85,7 +68,7 @@ void check_steps(const std::vector<nn::ParameterPointer>& parameters, optim::Opt
 TEST_CASE("AdamW follows its formula, with decay of matrices only") {
   const auto parameters = two_parameters();
   const auto optimizer =
-      optim::adamw(parameters, {.beta1 = 0.8, .beta2 = 0.9, .eps = 1e-3, .weight_decay = 0.2});
+      optim::adamw(parameters, {.beta1 = 0.8, .beta2 = 0.9, .eps = 1e-3}, {.weight_decay = 0.2});
   check_steps(parameters, *optimizer,
               [](double p, double g, double(&state)[2], int step, double decay) {
                 state[0] = 0.8 * state[0] + 0.2 * g;
@@ -103,8 +86,8 @@ TEST_CASE("SGD follows its formula, with and without momentum") {
         continue;
       }
       const auto parameters = two_parameters();
-      const auto optimizer =
-          optim::sgd(parameters, {.momentum = momentum, .weight_decay = 0.2, .nesterov = nesterov});
+      const auto optimizer = optim::sgd(parameters, {.momentum = momentum, .nesterov = nesterov},
+                                        {.weight_decay = 0.2});
       check_steps(parameters, *optimizer,
                   [&](double p, double g, double(&state)[2], int step, double decay) {
                     g += decay * p;
@@ -186,6 +169,21 @@ TEST_CASE("schedules follow their closed forms") {
     CHECK(at(ScheduleKind::cosine, step) ==
           Approx(0.2 + 0.9 * (1 + std::cos(std::numbers::pi * t))));
   }
+  CHECK(at(ScheduleKind::inverse_sqrt, 15) == Approx(2 * std::sqrt(4.0 / 16)));
+  CHECK(at(ScheduleKind::inverse_sqrt, 3) == Approx(2));
+  CHECK(at(ScheduleKind::inverse_sqrt, 1'000'000) == Approx(0.2));
+  optim::Schedule stable{.kind = ScheduleKind::warmup_stable_decay,
+                         .lr = 2,
+                         .warmup = 4,
+                         .steps = 14,
+                         .min_ratio = 0.1,
+                         .decay_steps = 5};
+  CHECK(stable.at(0) == Approx(0.5));
+  CHECK(stable.at(9) == Approx(2));
+  CHECK(stable.at(10) == Approx(0.2 + 1.8 * 4 / 5));
+  CHECK(stable.at(13) == Approx(0.2 + 1.8 * 1 / 5));
+  CHECK(stable.at(99) == Approx(0.2));
+  CHECK(optim::schedule_from_name("wsd").value() == ScheduleKind::warmup_stable_decay);
   CHECK(optim::schedule_from_name("cosine").value() == ScheduleKind::cosine);
   CHECK_FALSE(optim::schedule_from_name("cos").has_value());
 }

@@ -48,7 +48,7 @@ Run run_of(const std::string& name, std::vector<std::string> overrides) {
 }
 
 MemoryStatistics planned(const Run& run) {
-  const auto model = make_model(run.shape, run.config.model.dropout);
+  const auto model = make_model(run.shape, run.config);
   const parallel::ParallelPlan plan(*model, make_mesh(run.config), style_entries(run.config),
                                     plugin::host());
   return try_step(*model, plan, run.config).memory;
@@ -107,8 +107,9 @@ TEST_CASE("the plan announces the memory that a run uses, by category") {
     agree(name, {"train.activation_checkpointing=true"});
     agree(name, {"train.micro_batch=2", "model.dropout=0.1"});
     agree(name, {"train.micro_batch=1"});
+    agree(name, {"train.freeze=[model.embed_tokens.*]"});
     agree(name, {"optimizer.name=sgd", "optimizer.lr=0.01"});
-    agree(name, {"optimizer.name=sgd", "optimizer.lr=0.01", "optimizer.momentum=0.9"});
+    agree(name, {"optimizer.name=sgd", "optimizer.lr=0.01", "optimizer.options.momentum=0.9"});
   }
   for (const char* name : {"replicated.toml", "fsdp_tensor.toml", "hybrid.toml"}) {
     agree(name, {"train.micro_batch=1"});

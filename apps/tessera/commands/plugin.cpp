@@ -17,7 +17,9 @@
 #include "table.hpp"
 
 import tessera.base;
+import tessera.options;
 import tessera.plugin;
+import tessera.optim;
 import tessera.parallel;
 
 namespace tessera::app {
@@ -158,23 +160,24 @@ std::string file_of(const PluginArguments& arguments) {
                          did_you_mean(arguments.name, known), refused));
 }
 
-/// The options that a style reads, asked of a fresh object of it.
-std::string style_options(const std::string& file, const std::string& style) {
+/// The options that an object of this kind reads, asked of a fresh one.
+template <class Interface, class Options>
+std::string options_of(const std::string& file, const plugin::Offer& offer) {
   plugin::Host host({{}, false, false});
   host.load(file);
-  parallel::Options options("{}", style);
+  Options options("{}", offer.name);
   std::string failure;
   try {
-    host.find<parallel::ParallelStyle>(style)(options);
+    host.find<Interface>(offer.name)(options);
   } catch (const Error& error) {
     failure = fmt::format("  without options it says: {}\n", error.what());
   }
   TableRows rows;
-  for (const parallel::OptionUse& use : options.asked()) {
+  for (const OptionUse& use : options.asked()) {
     rows.push_back({use.name, use.expected, "default " + use.otherwise});
   }
-  return fmt::format("\nOptions of style {}{}\n{}{}", style, rows.empty() ? ": none" : "",
-                     format_table(rows), failure);
+  return fmt::format("\nOptions of {} {}{}\n{}{}", offer.kind, offer.name,
+                     rows.empty() ? ": none" : "", format_table(rows), failure);
 }
 
 std::string refusals_as_text(const CheckReport& report) {
@@ -204,7 +207,11 @@ int run_info(const PluginArguments& arguments) {
   text += refusals_as_text(report);
   if (report.usable()) {
     for (const plugin::Offer& offer : report.registered) {
-      text += offer.kind == "style" ? style_options(report.found.file, offer.name) : "";
+      if (offer.kind == parallel::ParallelStyle::plugin_kind.name) {
+        text += options_of<parallel::ParallelStyle, parallel::Options>(report.found.file, offer);
+      } else if (offer.kind == optim::UpdateRule::plugin_kind.name) {
+        text += options_of<optim::UpdateRule, PluginOptions>(report.found.file, offer);
+      }
     }
   }
   TableRows facts;

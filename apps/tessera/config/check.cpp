@@ -132,27 +132,20 @@ class Checks {
             fmt::format("is larger than train.batch (batch {}, micro_batch {})", c_.train.batch,
                         c_.train.micro_batch));
     }
-    if (known({"optimizer.betas"}) && o.betas.size() != 2) {
-      blame({"optimizer.betas"}, fmt::format("expected two numbers, got {}", o.betas.size()));
-    }
     if (known({"optimizer.warmup", "train.steps"}) && o.warmup > c_.train.steps) {
       blame({"optimizer.warmup", "train.steps"},
             fmt::format("is longer than the run (warmup {}, steps {})", o.warmup, c_.train.steps));
     }
-    if (o.name == "adamw") {
-      for (const char* key : {"optimizer.momentum", "optimizer.nesterov"}) {
-        if (c_.given.contains(key)) {
-          blame({key}, "is an option of sgd; the optimizer is adamw");
-        }
-      }
-    } else {
-      for (const char* key : {"optimizer.betas", "optimizer.eps"}) {
-        if (c_.given.contains(key)) {
-          blame({key}, fmt::format("is an option of adamw; the optimizer is {}", o.name));
-        }
-      }
-      if (o.nesterov && o.momentum == 0 && known({"optimizer.momentum"})) {
-        blame({"optimizer.nesterov"}, "needs optimizer.momentum above 0");
+    if (known({"optimizer.decay_steps", "optimizer.schedule", "optimizer.warmup", "train.steps"})) {
+      if (o.schedule == "wsd" && (o.decay_steps < 1 || o.decay_steps > c_.train.steps - o.warmup)) {
+        blame(
+            {"optimizer.decay_steps", "optimizer.schedule"},
+            fmt::format("wsd lowers the learning rate in the last decay_steps steps (expected 1 to "
+                        "{}, the steps after the warm-up, got {})",
+                        c_.train.steps - o.warmup, o.decay_steps));
+      } else if (o.schedule != "wsd" && o.decay_steps != 0) {
+        blame({"optimizer.decay_steps"},
+              fmt::format("only the schedule wsd has it; the schedule is {}", o.schedule));
       }
     }
     const std::vector<std::string> names = allowable_names();

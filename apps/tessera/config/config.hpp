@@ -44,21 +44,30 @@ struct TrainConfig {
   std::int64_t micro_batch = 0;  // 0 = all of a rank's sequences at once
   std::int64_t seed = 1;
   double clip_grad_norm = 1.0;  // 0 = no clipping
+  std::vector<std::string> freeze;
   bool activation_checkpointing = false;
   std::int64_t threads = 0;  // per rank; 0 = cores / ranks
+};
+
+/// Options of a style or an optimizer as the text of a JSON object; who reads them checks them.
+struct JsonText {
+  std::string text = "{}";
+};
+/// The same for a list of tables.
+struct JsonList {
+  std::string text = "[]";
 };
 
 struct OptimizerConfig {
   std::string name = "adamw";
   double lr = 3e-4;
-  std::vector<double> betas = {0.9, 0.95};
-  double eps = 1e-8;
+  JsonText options;
   double weight_decay = 0.1;
   std::string decay = "matrices";
-  double momentum = 0.0;
-  bool nesterov = false;
+  JsonList groups;
   std::string schedule = "constant";
   std::int64_t warmup = 0;
+  std::int64_t decay_steps = 0;
   double min_lr_ratio = 0.0;
 };
 
@@ -69,11 +78,6 @@ struct MeshConfig {
 
 struct PluginsConfig {
   std::vector<std::string> paths;
-};
-
-/// A style's options as the text of a JSON object; the style checks them.
-struct JsonText {
-  std::string text = "{}";
 };
 
 /// One [[parallel]] entry.

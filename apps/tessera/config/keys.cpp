@@ -116,6 +116,9 @@ std::vector<Key> train_keys() {
        from(0, 9e18)},
       {"train.clip_grad_norm", field<s, &T::clip_grad_norm>,
        "Gradients are scaled down to this global norm where it is larger. 0: never.", not_negative},
+      {"train.freeze", field<s, &T::freeze>,
+       "Patterns over the parameters' names (`model.embed_tokens.*`, `**.norm.weight`): these "
+       "parameters are not trained, and take no memory for gradients and optimizer state."},
       {"train.activation_checkpointing", field<s, &T::activation_checkpointing>,
        "Keep only each layer's input and compute the rest again in the backward pass: less memory, "
        "about a third more work."},
@@ -128,15 +131,13 @@ std::vector<Key> optimizer_keys() {
   using O = OptimizerConfig;
   constexpr auto s = &Config::optimizer;
   return {
-      {"optimizer.name",
-       field<s, &O::name>,
-       "`adamw` (decoupled decay, bias correction) or `sgd`.",
-       {},
-       {"adamw", "sgd"}},
+      {"optimizer.name", field<s, &O::name>,
+       "`adamw` (decoupled decay, bias correction), `sgd`, or what a plugin provides "
+       "([optimizers.md](optimizers.md))."},
       {"optimizer.lr", field<s, &O::lr>, "The highest learning rate of the schedule.", positive},
-      {"optimizer.betas", field<s, &O::betas>,
-       "AdamW's two decay rates: of the gradient's mean and of its square's.", below_one},
-      {"optimizer.eps", field<s, &O::eps>, "AdamW's epsilon, added outside the root.", positive},
+      {"optimizer.options", field<s, &O::options>,
+       "The optimizer's own options, such as `{ betas = [0.9, 0.95], eps = 1e-8 }` of `adamw` and "
+       "`{ momentum = 0.9, nesterov = true }` of `sgd`."},
       {"optimizer.weight_decay", field<s, &O::weight_decay>, "Strength of the weight decay.",
        not_negative},
       {"optimizer.decay",
@@ -145,19 +146,24 @@ std::vector<Key> optimizer_keys() {
        "or `all`.",
        {},
        {"matrices", "all"}},
-      {"optimizer.momentum", field<s, &O::momentum>, "SGD's momentum.", below_one},
-      {"optimizer.nesterov", field<s, &O::nesterov>, "SGD with Nesterov's momentum."},
+      {"optimizer.groups", field<s, &O::groups>,
+       "Parameters with settings of their own: tables with `on` (patterns over the parameters' "
+       "names), `lr` and `weight_decay`. The last group that matches a parameter determines it."},
       {"optimizer.schedule",
        field<s, &O::schedule>,
-       "The learning rate after the warm-up: `constant`, or down to `min_lr_ratio` at "
-       "the last step along half a `cosine` or a line (`linear`).",
+       "The learning rate after the warm-up: `constant`; down to `min_lr_ratio` at the last step "
+       "along half a `cosine` or a line (`linear`); constant, and a line down in the last "
+       "`decay_steps` (`wsd`); or with the inverse square root of the step (`inverse_sqrt`).",
        {},
-       {"constant", "cosine", "linear"}},
+       {"constant", "cosine", "linear", "wsd", "inverse_sqrt"}},
       {"optimizer.warmup", field<s, &O::warmup>,
        "Steps in which the learning rate rises from `lr / warmup` to `lr`.", from(0)},
+      {"optimizer.decay_steps", field<s, &O::decay_steps>,
+       "The last steps, in which `wsd` lowers the learning rate.", from(0)},
       {"optimizer.min_lr_ratio",
        field<s, &O::min_lr_ratio>,
-       "Where `cosine` and `linear` end, as a share of `lr`.",
+       "Where `cosine`, `linear` and `wsd` end, and the minimum of `inverse_sqrt`, as a share of "
+       "`lr`.",
        {0, 1}},
   };
 }

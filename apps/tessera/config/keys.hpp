@@ -16,7 +16,7 @@ namespace tessera::app {
 
 /// The field of a Config that a key fills; its type is the key's type.
 using Slot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*,
-                          std::vector<std::int64_t>*, std::vector<double>*, JsonText*>;
+                          std::vector<std::int64_t>*, std::vector<double>*, JsonText*, JsonList*>;
 
 /// Allowed numbers, for a number or for each entry of a list of numbers.
 struct Range {

@@ -134,8 +134,10 @@ class Loader {
       problems_.add(
           place_of_key(key, node),
           fmt::format("{}.{}: unknown key{}", shown, leaf,
-                      nearest.empty() ? elsewhere(leaf)
-                                      : fmt::format("; did you mean '{}.{}'?", shown, nearest)));
+                      !nearest.empty() ? fmt::format("; did you mean '{}.{}'?", shown, nearest)
+                      : std::ranges::find(leaves, "options") != leaves.end()
+                          ? fmt::format("; what the plugin itself reads is in {}.options", shown)
+                          : elsewhere(leaf)));
     }
   }
 

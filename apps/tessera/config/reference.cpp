@@ -19,6 +19,7 @@ struct TypeName {
   std::string operator()(const std::vector<std::int64_t>*) const { return "list of integers"; }
   std::string operator()(const std::vector<double>*) const { return "list of numbers"; }
   std::string operator()(const JsonText*) const { return "table"; }
+  std::string operator()(const JsonList*) const { return "list of tables"; }
 };
 
 std::string number(double value) {

@@ -126,6 +126,16 @@ struct Reader {
     return value && (out.text = value->dump(), true);
   }
 
+  bool read(const toml::node& node, JsonList& out) {
+    expected = "a list of tables of texts, finite numbers, booleans, lists and tables";
+    const toml::array* list = node.as_array();
+    const bool tables = list != nullptr && std::ranges::all_of(*list, [](const toml::node& entry) {
+                          return entry.is_table();
+                        });
+    const auto value = tables ? json_of(node) : std::nullopt;
+    return value && (out.text = value->dump(), true);
+  }
+
   bool in_range(double value) const {
     const Range& r = key.range;
     return (r.low_open ? value > r.low : value >= r.low) &&
@@ -212,7 +222,7 @@ void resolve_paths(const Key& key, const Slot& slot, const std::filesystem::path
 nlohmann::ordered_json slot_json(const Slot& slot) {
   return std::visit(
       []<class T>(const T* value) -> nlohmann::ordered_json {
-        if constexpr (std::is_same_v<T, JsonText>) {
+        if constexpr (std::is_same_v<T, JsonText> || std::is_same_v<T, JsonList>) {
           return nlohmann::ordered_json::parse(value->text);
         } else {
           return *value;

@@ -31,7 +31,15 @@ std::string with_name(std::string_view text, const std::string& name) {
 
 }  // namespace
 
-std::vector<std::string> template_kinds() { return {"style"}; }
+std::vector<std::string> template_kinds() {
+  std::vector<std::string> kinds;
+  for (const TemplateText& file : template_files) {
+    if (kinds.empty() || kinds.back() != file.kind) {
+      kinds.emplace_back(file.kind);
+    }
+  }
+  return kinds;
+}
 
 std::vector<TemplateFile> plugin_template(const std::string& kind, const std::string& name) {
   const std::vector<std::string> kinds = template_kinds();
@@ -44,8 +52,10 @@ std::vector<TemplateFile> plugin_template(const std::string& kind, const std::st
                            join_words(kinds), did_you_mean(kind, kinds)));
   }
   std::vector<TemplateFile> files;
-  for (const auto& [path, text] : style_template) {
-    files.push_back({with_name(path, name), with_name(text, name)});
+  for (const TemplateText& file : template_files) {
+    if (file.kind == kind) {
+      files.push_back({with_name(file.path, name), with_name(file.text, name)});
+    }
   }
   return files;
 }

@@ -112,7 +112,8 @@ void note_schedule(const Run& run, const CheckpointReader& reader, StartPoint& s
   const auto meta = nlohmann::json::parse(reader.meta());
   const nlohmann::json::json_pointer key("/config/train/steps");
   const std::int64_t steps = run.config.train.steps;
-  if (run.config.optimizer.schedule != "constant" && meta.contains(key) && meta[key] != steps) {
+  if (make_schedule(run.config.optimizer, steps).has_end() && meta.contains(key) &&
+      meta[key] != steps) {
     start.notes.push_back(
         fmt::format("train.steps was {} and is {}: the {} schedule now ends there",
                     meta[key].dump(), steps, run.config.optimizer.schedule));
@@ -183,7 +184,7 @@ std::string Trainer::last_checkpoint() const {
 
 StartPoint check_stored(const Run& run, const std::optional<std::string>& resume,
                         bool weight_values) {
-  const auto model = make_model(run.shape, run.config.model.dropout);
+  const auto model = make_model(run.shape, run.config);
   if (!run.config.model.from.empty()) {
     StateDict named;
     for (const auto& [name, parameter] : nn::named_parameters(*model)) {
@@ -207,7 +208,7 @@ StartPoint check_stored(const Run& run, const std::optional<std::string>& resume
     note = "allowed difference: " + note;
   }
   const auto optimizer =
-      make_optimizer(run.config.optimizer, nn::all_parameters(*model));  // its state is meta too
+      make_optimizer(run.config, nn::all_parameters(*model));  // its state is meta too
   optimizer->prepare_state();
   check_state(reader, training_state(*optimizer));
   start.step = read_progress(reader).step;

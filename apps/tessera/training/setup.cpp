@@ -1,4 +1,6 @@
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,6 +11,7 @@
 #include "llama_config.hpp"
 
 import tessera.base;
+import tessera.options;
 import tessera.mesh;
 import tessera.nn;
 import tessera.optim;
@@ -34,6 +37,16 @@ std::shared_ptr<nn::LlamaForCausalLM> make_model(const LlamaConfig& shape, doubl
   return std::make_shared<nn::LlamaForCausalLM>(s);
 }
 
+std::shared_ptr<nn::LlamaForCausalLM> make_model(const LlamaConfig& shape, const Config& config) {
+  auto model = make_model(shape, config.model.dropout);
+  try {
+    nn::freeze(*model, config.train.freeze);
+  } catch (const Error& error) {
+    fail_input(fmt::format("{}: {}", config.place("train.freeze"), error.what()));
+  }
+  return model;
+}
+
 DeviceMesh make_mesh(const Config& config) {
   if (config.mesh.axes.empty()) {
     return DeviceMesh::make({"rank"}, {1});
@@ -50,20 +63,34 @@ std::vector<parallel::StyleEntry> style_entries(const Config& config) {
   return entries;
 }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
+std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
                                                  std::vector<nn::ParameterPointer> parameters) {
-  const optim::Decay decay = config.decay == "all" ? optim::Decay::all : optim::Decay::matrices;
-  if (config.name == "sgd") {
-    return optim::sgd(std::move(parameters), {.momentum = config.momentum,
-                                              .weight_decay = config.weight_decay,
-                                              .nesterov = config.nesterov,
-                                              .decay = decay});
+  const OptimizerConfig& o = config.optimizer;
+  optim::OptimizerOptions options{
+      .weight_decay = o.weight_decay,
+      .decay = o.decay == "all" ? optim::Decay::all : optim::Decay::matrices};
+  const std::string place = config.place("optimizer.groups");
+  PluginOptions section(fmt::format(R"({{"groups": {}}})", o.groups.text),
+                        place.substr(0, place.rfind('.')));
+  for (PluginOptions& table : section.tables("groups")) {
+    optim::ParameterGroup group;
+    group.on = table.texts("on");
+    group.lr_scale =
+        table.optional_number("lr", "a number more than 0", [](double lr) { return lr > 0; })
+            .value_or(o.lr) /
+        o.lr;
+    group.weight_decay = table.optional_number("weight_decay", "a number of at least 0",
+                                               [](double decay) { return decay >= 0; });
+    table.finish();
+    options.groups.push_back(std::move(group));
   }
-  return optim::adamw(std::move(parameters), {.beta1 = config.betas[0],
-                                              .beta2 = config.betas[1],
-                                              .eps = config.eps,
-                                              .weight_decay = config.weight_decay,
-                                              .decay = decay});
+  optim::check_rule_name(o.name, config.place("optimizer.name"));
+  auto rule = optim::load_rule(o.name, o.options.text, config.place("optimizer.options"));
+  try {
+    return std::make_unique<optim::Optimizer>(std::move(parameters), std::move(rule), options);
+  } catch (const Error& error) {
+    fail_input(fmt::format("{}: {}", place, error.what()));
+  }
 }
 
 optim::Schedule make_schedule(const OptimizerConfig& config, std::int64_t steps) {
@@ -71,7 +98,8 @@ optim::Schedule make_schedule(const OptimizerConfig& config, std::int64_t steps)
           .lr = config.lr,
           .warmup = config.warmup,
           .steps = steps,
-          .min_ratio = config.min_lr_ratio};
+          .min_ratio = config.min_lr_ratio,
+          .decay_steps = config.decay_steps};
 }
 
 BatchRows batch_rows(const TrainConfig& config, std::int64_t parts) {

@@ -11,6 +11,9 @@
 
 namespace tessera::app {
 
+/// The Llama that a config trains, on the meta device, with its frozen parameters. Errors (input):
+/// see nn::freeze.
+std::shared_ptr<nn::LlamaForCausalLM> make_model(const LlamaConfig& shape, const Config& config);
 /// A Llama on the meta device.
 std::shared_ptr<nn::LlamaForCausalLM> make_model(const LlamaConfig& shape, double dropout);
 
@@ -19,7 +22,9 @@ DeviceMesh make_mesh(const Config& config);
 
 std::vector<parallel::StyleEntry> style_entries(const Config& config);
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
+/// Errors (input), with the place in the config: no such optimizer, options that it does not have,
+/// a group that matches no parameter.
+std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
                                                  std::vector<nn::ParameterPointer> parameters);
 
 /// The learning rate of every step.

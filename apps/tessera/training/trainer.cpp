@@ -76,7 +76,7 @@ Tensor row_tensor(const std::vector<std::int64_t>& values, std::int64_t rows,
 
 Trainer::Trainer(const Run& run) : run_(run), mesh_(make_mesh(run.config)) {
   set_seed(static_cast<std::uint64_t>(run.config.train.seed));
-  model_ = make_model(run.shape, run.config.model.dropout);
+  model_ = make_model(run.shape, run.config);
   plan_ = std::make_unique<parallel::ParallelPlan>(*model_, mesh_, style_entries(run.config),
                                                    plugin::host());
   plan_->materialize();
@@ -91,7 +91,7 @@ Trainer::Trainer(const Run& run) : run_(run), mesh_(make_mesh(run.config)) {
   }
   model_->set_activation_checkpointing(run.config.train.activation_checkpointing);
   parameters_ = nn::all_parameters(*model_);
-  optimizer_ = make_optimizer(run.config.optimizer, parameters_);
+  optimizer_ = make_optimizer(run.config, parameters_);
 }
 
 Tensor Trainer::loss_of(const Batch& batch, std::int64_t tokens) {
@@ -181,7 +181,7 @@ std::string memory_text(const MemoryStatistics& memory) {
 }
 
 CheckedPlan check_plan(const Run& run) {
-  const auto model = make_model(run.shape, run.config.model.dropout);
+  const auto model = make_model(run.shape, run.config);
   const DeviceMesh mesh = make_mesh(run.config);
   const parallel::ParallelPlan plan(*model, mesh, style_entries(run.config), plugin::host());
   check_batch_division(run.config, plan.batch_parts());
@@ -191,6 +191,17 @@ CheckedPlan check_plan(const Run& run) {
     rows.push_back(
         {"style", fmt::format("{} on '{}': {} modules, {} parameters", style.style, style.axis,
                               style.modules, format_count(static_cast<double>(style.parameters)))});
+  }
+  if (!run.config.train.freeze.empty()) {
+    std::int64_t frozen = 0;
+    std::int64_t all = 0;
+    for (const nn::ParameterPointer& parameter : nn::all_parameters(*model)) {
+      all += parameter->value.numel();
+      frozen += parameter->value.requires_grad() ? 0 : parameter->value.numel();
+    }
+    rows.push_back(
+        {"frozen", fmt::format("{} of {} parameters", format_count(static_cast<double>(frozen)),
+                               format_count(static_cast<double>(all)))});
   }
   rows.push_back({"memory", "per rank, estimated: " + memory_text(trial.memory)});
   for (auto& row : communication_rows(trial.communications)) {

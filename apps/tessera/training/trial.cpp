@@ -36,7 +36,7 @@ std::unique_ptr<optim::Optimizer> book_state(nn::LlamaForCausalLM& model, const 
         MemoryCategory::parameter,
         occupied_bytes(static_cast<std::size_t>(local.numel()) * size_of(local.dtype())));
   }
-  auto optimizer = make_optimizer(config.optimizer, std::move(parameters));
+  auto optimizer = make_optimizer(config, std::move(parameters));
   optimizer->prepare_state();
   return optimizer;
 }

@@ -2,3 +2,4 @@
 find_package(Tessera REQUIRED)
 add_subdirectory(${CMAKE_CURRENT_LIST_DIR} outsider)
 add_subdirectory(${EXAMPLES} examples)
+add_subdirectory(${OPTIMIZER} Lion)

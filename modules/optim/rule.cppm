@@ -1,0 +1,70 @@
+export module tessera.optim:rule;
+
+import tessera.base;
+import tessera.options;
+import tessera.plugin;
+import tessera.tensor;
+
+export namespace tessera::optim {
+
+/// A tensor that an optimizer keeps for each parameter, with the parameter's shape and layout and 0
+/// at the start.
+struct StateTensor {
+  std::string name;                           // "exp_avg"; in checkpoints "exp_avg.<parameter>"
+  std::optional<DType> dtype = std::nullopt;  // none: the parameter's
+};
+
+/// Parameters that one call updates: lists of one length. All are plain, or distributed over one
+/// mesh; a gradient has its parameter's layout.
+struct UpdateGroup {
+  std::int64_t step = 0;    // of these parameters, from 1
+  double lr = 0;            // of this step
+  double weight_decay = 0;  // 0 for parameters that do not decay
+  double grad_scale = 1;    // gradients are multiplied by it first (clipping)
+  std::vector<Tensor> parameters = {};
+  std::vector<Tensor> gradients = {};
+  std::vector<std::vector<Tensor>> states = {};  // a list for each of states()
+};
+
+/// The plugin kind "optimizer": how parameters follow from their gradients. Everything else (which
+/// parameters, groups, learning rates, the state and its names in checkpoints) is Optimizer's.
+class UpdateRule {
+ public:
+  static constexpr plugin::Kind plugin_kind{"optimizer", 1, 1};
+  using Factory = std::function<std::unique_ptr<UpdateRule>(PluginOptions& options)>;
+
+  virtual ~UpdateRule();
+  /// What is kept for each parameter.
+  virtual std::vector<StateTensor> states() const = 0;
+  /// Writes parameters and states in place, with operators; runs without recording.
+  virtual void update(const UpdateGroup& group) = 0;
+};
+
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+};
+/// Decoupled weight decay, bias correction. Source: Loshchilov and Hutter, 2019.
+std::unique_ptr<UpdateRule> adamw_rule(const AdamWOptions& options = {});
+
+struct SgdOptions {
+  double momentum = 0;
+  bool nesterov = false;
+};
+/// Weight decay is added to the gradient.
+std::unique_ptr<UpdateRule> sgd_rule(const SgdOptions& options = {});
+
+/// The rule of this name: "adamw", "sgd", or what a plugin provides. `where` is the prefix of
+/// errors about options. Errors (input): no such optimizer (with the nearest name); options that it
+/// does not have.
+std::unique_ptr<UpdateRule> load_rule(std::string_view name, std::string_view options = "{}",
+                                      const std::string& where = "options");
+
+/// Error (input) that begins with `where`: no rule of this name is built in or found as a plugin.
+void check_rule_name(std::string_view name, const std::string& where = "optimizer");
+
+/// The names of the rules that need no plugin.
+std::vector<std::string> built_in_rules();
+
+}  // namespace tessera::optim
