@@ -167,6 +167,10 @@ TEST_CASE("the launcher's exit code is the first error's, and the error is print
           return 0;
         }) == 1);
   CHECK(launch({.ranks = 2}, [](World& world) { return world.rank() == 1 ? 5 : 0; }) == 5);
+  CHECK(launch({.ranks = 2}, [](World& world) {
+          usleep(world.rank() == 0 ? 300'000 : 0);  // a rank that ends well ends last
+          return world.rank() == 1 ? 5 : 0;
+        }) == 5);
   CHECK(launch({.ranks = 1, .print_error = false}, [](World&) -> int { fail_input("x"); }) == 2);
 }
 

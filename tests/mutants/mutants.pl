@@ -1,0 +1,305 @@
+#!/usr/bin/env perl
+# Plants the faults of the lists in this folder, one at a time, in a copy of the tree, and runs the test that claims to
+# catch each. See docs/testing.md.
+#
+#   mutants.pl check REPOSITORY BUILD          every fault still fits its file, and its test exists
+#   mutants.pl run REPOSITORY BUILD NINJA [NAME...]
+#                                              plants all faults, or those that are named here or in TESSERA_MUTANTS
+#
+# An entry of a list:
+#   [name]
+#   file: the source (a .cpp: an interface would rebuild hundreds of files)
+#   run: the test's program and its arguments; environment variables may stand before it
+#   missed: REASON                             only of a fault that no test catches
+#   - text that occurs exactly once in the file
+#   + what replaces it
+# Several lines that begin with `- ` (or `+ `) are one text; several pairs are replaced one after the other.
+use strict;
+use warnings;
+use Cwd qw(abs_path);
+use Digest::MD5 qw(md5_hex);
+use File::Basename qw(dirname);
+use File::Path qw(make_path remove_tree);
+
+my $usage = "usage: mutants.pl check REPOSITORY BUILD | run REPOSITORY BUILD NINJA [NAME...]\n";
+my ($mode, $repository, $build, $ninja, @names) = @ARGV;
+die $usage unless defined $build && ($mode eq 'check' || $mode eq 'run' && defined $ninja);
+$_ = abs_path($_) // die "no such folder\n" for $repository, $build;
+my $lists = "$repository/tests/mutants";
+my $seconds_for_a_test = 300;
+my $skipped = 77;  # ctest shows it as skipped
+$| = 1;
+
+sub text_of {
+  my ($path) = @_;
+  open my $file, '<', $path or die "$path: $!\n";
+  local $/;
+  return scalar <$file>;
+}
+
+sub write_file {
+  my ($path, $text) = @_;
+  open my $file, '>', $path or die "$path: $!\n";
+  print $file $text;
+  close $file or die "$path: $!\n";
+}
+
+# All entries, in the order of the files and lines.
+sub read_lists {
+  my @faults;
+  for my $list (sort glob "$lists/*.faults") {
+    my ($fault, $sign) = (undef, '');
+    my $number = 0;
+    for my $line (split /\n/, text_of($list)) {
+      my $place = "$list:" . ++$number;
+      if ($line =~ /^\[(\w+)\]$/) {
+        $fault = { name => $1, place => $place, pairs => [] };
+        push @faults, $fault;
+      } elsif ($fault && $line =~ /^(file|run|missed): (.*\S)$/) {
+        die "$place: '$1' is given twice\n" if exists $fault->{$1};
+        $fault->{$1} = $2;
+      } elsif ($fault && $line =~ /^([-+])(?: (.*))?$/) {
+        my ($now, $text) = ($1, $2 // '');
+        my $pairs = $fault->{pairs};
+        die "$place: '+' before '-'\n" if $now eq '+' && !@$pairs;
+        if ($now eq '-' && $sign ne '-') {
+          push @$pairs, { old => $text };
+        } elsif ($now eq '-') {
+          $pairs->[-1]{old} .= "\n$text";
+        } else {
+          $pairs->[-1]{new} = defined $pairs->[-1]{new} ? "$pairs->[-1]{new}\n$text" : $text;
+        }
+        $sign = $now;
+        next;
+      } elsif ($line !~ /^(?:#.*)?$/) {
+        die "$place: not a line of a fault: $line\n";
+      }
+      $sign = '';
+    }
+  }
+  return @faults;
+}
+
+# The source with the fault in it.
+sub planted {
+  my ($fault, $text) = @_;
+  for my $pair (@{ $fault->{pairs} }) {
+    my $count = () = $text =~ /\Q$pair->{old}\E/g;
+    die "$fault->{place}: $fault->{name}: the text is in $fault->{file} $count times (expected once); adapt the list\n"
+      unless $count == 1;
+    die "$fault->{place}: $fault->{name}: the replacement is missing or changes nothing\n"
+      if !defined $pair->{new} || $pair->{new} eq $pair->{old};
+    my $at = index $text, $pair->{old};
+    substr $text, $at, length $pair->{old}, $pair->{new};
+  }
+  return $text;
+}
+
+# The program of a test: the first word that sets no variable.
+sub program_of {
+  my ($fault) = @_;
+  my ($program) = $fault->{run} =~ /^(?:\w+=\S*\s+)*(test_\w+)(?:\s|$)/
+    or die "$fault->{place}: $fault->{name}: 'run' names no test program\n";
+  return $program;
+}
+
+sub in_build {
+  my ($fault) = @_;
+  return $fault->{run} =~ s{\btest_}{build/release/bin/test_}r;
+}
+
+sub check_entries {
+  my @faults = @_;
+  my %seen;
+  for my $fault (@faults) {
+    for my $field (qw(file run)) {
+      die "$fault->{place}: $fault->{name}: '$field' is missing\n" unless defined $fault->{$field};
+    }
+    die "$fault->{place}: '$fault->{name}' is the name of two faults\n" if $seen{ $fault->{name} }++;
+    die "$fault->{place}: $fault->{name}: $fault->{file} is not a .cpp file\n" unless $fault->{file} =~ /\.cpp$/;
+    die "$fault->{place}: $fault->{name}: nothing is replaced\n" unless @{ $fault->{pairs} };
+    planted($fault, text_of("$repository/$fault->{file}"));
+    program_of($fault);
+  }
+}
+
+# A filter that names no case would pass for a test.
+sub check_filters {
+  my %done;
+  for my $fault (@_) {
+    my ($arguments) = $fault->{run} =~ /\btest_\w+(.*)/;
+    my $program = program_of($fault);
+    next if $done{"$program$arguments"}++;
+    my $listed = `$build/bin/$program --list-tests $arguments 2>&1`;
+    die "$fault->{place}: $fault->{name}: no case of $program is selected by$arguments\n"
+      unless $listed =~ /^([1-9]\d*) (?:matching )?test case/m;
+  }
+}
+
+# The table of docs/testing.md: a row for each module.
+sub table {
+  my %rows;
+  for my $fault (@_) {
+    my ($module) = $fault->{file} =~ m{^(?:modules/|(?=plugins/|apps/tessera))(\w+(?:/\w+)?)};
+    $module = (split m{/}, $fault->{file})[1] if $fault->{file} =~ m{^modules/};
+    $module = 'apps/tessera' if $fault->{file} =~ m{^apps/};
+    push @{ $rows{$module}{ defined $fault->{missed} ? 'missed' : 'caught' } }, $fault->{name};
+  }
+  my $text = "| module | caught | missed |\n| --- | --- | --- |\n";
+  for my $module (sort keys %rows) {
+    $text .= join(' | ', "| $module", map { join ', ', map { s/_/ /gr } @{ $rows{$module}{$_} // [] } } qw(caught missed)) . " |\n";
+  }
+  return $text =~ s/\|  \|/| |/gr;
+}
+
+sub check_table {
+  my $path = "$repository/docs/testing.md";
+  my $page = text_of($path);
+  my $wanted = table(@_);
+  $page =~ s/(?<=<!-- faults -->\n)(.*?)(?=<!-- end of faults -->)/$wanted/s or die "$path: no place for the table of faults\n";
+  if ($ENV{TESSERA_WRITE_MUTANTS_TABLE}) {
+    write_file($path, $page);
+  } elsif ($page ne text_of($path)) {
+    die "$path: the table of faults differs from the lists; write it with\n"
+      . "TESSERA_WRITE_MUTANTS_TABLE=1 tests/mutants/mutants.pl check . build/release\n";
+  }
+}
+
+my @faults = read_lists();
+check_entries(@faults);
+if ($mode eq 'check') {
+  check_filters(@faults);
+  check_table(@faults);
+  printf "%d faults fit their files\n", scalar @faults;
+  exit 0;
+}
+
+# Copies, beside BUILD: `base` is the tree as it is now; `work` is it with one fault.
+my $scratch = dirname($build) . '/mutants';
+my ($base, $work, $stamp, $results) = map { "$scratch/$_" } qw(base work stamp results);
+
+# Runs a command where the copy `work` stands in the place of the repository, as the build's paths need; with its own
+# processes and shared memory, of which nothing is left. Returns the exit status (124: it took too long).
+sub in_copy {
+  my ($seconds, $command, $log) = @_;
+  my @unshare = ('unshare', '--mount', '--pid', '--fork', '--mount-proc', '--kill-child', $> == 0 ? () : '--map-root-user');
+  my $inside = "mount --bind '$work' '$repository' && mount -t tmpfs tmpfs /dev/shm && cd '$repository' && { $command ; }";
+  my $status = system('timeout', '-k', '5', $seconds, @unshare, 'bash', '-c', "{ $inside ; } >'$log' 2>&1 </dev/null");
+  return $status < 0 ? 255 : $status & 127 ? 124 : $status >> 8;
+}
+
+sub copy {
+  my ($from, $to) = @_;
+  remove_tree($to);
+  make_path($to);
+  system("cp -a '$from/.' '$to/'") == 0 or die "cannot copy $from to $to\n";
+}
+
+# Makes `work` the same as `base` again, after commands that have changed files since `begin_changes`.
+sub begin_changes {
+  write_file($stamp, '');
+  select undef, undef, undef, 0.05;  # so that what follows is newer
+}
+
+sub undo_changes {
+  my ($fault) = @_;
+  my @changed = split /\n/, `cd '$work' && find . -newer '$stamp' -type f`;
+  for my $file ($fault->{file}, @changed) {
+    if (-e "$base/$file") {
+      system('cp', '-p', "$base/$file", "$work/$file") == 0 or die "cannot copy $base/$file\n";
+    } else {
+      unlink "$work/$file";
+    }
+  }
+}
+
+sub make_base {
+  remove_tree($base);
+  make_path("$base/build/release");
+  system("cd '$repository' && tar -cf - --exclude=./build --exclude=./.git . | tar -xf - -C '$base'") == 0
+    && system("cp -a '$build/.' '$base/build/release/'") == 0
+    or die "cannot copy the tree to $base\n";
+}
+
+# NAME -> what its last run gave; a result counts while the fault and its file are the same.
+sub read_results {
+  my %known;
+  if (-e $results) {
+    for (split /\n/, text_of($results)) {
+      my ($name, $digest, $outcome) = split /\t/;
+      $known{$name} = { digest => $digest, outcome => $outcome };
+    }
+  }
+  return %known;
+}
+
+sub digest_of {
+  my ($fault) = @_;
+  return md5_hex(join "\0", $fault->{run}, planted($fault, text_of("$base/$fault->{file}")));
+}
+
+sub note {
+  my ($fault, $outcome) = @_;
+  open my $file, '>>', $results or die "$results: $!\n";
+  print $file join("\t", $fault->{name}, digest_of($fault), $outcome), "\n";
+  close $file or die "$results: $!\n";
+}
+
+sub last_lines {
+  my ($log) = @_;
+  my @lines = split /\n/, text_of($log);
+  return join '', map { "    $_\n" } @lines > 25 ? @lines[-25 .. -1] : @lines;
+}
+
+push @names, split ' ', $ENV{TESSERA_MUTANTS} // '';
+my %wanted = map { $_ => 1 } @names;
+my %by_name = map { $_->{name} => $_ } @faults;
+for my $name (@names) {
+  die "there is no fault '$name'\n" unless $by_name{$name};
+}
+make_path($scratch);
+make_base();
+copy($base, $work);
+my $log = "$scratch/log";
+if (in_copy(60, 'true', $log) != 0) {
+  print "skipped: the copy cannot stand in the tree's place (unshare and mount: run as root, or allow user namespaces)\n",
+    last_lines($log);
+  exit $skipped;
+}
+
+my %known = @names ? () : read_results();
+my (%passes, @wrong, %count);
+for my $fault (@faults) {
+  next if @names && !$wanted{ $fault->{name} };
+  my $old = $known{ $fault->{name} };
+  my $outcome = $old && $old->{digest} eq digest_of($fault) && $old->{outcome} eq 'caught' ? 'caught' : '';
+  my ($begin, $how) = (time, '');
+  if (!$outcome) {
+    my $program = program_of($fault);
+    my $command = in_build($fault);
+    if (!$passes{$command}) {  # without the fault the test must pass
+      my $status = in_copy(1200, "'$ninja' -C build/release $program >/dev/null && $command", $log);
+      die "$fault->{run}: fails without any fault (status $status)\n" . last_lines($log) if $status != 0;
+      $passes{$command} = 1;
+    }
+    begin_changes();
+    write_file("$work/$fault->{file}", planted($fault, text_of("$base/$fault->{file}")));
+    if (in_copy(1200, "'$ninja' -C build/release $program", $log) != 0) {
+      $outcome = 'does not build';
+      print last_lines($log);
+    } else {
+      my $status = in_copy($seconds_for_a_test, $command, $log);
+      $outcome = $status == 0 ? 'missed' : 'caught';
+      $how = $status == 124 ? ' (hangs)' : $status > 128 ? ' (crashes)' : '';
+    }
+    undo_changes($fault);
+    note($fault, $outcome);
+  }
+  my $expected = defined $fault->{missed} ? 'missed' : 'caught';
+  push @wrong, $fault->{name} if $outcome ne $expected;
+  ++$count{$outcome};
+  printf "%-16s %-48s %4d s  %s\n", "$outcome$how", $fault->{name}, time - $begin, $fault->{run};
+}
+remove_tree($work);
+printf "%s\n", join ', ', map { "$count{$_} $_" } sort keys %count;
+die 'not as the lists say: ' . join(', ', @wrong) . "\n" if @wrong;
