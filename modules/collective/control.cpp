@@ -76,13 +76,14 @@ Control* Control::create(Region& region, int size) {
   return control;
 }
 
-bool Control::publish_error(int rank, std::string_view text, ErrorKind kind) {
+bool Control::publish_error(int rank, std::string_view text, ErrorKind kind, bool about_calls) {
   std::uint32_t none = 0;
   if (!failed.compare_exchange_strong(none, 1)) {
     return false;
   }
   failed_rank.store(rank);
   failed_kind.store(static_cast<std::uint32_t>(kind));
+  failed_in_calls.store(about_calls ? 1 : 0);
   if (rank >= 0) {
     failed_step.store(ranks()[rank].step.load());
     failed_where.store(ranks()[rank].where.load());

@@ -117,6 +117,7 @@ struct Control {
   std::atomic<std::uint32_t> failed{0};  ///< 0 no, 1 being written, 2 written
   std::atomic<std::int32_t> failed_rank{-1};
   std::atomic<std::uint32_t> failed_kind{0};
+  std::atomic<std::uint32_t> failed_in_calls{0};  ///< whether the ranks' last calls explain it
   std::atomic<std::int64_t> failed_step{-1};
   SharedText<12> failed_where;
   SharedText<1024> failed_text;
@@ -136,7 +137,7 @@ struct Control {
   /// (input): the records do not fit.
   static Control* create(Region& region, int size);
 
-  bool publish_error(int rank, std::string_view text, ErrorKind kind);
+  bool publish_error(int rank, std::string_view text, ErrorKind kind, bool about_calls = false);
   FirstError first_error() const;
   /// The flight recorder, one call per line.
   std::string recent_calls(const Region& region, int calls_per_rank);

@@ -108,7 +108,7 @@ class Children {
                       step >= 0 ? fmt::format(" at step {}", step) : "",
                       where.empty() ? "" : " in ", where,
                       control_.last_call(region_, static_cast<int>(rank))),
-          ErrorKind::run);
+          ErrorKind::run, true);
     }
   }
 
@@ -216,8 +216,9 @@ int finish(Control& control, Region& region, const LaunchOptions& options, int c
   if (options.print_error && error.kind != ErrorKind::interrupted &&
       control.printed.exchange(1) == 0) {
     std::string text = fmt::format("error: {}\n", to_string(error));
-    if (error.text.find("group [") != std::string::npos) {
-      text += fmt::format("last calls of each rank:\n{}", control.recent_calls(region, 4));
+    const std::string calls = control.recent_calls(region, 4);
+    if (control.failed_in_calls.load() != 0 && !calls.empty()) {
+      text += fmt::format("last calls of each rank:\n{}", calls);
     }
     std::fputs(text.c_str(), stderr);
   }

@@ -131,7 +131,7 @@ void WorldState::throw_peer_failed() const {
 }
 
 void WorldState::fail_published(const std::string& text, ErrorKind kind) {
-  if (control->publish_error(rank, text, kind)) {
+  if (control->publish_error(rank, text, kind, true)) {
     throw Error(text, kind);
   }
   throw_peer_failed();

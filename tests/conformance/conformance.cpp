@@ -1,5 +1,6 @@
 // Every registered operator under every placement of its operands, on simulated ranks, forward and
 // backward, against the plain operator. TESSERA_CONFORMANCE_TABLE=1 prints what was accepted.
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <fstream>
@@ -22,6 +23,7 @@ import tessera.ops;
 import tessera.dtensor;
 
 #include "conformance.hpp"
+#include "record.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -80,14 +82,28 @@ const std::map<std::string, std::string>& whole_only() {
   return reasons;
 }
 
-void check_all(std::size_t most_samples, const Extent& extent) {
+const char* only_operator() { return std::getenv("TESSERA_CONFORMANCE_ONLY"); }
+
+Account checked(const std::vector<CallSample>& samples, const Extent& extent) {
+  Account account = check_operator(samples, extent);
+  std::string findings;
+  for (std::size_t i = 0; i < account.findings.size() && i < 6; ++i) {
+    findings += "\n  " + account.findings[i];
+  }
+  INFO(account.findings.size() << " findings:" << findings);
+  CHECK(account.findings.empty());
+  return account;
+}
+
+Record check_all(std::size_t most_samples, const Extent& extent) {
   const bool table = std::getenv("TESSERA_CONFORMANCE_TABLE") != nullptr;
-  const char* only = std::getenv("TESSERA_CONFORMANCE_ONLY");
+  const char* only = only_operator();
   if (table) {
     std::cout << "operator                    accepted refused  refused, and would be right\n";
   }
   std::map<std::string, std::vector<CallSample>> by_op = samples_by_operator(most_samples);
   CHECK((only == nullptr || by_op.contains(only) || not_covered().contains(only)));
+  Record record;
   for (const Op* op : all_ops()) {
     if (op->name.starts_with("wrong_") || (only != nullptr && op->name != only)) {
       continue;  // another test's
@@ -97,20 +113,74 @@ void check_all(std::size_t most_samples, const Extent& extent) {
     if (!by_op.contains(op->name) || not_covered().contains(op->name)) {
       continue;
     }
-    const Account account = check_operator(by_op[op->name], extent);
+    const Account account = checked(by_op[op->name], extent);
     if (table) {
       print(op->name, account);
     }
-    std::string findings;
-    for (std::size_t i = 0; i < account.findings.size() && i < 6; ++i) {
-      findings += "\n  " + account.findings[i];
-    }
-    INFO(account.findings.size() << " findings:" << findings);
-    CHECK(account.findings.empty());
     if (extent.order == 1 && !whole_only().contains(op->name)) {
       // Replicate is always accepted: a rule must place something else too.
       CHECK((account.placed > 0) == (op->rule != nullptr));
     }
+    record[op->name] = {{{"f64", {account.accepted, account.refused}}}, account.narrow};
+  }
+  return record;
+}
+
+/// The same in f32, bf16 and f16: the first samples that the operator takes in each.
+Record check_types(const Extent& extent) {
+  constexpr std::size_t most = 2;
+  const char* only = only_operator();
+  std::map<std::string, std::vector<CallSample>> by_op = samples_by_operator(4);
+  Record record;
+  for (const Op* op : all_ops()) {
+    if (op->name.starts_with("wrong_") || (only != nullptr && op->name != only) ||
+        !by_op.contains(op->name) || not_covered().contains(op->name)) {
+      continue;
+    }
+    record[op->name];
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      const std::string type(name_of(dtype));
+      std::vector<CallSample> samples = in_type(by_op[op->name], dtype);
+      samples.resize(std::min(samples.size(), most));
+      if (samples.empty()) {
+        continue;  // integers only, or f64 only
+      }
+      INFO(op->name << " in " << type);
+      const Account account = checked(samples, extent);
+      record[op->name].types[type] = {account.accepted, account.refused};
+    }
+  }
+  return record;
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Holds what the operators accept against record.txt, or writes it there.
+void compare_with_record(const Record& found, const std::set<std::string>& types) {
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+  return;  // fewer samples
+#endif
+  if (only_operator() != nullptr) {
+    return;
+  }
+  const std::string path = TESSERA_SOURCE_DIR "/tests/conformance/record.txt";
+  const Record recorded = record_of(text_of(path));
+  if (std::getenv("TESSERA_WRITE_CONFORMANCE_RECORD") != nullptr) {
+    std::ofstream(path) << to_text(updated(recorded, found, types));
+    return;
+  }
+  const RecordDifference difference = compare(recorded, found, types);
+  const std::string how =
+      "TESSERA_WRITE_CONFORMANCE_RECORD=1 build/release/bin/test_conformance '[record]'";
+  for (const std::string& gain : difference.gains) {
+    std::cout << gain << "; to record it: " << how << "\n";
+  }
+  for (const std::string& failure : difference.failures) {
+    INFO("if this is intended: " << how);
+    FAIL_CHECK(failure);
   }
 }
 
@@ -141,13 +211,22 @@ std::set<std::string> names_of(const std::map<std::string, std::string>& reasons
 
 }  // namespace
 
-TEST_CASE("operators keep what their placement rules promise") {
+TEST_CASE("operators keep what their placement rules promise", "[record]") {
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
   constexpr std::size_t samples = 1;  // every operator, in a tenth of the speed
 #else
   constexpr std::size_t samples = 4;
 #endif
-  check_all(samples, {.list_narrow = std::getenv("TESSERA_CONFORMANCE_TABLE") != nullptr});
+  compare_with_record(check_all(samples, {.list_narrow = true}), {"f64"});
+}
+
+TEST_CASE("operators keep what their placement rules promise in every floating type", "[record]") {
+  compare_with_record(check_types({.one_axis_cases = 18,
+                                   .grid_cases = 3,
+                                   .same_on_all_axes = 2,
+                                   .sizes = {3},
+                                   .grids = {Dims{2, 2}}}),
+                      {"f32", "bf16", "f16"});
 }
 
 TEST_CASE("gradients of gradients keep it too") {

@@ -26,6 +26,14 @@ struct CallSample {
 /// many for each operator and source.
 std::vector<CallSample> call_samples(std::size_t most);
 
+/// The samples that the operator takes with its floating operands in `dtype` (or, of a narrow type,
+/// some of them in f32).
+std::vector<CallSample> in_type(std::span<const CallSample> samples, DType dtype);
+
+/// How far a result (or gradient) may be from the plain one, as a share of 1 + its value: what
+/// rounding in the coarsest of the types does to a sum over all ranks and reduced elements.
+double rounding(const CallSample& sample, const Tensor& result, std::size_t ranks);
+
 /// How far a check goes.
 struct Extent {
   std::size_t one_axis_cases = 45;  // for each sample and mesh

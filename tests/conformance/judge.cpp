@@ -178,7 +178,7 @@ class Judge {
     }
     const std::vector<double> found = whole_value(parts);
     const std::vector<double> wanted = to_doubles(expected);
-    const double allowed = static_cast<double>(parts.size()) * tolerance(spec.dtype);
+    const double allowed = rounding(*case_.sample, expected, parts.size());
     // Parts of both signs, brought to infinity each for itself, have no sum.
     bool in_parts = false;
     for (std::size_t i = 0; i < case_.layouts.size(); ++i) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@ import tessera.ops;
 import tessera.dtensor;
 
 #include "conformance.hpp"
+#include "record.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -249,6 +251,68 @@ TEST_CASE("an error that names neither operator nor layout is found") {
     o.rule = [](const RuleContext&, Strategies&) { fail("something went wrong"); };
   });
   CHECK(finds(account_of(op, "relu"), "refuses without naming"));
+}
+
+TEST_CASE("what rounding explains in a narrow type is little") {
+  const Op& op = changed("softmax", [](Op& o) { o.rule = shard_every_dim; });
+  std::vector<CallSample> samples;
+  for (CallSample& sample : call_samples(2)) {
+    if (sample.op->name == "softmax") {
+      sample.op = &op;
+      samples.push_back(std::move(sample));
+    }
+  }
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    INFO(name_of(dtype));
+    CHECK(finds(check_operator(in_type(samples, dtype), {}), "where the plain one has"));
+  }
+}
+
+TEST_CASE("statistics of a narrow type are f32, and are refused as anything else") {
+  for (CallSample& sample : call_samples(1)) {
+    if (sample.op->name != "rms_norm_backward") {
+      continue;
+    }
+    const std::vector<CallSample> narrow = in_type({&sample, 1}, DType::bf16);
+    REQUIRE(narrow.size() == 1);
+    CHECK(narrow[0].inputs[0].dtype() == DType::bf16);
+    CHECK(narrow[0].inputs[3].dtype() == DType::f32);
+  }
+}
+
+TEST_CASE("the record of what operators accept is read back, and fewer is a failure") {
+  const Record record = {{"add", {{{"f64", {5, 2}}, {"bf16", {3, 4}}}, {}}},
+                         {"cat", {{{"f64", {7, 1}}}, {"cat/0 Shard(0) -> Shard(0)"}}}};
+  const std::set<std::string> f64 = {"f64"};
+  const auto failures = [&](const Record& found, const std::set<std::string>& types) {
+    return compare(record, found, types).failures;
+  };
+  const auto gains = [&](const Record& found) { return compare(record, found, f64).gains; };
+  CHECK(to_text(record_of(to_text(record))) == to_text(record));
+  CHECK(failures(record, {"f64", "bf16"}).empty());
+  CHECK(gains(record).empty());
+
+  Record found = record;
+  found["add"].types["f64"] = {4, 3};
+  CHECK(failures(found, f64) == std::vector<std::string>{"add in f64: accepts 4 and refuses 3 "
+                                                         "(recorded: 5 and 2)"});
+  CHECK(failures(found, {"bf16"}).empty());
+  CHECK(to_text(updated(record, found, {"bf16"})) == to_text(record));
+  CHECK(to_text(updated(record, found, f64)) == to_text(found));
+  found["add"].types["f64"] = {6, 1};
+  CHECK(failures(found, f64).empty());
+  CHECK(gains(found).size() == 1);
+
+  found = record;
+  found["cat"].narrow = {"cat/0 Shard(1) -> Shard(1)"};
+  CHECK(failures(found, f64).size() == 1);
+  CHECK(gains(found).size() == 1);
+  found = record;
+  found["sub"] = found["add"];
+  CHECK(failures(found, f64) == std::vector<std::string>{"sub is not in the record"});
+  found.erase("add");
+  CHECK(failures(found, f64).size() == 2);
+  CHECK_THROWS_AS(record_of("add f64 5-2\n"), Error);
 }
 
 TEST_CASE("a right operator gives no findings") {

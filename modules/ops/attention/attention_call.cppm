@@ -94,6 +94,8 @@ inline void check_gradient(const Call& call, const Form& form) {
   check_shape(call, 0, q.shape());
   check_type(call, 0, q.dtype());
   check_shape(call, 4, q.shape());
+  check_type(call, 4, q.dtype());
+  check_type(call, 5, statistics_type(q.dtype()));
   check_shape(call, 5, {q.shape()[0], q.shape()[form.heads], q.shape()[form.time]});
 }
 

@@ -227,6 +227,7 @@ void grad_infer(const Call& call, ResultShapes& out) {
   }
   check_shape(call, 3, call.in[2].shape());
   check_type(call, 0, statistics_type(call.in[1].dtype()));
+  check_type(call, 3, statistics_type(call.in[1].dtype()));
   out.push_back({call.in[1].shape(), call.in[1].dtype()});
 }
 

@@ -71,8 +71,11 @@ void grad_infer(const Call& call, ResultShapes& out) {
   check_shape(call, 0, x.shape());
   check_type(call, 0, x.dtype());
   check_shape(call, 2, {x.shape().back()});
-  check_shape(call, 3, without_last(x.shape()));
-  check_shape(call, 4, without_last(x.shape()));
+  check_type(call, 2, x.dtype());
+  for (const std::size_t statistics : {3U, 4U}) {
+    check_shape(call, statistics, without_last(x.shape()));
+    check_type(call, statistics, statistics_type(x.dtype()));
+  }
   out.push_back({x.shape(), x.dtype()});
   out.push_back({Dims{x.shape().back()}, x.dtype()});
   out.push_back({Dims{x.shape().back()}, x.dtype()});

@@ -64,7 +64,9 @@ void grad_infer(const Call& call, ResultShapes& out) {
   check_shape(call, 0, x.shape());
   check_type(call, 0, x.dtype());
   check_shape(call, 2, {x.shape().back()});
+  check_type(call, 2, x.dtype());
   check_shape(call, 3, without_last(x.shape()));
+  check_type(call, 3, statistics_type(x.dtype()));
   out.push_back({x.shape(), x.dtype()});
   out.push_back({Dims{x.shape().back()}, x.dtype()});
 }
