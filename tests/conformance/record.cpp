@@ -136,9 +136,9 @@ Record updated(const Record& recorded, const Record& found, const std::set<std::
     }
     for (const std::string& type : types) {
       one.types.erase(type);
-    }
-    for (const auto& [type, counts] : now.types) {
-      one.types[type] = counts;
+      if (const auto counts = now.types.find(type); counts != now.types.end()) {
+        one.types[type] = counts->second;
+      }
     }
     if (types.contains("f64")) {
       one.narrow = now.narrow;

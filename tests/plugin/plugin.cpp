@@ -84,6 +84,23 @@ TEST_CASE("the hash of what is loaded does not depend on the order") {
   CHECK(only_hello != none.loaded_hash());
 }
 
+TEST_CASE("the hash of what is loaded tells contents of one name and version apart") {
+  const Folder folder;
+  plugin::declare_kind<Greeter>();
+  const auto hash_of = [](const std::string& file) {
+    plugin::Host host({{}, false, false});
+    host.load(file);
+    return host.loaded_hash();
+  };
+  const auto described = [](plugin::GateStamp& stamp) {
+    std::strcpy(stamp.description, "other content");
+  };
+  const std::string other = folder.write(with_stamp(content_of("Hello"), described), "b.so");
+  const std::uint64_t hello = hash_of(folder.copy("Hello", "a.so"));
+  CHECK(hash_of(std::string(LIBRARIES) + "/Hello.so") == hello);
+  CHECK(hash_of(other) != hello);
+}
+
 TEST_CASE("the environment's path takes absolute entries and refuses the others") {
   const Folder folder;
   const std::string file = folder.copy("Hello", "a.so");
