@@ -111,6 +111,7 @@ TEST_CASE("dropout gives one device's mask in every layout, and replicas agree")
   const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, {2, 2});
   set_seed(3);
   const Tensor whole = ops::dropout(full({7, 5}, 1), 0.4, random_stream("dropout"));
+  const Tensor next = ops::dropout(full({7, 5}, 1), 0.4, random_stream("dropout"));
   on_ranks::run(4, [&] {
     for (const Layout& layout :
          {Layout::make(mesh, {Shard(0), Shard(0)}), Layout::make(mesh, {Replicate(), Shard(1)}),
@@ -119,6 +120,10 @@ TEST_CASE("dropout gives one device's mask in every layout, and replicas agree")
       const Tensor x = distributed_ones({7, 5}, layout);
       const Tensor y = ops::dropout(x, 0.4, random_stream("dropout"));
       on_ranks::check(on_ranks::values(y) == on_ranks::part_of(whole, layout), to_string(layout));
+      // The same call again, whose plan is known by now, draws the next numbers.
+      const Tensor z = ops::dropout(x, 0.4, random_stream("dropout"));
+      on_ranks::check(on_ranks::values(z) == on_ranks::part_of(next, layout),
+                      "the second call in " + to_string(layout));
     }
   });
   set_seed(0);

@@ -189,6 +189,21 @@ TEST_CASE("operators that would have to communicate say what to do, or count it 
   });
 }
 
+TEST_CASE("what a scope allowed is refused again after it, although its plan is known") {
+  const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
+  on_ranks::run(2, [&] {
+    const Tensor rows = distribute(numbered({4, 6}), Layout::make(mesh, {Shard(0)}));
+    const Tensor columns = distribute(numbered({4, 6}), Layout::make(mesh, {Shard(1)}));
+    for (int i = 0; i < 2; ++i) {
+      const AllowRedistribution allowed;
+      ops::mul(rows, columns);
+      check(allowed.count() == 1, "counted each time");
+    }
+    check(contains(error_of([&] { ops::mul(rows, columns); }), "must be redistributed to"),
+          "refused after the scope");
+  });
+}
+
 TEST_CASE("an operator without a rule offers the ways out, and each of them works") {
   const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
   without_rule();

@@ -174,6 +174,9 @@ if ($mode eq 'check') {
   exit 0;
 }
 
+# A fault may leave a parameter or a function unused.
+$ENV{CCC_OVERRIDE_OPTIONS} = '# +-Wno-error';
+
 # Copies, beside BUILD: `base` is the tree as it is now; `work` is it with one fault.
 my $scratch = dirname($build) . '/mutants';
 my ($base, $work, $stamp, $results) = map { "$scratch/$_" } qw(base work stamp results);
