@@ -30,7 +30,7 @@ std::string optimizer_text(const Config& config) {
   const OptimizerConfig& o = config.optimizer;
   std::string text = fmt::format("{}, lr {}, {}", o.name, o.lr, o.schedule);
   if (o.warmup > 0) {
-    text += fmt::format(" after {} steps of warm-up", o.warmup);
+    text += fmt::format(" after {} step{} of warm-up", o.warmup, o.warmup == 1 ? "" : "s");
   }
   if (const auto groups = nlohmann::json::parse(o.groups.text).size(); groups > 0) {
     text += fmt::format(", {} group{} of parameters", groups, groups == 1 ? "" : "s");

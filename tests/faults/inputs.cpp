@@ -76,7 +76,7 @@ TEST_CASE("wrong overrides are refused") {
        {{"optimizer.options.beta1=0.9"},
         {"optimizer.options: there is no option 'beta1' (options: betas and eps)"}},
        {{"optimizer.groups=[{on=[nothing]}]"},
-        {"optimizer.groups: the pattern 'nothing' matches no parameter"}},
+        {"optimizer.groups: the pattern 'nothing' matches no parameter\n"}},
        {{"optimizer.groups=[{on=[\"**\"],lr=-1}]"},
         {"groups[0]: option 'lr' must be a number more than 0 (got -1)"}},
        {{"optimizer.groups=[{on=[\"**\"],rate=1}]"},

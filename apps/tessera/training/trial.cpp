@@ -27,18 +27,15 @@ import tessera.parallel;
 namespace tessera::app {
 namespace {
 
-/// Parameters and optimizer state, which exist before the first step. Returns what keeps the state.
-std::unique_ptr<optim::Optimizer> book_state(nn::LlamaForCausalLM& model, const Config& config) {
-  std::vector<nn::ParameterPointer> parameters = nn::all_parameters(model);
-  for (const nn::ParameterPointer& parameter : parameters) {
+/// Parameters and optimizer state, which exist before the first step.
+void book_state(optim::Optimizer& optimizer) {
+  for (const nn::ParameterPointer& parameter : optimizer.parameters()) {
     const Tensor& local = parameter->value.local();
     account_memory(
         MemoryCategory::parameter,
         occupied_bytes(static_cast<std::size_t>(local.numel()) * size_of(local.dtype())));
   }
-  auto optimizer = make_optimizer(config, std::move(parameters));
-  optimizer->prepare_state();
-  return optimizer;
+  optimizer.prepare_state();
 }
 
 /// The buffers in which GradientFinisher sums gradients that are Partial. They stay, and the next
@@ -104,15 +101,15 @@ std::size_t shared_bytes(nn::LlamaForCausalLM& model, const parallel::ParallelPl
 }
 
 Trial step_on_meta(nn::LlamaForCausalLM& model, const parallel::ParallelPlan& plan,
-                   const Config& config) {
+                   optim::Optimizer& optimizer, const Config& config) {
   const PlannedMemoryScope planned;
-  const auto optimizer = book_state(model, config);
+  book_state(optimizer);
   Trial trial;
   trial.communications = compute_gradients(model, plan, config);
   // What a step leaves behind is there while the next one runs.
   const std::vector<Tensor> buffers = book_sums(model);
   trial.shared_bytes = shared_bytes(model, plan, buffers);
-  optimizer->zero_grad();
+  optimizer.zero_grad();
   compute_gradients(model, plan, config);
   trial.memory = memory_statistics();
   return trial;
@@ -123,13 +120,15 @@ Trial step_on_meta(nn::LlamaForCausalLM& model, const parallel::ParallelPlan& pl
 Trial try_step(nn::LlamaForCausalLM& model, const parallel::ParallelPlan& plan,
                const Config& config) {
   model.set_activation_checkpointing(config.train.activation_checkpointing);
+  // Its errors are not the styles': made before what explains those.
+  const auto optimizer = make_optimizer(config, nn::all_parameters(model));
   // On a thread of its own: its memory accounts, what it remembers of operators as rank 0, and the
   // numbers that dropout draws, go with it. The ranks that are forked afterwards would inherit
   // them.
   return std::async(std::launch::async,
                     [&] {
                       try {
-                        return step_on_meta(model, plan, config);
+                        return step_on_meta(model, plan, *optimizer, config);
                       } catch (const Error& error) {
                         throw plan.explained(error);
                       }
