@@ -10,7 +10,7 @@
 #   [name]
 #   file: the source (a .cpp: an interface would rebuild hundreds of files)
 #   run: the test's program and its arguments; environment variables may stand before it
-#   missed: REASON                             only of a fault that no test catches
+#   missed: REASON                             only of a fault that no test catches, or that was not run yet
 #   - text that occurs exactly once in the file
 #   + what replaces it
 # Several lines that begin with `- ` (or `+ `) are one text; several pairs are replaced one after the other.
@@ -145,7 +145,7 @@ sub table {
     $module = 'apps/tessera' if $fault->{file} =~ m{^apps/};
     push @{ $rows{$module}{ defined $fault->{missed} ? 'missed' : 'caught' } }, $fault->{name};
   }
-  my $text = "| module | caught | missed |\n| --- | --- | --- |\n";
+  my $text = "| module | caught | missed, or not run yet |\n| --- | --- | --- |\n";
   for my $module (sort keys %rows) {
     $text .= join(' | ', "| $module", map { join ', ', map { s/_/ /gr } @{ $rows{$module}{$_} // [] } } qw(caught missed)) . " |\n";
   }
@@ -204,10 +204,21 @@ sub begin_changes {
   select undef, undef, undef, 0.05;  # so that what follows is newer
 }
 
+sub changed_files {
+  return split /\n/, `cd '$work' && find . -newer '$stamp' -type f`;
+}
+
+# What commands without a fault have built is not built again.
+sub keep_changes {
+  for my $file (changed_files()) {
+    make_path(dirname("$base/$file"));
+    system('cp', '-p', "$work/$file", "$base/$file") == 0 or die "cannot copy $work/$file\n";
+  }
+}
+
 sub undo_changes {
   my ($fault) = @_;
-  my @changed = split /\n/, `cd '$work' && find . -newer '$stamp' -type f`;
-  for my $file ($fault->{file}, @changed) {
+  for my $file ($fault->{file}, changed_files()) {
     if (-e "$base/$file") {
       system('cp', '-p', "$base/$file", "$work/$file") == 0 or die "cannot copy $base/$file\n";
     } else {
@@ -255,11 +266,11 @@ sub last_lines {
 }
 
 push @names, split ' ', $ENV{TESSERA_MUTANTS} // '';
-my %wanted = map { $_ => 1 } @names;
 my %by_name = map { $_->{name} => $_ } @faults;
 for my $name (@names) {
   die "there is no fault '$name'\n" unless $by_name{$name};
 }
+@faults = map { $by_name{$_} } @names if @names;
 make_path($scratch);
 make_base();
 copy($base, $work);
@@ -273,7 +284,6 @@ if (in_copy(60, 'true', $log) != 0) {
 my %known = @names ? () : read_results();
 my (%passes, @wrong, %count);
 for my $fault (@faults) {
-  next if @names && !$wanted{ $fault->{name} };
   my $old = $known{ $fault->{name} };
   my $outcome = $old && $old->{digest} eq digest_of($fault) && $old->{outcome} eq 'caught' ? 'caught' : '';
   my ($begin, $how) = (time, '');
@@ -281,7 +291,9 @@ for my $fault (@faults) {
     my $program = program_of($fault);
     my $command = in_build($fault);
     if (!$passes{$command}) {  # without the fault the test must pass
+      begin_changes();
       my $status = in_copy(1200, "'$ninja' -C build/release $program >/dev/null && $command", $log);
+      keep_changes();
       die "$fault->{run}: fails without any fault (status $status)\n" . last_lines($log) if $status != 0;
       $passes{$command} = 1;
     }
