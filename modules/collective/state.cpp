@@ -207,6 +207,23 @@ GroupBlock* WorldState::find_or_make_group(std::span<const int> ranks, std::stri
 }
 
 Communicator& WorldState::communicator(std::span<const int> ranks, std::string_view name) {
+  std::uint64_t hash = ranks.size();
+  for (const int member : ranks) {
+    hash = hash_combine(hash, static_cast<std::uint64_t>(member));
+  }
+  std::atomic<Communicator*>& place = unnamed_[hash % unnamed_.size()];
+  if (Communicator* const known = place.load(std::memory_order_acquire);
+      known != nullptr && name.empty() && std::ranges::equal(known->global_ranks(), ranks)) {
+    return *known;
+  }
+  Communicator& found = find_or_make(ranks, name);
+  if (name.empty()) {
+    place.store(&found, std::memory_order_release);
+  }
+  return found;
+}
+
+Communicator& WorldState::find_or_make(std::span<const int> ranks, std::string_view name) {
   const std::lock_guard guard(mutex_);
   std::pair key{std::string(name), std::vector<int>(ranks.begin(), ranks.end())};
   if (const auto found = communicators_.find(key); found != communicators_.end()) {
@@ -246,6 +263,9 @@ void WorldState::close() {
   {
     const std::lock_guard guard(mutex_);
     closed_ = true;
+    for (std::atomic<Communicator*>& place : unnamed_) {
+      place.store(nullptr, std::memory_order_relaxed);
+    }
     engines_.clear();
     retired_.clear();
     closing.swap(communicators_);

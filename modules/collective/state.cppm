@@ -83,6 +83,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   void wait_slow(Counter& counter, std::uint64_t target, const WaitReason& reason);
   /// Whether other communicators have calls in flight.
   bool progress_others(const Engine* self);
+  Communicator& find_or_make(std::span<const int> ranks, std::string_view name);
   GroupBlock* find_or_make_group(std::span<const int> ranks, std::string_view name);
   void reap_retired();
 
@@ -96,6 +97,8 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   std::mutex mutex_;           // guards the lists below: any thread may drop a buffer
   bool closed_ = false;
   std::map<std::pair<std::string, std::vector<int>>, std::unique_ptr<Communicator>> communicators_;
+  /// Those without a name, at a place that follows from their ranks: found without the lock.
+  std::array<std::atomic<Communicator*>, 64> unnamed_{};
   std::vector<Engine*> engines_;
   std::vector<Retired> retired_;
 };

@@ -18,6 +18,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
+import :resolved;
 
 namespace tessera {
 namespace {
@@ -266,6 +267,7 @@ Tensors distributed_call(const Op& op, std::span<const Tensor> in, const Attribu
 PropagationStatistics propagation_statistics() {
   PropagationStatistics statistics = cache().statistics;
   statistics.kept = static_cast<std::int64_t>(cache().count());
+  statistics.redistributions = static_cast<std::int64_t>(redistributions_kept());
   return statistics;
 }
 

@@ -20,6 +20,7 @@ import tessera.tensor;
 import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
+import :resolved;
 import :steps;
 
 namespace tessera {
@@ -29,6 +30,7 @@ struct RedistributionState {
   Tensor x;
   const Spec* to;
   const Spec* gradient;
+  std::shared_ptr<const Redistribution> how;
   Walk walk;
   ops::PendingTensor pending;  // of the walk's next step
   bool issued = false;
@@ -74,9 +76,7 @@ Tensor own_memory(const Tensor& result, const Tensor& x) {
   if (result.spec() == &from || local.is_meta() || &local.storage() != &x.local().storage()) {
     return result;
   }
-  const Plan& plan =
-      plan_redistribute(from.layout, result.layout(), from.shape, size_of(from.dtype));
-  if (std::ranges::all_of(plan.steps, [](const Step& step) { return rank_count(step) == 1; })) {
+  if (!redistribution_between(from, *result.spec())->moves) {
     return result;  // each rank has what it had
   }
   const NoGrad no_grad;
@@ -263,9 +263,8 @@ Tensor redistribute(const Tensor& x, const Layout& to, std::optional<Layout> gra
     }
     return redistribute_between(x, *x.spec(), to);
   }
-  const Layout back = gradient ? *gradient : gradient_layout(x.layout());
-  return call_one(redistribute_op, {x},
-                  RedistributeArgs{{with_layout(*x.spec(), to)}, {with_layout(*x.spec(), back)}});
+  const Targets targets = targets_of(*x.spec(), to, gradient);
+  return call_one(redistribute_op, {x}, RedistributeArgs{{targets.to}, {targets.gradient}});
 }
 
 Tensor redistribute(const Tensor& x, std::initializer_list<Placement> to) {
@@ -309,21 +308,22 @@ PendingRedistribution redistribute_async(const Tensor& x, const Layout& to,
                                          std::optional<Layout> gradient) {
   require_distributed(x, "redistribute_async");
   check_layout_fits(to, x.dims(), "redistribute_async");
-  const Layout back = gradient ? *gradient : gradient_layout(x.layout());
-  const Spec* const target = with_layout(*x.spec(), to);
+  const Targets targets = targets_of(*x.spec(), to, gradient);
+  const auto how = redistribution_between(*x.spec(), *targets.to);
   auto state = std::make_unique<RedistributionState>(
       RedistributionState{x,
-                          target,
-                          with_layout(*x.spec(), back),
-                          begin_walk(x, target, false, "redistribute_async"),
+                          targets.to,
+                          targets.gradient,
+                          how,
+                          {*how, "redistribute_async", false, 0, x.local()},
                           {},
                           false,
                           {}});
   Walk& walk = state->walk;
-  while (walk.next < walk.plan.steps.size() && !walk.communicates_next()) {
+  while (!walk.ended() && !walk.communicates_next()) {
     walk.take();
   }
-  if (walk.next < walk.plan.steps.size()) {
+  if (!walk.ended()) {
     state->pending = walk.issue();
     state->issued = true;
   }

@@ -7,11 +7,10 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <numeric>
 #include <span>
 #include <string>
-#include <tuple>
+#include <tessera/recent_map.hpp>
 #include <utility>
 #include <vector>
 module tessera.dtensor;
@@ -88,14 +87,29 @@ Share make_share(const Spec& from, const Spec& to, const std::vector<int>& ranks
   return share;
 }
 
+struct ShareKey {
+  const Spec* from;
+  const Spec* to;
+  int rank;
+  friend bool operator==(const ShareKey&, const ShareKey&) = default;
+};
+
+struct ShareHash {
+  std::size_t operator()(const ShareKey& key) const {
+    return hash_combine(hash_combine(reinterpret_cast<std::uint64_t>(key.from),
+                                     reinterpret_cast<std::uint64_t>(key.to)),
+                        static_cast<std::uint64_t>(key.rank));
+  }
+};
+
 /// Found once for each pair of layouts: every pair of the group's ranks has to be looked at.
 const Share& share_of(const Spec& from, const Spec& to, const std::vector<int>& ranks, int me) {
-  thread_local std::map<std::tuple<const Spec*, const Spec*, int>, Share> shares;
-  auto found = shares.find({&from, &to, me});
-  if (found == shares.end()) {
-    found = shares.emplace(std::tuple(&from, &to, me), make_share(from, to, ranks, me)).first;
+  thread_local RecentMap<ShareKey, Share, ShareHash> shares(1 << 10);
+  const ShareKey key{&from, &to, me};
+  if (const Share* found = shares.find(key)) {
+    return *found;
   }
-  return found->second;
+  return shares.insert(key, make_share(from, to, ranks, me));
 }
 
 struct ExchangeArgs {

@@ -30,12 +30,13 @@ struct Propagation {
 Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
                       bool allow_communication);
 
-/// Statistics of the calling rank's cache. The cache is bounded, so that a program with ever new
+/// Statistics of the calling rank's caches. The cache is bounded, so that a program with ever new
 /// shapes does not fill the memory; entries that are used again are kept.
 struct PropagationStatistics {
   std::int64_t hits = 0;
   std::int64_t misses = 0;
-  std::int64_t kept = 0;  // propagations in the cache now
+  std::int64_t kept = 0;             // propagations in the cache now
+  std::int64_t redistributions = 0;  // and redistributions in theirs, which is bounded too
 };
 PropagationStatistics propagation_statistics();
 

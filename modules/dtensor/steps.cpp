@@ -2,6 +2,7 @@
 module;
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 module tessera.dtensor;
@@ -12,23 +13,11 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
+import :resolved;
 import :steps;
 
 namespace tessera {
 namespace {
-
-/// The extent of a dim before the innermost cuts by the step's axes, on this rank.
-std::int64_t extent_without(const Walk& walk, const Step& step, int dim) {
-  Layout without = step.before;
-  for (const int axis : step.axes) {
-    without = without.with_placement(axis, Replicate());
-  }
-  return local_shape(walk.spec.shape, without, walk.coordinates)[dim];
-}
-
-const Spec& spec_of(const Walk& walk, const Layout& layout) {
-  return *Spec::make(layout, walk.spec.shape, walk.spec.dtype);
-}
 
 /// What a step reduces: norms by their powers, whose sum is the whole's. In f64, as the powers of
 /// what f32 holds may be more, or less, than it can hold.
@@ -50,38 +39,39 @@ Tensor value_of(const Tensor& reduced, const Step& step, DType dtype) {
   return ops::cast(order == 2 ? ops::sqrt(reduced) : ops::pow_scalar(reduced, 1 / order), dtype);
 }
 
-Tensor communicate(const Walk& walk, const Step& step) {
-  collective::Communicator& group = communicator(step.before.mesh(), step.axes);
+collective::Communicator& group_of(const ResolvedStep& step) {
+  return collective::World::current().communicator(step.group);
+}
+
+Tensor communicate(const Walk& walk, const ResolvedStep& resolved) {
+  const Step& step = *resolved.step;
+  collective::Communicator& group = group_of(resolved);
   switch (step.kind) {
     case StepKind::all_gather:
-      return ops::all_gather(walk.local, step.from_dim, extent_without(walk, step, step.from_dim),
-                             group);
+      return ops::all_gather(walk.local, step.from_dim, resolved.extent, group);
     case StepKind::all_reduce:
       return value_of(ops::all_reduce(terms_of(walk.local, step), step.op, group), step,
-                      walk.spec.dtype);
+                      walk.how.from->dtype);
     case StepKind::reduce_scatter:
       return value_of(ops::reduce_scatter(terms_of(walk.local, step), step.to_dim, step.op, group),
-                      step, walk.spec.dtype);
+                      step, walk.how.from->dtype);
     case StepKind::all_to_all:
-      return ops::all_to_all(walk.local, step.from_dim, extent_without(walk, step, step.from_dim),
-                             step.to_dim, group);
+      return ops::all_to_all(walk.local, step.from_dim, resolved.extent, step.to_dim, group);
     default:
-      return exchange(walk.local, spec_of(walk, step.before), spec_of(walk, step.after), group);
+      return exchange(walk.local, *resolved.before, *resolved.after, group);
   }
 }
 
 /// The steps of one axis that need nobody else.
-Tensor rearrange(const Walk& walk, const Step& step) {
+Tensor rearrange(const Walk& walk, const ResolvedStep& resolved) {
   const Tensor& local = walk.local;
-  const int ranks = rank_count(step);
-  const auto index = static_cast<int>(walk.coordinates[step.axes[0]]);
+  const Step& step = *resolved.step;
+  const ShardRange& mine = resolved.mine;
   switch (step.kind) {
-    case StepKind::slice: {
-      const ShardRange mine = chunk_of({0, local.size(step.to_dim)}, ranks, index);
+    case StepKind::slice:
       return ops::contiguous(ops::narrow(local, step.to_dim, mine.begin, mine.length));
-    }
     case StepKind::keep_first: {
-      if (index == 0) {
+      if (walk.how.coordinates[step.axes[0]] == 0) {
         return local;
       }
       // The identity must come out of the sums and norms that are formed before: 1 is one rank's
@@ -89,16 +79,12 @@ Tensor rearrange(const Walk& walk, const Step& step) {
       bool one = step.op == ReduceOp::product;
       for (int axis = 0; axis < step.axes[0]; ++axis) {
         const Placement before = step.before.placement(axis);
-        one &= !(before == Partial() || before.is_norm()) || walk.coordinates[axis] == 0;
+        one &= !(before == Partial() || before.is_norm()) || walk.how.coordinates[axis] == 0;
       }
       return full(local.shape(), one ? 1 : 0, local.dtype(), local.device());
     }
     case StepKind::pad: {
-      const std::int64_t extent = extent_without(walk, step, step.from_dim);
-      Dims shape = local.shape();
-      shape[step.from_dim] = extent;
-      Tensor whole = zeros(shape, local.dtype(), local.device());
-      const ShardRange mine = chunk_of({0, extent}, ranks, index);
+      Tensor whole = zeros(resolved.shape, local.dtype(), local.device());
       ops::copy_(ops::narrow(whole, step.from_dim, mine.begin, mine.length), local);
       return whole;
     }
@@ -116,66 +102,55 @@ void record_step(const Walk& walk, const Step& step, double seconds) {
 
 }  // namespace
 
-Walk begin_walk(const Tensor& x, const Spec* to, bool implicit, const char* where) {
-  const Spec& from = *x.spec();
-  const Plan& plan = plan_redistribute(from.layout, to->layout, from.shape, size_of(from.dtype));
-  return {from, plan, my_coordinates(from.layout.mesh()), where, implicit, 0, x.local()};
-}
-
-bool Walk::communicates_next() const {
-  const Step& step = plan.steps[next];
-  return communicates(step.kind) && rank_count(step) > 1;
-}
-
 void Walk::take() {
-  const Step& step = plan.steps[next];
+  const ResolvedStep& resolved = how.steps[next];
   const NoGrad no_grad;
   if (local.is_meta()) {  // a trial of the layouts: shapes only, no rank needs to be there
-    if (communicates_next()) {
-      record_step(*this, step, 0);
+    if (resolved.communicates) {
+      record_step(*this, *resolved.step, 0);
     }
-    local = empty(local_shape(spec.shape, step.after, coordinates), local.dtype(), meta);
-  } else if (communicates_next()) {
+    local = empty(resolved.shape, local.dtype(), meta);
+  } else if (resolved.communicates) {
     const CommunicationTimer timer;
-    local = communicate(*this, step);
-    record_step(*this, step, timer.seconds());
-  } else if (rank_count(step) > 1) {
-    local = rearrange(*this, step);
+    local = communicate(*this, resolved);
+    record_step(*this, *resolved.step, timer.seconds());
+  } else if (resolved.ranks > 1) {
+    local = rearrange(*this, resolved);
   }
   ++next;
 }
 
 void Walk::take_all() {
-  while (next < plan.steps.size()) {
+  while (!ended()) {
     take();
   }
 }
 
 ops::PendingTensor Walk::issue() const {
-  const Step& step = plan.steps[next];
+  const ResolvedStep& resolved = how.steps[next];
+  const Step& step = *resolved.step;
   const NoGrad no_grad;
-  collective::Communicator& group = communicator(step.before.mesh(), step.axes);
+  collective::Communicator& group = group_of(resolved);
   switch (step.kind) {
     case StepKind::all_gather:
-      return ops::all_gather_async(local, step.from_dim, extent_without(*this, step, step.from_dim),
-                                   group);
+      return ops::all_gather_async(local, step.from_dim, resolved.extent, group);
     case StepKind::all_reduce:
       return ops::all_reduce_async(terms_of(local, step), step.op, group);
     case StepKind::reduce_scatter:
       return ops::reduce_scatter_async(terms_of(local, step), step.to_dim, step.op, group);
     case StepKind::all_to_all:
-      return ops::all_to_all_async(local, step.from_dim, extent_without(*this, step, step.from_dim),
-                                   step.to_dim, group);
+      return ops::all_to_all_async(local, step.from_dim, resolved.extent, step.to_dim, group);
     default:
-      return start_exchange(local, spec_of(*this, step.before), spec_of(*this, step.after), group);
+      return start_exchange(local, *resolved.before, *resolved.after, group);
   }
 }
 
 void Walk::settle(ops::PendingTensor& pending) {
+  const Step& step = *how.steps[next].step;
   const CommunicationTimer timer;
   const NoGrad no_grad;
-  local = value_of(pending.wait(), plan.steps[next], spec.dtype);
-  record_step(*this, plan.steps[next], timer.seconds());
+  local = value_of(pending.wait(), step, how.from->dtype);
+  record_step(*this, step, timer.seconds());
   ++next;
 }
 
@@ -183,7 +158,9 @@ Tensor carry_out_redistribution(const Tensor& x, const Spec* to, bool implicit, 
   if (x.spec() == to) {
     return detached(x);
   }
-  Walk walk = begin_walk(x, to, implicit, where);
+  // Shared: steps call operators, which may redistribute too.
+  const std::shared_ptr<const Redistribution> how = redistribution_between(*x.spec(), *to);
+  Walk walk{*how, where, implicit, 0, x.local()};
   walk.take_all();
   return make_distributed(std::move(walk.local), to);
 }

@@ -5,6 +5,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
+import :resolved;
 
 namespace tessera {
 
@@ -16,11 +17,9 @@ inline const Spec* with_layout(const Spec& spec, const Layout& layout) {
 void require_distributed(const Tensor& x, const char* what);
 void require_plain(const Tensor& x, const char* what);
 
-/// The state of a redistribution of this rank's part between two steps of its plan.
+/// The state of a redistribution of this rank's part between two of its steps. `how` outlives it.
 struct Walk {
-  const Spec& spec;  // shape and type of the whole; its layout is that of the beginning
-  const Plan& plan;
-  Dims coordinates;
+  const Redistribution& how;
   const char* where;  // the caller, for reports
   bool implicit = false;
   std::size_t next = 0;  // the step to take
@@ -30,14 +29,13 @@ struct Walk {
   void take();
   /// Takes all remaining steps.
   void take_all();
+  bool ended() const { return next == how.steps.size(); }
   /// Whether the next step communicates.
-  bool communicates_next() const;
+  bool communicates_next() const { return how.steps[next].communicates; }
   /// Issues the next step, which communicates; pass the result to settle().
   ops::PendingTensor issue() const;
   void settle(ops::PendingTensor& pending);
 };
-
-Walk begin_walk(const Tensor& x, const Spec* to, bool implicit, const char* where);
 
 /// Sends this rank's boxes to the ranks of the group that need them in layout `to`, and receives
 /// its own.

@@ -6,6 +6,7 @@ module;
 #include <map>
 #include <mutex>
 #include <string>
+#include <tessera/links_version.hpp>
 #include <utility>
 module tessera.placement;
 
@@ -57,6 +58,11 @@ double local_step_cost(std::int64_t bytes) {
   constexpr double call = 0.5e-6;       // seconds
   constexpr double memory_rate = 20e9;  // bytes a second
   return call + static_cast<double>(bytes) / memory_rate;
+}
+
+// Declared in a header, so it belongs to no module.
+extern "C++" {
+std::uint64_t internal::links_version() { return cost_detail::links_version(); }
 }
 
 }  // namespace tessera

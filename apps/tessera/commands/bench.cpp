@@ -74,8 +74,41 @@ Json bench_gemm(const BenchArguments&) {
 
 /// What an operator costs on small tensors, plain and distributed: the difference is the price of a
 /// layout.
-Json bench_dispatch(const BenchArguments&) {
+Json on_two_ranks(const std::function<Json(collective::World&)>& run);
+
+/// What a small redistribution (of 16 x 8 elements) costs beside the collective that it consists
+/// of, called with pointers.
+Json redistributions(collective::World& world) {
+  constexpr int calls = 2000;
+  const DeviceMesh mesh = DeviceMesh::make({"data"}, {2});
+  const Layout whole = Layout::replicated(mesh);
+  const Layout sharded = whole.with_placement(0, Shard(0));
+  const Tensor all = full({16, 8}, 0.5);
+  const Tensor shard = full({8, 8}, 0.5);
+  const Tensor into_all = empty({16, 8});
+  const Tensor into_shard = empty({8, 8});
+  collective::Communicator& group = world.everyone();
   Json rows = Json::array();
+  const auto add = [&](const char* name, const Tensor& x, const Layout& to, auto transport) {
+    const double transport_us = microseconds(transport, calls);
+    const double us = microseconds([&] { redistribute(x, to); }, calls);
+    rows.push_back({{"name", name},
+                    {"mesh", to_string(mesh)},
+                    {"transport_us", transport_us},
+                    {"distributed_us", us},
+                    {"overhead_us", us - transport_us}});
+  };
+  add("Shard to Replicate", from_local(shard, sharded), whole,
+      [&] { group.all_gather(shard.raw_data(), into_all.raw_data(), shard.numel(), DType::f32); });
+  add("Partial to Shard", from_local(all, whole.with_placement(0, Partial())), sharded, [&] {
+    group.reduce_scatter(all.raw_data(), into_shard.raw_data(), shard.numel(), DType::f32);
+  });
+  add("Replicate to Shard", from_local(all, whole), sharded, [] {});
+  return rows;
+}
+
+Json bench_dispatch(const BenchArguments&) {
+  Json rows = on_two_ranks(&redistributions);
   for (const DispatchRow& row : dispatch_rows()) {
     row.distributed();
     const PropagationStatistics before = propagation_statistics();

@@ -35,13 +35,12 @@ void all_gather_infer(const Call& call, ResultShapes& out) {
 PendingTensor start_all_gather(const Call& call, const Tensor& whole) {
   const auto args = call.args<AllGatherArgs>();
   const int dim = checked_dim(call, args.dim);
-  const std::int64_t extent = args.extent;
   Communicator& group = *args.group;
   if (whole.numel() == 0) {
     return {whole, {}, {}, {}};  // on every rank
   }
   const Tensor shard = contiguous_operand(call.in[0]);
-  if (extent % group.size() == 0 && is_outermost(whole.shape(), dim)) {
+  if (in_rank_order(whole.shape(), dim, group)) {
     return {
         whole,
         group.all_gather_async(shard.raw_data(), whole.raw_data(), shard.numel(), shard.dtype()),
@@ -67,6 +66,14 @@ PendingTensor start_all_gather(const Call& call, const Tensor& whole) {
 }
 
 void all_gather_cpu(const Call& call, std::span<Tensor> out) {
+  const auto args = call.args<AllGatherArgs>();
+  const Tensor& shard = call.in[0];
+  if (shard.is_contiguous() &&
+      in_rank_order(out[0].shape(), checked_dim(call, args.dim), *args.group)) {
+    // Without what a collective in progress needs.
+    args.group->all_gather(shard.raw_data(), out[0].raw_data(), shard.numel(), shard.dtype());
+    return;
+  }
   start_all_gather(call, out[0]).wait();
 }
 

@@ -38,6 +38,10 @@ bool is_outermost(const Dims& shape, int dim) {
   return std::all_of(shape.begin(), shape.begin() + dim, [](std::int64_t d) { return d == 1; });
 }
 
+bool in_rank_order(const Dims& shape, int dim, const Communicator& group) {
+  return shape[dim] % group.size() == 0 && is_outermost(shape, dim) && shape.product() > 0;
+}
+
 int checked_dim(const Call& call, std::int64_t dim) {
   if (dim < 0 || dim >= call.in[0].dims()) {
     refuse(call, fmt::format("dim {} is out of range for {}", dim, to_string(call.in[0].shape())));

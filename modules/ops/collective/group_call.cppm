@@ -20,6 +20,9 @@ int checked_part(const Call& call, std::int64_t dim, std::int64_t extent,
                  const collective::Communicator& group);
 /// Whether the parts of `dim` are contiguous, one after another.
 bool is_outermost(const Dims& shape, int dim);
+/// Whether a tensor of `shape` is equal parts of `dim`, contiguous, in the group's rank order;
+/// false for a tensor without elements.
+bool in_rank_order(const Dims& shape, int dim, const collective::Communicator& group);
 
 /// The parts of a tensor of `shape` cut along `dim`, each in one piece, one after the other by
 /// rank; none is padded. All but the last ones are of one length, so they are a Segment's pieces.

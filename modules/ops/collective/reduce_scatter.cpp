@@ -43,8 +43,7 @@ PendingTensor start_reduce_scatter(const Call& call, const Tensor& out) {
   if (x.numel() == 0) {
     return {out, {}, {}, {}};
   }
-  const std::int64_t extent = x.shape()[dim];
-  if (extent % group.size() == 0 && is_outermost(x.shape(), dim)) {
+  if (in_rank_order(x.shape(), dim, group)) {
     const Tensor source = contiguous_operand(x);
     return {
         out,
@@ -65,6 +64,12 @@ PendingTensor start_reduce_scatter(const Call& call, const Tensor& out) {
 }
 
 void reduce_scatter_cpu(const Call& call, std::span<Tensor> out) {
+  const auto args = call.args<ReduceScatterArgs>();
+  const Tensor& x = call.in[0];
+  if (x.is_contiguous() && in_rank_order(x.shape(), checked_dim(call, args.dim), *args.group)) {
+    args.group->reduce_scatter(x.raw_data(), out[0].raw_data(), out[0].numel(), x.dtype(), args.op);
+    return;
+  }
   start_reduce_scatter(call, out[0]).wait();
 }
 
