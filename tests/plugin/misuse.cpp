@@ -204,6 +204,7 @@ TEST_CASE("two files with one name are an error that names both") {
 
 TEST_CASE("a second plugin with the same name and other content is an error, not ignored") {
   const Folder folder;
+  plugin::declare_kind<Greeter>();
   const std::string first = folder.copy("Hello", "a.so");
   const std::string second = folder.write(
       with_stamp(content_of("Hello"),
