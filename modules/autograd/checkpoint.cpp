@@ -53,7 +53,7 @@ void compute_again(const Recomputation& r, std::span<const Tensor> grads,
   {
     const NoGrad recording(true);
     const ReplayScope replay(r.random);
-    computed = r.function(inputs);
+    run_phase("recomputation", [&] { computed = r.function(inputs); });
   }
   for (const SavedTensor& captured : r.captured) {
     captured.get_unfilled("checkpoint");  // a parameter may have been gathered again: other values

@@ -282,8 +282,10 @@ void run_pass(Pass& pass, std::span<const Tensor> roots, std::span<const Tensor>
     require(roots[i].defined(), "backward: a root is undefined; pass a computed tensor");
     pass.start(roots[i], root_gradient(roots[i], grads[i]));
   }
-  pass.run();
-  PassScope::finish();
+  run_phase("backward", [&pass] {
+    pass.run();
+    PassScope::finish();
+  });
 }
 
 }  // namespace

@@ -34,6 +34,16 @@ std::string text_of(DType dtype, const Dims& shape) {
   return fmt::format("{}{}", name_of(dtype), to_string(shape));
 }
 
+/// What the hook returns; a mode may see it, and replace it.
+Tensor result_of(const GradientHook& hook, std::string_view name, const Tensor& gradient) {
+  if (!modes_installed()) [[likely]] {
+    return hook(gradient);
+  }
+  Action action{.kind = ActionKind::gradient_hook, .name = name, .in = {gradient}};
+  perform(action, [&] { action.out = Tensors{hook(action.in[0])}; });
+  return action.out.empty() ? Tensor() : std::move(action.out[0]);
+}
+
 }  // namespace
 
 const Tensor& memory_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
@@ -67,7 +77,7 @@ void refuse_gradient(const std::string& what, const GradientTarget& target, cons
 
 void call_hook(const GradientHook& hook, std::string_view name, Tensor& gradient) {
   const std::uint64_t version = memory_of(gradient).storage().version();
-  Tensor changed = hook(gradient);
+  Tensor changed = result_of(hook, name, gradient);
   if (memory_of(gradient).storage().version() != version) {
     fail(
         fmt::format("backward: a hook on a gradient of '{}' wrote the gradient in place, which "

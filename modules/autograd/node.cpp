@@ -52,15 +52,24 @@ class Accumulate final : public Node {
   }
 
   void backward(std::span<Tensor> grads, std::span<Tensor>, bool) override {
+    if (!modes_installed()) [[likely]] {
+      accumulate(grads[0]);
+      return;
+    }
+    Action action{.kind = ActionKind::accumulate, .name = name(), .in = {std::move(grads[0])}};
+    perform(action, [&] { accumulate(action.in[0]); });
+  }
+
+ private:
+  void accumulate(Tensor& arrived) {
     Tensor& grad = leaf_.grad();
-    grad = grad ? add_gradients(grad, grads[0]) : own_gradient(std::move(grads[0]));
+    grad = grad ? add_gradients(grad, arrived) : own_gradient(std::move(arrived));
     book_gradient(grad);
     for (const auto& hook : grad_state(leaf_)->post_accumulate_hooks) {
       hook(leaf_);
     }
   }
 
- private:
   Tensor leaf_;
 };
 

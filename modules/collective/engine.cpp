@@ -52,7 +52,7 @@ std::uint64_t Engine::all_done() {
 
 bool Engine::peers_done(std::uint64_t calls) { return all_done() >= calls; }
 
-Work Engine::issue(Operation&& operation) {
+Work Engine::issue_now(Operation&& operation) {
   if (state_.transport == Transport::fake) {
     return {};
   }
@@ -162,13 +162,17 @@ bool Engine::progress(std::uint64_t until, bool block) {
     if (!advance(queue_.front(), block)) {
       return false;
     }
+    const std::uint64_t ticket = queue_.front().sequence;
     queue_.pop_front();
     completed_.store(completed_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    if (observed()) {
+      note_completed(ticket);
+    }
   }
   return true;
 }
 
-void Engine::wait(std::uint64_t ticket) {
+void Engine::wait_now(std::uint64_t ticket) {
   if (ticket >= receive_ticket) {
     const std::lock_guard guard(mutex_);
     wait_receive(ticket);
@@ -201,7 +205,7 @@ bool Engine::try_progress() {
   return !collectives || !messages;
 }
 
-void Engine::wait_sources_free() {
+void Engine::wait_sources_free_now() {
   const std::lock_guard guard(mutex_);
   if (size_ == 1 || state_.transport == Transport::fake || issued() == 0) {
     return;

@@ -85,8 +85,10 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  Work issue(Operation&& operation);
-  void wait(std::uint64_t ticket);
+  inline Work issue(Operation&& operation) {
+    return observed() ? issue_observed(std::move(operation)) : issue_now(std::move(operation));
+  }
+  inline void wait(std::uint64_t ticket) { observed() ? wait_observed(ticket) : wait_now(ticket); }
   bool done(std::uint64_t ticket);
   void wait_sources_free();
   bool sources_free();
@@ -110,6 +112,18 @@ class Engine {
 
  private:
   static constexpr std::uint64_t receive_ticket = std::uint64_t{1} << 63;
+
+  // observer.cpp: whether the thread has an observer, and what is done then
+  static bool observed();
+  Work issue_observed(Operation&& operation);
+  void wait_observed(std::uint64_t ticket);
+  void note_completed(std::uint64_t ticket) const;
+
+  Work issue_now(Operation&& operation);
+  void wait_now(std::uint64_t ticket);
+  void wait_sources_free_now();
+  void send_now(const void* source, std::int64_t count, DType dtype, int to, int tag);
+  Work receive_now(void* destination, std::int64_t count, DType dtype, int from, int tag);
 
   const Publication& publication(int member, std::uint64_t sequence) const {
     return members_[member].publications[sequence % Member::ring];

@@ -53,7 +53,7 @@ MessageBlock* Engine::next_block(MessageBlock& block) const {
   return offset == 0 ? nullptr : reinterpret_cast<MessageBlock*>(state_.region->at(offset));
 }
 
-void Engine::send(const void* source, std::int64_t count, DType dtype, int to, int tag) {
+void Engine::send_now(const void* source, std::int64_t count, DType dtype, int to, int tag) {
   const std::lock_guard guard(mutex_);
   state_.throw_if_failed();
   const Call call{CallKind::send, dtype, ReduceOp::sum, to, count, 0};
@@ -124,7 +124,7 @@ bool Engine::advance_receive(const PendingReceive& receive, bool block) {
   }
 }
 
-Work Engine::receive(void* destination, std::int64_t count, DType dtype, int from, int tag) {
+Work Engine::receive_now(void* destination, std::int64_t count, DType dtype, int from, int tag) {
   const std::lock_guard guard(mutex_);
   state_.throw_if_failed();
   const Call call{CallKind::receive, dtype, ReduceOp::sum, from, count, 0};

@@ -31,7 +31,12 @@ Module::~Module() = default;
 Tensors Module::operator()(const Tensors& inputs) {
   const ModuleScope scope(scope_);
   try {
-    return run(inputs);
+    if (!modes_installed()) [[likely]] {
+      return run(inputs);
+    }
+    Action action{.kind = ActionKind::module, .name = *scope_, .in = inputs};
+    perform(action, [&] { action.out = run(action.in); });
+    return std::move(action.out);
   } catch (const Error& error) {
     rethrow_in_module(error, scope_, false);
   }

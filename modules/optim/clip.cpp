@@ -49,9 +49,7 @@ Tensor total_of(std::vector<Tensor> terms) {
   return total;
 }
 
-}  // namespace
-
-double global_gradient_norm(std::span<const nn::ParameterPointer> parameters) {
+double norm_of(std::span<const nn::ParameterPointer> parameters) {
   const NoGrad no_grad;
   double plain = 0;
   std::vector<Tensor> distributed;
@@ -71,6 +69,14 @@ double global_gradient_norm(std::span<const nn::ParameterPointer> parameters) {
     plain += total_of(std::move(distributed)).local().item();
   }
   return std::sqrt(plain);
+}
+
+}  // namespace
+
+double global_gradient_norm(std::span<const nn::ParameterPointer> parameters) {
+  double norm = 0;
+  run_phase("gradient norm", [&] { norm = norm_of(parameters); });
+  return norm;
 }
 
 double clip_factor(double norm, double max_norm) {

@@ -116,9 +116,11 @@ void Optimizer::step(double lr, double grad_scale) {
                     "step(), and zero_grad() after it",
                     parameters_.size()));
   }
-  for (const UpdateGroup& group : groups) {
-    rule_->update(group);
-  }
+  run_phase("optimizer", [&] {
+    for (const UpdateGroup& group : groups) {
+      rule_->update(group);
+    }
+  });
 }
 
 void Optimizer::zero_grad() {

@@ -143,6 +143,10 @@ void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& 
 }
 
 void GradientFinisher::finish(std::span<const nn::ParameterPointer> parameters) {
+  run_phase("gradient reduction", [&] { reduce(parameters); });
+}
+
+void GradientFinisher::reduce(std::span<const nn::ParameterPointer> parameters) {
   const NoGrad no_grad;
   check_presence(parameters);
   std::map<int, std::vector<nn::Parameter*>> partial;

@@ -33,6 +33,7 @@ class GradientFinisher {
   void finish(std::span<const nn::ParameterPointer> parameters);
 
  private:
+  void reduce(std::span<const nn::ParameterPointer> parameters);
   void reduce_axis(int axis, const std::vector<nn::Parameter*>& parameters);
 
   struct Bucket {

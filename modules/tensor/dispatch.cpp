@@ -16,6 +16,7 @@ module tessera.tensor;
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
+import :path;
 
 namespace tessera {
 namespace {
@@ -23,12 +24,6 @@ namespace {
 PathSlot autograd_slot = nullptr;
 PathSlot distribution_slot = nullptr;
 
-struct PathState {
-  Listener* above = nullptr;
-  Listener* below = nullptr;
-  const std::string* module = nullptr;
-  bool grad = true;
-};
 thread_local constinit PathState path;
 
 inline std::uint8_t keys_of(std::span<const Tensor> in) {
@@ -99,21 +94,6 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
   return keys;
 }
 
-/// Takes a listener away while an operator runs or while it is told of one, and puts it back, also
-/// when that throws.
-class Silence {
- public:
-  explicit Silence(Listener*& slot) : slot_(slot), listener_(std::exchange(slot, nullptr)) {}
-  ~Silence() { slot_ = listener_; }
-  Silence(const Silence&) = delete;
-  Silence& operator=(const Silence&) = delete;
-  Listener& listener() const { return *listener_; }
-
- private:
-  Listener*& slot_;
-  Listener* const listener_;
-};
-
 /// Of a call with an operand that is a copy where a view was meant: an error if it is written.
 [[gnu::noinline]] void check_written(const Call& call) {
   for (std::size_t i = 0; i < call.in.size(); ++i) {
@@ -127,9 +107,6 @@ class Silence {
     }
   }
 }
-
-Tensors call_and_tell(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
-                      std::uint8_t keys);
 
 [[gnu::always_inline]] inline Tensors run_kernel(const Op& op, std::span<const Tensor> in,
                                                  const Attributes& attributes, std::uint8_t keys) {
@@ -152,63 +129,57 @@ Tensors call_and_tell(const Op& op, std::span<const Tensor> in, const Attributes
     ResultShapes shapes;
     op.infer(c, shapes);
     for (const ResultShape& r : shapes) {
-      out.push_back(empty(r.shape, r.dtype, on_meta ? meta : cpu, op.name));
+      out.push_back(allocate_result(r.shape, r.dtype, on_meta ? meta : cpu, op.name));
     }
     if (!on_meta) {
       op.cpu(c, out);
     }
   }
-  if (path.below != nullptr) [[unlikely]] {
-    const Silence silence(path.below);
-    silence.listener().called(c, out);
-  }
   return out;
 }
+
+[[gnu::always_inline]] inline Tensors call_distribution(const Op& op, std::span<const Tensor> in,
+                                                        const Attributes& attributes) {
+  if (distribution_slot == nullptr) {
+    fail(
+        fmt::format("{}: distributed operands need tessera.dtensor, which is not linked", op.name));
+  }
+  return distribution_slot(op, in, attributes);
+}
+
+/// A call while the thread has modes, at the first of them that would see it.
+[[gnu::noinline]] Tensors call_modes(const Op& op, std::span<const Tensor> in,
+                                     const Attributes& attributes, std::uint8_t keys);
 
 [[gnu::always_inline]] inline Tensors call_with_keys(const Op& op, std::span<const Tensor> in,
                                                      const Attributes& attributes,
                                                      std::uint8_t keys) {
-  if (path.above != nullptr) [[unlikely]] {
-    return call_and_tell(op, in, attributes, keys);
+  if (path.has_modes) [[unlikely]] {
+    return call_modes(op, in, attributes, keys);
   }
   if ((keys & distributed_key) != 0 || op.distributed != nullptr) {
-    if (distribution_slot == nullptr) {
-      fail(fmt::format("{}: distributed operands need tessera.dtensor, which is not linked",
-                       op.name));
-    }
-    return distribution_slot(op, in, attributes);
+    return call_distribution(op, in, attributes);
   }
   return run_kernel(op, in, attributes, keys);
 }
 
-/// A call while a listener listens above distribution.
-[[gnu::noinline]] Tensors call_and_tell(const Op& op, std::span<const Tensor> in,
-                                        const Attributes& attributes, std::uint8_t keys) {
-  Tensors out;
-  Listener* listener = nullptr;
-  {
-    const Silence silence(path.above);
-    listener = &silence.listener();
-    out = call_with_keys(op, in, attributes, keys);
+Tensors call_modes(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
+                   std::uint8_t keys) {
+  if (path.above != nullptr) {
+    return ModeStack::call(ModeLevel::above_distribution, {op, in, attributes});
   }
-  listener->called({op, in, attributes}, out);
-  return out;
+  if ((keys & distributed_key) != 0 || op.distributed != nullptr) {
+    return call_distribution(op, in, attributes);
+  }
+  return call_kernel(op, in, attributes);
 }
 
 }  // namespace
 
-Listener::~Listener() = default;
+PathState& path_state() { return path; }
 
 void set_autograd_slot(PathSlot slot) { autograd_slot = slot; }
 void set_distribution_slot(PathSlot slot) { distribution_slot = slot; }
-
-Listener* set_listener(ListenAt where, Listener* listener) {
-  return std::exchange(where == ListenAt::above_distribution ? path.above : path.below, listener);
-}
-
-ListenerScope::ListenerScope(ListenAt where, Listener* listener)
-    : where_(where), before_(set_listener(where, listener)) {}
-ListenerScope::~ListenerScope() { set_listener(where_, before_); }
 
 const std::string* interned_name(std::string_view name) {
   static std::mutex mutex;
@@ -259,6 +230,9 @@ Tensors call_below_autograd(const Op& op, std::span<const Tensor> in,
 }
 
 Tensors call_kernel(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {
+  if (path.below != nullptr) [[unlikely]] {
+    return ModeStack::call(ModeLevel::below_distribution, {op, in, attributes});
+  }
   return run_kernel(op, in, attributes, keys_of(in));
 }
 

@@ -34,31 +34,6 @@ using PathSlot = Tensors (*)(const Op& op, std::span<const Tensor> in,
 void set_autograd_slot(PathSlot slot);
 void set_distribution_slot(PathSlot slot);
 
-/// A listener sees each call and its results, above distribution (the program as written) or below
-/// it (what is really done, local operators and collectives). For captures, reports and tests; per
-/// thread; null for none.
-enum class ListenAt { above_distribution, below_distribution };
-class Listener {
- public:
-  virtual ~Listener();
-  virtual void called(const Call& call, std::span<const Tensor> out) = 0;
-};
-/// Installs `listener` for the calling thread and returns the one before. An operator or a listener
-/// that throws leaves it installed.
-Listener* set_listener(ListenAt where, Listener* listener);
-/// Within the scope `listener` is installed for the thread that made the scope.
-class ListenerScope {
- public:
-  ListenerScope(ListenAt where, Listener* listener);
-  ~ListenerScope();
-  ListenerScope(const ListenerScope&) = delete;
-  ListenerScope& operator=(const ListenerScope&) = delete;
-
- private:
-  ListenAt where_;
-  Listener* before_;
-};
-
 /// The qualified name of the module whose forward runs on this thread, or in whose forward the step
 /// was recorded whose backward runs; null outside of any. For errors and reports.
 const std::string* current_module();

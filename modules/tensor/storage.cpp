@@ -1,5 +1,7 @@
 module;
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 module tessera.tensor;
@@ -13,7 +15,9 @@ Counted<Storage> Storage::allocate(std::size_t bytes) {
   storage->bytes_ = bytes;
   storage->owned_ = true;
   storage->category_ = current_memory_category();
-  storage->restore_memory();
+  if (bytes > 0) {
+    storage->data_ = allocate_bytes(bytes, storage->category_);
+  }
   return Counted<Storage>(storage);
 }
 
@@ -31,7 +35,7 @@ Counted<Storage> Storage::none(std::size_t planned) {
   if (planned > 0 && memory_planned()) {
     storage->category_ = current_memory_category();
     storage->planned_ = occupied_bytes(planned);
-    storage->restore_memory();
+    storage->book_planned(storage->planned_);
   }
   return Counted<Storage>(storage);
 }
@@ -60,25 +64,47 @@ void Storage::book_planned(std::int64_t bytes) noexcept {
   booked_ = bytes;
 }
 
-void Storage::release_memory() {
-  if (meta_) {
-    book_planned(0);
+namespace {
+
+/// Releases or restores memory; a mode may see it.
+template <class F>
+void change_memory(ActionKind kind, Storage& storage, const F& change) {
+  if (!modes_installed()) [[likely]] {
+    change();
     return;
   }
-  require(owned_, "storage: borrowed memory cannot be released; its owner frees it");
-  free_bytes(data_, bytes_, category_);
-  data_ = nullptr;
+  Action action{.kind = kind,
+                .name = "storage",
+                .bytes = static_cast<std::int64_t>(storage.bytes()),
+                .storage = &storage};
+  perform(action, [&change] { change(); }, ModeLevel::below_distribution);
+}
+
+}  // namespace
+
+void Storage::release_memory() {
+  change_memory(ActionKind::release, *this, [this] {
+    if (meta_) {
+      book_planned(0);
+      return;
+    }
+    require(owned_, "storage: borrowed memory cannot be released; its owner frees it");
+    free_bytes(data_, bytes_, category_);
+    data_ = nullptr;
+  });
 }
 
 void Storage::restore_memory() {
-  if (meta_) {
-    book_planned(planned_);
-    return;
-  }
-  require(owned_, "storage: borrowed memory cannot be restored; its owner provides it");
-  if (data_ == nullptr && bytes_ > 0) {
-    data_ = allocate_bytes(bytes_, category_);
-  }
+  change_memory(ActionKind::restore, *this, [this] {
+    if (meta_) {
+      book_planned(planned_);
+      return;
+    }
+    require(owned_, "storage: borrowed memory cannot be restored; its owner provides it");
+    if (data_ == nullptr && bytes_ > 0) {
+      data_ = allocate_bytes(bytes_, category_);
+    }
+  });
 }
 
 void Storage::move_to(MemoryCategory category) {

@@ -8,6 +8,7 @@ export import :value;            // Tensor: strided, distributed or meta
 export import :arguments;        // an operator's arguments: an aggregate, as words, text and JSON
 export import :op;               // Op: one operator's description; the registry
 export import :overlap;          // which memory tensors have in common
+export import :mode;             // modes: receive calls and actions before they happen
 export import :dispatch;         // call(): autograd -> distribution -> kernel
 export import :operator_plugin;  // the plugin kind "operator"
 export import :random;           // named random streams, their seeds and offsets

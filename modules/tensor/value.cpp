@@ -4,6 +4,7 @@ module;
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <new>
 #include <span>
@@ -18,6 +19,7 @@ module tessera.tensor;
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
+import :path;
 
 namespace tessera {
 
@@ -224,9 +226,28 @@ Counted<Storage> memory_for(const Dims& shape, std::size_t bytes, DType dtype,
   }
 }
 
+/// Makes a tensor by a factory; a mode may see it, and make the tensor itself.
+template <class F>
+Tensor create(std::string_view name, const Dims& shape, DType dtype, const F& make) {
+  if (!modes_installed()) [[likely]] {
+    return make();
+  }
+  Action action{.kind = ActionKind::create, .name = name};
+  perform(action, [&] { action.out = Tensors{make()}; });
+  const Tensor made = action.out.size() == 1 ? action.out[0] : Tensor();
+  if (!made || !(made.shape() == shape) || made.dtype() != dtype) {
+    fail(fmt::format(
+        "{}: the tensor that a mode makes is wrong (expected {}{}, got {}); return what the "
+        "factory would return",
+        name, name_of(dtype), to_string(shape),
+        made ? fmt::format("{}{}", name_of(made.dtype()), to_string(made.shape())) : "none"));
+  }
+  return made;
+}
+
 }  // namespace
 
-Tensor empty(const Dims& shape, DType dtype, Device device, std::string_view what) {
+Tensor allocate_result(const Dims& shape, DType dtype, Device device, std::string_view what) {
   const Contiguous memory = contiguous_memory(shape, dtype, what);
   auto storage = device.type == DeviceType::meta ? Storage::none(memory.bytes)
                                                  : memory_for(shape, memory.bytes, dtype, what);
@@ -235,20 +256,28 @@ Tensor empty(const Dims& shape, DType dtype, Device device, std::string_view wha
   return t;
 }
 
+Tensor empty(const Dims& shape, DType dtype, Device device, std::string_view what) {
+  return create("empty", shape, dtype, [&] { return allocate_result(shape, dtype, device, what); });
+}
+
 Tensor full(const Dims& shape, double value, DType dtype, Device device) {
-  Tensor t = empty(shape, dtype, device);
-  if (!t.is_meta()) {
-    fill_elements(t.raw_data(), dtype, t.numel(), value);
-  }
-  return t;
+  return create("full", shape, dtype, [&] {
+    Tensor t = allocate_result(shape, dtype, device, "full");
+    if (!t.is_meta()) {
+      fill_elements(t.raw_data(), dtype, t.numel(), value);
+    }
+    return t;
+  });
 }
 
 Tensor zeros(const Dims& shape, DType dtype, Device device) {
-  Tensor t = empty(shape, dtype, device);
-  if (!t.is_meta() && t.numel() > 0) {
-    std::memset(t.raw_data(), 0, static_cast<std::size_t>(t.numel()) * size_of(dtype));
-  }
-  return t;
+  return create("zeros", shape, dtype, [&] {
+    Tensor t = allocate_result(shape, dtype, device, "zeros");
+    if (!t.is_meta() && t.numel() > 0) {
+      std::memset(t.raw_data(), 0, static_cast<std::size_t>(t.numel()) * size_of(dtype));
+    }
+    return t;
+  });
 }
 
 template <class T>
@@ -258,9 +287,11 @@ Tensor from_values(std::span<const T> values, const Dims& shape) {
     fail(fmt::format("from_values: shape {} holds {} elements (got {} values)", to_string(shape),
                      count, values.size()));
   }
-  Tensor t = empty(shape, DTypeOf<T>::value);
-  std::copy(values.begin(), values.end(), t.data<T>());
-  return t;
+  return create("from_values", shape, DTypeOf<T>::value, [&] {
+    Tensor t = allocate_result(shape, DTypeOf<T>::value, cpu, "from_values");
+    std::copy(values.begin(), values.end(), t.data<T>());
+    return t;
+  });
 }
 template Tensor from_values(std::span<const float>, const Dims&);
 template Tensor from_values(std::span<const double>, const Dims&);
@@ -314,7 +345,9 @@ Tensor detached(const Tensor& x) {
   return same;
 }
 
-std::vector<double> to_doubles(const Tensor& x) {
+namespace {
+
+std::vector<double> read_values(const Tensor& x) {
   std::vector<double> values;
   values.reserve(static_cast<std::size_t>(x.numel()));
   const void* data = x.raw_data();
@@ -337,6 +370,17 @@ std::vector<double> to_doubles(const Tensor& x) {
     }
   }
   return values;
+}
+
+}  // namespace
+
+std::vector<double> to_doubles(const Tensor& x) {
+  if (!modes_installed()) [[likely]] {
+    return read_values(x);
+  }
+  Action action{.kind = ActionKind::read, .name = "to_doubles", .in = {x}};
+  perform(action, [&action] { action.values = read_values(action.in[0]); });
+  return std::move(action.values);
 }
 
 std::string to_string(const Tensor& x) {

@@ -22,19 +22,16 @@ using namespace on_graph;
 
 namespace {
 
-class Copies final : public Listener {
+class Copies final : public Mode {
  public:
-  Copies() : before_(set_listener(ListenAt::above_distribution, this)) {}
-  ~Copies() override { set_listener(ListenAt::above_distribution, before_); }
-  Copies(const Copies&) = delete;
-  Copies& operator=(const Copies&) = delete;
-  void called(const Call& call, std::span<const Tensor>) override {
+  Tensors call(const Call& call, NextCall& next) override {
     count += call.op.name == "clone" ? 1 : 0;
+    return next(call);
   }
   int count = 0;
 
  private:
-  Listener* before_;
+  ModeScope scope_{ModeLevel::above_distribution, *this};
 };
 
 struct Step {
@@ -62,7 +59,7 @@ struct Step {
     }
     const Tensor logits = (*model)(Tensors{tokens})[0];
     const Tensor loss = model->loss()(Tensors{logits, tokens})[0];
-    const Copies heard;
+    Copies heard;
     backward(loss);
     copies = heard.count;
     for (const nn::ParameterPointer& parameter : nn::all_parameters(*model)) {

@@ -1,12 +1,14 @@
 // What an operator declares that it does besides computing its results, compared with what its
-// calls do: memory before and after, addresses, versions, repeated calls, other seeds. No operator
-// is known here by its name.
+// calls do: memory before and after, addresses, versions, repeated calls, other seeds, calls of
+// communicators. No operator is known here by its name.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -17,6 +19,7 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
+import tessera.collective;
 import tessera.ops;
 
 #include "conformance.hpp"
@@ -89,6 +92,41 @@ std::vector<Tensor> fresh_operands(const CallSample& sample) {
   return in;
 }
 
+/// Which kinds of calls the communicators of this rank issue.
+class Sent final : public collective::Observer {
+ public:
+  void perform(const collective::Activity& activity, const std::function<void()>& run) override {
+    if (activity.kind == collective::Activity::Kind::issue) {
+      kinds.insert(kind_of(activity.call.kind));
+    }
+    run();
+  }
+  std::set<Communicates> kinds;
+
+ private:
+  /// What an operator that issues such a call must declare.
+  static Communicates kind_of(collective::CallKind kind) {
+    using collective::CallKind;
+    switch (kind) {
+      case CallKind::all_reduce:
+        return Communicates::all_reduce;
+      case CallKind::all_gather:
+      case CallKind::all_gather_segments:
+        return Communicates::all_gather;
+      case CallKind::reduce_scatter:
+      case CallKind::reduce_scatter_segments:
+        return Communicates::reduce_scatter;
+      case CallKind::all_to_all:
+      case CallKind::all_to_all_counts:
+        return Communicates::all_to_all;
+      case CallKind::broadcast:
+        return Communicates::broadcast;
+      default:
+        return Communicates::planned;  // no operator with a group may declare it
+    }
+  }
+};
+
 /// What the calls of one operator did.
 struct Observed {
   std::set<std::size_t> written;  // operands of the schema
@@ -98,6 +136,7 @@ struct Observed {
   bool draws = false;
   bool repeats = true;  // two equal calls had equal results
   bool moves_streams = false;
+  bool sends = false;
 };
 
 std::size_t operand_of(const Op& op, std::size_t i, std::size_t count) {
@@ -116,7 +155,10 @@ void observe(const CallSample& sample, Observed& seen) {
   set_seed(5);
   random_stream();
   const auto streams = random_state();
+  Sent sent;
+  const collective::ObserverScope scope(sent);
   const Tensors out = call(op, in, sample.attributes);
+  seen.sends = seen.sends || !sent.kinds.empty();
   for (const auto& [name, stream] : random_state()) {
     const auto found = streams.find(name);
     seen.moves_streams =
@@ -186,7 +228,89 @@ TEST_CASE("operators do what they declare to do, and nothing else") {
     CHECK((effects.aliasing == Aliasing::always ? !seen.owns : true));
     CHECK(seen.draws == effects.draws);
     CHECK(seen.repeats);
+    CHECK((effects.communicates != Communicates::none || !seen.sends));
     CHECK_FALSE(seen.moves_streams);  // the numbers are arguments; functions take them
+  }
+}
+
+namespace {
+
+/// The operator's arguments with this group, these layouts in turn, and at each integer (a dim, an
+/// extent, a root) each of a few integers.
+std::vector<Attributes> group_arguments(const Op& op, collective::Communicator& group) {
+  std::vector<std::vector<ArgumentValue>> lists{{}};
+  const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
+  int cut = 0;
+  const std::vector<ArgumentValue> blank = op.arguments->values(op.arguments->blank());
+  for (std::size_t i = 0; i < blank.size(); ++i) {
+    std::vector<ArgumentValue> choices{blank[i]};
+    if (op.arguments->fields[i].type == ArgumentType<ops::GroupArgument>::name) {
+      choices = {ArgumentType<ops::GroupArgument>::value({&group})};
+    } else if (op.arguments->fields[i].type == ArgumentType<SpecArgument>::name) {
+      const Layout layout = Layout::make(mesh, {Shard(cut++)});
+      choices = {ArgumentType<SpecArgument>::value({Spec::make(layout, {4, 2}, DType::f32)})};
+    } else if (std::get_if<std::int64_t>(&blank[i]) != nullptr) {
+      choices = {std::int64_t{0}, std::int64_t{1}, std::int64_t{4}};
+    }
+    std::vector<std::vector<ArgumentValue>> longer;
+    for (const std::vector<ArgumentValue>& list : lists) {
+      for (const ArgumentValue& choice : choices) {
+        longer.push_back(list);
+        longer.back().push_back(choice);
+      }
+    }
+    lists = std::move(longer);
+  }
+  std::vector<Attributes> all;
+  for (const std::vector<ArgumentValue>& list : lists) {
+    all.push_back(op.arguments->from_values(list));
+  }
+  return all;
+}
+
+/// What an operator with a group sends, in the first of its calls that it accepts.
+std::set<Communicates> sent_by(const Op& op, collective::Communicator& group) {
+  const std::vector<Tensor> in(op.operands.size(), full({2, 2}, 1));
+  for (const Attributes& arguments : group_arguments(op, group)) {
+    try {
+      ResultShapes results;
+      op.infer({op, in, arguments}, results);
+    } catch (const Error&) {
+      continue;
+    }
+    Sent sent;
+    const collective::ObserverScope scope(sent);
+    call(op, in, arguments);
+    return sent.kinds;
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("operators with a group send what they declare, and nothing else") {
+  std::map<const Op*, std::vector<std::set<Communicates>>> sent;
+  for (const Op* op : all_ops()) {
+    const Communicates kind = effects_of(*op).communicates;
+    if (kind != Communicates::none && kind != Communicates::planned) {
+      sent[op].resize(2);
+    }
+  }
+  CHECK(sent.size() > 4);
+  collective::LaunchOptions options;
+  options.timeout_seconds = 30;
+  collective::run_threads(
+      2,
+      [&](collective::World& world) {
+        for (auto& [op, ranks] : sent) {
+          ranks[static_cast<std::size_t>(world.rank())] = sent_by(*op, world.everyone());
+        }
+      },
+      options);
+  for (const auto& [op, ranks] : sent) {
+    INFO(op->schema);
+    CHECK(ranks[0] == std::set{effects_of(*op).communicates});
+    CHECK(ranks[1] == ranks[0]);
   }
 }
 

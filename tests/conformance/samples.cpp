@@ -60,22 +60,19 @@ std::string key_of(const Op& op, std::span<const Tensor> inputs, const Attribute
 }
 
 /// Keeps the calls that pass, each kind once.
-class Recorder final : public Listener {
+class Recorder final : public Mode {
  public:
   explicit Recorder(std::size_t most) : most_(most) {}
 
-  void called(const Call& heard, std::span<const Tensor>) override {
-    if (!recording_) {
-      return;
-    }
-    recording_ = false;  // what is called here to keep operands
+  Tensors call(const Call& heard, NextCall& next) override {
+    Tensors out = next(heard);
     std::vector<Tensor> inputs;
     const NoGrad constant;
     for (const Tensor& x : heard.in) {
       inputs.push_back(x ? ops::clone(x) : x);
     }
     add(heard.op, std::move(inputs), heard.attributes, {});
-    recording_ = true;
+    return out;
   }
 
   void add(const Op& op, std::vector<Tensor> inputs, const Attributes& attributes,
@@ -108,12 +105,11 @@ class Recorder final : public Listener {
  private:
   std::size_t most_;
   std::set<std::string> keys_;
-  bool recording_ = true;
 };
 
 void listen(Recorder& recorder, const char* source, const std::function<void()>& f) {
   recorder.source = source;
-  const ListenerScope scope(ListenAt::above_distribution, &recorder);
+  const ModeScope scope(ModeLevel::above_distribution, recorder);
   f();
 }
 

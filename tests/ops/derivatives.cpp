@@ -225,14 +225,16 @@ void check_tallies(const Tallies& tallies) {
 }
 
 /// Notes what is differentiated, and what is constant though operands need gradients.
-class GradientListener final : public Listener {
+class GradientListener final : public Mode {
  public:
-  void called(const Call& call, std::span<const Tensor> out) override {
+  Tensors call(const Call& call, NextCall& next) override {
+    Tensors out = next(call);
     const bool needed = std::any_of(call.in.begin(), call.in.end(),
                                     [](const Tensor& x) { return x && x.requires_grad(); });
     if (needed && is_floating(out[0].dtype())) {
       (call.op.backward != nullptr ? differentiated : constant).insert(call.op.name);
     }
+    return out;
   }
   std::set<std::string> differentiated;
   std::set<std::string> constant;
@@ -241,7 +243,7 @@ class GradientListener final : public Listener {
 /// Calls f while the listener hears all calls.
 template <class F>
 void listen(GradientListener& listener, F f) {
-  const ListenerScope scope(ListenAt::above_distribution, &listener);
+  const ModeScope scope(ModeLevel::above_distribution, listener);
   f();
 }
 

@@ -39,9 +39,12 @@ std::string joined(const std::vector<std::string>& names) {
 }
 
 /// Writes down which operators run.
-class Names final : public Listener {
+class Names final : public Mode {
  public:
-  void called(const Call& call, std::span<const Tensor>) override { heard.insert(call.op.name); }
+  Tensors call(const Call& call, NextCall& next) override {
+    heard.insert(call.op.name);
+    return next(call);
+  }
   std::set<std::string> heard;
 };
 
@@ -206,7 +209,7 @@ TEST_CASE("every operator is compared with PyTorch, or elsewhere") {
   Names names;
   for_each_sample([&](const OperatorSample& sample) {
     const std::vector<Tensor> inputs = fresh_inputs(sample, true);
-    const ListenerScope scope(ListenAt::below_distribution, &names);
+    const ModeScope scope(ModeLevel::below_distribution, names);
     const Tensors out = call(*sample.op, inputs, sample.attributes);
     const Roots r = roots_of(sample, out);
     if (!r.roots.empty()) {

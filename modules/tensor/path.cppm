@@ -1,0 +1,56 @@
+module tessera.tensor:path;
+
+import tessera.base;
+import :mode;
+import :op;
+import :value;
+
+// What the dispatcher keeps for each thread, and how it hands a call to a mode.
+namespace tessera {
+
+struct PathState {
+  bool has_modes = false;      // whether one of the two is set
+  ModeScope* above = nullptr;  // the top mode of each level that would see a call now
+  ModeScope* below = nullptr;
+  int scopes = 0;  // modes that are installed
+  const std::string* module = nullptr;
+  bool grad = true;
+};
+/// The calling thread's. The dispatcher itself reads it without a call.
+PathState& path_state();
+
+/// Other top modes within a scope, which an error may leave.
+class TopModes {
+ public:
+  TopModes(PathState& path, ModeScope* above, ModeScope* below)
+      : path_(path), above_(path.above), below_(path.below) {
+    set(path, above, below);
+  }
+  ~TopModes() { set(path_, above_, below_); }
+  TopModes(const TopModes&) = delete;
+  TopModes& operator=(const TopModes&) = delete;
+
+  static void set(PathState& path, ModeScope* above, ModeScope* below) {
+    path.above = above;
+    path.below = below;
+    path.has_modes = above != nullptr || below != nullptr;
+  }
+
+ private:
+  PathState& path_;
+  ModeScope* above_;
+  ModeScope* below_;
+};
+
+/// empty() as the dispatcher calls it for results: no action of its own.
+Tensor allocate_result(const Dims& shape, DType dtype, Device device, std::string_view what);
+
+struct ModeStack {
+  /// Hands the call to the top mode of the level, which there is.
+  static Tensors call(ModeLevel level, const Call& call);
+  static Mode& mode(const ModeScope& scope) { return scope.mode_; }
+  /// The next one down.
+  static ModeScope* next(const ModeScope& scope) { return scope.below_; }
+};
+
+}  // namespace tessera

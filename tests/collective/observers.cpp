@@ -1,0 +1,200 @@
+// Observers see what the communicators of their thread do, before it happens.
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.collective;
+
+using namespace tessera;
+using namespace tessera::collective;
+
+namespace {
+
+void check(bool holds, const std::string& what) {
+  if (!holds) {
+    fail("not so: " + what);
+  }
+}
+
+class Recorder final : public Observer {
+ public:
+  void perform(const Activity& activity, const std::function<void()>& run) override {
+    note(std::string(name_of(activity.kind)), activity);
+    run();
+    bytes += activity.kind == Activity::Kind::issue ? activity.bytes : 0;
+  }
+  void completed(const Activity& activity) override { note("completed", activity); }
+
+  std::vector<std::string> seen;
+  std::int64_t bytes = 0;
+
+ private:
+  void note(const std::string& what, const Activity& activity) {
+    seen.push_back(what + " " + to_string(activity.call) + " " + std::to_string(activity.sequence));
+  }
+};
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) {
+    text += line + "; ";
+  }
+  return text;
+}
+
+using Lines = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("an observer sees calls and waits, with numbers that agree on all ranks") {
+  run_threads(2, [](World& world) {
+    Communicator& group = world.communicator(std::vector{0, 1}, "observed");
+    float mine = 1;
+    float sum = 0;
+    std::vector<float> all(2);
+    Recorder recorder;
+    {
+      const ObserverScope scope(recorder);
+      group.all_reduce(&mine, &sum, 1, DType::f32);
+      Work work = group.all_gather_async(&mine, all.data(), 1, DType::f32);
+      check(recorder.seen.back() == "issue all_gather(f32, 1) 1", recorder.seen.back());
+      work.wait();
+    }
+    group.barrier();
+    const Lines expected{"issue all_reduce(f32, 1, sum) 0",     "wait all_reduce(f32, 1, sum) 0",
+                         "completed all_reduce(f32, 1, sum) 0", "issue all_gather(f32, 1) 1",
+                         "wait all_gather(f32, 1) 1",           "completed all_gather(f32, 1) 1"};
+    check(recorder.seen == expected, joined(recorder.seen));
+    check(sum == 2 && all == std::vector<float>{1, 1}, "the calls have their results");
+  });
+}
+
+TEST_CASE("a call is complete before the wait for it where another wait has completed it") {
+  run_threads(2, [](World& world) {
+    Communicator& group = world.everyone();
+    std::vector<float> first(2);
+    std::vector<float> second(2);
+    const float mine = 1;
+    Recorder recorder;
+    const ObserverScope scope(recorder);
+    Work a = group.all_gather_async(&mine, first.data(), 1, DType::f32);
+    Work b = group.all_gather_async(&mine, second.data(), 1, DType::f32);
+    b.wait();
+    const Lines expected{"issue all_gather(f32, 1) 0", "issue all_gather(f32, 1) 1",
+                         "wait all_gather(f32, 1) 1", "completed all_gather(f32, 1) 0",
+                         "completed all_gather(f32, 1) 1"};
+    check(recorder.seen == expected, joined(recorder.seen));
+    a.wait();
+  });
+}
+
+TEST_CASE("an observer counts the bytes that a rank must receive") {
+  constexpr std::int64_t element = 4;
+  // By hand: 3 ranks, 6 elements in a call; of all_reduce, two thirds are received twice.
+  const std::map<std::string, std::vector<std::int64_t>> expected{
+      {"all_reduce", {8, 8, 8}},        {"all_gather", {12, 12, 12}},
+      {"reduce_scatter", {12, 12, 12}}, {"all_to_all", {12, 12, 12}},
+      {"broadcast", {6, 0, 6}},         {"scatter", {6, 0, 6}},
+      {"gather", {0, 12, 0}},           {"reduce", {0, 12, 0}},
+      {"barrier", {0, 0, 0}},           {"gather_segments", {5, 5, 6}},
+      {"scatter_segments", {6, 6, 4}},  {"receive", {0, 0, 6}}};
+  run_threads(3, [&](World& world) {
+    Communicator& group = world.everyone();
+    const auto rank = static_cast<std::size_t>(world.rank());
+    const auto from = [](std::size_t count) { return std::vector<float>(count, 1); };
+    std::vector<float> source = from(18);
+    std::vector<float> destination = from(18);
+    float* const s = source.data();
+    float* const d = destination.data();
+    const auto expect = [&](const std::string& name, const std::function<void()>& run) {
+      Recorder recorder;
+      const ObserverScope scope(recorder);
+      run();
+      check(recorder.bytes == element * expected.at(name)[rank],
+            name + ": " + std::to_string(recorder.bytes));
+    };
+    expect("all_reduce", [&] { group.all_reduce(s, d, 6, DType::f32); });
+    expect("all_gather", [&] { group.all_gather(s, d, 6, DType::f32); });
+    expect("reduce_scatter", [&] { group.reduce_scatter(s, d, 6, DType::f32); });
+    expect("all_to_all", [&] { group.all_to_all(s, d, 6, DType::f32); });
+    expect("broadcast", [&] { group.broadcast(d, 6, DType::f32, 1); });
+    expect("scatter", [&] { group.scatter(s, d, 6, DType::f32, 1); });
+    expect("gather", [&] { group.gather(s, d, 6, DType::f32, 1); });
+    expect("reduce", [&] { group.reduce(s, d, 6, DType::f32, ReduceOp::sum, 1); });
+    expect("barrier", [&] { group.barrier(); });
+    // 8 elements in pieces of 3: 3, 3 and 2.
+    const Segment gathered{s, d, 3, 8};
+    expect("gather_segments", [&] { group.all_gather({&gathered, 1}, DType::f32); });
+    expect("scatter_segments", [&] { group.reduce_scatter({&gathered, 1}, DType::f32); });
+    expect("receive", [&] {
+      if (rank == 0) {
+        group.send(s, 6, DType::f32, 2);
+      } else if (rank == 2) {
+        group.receive(d, 6, DType::f32, 0);
+      }
+    });
+    group.wait_sources_free();
+  });
+}
+
+TEST_CASE("a wait takes the time until the last rank has issued the call") {
+  class Waiting final : public Observer {
+   public:
+    void perform(const Activity& activity, const std::function<void()>& run) override {
+      const auto begin = std::chrono::steady_clock::now();
+      run();
+      if (activity.kind == Activity::Kind::wait) {
+        seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      }
+    }
+    double seconds = 0;
+  };
+  run_threads(2, [](World& world) {
+    world.everyone().barrier();
+    Waiting waiting;
+    const ObserverScope scope(waiting);
+    if (world.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    }
+    world.everyone().barrier();
+    check(world.rank() == 1 || waiting.seconds > 0.04, "rank 0 waits for rank 1");
+  });
+}
+
+TEST_CASE("observers of outer scopes see calls too, after inner ones, and only their thread's") {
+  run_threads(2, [](World& world) {
+    Recorder outer;
+    Recorder inner;
+    if (world.rank() == 0) {
+      const ObserverScope outer_scope(outer);
+      {
+        const ObserverScope inner_scope(inner);
+        world.everyone().barrier();
+      }
+      world.everyone().barrier();
+      check(inner.seen.size() == 3 && outer.seen.size() == 6, joined(outer.seen));
+    } else {
+      world.everyone().barrier();
+      world.everyone().barrier();
+      check(outer.seen.empty() && inner.seen.empty(), "the observer is another thread's");
+    }
+  });
+}
+
+TEST_CASE("a simulated world shows its calls to observers") {
+  const auto world = World::fake(0, 4);
+  Recorder recorder;
+  const ObserverScope scope(recorder);
+  std::vector<float> x(8, 1);
+  world->everyone().all_reduce(x.data(), x.data(), 8, DType::f32);
+  CHECK(recorder.seen ==
+        Lines{"issue all_reduce(f32, 8, sum) 0", "completed all_reduce(f32, 8, sum) 0"});
+  CHECK(recorder.bytes == 2 * 3 * 32 / 4);
+}
