@@ -62,6 +62,7 @@ class CommandLine {
     add("keys", "Print every key of the config with type, default and meaning (Markdown)",
         [] { return run_keys(); });
     add_ops();
+    add_trace();
     add_plugin_command(app_, chosen);
   }
 
@@ -143,6 +144,16 @@ class CommandLine {
                         "The arguments for which layouts are listed: \"dim=1, keepdim=true\"");
   }
 
+  void add_trace() {
+    CLI::App* command =
+        app_.add_subcommand("trace", "Describe the file that training with trace.file writes");
+    command->require_subcommand(1);
+    CLI::App* summary = command->add_subcommand(
+        "summary", "Print the time by operator, module and collective, and who waited for whom");
+    summary->add_option("FILE", trace_, "The trace file")->required();
+    summary->callback([this] { chosen = [this] { return run_trace_summary(trace_); }; });
+  }
+
   void add_bench() {
     CLI::App* command = add(
         "bench",
@@ -212,6 +223,7 @@ class CommandLine {
   BenchArguments bench_;
   LayoutArguments layout_;
   std::string checkpoint_;
+  std::string trace_;
   ExportArguments export_;
 };
 

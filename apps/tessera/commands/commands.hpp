@@ -59,6 +59,9 @@ int run_layout(const LayoutArguments& arguments);
 
 int run_doctor();
 
+/// `tessera trace summary`. Errors (input): the file is not a trace, or is damaged.
+int run_trace_summary(const std::string& file);
+
 struct OpsArguments {
   std::string name;    // of an operator; empty: all of them
   std::string values;  // its arguments, "dim=1, keepdim=true"; empty: zeros

@@ -35,6 +35,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 
+#include "trace/steps.hpp"
 #include "training/setup.hpp"
 #include "training/start.hpp"
 #include "training/trainer.hpp"
@@ -102,7 +103,7 @@ bool agreed_interrupt(collective::World& world) {
 class RankRun {
  public:
   RankRun(const Run& run, const StartPoint& start, collective::World& world)
-      : run_(run), world_(world) {
+      : run_(run), world_(world), trace_(run.config, start.step, world) {
     const auto threads = run.config.train.threads;
     ops::set_threads(threads > 0 ? static_cast<int>(threads)
                                  : std::max(1, available_cores() / world.size()));
@@ -140,9 +141,13 @@ class RankRun {
     const TrainConfig& train = run_.config.train;
     while (trainer_->done() < train.steps) {
       world_.set_progress(trainer_->done() + 1, "training");
+      trace_.before_step(trainer_->done());
       one_step();
       const std::int64_t every = run_.config.checkpoint.every;
       const bool stop = agreed_interrupt(world_);
+      if (trace_.after_step(trainer_->done(), stop)) {
+        note("trace written: " + run_.config.trace.file);
+      }
       if (progress_ && (stop || trainer_->done() == train.steps)) {
         progress_->finish();  // no further step: notes come below its line
         note("peak memory of rank 0: " + memory_text(memory_statistics()));
@@ -163,7 +168,8 @@ class RankRun {
   void one_step() {
     const Config& config = run_.config;
     const auto start = std::chrono::steady_clock::now();
-    const StepResult result = trainer_->step();
+    StepResult result;
+    run_phase(fmt::format("step {}", trainer_->done() + 1), [&] { result = trainer_->step(); });
     const double seconds = seconds_since(start);
     StepMetrics metrics;
     metrics.step = trainer_->done();
@@ -213,6 +219,7 @@ class RankRun {
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Progress> progress_;
+  TraceSteps trace_;
   double ceiling_ = 1;
 };
 
@@ -264,6 +271,7 @@ int train(const TrainArguments& arguments) {
   run.fingerprint = fingerprint_of(run.config, run.shape, *run.data);
   const StartPoint start = check_stored(run, checkpoint_to_resume(run.config), arguments.dry_run);
   check_folder(run.config, start);
+  trace_range(run.config, start.step);
   if (first) {
     fmt::print("{}", format_table(rows));
     std::fflush(stdout);

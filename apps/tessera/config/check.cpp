@@ -22,6 +22,7 @@ class Checks {
     data();
     training();
     mesh();
+    trace();
     for (std::size_t i = 0; i < c_.parallel.size(); ++i) {
       style(i);
     }
@@ -159,6 +160,27 @@ class Checks {
     if (c_.checkpoint.folder.empty() && known({"checkpoint.folder"}) &&
         c_.given.contains("checkpoint.every") && c_.checkpoint.every > 0) {
       blame({"checkpoint.every"}, "checkpoint.folder is empty, so none can be written");
+    }
+  }
+
+  void trace() {
+    const std::vector<std::int64_t>& steps = c_.trace.steps;
+    if (!known({"trace.file", "trace.steps"}) || steps.empty()) {
+      return;
+    }
+    if (c_.trace.file.empty()) {
+      blame({"trace.steps"}, "needs trace.file, the file to write");
+    }
+    if (steps.size() != 2) {
+      blame({"trace.steps"},
+            fmt::format("expected two numbers, the first and the last step, got {}", steps.size()));
+    } else if (steps[0] > steps[1]) {
+      blame({"trace.steps"},
+            fmt::format("the first step is after the last one (got [{}, {}])", steps[0], steps[1]));
+    } else if (known({"train.steps"}) && steps[1] > c_.train.steps) {
+      blame({"trace.steps", "train.steps"},
+            fmt::format("the run ends before the last step to trace (steps {}, got [{}, {}])",
+                        c_.train.steps, steps[0], steps[1]));
     }
   }
 

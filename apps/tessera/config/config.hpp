@@ -96,6 +96,11 @@ struct LogConfig {
   std::string sample_prompt = "The ";
 };
 
+struct TraceConfig {
+  std::string file;                 // empty: no trace
+  std::vector<std::int64_t> steps;  // the first and the last one, from 1; empty: see trace_range
+};
+
 struct CheckpointConfig {
   std::string folder = "checkpoints";
   std::int64_t every = 100;
@@ -113,6 +118,7 @@ struct Config {
   PluginsConfig plugins;
   std::vector<StyleConfig> parallel;
   LogConfig log;
+  TraceConfig trace;
   CheckpointConfig checkpoint;
 
   std::filesystem::path file;                // as it was named

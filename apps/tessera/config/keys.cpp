@@ -171,8 +171,10 @@ std::vector<Key> optimizer_keys() {
 std::vector<Key> run_keys() {
   using L = LogConfig;
   using C = CheckpointConfig;
+  using T = TraceConfig;
   constexpr auto l = &Config::log;
   constexpr auto c = &Config::checkpoint;
+  constexpr auto t = &Config::trace;
   return {
       {"mesh.axes", field<&Config::mesh, &MeshConfig::axes>,
        "Names of the mesh's axes, outermost first. None: one rank."},
@@ -207,6 +209,15 @@ std::vector<Key> run_keys() {
        "Tokens of text to generate with the trained model at the end (text data only). 0: none.",
        from(0, largest_size)},
       {"log.sample_prompt", field<l, &L::sample_prompt>, "The prompt of that text."},
+      {.path = "trace.file",
+       .slot = field<t, &T::file>,
+       .doc = "File of a [trace](tracing.md) of a few steps, which ui.perfetto.dev opens. Empty: "
+              "none.",
+       .is_path = true},
+      {"trace.steps", field<t, &T::steps>,
+       "The first and the last step to trace, counted from 1. `[]`: the second to the fourth step "
+       "of the run.",
+       from(1)},
       {.path = "checkpoint.folder",
        .slot = field<c, &C::folder>,
        .doc = "Where checkpoints are written. Empty: none are written.",

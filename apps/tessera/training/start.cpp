@@ -58,6 +58,12 @@ void check_outputs(const Config& config) {
     }
     check_can_write("log.metrics", std::filesystem::absolute(config.log.metrics).parent_path());
   }
+  if (!config.trace.file.empty()) {
+    if (std::filesystem::is_directory(config.trace.file)) {
+      fail_input(fmt::format("trace.file: {} is a folder; name a file", config.trace.file));
+    }
+    check_can_write("trace.file", std::filesystem::absolute(config.trace.file).parent_path());
+  }
 }
 
 std::optional<std::string> checkpoint_to_resume(const Config& config) {

@@ -116,8 +116,11 @@ StepResult Trainer::step() {
     const MicroBatchScope micro_batch(
         start,
         {.batch = train.batch, .parts = plan_->batch_parts(), .first = row, .rows = micro_rows});
-    const Tensor part = loss_of(run_.data->rows(done_, first + row, micro_rows),
-                                train.batch * run_.config.data.seq_len);
+    Tensor part;
+    run_phase("forward", [&] {
+      part = loss_of(run_.data->rows(done_, first + row, micro_rows),
+                     train.batch * run_.config.data.seq_len);
+    });
     backward(part);
     const NoGrad no_grad;
     const Tensor value = detached(part);

@@ -1,0 +1,38 @@
+// Reads a trace file back.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::app {
+
+/// A slice of a trace file. Times are in microseconds.
+struct FileSlice {
+  std::string category;
+  std::string name;
+  double begin = 0;
+  double end = 0;
+  double own = 0;      // without the slices within it
+  std::string module;  // empty: outside of modules
+  bool backward = false;
+  // Of the communicators' calls.
+  bool collective = false;
+  std::int64_t bytes = 0;
+  std::string group;  // the ranks, and the group's name
+  std::int64_t call = 0;
+};
+
+struct TraceData {
+  std::int64_t first_step = 0;
+  std::int64_t last_step = 0;
+  std::string mesh;
+  std::vector<std::vector<FileSlice>> ranks;      // of each rank, by begin
+  std::vector<std::vector<double>> memory_peaks;  // of each rank, by category
+  std::vector<std::string> categories;            // of memory
+};
+
+/// Errors (input): the file cannot be read, is not a trace of `tessera train`, or is cut off or
+/// damaged; the text says where.
+TraceData read_trace(const std::string& file);
+
+}  // namespace tessera::app

@@ -1,0 +1,243 @@
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.collective;
+
+#include "trace/recorder.hpp"
+
+namespace tessera::app {
+namespace {
+
+std::int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+std::vector<TracedTensor> described(std::span<const Tensor> tensors) {
+  std::vector<TracedTensor> all;
+  all.reserve(tensors.size());
+  for (const Tensor& x : tensors) {
+    all.push_back(x ? TracedTensor{x.dtype(), x.shape(), x.spec()} : TracedTensor{});
+  }
+  return all;
+}
+
+std::string_view category_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::gradient_hook:
+      return "hook";
+    case ActionKind::accumulate:
+      return "gradient";
+    case ActionKind::create:
+      return "factory";
+    case ActionKind::read:
+      return "host read";
+    default:
+      return name_of(kind);
+  }
+}
+
+bool any_distributed(std::span<const Tensor> tensors) {
+  for (const Tensor& x : tensors) {
+    if (x && x.is_distributed()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Sets the running operator within a scope.
+class Running {
+ public:
+  Running(const Op*& place, const Op* op) : place_(place), before_(std::exchange(place, op)) {}
+  ~Running() { place_ = before_; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  const Op*& place_;
+  const Op* before_;
+};
+
+}  // namespace
+
+class TraceRecorder::Implementation {
+ public:
+  Implementation() : above_(*this), below_(*this), communication_(*this) {
+    trace_.slices.reserve(std::size_t{1} << 14);
+    sample_memory();
+  }
+
+  RankTrace finish() {
+    sample_memory();
+    return std::move(trace_);
+  }
+
+ private:
+  /// The slice that ends with the scope. Its times are the last thing taken at the begin and the
+  /// first one at the end: they are without what recording costs.
+  class Slice {
+   public:
+    Slice(Implementation& owner, std::string_view category, std::string_view name)
+        : owner_(owner), index_(owner.trace_.slices.size()) {
+      owner.trace_.slices.push_back({.category = category,
+                                     .name = std::string(name),
+                                     .module = current_module(),
+                                     .backward = in_backward()});
+    }
+    TraceSlice& get() const { return owner_.trace_.slices[index_]; }
+    std::size_t index() const { return index_; }
+    void begin() const { get().begin = now(); }
+    void end() const {
+      const std::int64_t at = now();
+      get().end = at;
+      owner_.sample_memory();
+    }
+
+   private:
+    Implementation& owner_;
+    std::size_t index_;
+  };
+
+  void sample_memory() {
+    const MemoryStatistics statistics = memory_statistics();
+    if (trace_.memory.empty() || trace_.memory.back().bytes != statistics.bytes) {
+      trace_.memory.push_back({now(), statistics.bytes});
+    }
+  }
+
+  Tensors run(std::string_view category, const Call& call, NextCall& next) {
+    const Slice slice(*this, category, call.op.name);
+    slice.get().in = described(call.in);
+    slice.begin();
+    Tensors out = next(call);
+    slice.end();
+    slice.get().out = described(out);
+    return out;
+  }
+
+  /// The program as written: operators with layouts, and scopes.
+  class Above final : public Mode {
+   public:
+    explicit Above(Implementation& owner) : owner_(owner) {}
+
+    Tensors call(const Call& call, NextCall& next) override {
+      const bool same = call.op.distributed == nullptr && !any_distributed(call.in);
+      const Running running(owner_.plain_, same ? &call.op : nullptr);
+      return owner_.run("operator", call, next);
+    }
+
+    void perform(Action& action, NextAction& next) override {
+      if (action.kind == ActionKind::collective || action.kind == ActionKind::wait) {
+        next(action);  // the observer records it
+        return;
+      }
+      const Slice slice(
+          owner_, category_of(action.kind),
+          action.kind == ActionKind::module && action.name.empty() ? "model" : action.name);
+      slice.begin();
+      next(action);
+      slice.end();
+    }
+
+   private:
+    Implementation& owner_;
+  };
+
+  /// What is executed: local operators of distributed ones.
+  class Below final : public Mode {
+   public:
+    explicit Below(Implementation& owner) : owner_(owner) {}
+
+    Tensors call(const Call& call, NextCall& next) override {
+      // The operator's one slice is that of the program, where both levels are the same.
+      return owner_.plain_ == &call.op ? next(call) : owner_.run("local operator", call, next);
+    }
+    void perform(Action& action, NextAction& next) override {
+      next(action);
+      owner_.sample_memory();
+    }
+
+   private:
+    Implementation& owner_;
+  };
+
+  class Communication final : public collective::Observer {
+   public:
+    explicit Communication(Implementation& owner) : owner_(owner) {}
+
+    void perform(const collective::Activity& activity, const std::function<void()>& run) override {
+      const bool issue = activity.kind == collective::Activity::Kind::issue;
+      const bool sources = activity.kind == collective::Activity::Kind::wait_sources;
+      const std::string name(sources ? std::string_view("readers of shards")
+                                     : collective::name_of(activity.call.kind));
+      const Slice slice(owner_, issue ? "collective" : "wait", issue ? name : "wait: " + name);
+      TraceSlice& s = slice.get();
+      s.collective = !sources && activity.call.kind != collective::CallKind::send &&
+                     activity.call.kind != collective::CallKind::receive;
+      s.bytes = activity.bytes;
+      s.ranks.assign(activity.ranks.begin(), activity.ranks.end());
+      s.group = activity.group;
+      s.sequence = activity.sequence;
+      if (issue) {
+        open_[key_of(activity)] = slice.index();
+      }
+      slice.begin();
+      run();
+      slice.end();
+    }
+
+    void completed(const collective::Activity& activity) override {
+      const auto found = open_.find(key_of(activity));
+      if (found != open_.end()) {
+        owner_.trace_.spans.push_back({found->second, now()});
+        open_.erase(found);
+      }
+    }
+
+   private:
+    using Key = std::tuple<const int*, std::string_view, collective::CallKind, std::uint64_t>;
+    static Key key_of(const collective::Activity& activity) {
+      return {activity.ranks.data(), activity.group, activity.call.kind, activity.sequence};
+    }
+
+    Implementation& owner_;
+    std::map<Key, std::size_t> open_;
+  };
+
+  RankTrace trace_;
+  const Op* plain_ = nullptr;  // the running operator of the program, if it is the same below
+  Above above_;
+  Below below_;
+  Communication communication_;
+  ModeScope above_scope_{ModeLevel::above_distribution, above_};
+  ModeScope below_scope_{ModeLevel::below_distribution, below_};
+  collective::ObserverScope communication_scope_{communication_};
+};
+
+TraceRecorder::TraceRecorder() : implementation_(std::make_unique<Implementation>()) {}
+TraceRecorder::~TraceRecorder() = default;
+
+RankTrace TraceRecorder::finish() {
+  RankTrace trace = implementation_->finish();
+  implementation_.reset();
+  return trace;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,319 @@
+// The trace of a run: what the file has, against what the run must have done; its summary; files
+// that are not traces.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+#include "config/config.hpp"
+#include "support.hpp"
+#include "trace/read.hpp"
+#include "trace/summary.hpp"
+
+using namespace tessera::app;
+using nlohmann::json;
+using trainer_test::Folder;
+using trainer_test::has;
+using trainer_test::input_error;
+using trainer_test::read_file;
+using trainer_test::Result;
+using trainer_test::run_program;
+
+namespace {
+
+/// Two ranks, one group of all parameters. Every parameter has an even first dim.
+std::string config_of(const Folder& folder) {
+  std::string text;
+  for (int i = 0; i < 100; ++i) {
+    text += "some words and more of them, ";
+  }
+  folder.write("text.txt", text);
+  return folder.write("run.toml", R"([model]
+dim = 8
+layers = 2
+heads = 2
+ffn_dim = 12
+[data]
+text = ["text.txt"]
+seq_len = 8
+validation = 0
+[train]
+steps = 4
+batch = 4
+threads = 1
+[mesh]
+axes = ["shard"]
+shape = [2]
+[[parallel]]
+style = "FSDP"
+axis = "shard"
+on = ["."]
+[log]
+metrics = ""
+[checkpoint]
+folder = ""
+)");
+}
+/// Of that model: embedding and output, 4 projections of attention, 3 of the feed-forward, norms.
+constexpr std::int64_t parameters = 2 * 256 * 8 + 2 * (4 * 8 * 8 + 3 * 8 * 12 + 2 * 8) + 8;
+
+json traced(const Folder& folder, const std::string& more) {
+  const std::string file = (folder.path() / "trace.json").string();
+  const Result result =
+      run_program("train " + config_of(folder) + " trace.file=" + file + " " + more);
+  INFO(result.error);
+  REQUIRE(result.code == 0);
+  has(result.out, "trace written: " + file);
+  return json::parse(read_file(file));
+}
+
+struct Slice {
+  std::string name;
+  std::string category;
+  double begin;
+  double end;
+  json arguments;
+};
+
+std::vector<Slice> slices_of(const json& trace, int rank, const std::string& category = "") {
+  std::vector<Slice> slices;
+  for (const json& e : trace["traceEvents"]) {
+    if (e["ph"] == "X" && e["pid"] == rank && (category.empty() || e["cat"] == category)) {
+      slices.push_back({e["name"], e["cat"], e["ts"],
+                        e["ts"].get<double>() + e["dur"].get<double>(), e["args"]});
+    }
+  }
+  return slices;
+}
+
+std::vector<std::string> names_of(const std::vector<Slice>& slices) {
+  std::vector<std::string> names;
+  for (const Slice& s : slices) {
+    names.push_back(s.name);
+  }
+  return names;
+}
+
+FileSlice issue(double begin, double end, std::int64_t call) {
+  return {.category = "collective",
+          .name = "all_reduce",
+          .begin = begin,
+          .end = end,
+          .own = end - begin,
+          .collective = true,
+          .bytes = 100,
+          .group = "[0,1]",
+          .call = call};
+}
+FileSlice wait(double begin, double end, std::int64_t call) {
+  FileSlice slice = issue(begin, end, call);
+  slice.category = "wait";
+  slice.name = "wait: all_reduce";
+  return slice;
+}
+
+}  // namespace
+
+TEST_CASE("a trace has the steps, phases, modules and operators of every rank") {
+  const Folder folder;
+  const json trace = traced(folder, "trace.steps=[2,3]");
+  CHECK(trace["otherData"]["steps"] == json({2, 3}));
+  CHECK(trace["otherData"]["ranks"] == 2);
+  for (const int rank : {0, 1}) {
+    const std::vector<std::string> phases = names_of(slices_of(trace, rank, "phase"));
+    CHECK(std::ranges::count(phases, "step 2") == 1);
+    CHECK(std::ranges::count(phases, "step 3") == 1);
+    CHECK(std::ranges::count(phases, "step 1") + std::ranges::count(phases, "step 4") == 0);
+    for (const char* phase : {"forward", "backward", "optimizer", "gradient norm"}) {
+      CHECK(std::ranges::count(phases, phase) == 2);
+    }
+    const std::vector<std::string> modules = names_of(slices_of(trace, rank, "module"));
+    CHECK(std::ranges::count(modules, "model.layers.1.mlp.down_proj") == 2);
+    int products = 0;
+    for (const Slice& s : slices_of(trace, rank, "operator")) {
+      if (s.arguments.value("module", "") == "model.layers.0.mlp.up_proj" &&
+          !s.arguments["backward"].get<bool>()) {
+        ++products;
+        // Half of 4 sequences of 8 tokens; the gathered weight.
+        CHECK(s.arguments["in"][0] == "f32[4, 8, 8] [Shard(0)]");
+        CHECK(s.arguments["in"][1] == "f32[12, 8] [Replicate]");
+        CHECK(s.arguments["out"][0] == "f32[4, 8, 12] [Shard(0)]");
+      }
+    }
+    CHECK(products == 2);
+  }
+}
+
+TEST_CASE("slices of a rank nest, and the ranks share one clock") {
+  const Folder folder;
+  const json trace = traced(folder, "");
+  CHECK(trace["otherData"]["steps"] == json({2, 4}));
+  std::map<std::int64_t, std::map<int, std::pair<double, double>>> calls;  // issue, end of wait
+  for (const int rank : {0, 1}) {
+    std::vector<Slice> slices = slices_of(trace, rank);
+    std::ranges::sort(slices, [](const Slice& a, const Slice& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+    });
+    std::vector<double> ends;
+    constexpr double rounding = 0.002;
+    for (const Slice& s : slices) {
+      while (!ends.empty() && ends.back() <= s.begin + rounding) {
+        ends.pop_back();
+      }
+      REQUIRE((ends.empty() || s.end <= ends.back() + rounding));
+      ends.push_back(s.end);
+      if (s.arguments.contains("call") && s.arguments["group"] == "") {
+        auto& [begin, end] = calls[s.arguments["call"].get<std::int64_t>()][rank];
+        (s.category == "wait" ? end : begin) = s.category == "wait" ? s.end : s.begin;
+      }
+    }
+  }
+  CHECK(calls.size() > 10);
+  for (const auto& [call, ranks] : calls) {
+    REQUIRE(ranks.size() == 2);
+    // No rank has a result before the other has issued the call.
+    CHECK(ranks.at(0).second > ranks.at(1).first);
+    CHECK(ranks.at(1).second > ranks.at(0).first);
+  }
+}
+
+TEST_CASE("collectives have the bytes that a rank must receive, and memory its categories") {
+  const Folder folder;
+  const json trace = traced(folder, "trace.steps=[2,2]");
+  for (const int rank : {0, 1}) {
+    std::map<std::string, std::vector<std::int64_t>> bytes;
+    for (const Slice& s : slices_of(trace, rank, "collective")) {
+      bytes[s.name].push_back(s.arguments["bytes"]);
+      CHECK(s.arguments["ranks"] == json({0, 1}));
+    }
+    // One group: gathered for the forward and kept for the backward, then reduced; f32.
+    CHECK(bytes["all_gather_segments"] == std::vector<std::int64_t>{parameters * 4 / 2});
+    CHECK(bytes["reduce_scatter_segments"] == std::vector<std::int64_t>{parameters * 4 / 2});
+    const std::vector<Slice> waits = slices_of(trace, rank, "wait");
+    CHECK(std::ranges::count(names_of(waits), "wait: all_gather_segments") == 1);
+    double most = 0;
+    for (const json& e : trace["traceEvents"]) {
+      if (e["ph"] == "C" && e["pid"] == rank) {
+        CHECK(e["args"].size() == 6);
+        most = std::max(most, e["args"]["optimizer"].get<double>());
+      }
+    }
+    CHECK(most >= 2 * parameters * 4 / 2);  // two moments of each shard
+  }
+}
+
+TEST_CASE("a summary of a trace has every operator, and refuses what is not a trace") {
+  const Folder folder;
+  traced(folder, "trace.steps=[2,3] train.micro_batch=1");
+  const std::string file = (folder.path() / "trace.json").string();
+  const Result result = run_program("trace summary " + file);
+  INFO(result.out << result.error);
+  CHECK(result.code == 0);
+  has(result.out, "steps 2 to 3, 2 ranks, mesh(shard=2): ");
+  has(result.out, "model.layers.*.mlp.up_proj");
+  has(result.out, "all_gather_segments [0,1]");
+  has(result.out, "hidden behind other work: ");
+  const TraceData trace = read_trace(file);
+  for (const std::vector<FileSlice>& slices : trace.ranks) {
+    double own = 0;
+    double steps = 0;
+    for (const FileSlice& s : slices) {
+      own += s.own;
+      steps += s.category == "phase" && s.name.starts_with("step ") ? s.end - s.begin : 0;
+    }
+    CHECK(own >= steps * 0.999);  // and the little between the steps
+    CHECK(own < steps * 2);
+  }
+
+  const auto refused = [&](const std::string& bytes, const std::string& why) {
+    const std::string bad = folder.write("bad.json", bytes);
+    const std::string error = input_error([&] { read_trace(bad); });
+    INFO(error);
+    CHECK(error.starts_with("trace: " + bad + " "));
+    CHECK(error.find(why) != std::string::npos);
+  };
+  const std::string whole = read_file(file);
+  refused("", "is not JSON, or is cut off (at byte 1 of 0)");
+  refused(whole.substr(0, whole.size() / 2), "is cut off");
+  refused("[1, 2]", "is not a trace that `tessera train` wrote");
+  refused(R"({"traceEvents": []})", "is not a trace that `tessera train` wrote");
+  const auto changed = [&](const auto& change) {
+    json damaged = json::parse(whole);
+    change(damaged);
+    return damaged.dump();
+  };
+  refused(changed([](json& t) { t["traceEvents"] = json::array(); }), "rank 0 of 2 has no events");
+  refused(changed([](json& t) { t["otherData"]["ranks"] = 1; }), "there is no rank 1");
+  refused(changed([](json& t) { t["otherData"].erase("steps"); }), "otherData: steps");
+  refused(changed([](json& t) { t["traceEvents"][3]["ts"] = "soon"; }),
+          "event 3: 'ts' is not a number");
+  refused(changed([](json& t) { t["traceEvents"][3]["dur"] = -1; }), "is negative");
+  refused(changed([](json& t) { t["traceEvents"][4] = 7; }), "event 4: is not an object");
+  has(input_error([] { read_trace("/nowhere/trace.json"); }), "cannot be read");
+  has(input_error([&] { read_trace(folder.path().string()); }), "cannot be read");
+}
+
+TEST_CASE("the time of a collective is exposed where a rank waits, and hidden before") {
+  // Rank 1 issues call 7 last, at 50. Rank 0 computes until 30, then waits; the data takes 5.
+  const TraceData trace{
+      .first_step = 1,
+      .last_step = 1,
+      .mesh = "",
+      .ranks = {{issue(0, 10, 7), wait(30, 55, 7)}, {issue(48, 50, 7), wait(60, 65, 7)}},
+      .memory_peaks = {{}, {}},
+      .categories = {}};
+  const std::vector<CallTimes> times = call_times(trace);
+  REQUIRE(times.size() == 2);
+  CHECK(times[0].exposed == 10 + 25);
+  CHECK(times[0].hidden == 20);
+  CHECK(times[0].last == 1);
+  CHECK(times[0].waited_for == 20);
+  CHECK(times[1].exposed == 2 + 5);
+  CHECK(times[1].hidden == 0);  // it was complete as soon as it was issued: only data moved
+  CHECK(times[1].waited_for == 0);
+}
+
+TEST_CASE("a trace that cannot be made is refused before the run") {
+  const Folder folder;
+  const std::string config = config_of(folder);
+  const auto refused = [&](const std::string& more, const std::string& why) {
+    const Result result = run_program("train " + config + " --dry-run " + more);
+    INFO(more << ": " << result.error);
+    CHECK(result.code == 2);
+    CHECK(result.error.find(why) != std::string::npos);
+  };
+  refused("trace.steps=[1,2]", "trace.steps: needs trace.file");
+  refused("trace.file=t.json trace.steps=[2]", "trace.steps: expected two numbers");
+  refused("trace.file=t.json trace.steps=[3,2]",
+          "trace.steps: the first step is after the last one (got [3, 2])");
+  refused("trace.file=t.json trace.steps=[3,9]",
+          "the run ends before the last step to trace (steps 4, got [3, 9])");
+  refused("trace.file=t.json trace.step=[1,2]", "trace.step: unknown key; did you mean");
+  refused("trace.file=" + folder.path().string(), "is a folder; name a file");
+  refused("trace.file=text.txt/t.json", "is not a folder");
+}
+
+TEST_CASE("a run that continues traces its own steps") {
+  const Folder folder;
+  const std::string config = config_of(folder);
+  const std::string saved = " checkpoint.folder=" + (folder.path() / "saved").string();
+  REQUIRE(run_program("train " + config + saved + " train.steps=2").code == 0);
+  const std::string file = " trace.file=" + (folder.path() / "t.json").string();
+  const Result late = run_program("train " + config + saved + file + " trace.steps=[2,3]");
+  CHECK(late.code == 2);
+  has(late.error,
+      "the run continues after step 2 (expected a first step of 3 or more, got [2, 3])");
+  const Result result = run_program("train " + config + saved + file);
+  INFO(result.error);
+  CHECK(result.code == 0);
+  CHECK(read_trace((folder.path() / "t.json").string()).first_step == 4);
+}
