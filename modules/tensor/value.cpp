@@ -262,7 +262,7 @@ Tensor empty(const Dims& shape, DType dtype, Device device, std::string_view wha
 
 Tensor full(const Dims& shape, double value, DType dtype, Device device) {
   return create("full", shape, dtype, [&] {
-    Tensor t = allocate_result(shape, dtype, device, "full");
+    Tensor t = allocate_result(shape, dtype, device, "empty");
     if (!t.is_meta()) {
       fill_elements(t.raw_data(), dtype, t.numel(), value);
     }
@@ -272,7 +272,7 @@ Tensor full(const Dims& shape, double value, DType dtype, Device device) {
 
 Tensor zeros(const Dims& shape, DType dtype, Device device) {
   return create("zeros", shape, dtype, [&] {
-    Tensor t = allocate_result(shape, dtype, device, "zeros");
+    Tensor t = allocate_result(shape, dtype, device, "empty");
     if (!t.is_meta() && t.numel() > 0) {
       std::memset(t.raw_data(), 0, static_cast<std::size_t>(t.numel()) * size_of(dtype));
     }
@@ -288,7 +288,7 @@ Tensor from_values(std::span<const T> values, const Dims& shape) {
                      count, values.size()));
   }
   return create("from_values", shape, DTypeOf<T>::value, [&] {
-    Tensor t = allocate_result(shape, DTypeOf<T>::value, cpu, "from_values");
+    Tensor t = allocate_result(shape, DTypeOf<T>::value, cpu, "empty");
     std::copy(values.begin(), values.end(), t.data<T>());
     return t;
   });

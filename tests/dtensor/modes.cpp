@@ -37,7 +37,9 @@ class Recorder final : public Mode {
   Tensors call(const Call& call, NextCall& next) override {
     std::string text = call.op.name;
     for (const Tensor& x : call.in) {
-      text += " " + (x.is_distributed() ? to_string(*x.spec()) : to_string(x.shape()));
+      text += " " + (!x                   ? "none"
+                     : x.is_distributed() ? to_string(*x.spec())
+                                          : to_string(x.shape()));
     }
     seen.push_back(std::move(text));
     return next(call);

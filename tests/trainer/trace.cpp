@@ -196,10 +196,10 @@ TEST_CASE("collectives have the bytes that a rank must receive, and memory its c
       CHECK(s.arguments["ranks"] == json({0, 1}));
     }
     // One group: gathered for the forward and kept for the backward, then reduced; f32.
-    CHECK(bytes["all_gather_segments"] == std::vector<std::int64_t>{parameters * 4 / 2});
-    CHECK(bytes["reduce_scatter_segments"] == std::vector<std::int64_t>{parameters * 4 / 2});
+    CHECK(bytes["all_gather of segments"] == std::vector<std::int64_t>{parameters * 4 / 2});
+    CHECK(bytes["reduce_scatter of segments"] == std::vector<std::int64_t>{parameters * 4 / 2});
     const std::vector<Slice> waits = slices_of(trace, rank, "wait");
-    CHECK(std::ranges::count(names_of(waits), "wait: all_gather_segments") == 1);
+    CHECK(std::ranges::count(names_of(waits), "wait: all_gather of segments") == 1);
     double most = 0;
     for (const json& e : trace["traceEvents"]) {
       if (e["ph"] == "C" && e["pid"] == rank) {
@@ -220,7 +220,7 @@ TEST_CASE("a summary of a trace has every operator, and refuses what is not a tr
   CHECK(result.code == 0);
   has(result.out, "steps 2 to 3, 2 ranks, mesh(shard=2): ");
   has(result.out, "model.layers.*.mlp.up_proj");
-  has(result.out, "all_gather_segments [0,1]");
+  has(result.out, "all_gather of segments [0,1]");
   has(result.out, "hidden behind other work: ");
   const TraceData trace = read_trace(file);
   for (const std::vector<FileSlice>& slices : trace.ranks) {

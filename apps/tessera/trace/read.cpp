@@ -173,6 +173,7 @@ class Reader {
       }
       if (!open.empty()) {
         open.back()->own -= s.own;
+        s.within = s.category == "local operator" && open.back()->name == s.name;
       }
       open.push_back(&s);
     }

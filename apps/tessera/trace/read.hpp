@@ -12,8 +12,9 @@ struct FileSlice {
   std::string name;
   double begin = 0;
   double end = 0;
-  double own = 0;      // without the slices within it
-  std::string module;  // empty: outside of modules
+  double own = 0;       // without the slices within it
+  bool within = false;  // the local operator that carries out an operator of the same name
+  std::string module;   // empty: outside of modules
   bool backward = false;
   // Of the communicators' calls.
   bool collective = false;

@@ -185,7 +185,7 @@ class TraceRecorder::Implementation {
     void perform(const collective::Activity& activity, const std::function<void()>& run) override {
       const bool issue = activity.kind == collective::Activity::Kind::issue;
       const bool sources = activity.kind == collective::Activity::Kind::wait_sources;
-      const std::string name(sources ? std::string_view("readers of shards")
+      const std::string name(sources ? std::string_view("peers to read sources")
                                      : collective::name_of(activity.call.kind));
       const Slice slice(owner_, issue ? "collective" : "wait", issue ? name : "wait: " + name);
       TraceSlice& s = slice.get();

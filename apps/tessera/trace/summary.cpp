@@ -133,7 +133,7 @@ class Summary {
                                  : s.category == "wait"       ? "(waiting)"
                                                               : "(" + s.category + ")";
         Sums::Sum& sum = sums[name];
-        ++sum.calls;
+        sum.calls += s.within ? 0 : 1;
         sum.first += s.own;
       }
     }
@@ -180,6 +180,16 @@ class Summary {
         Sums::Sum& wait = waits[fmt::format("rank {} for rank {}", call.rank, call.last)];
         ++wait.calls;
         wait.first += call.waited_for;
+      }
+    }
+    for (const std::vector<FileSlice>& slices : trace_.ranks) {
+      for (const FileSlice& s : slices) {
+        if (s.category == "wait" && !s.collective) {
+          Sums::Sum& sum = kinds[fmt::format("({})", s.name)];
+          ++sum.calls;
+          sum.first += s.end - s.begin;
+          exposed += s.end - s.begin;
+        }
       }
     }
     TableRows rows{{"collective", "calls", "bytes", "exposed ms", "hidden ms", "hidden"}};
