@@ -10,7 +10,6 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
-#include <tessera/printable.hpp>
 #include <tessera/visit_dtype.hpp>
 #include <utility>
 #include <vector>
@@ -34,11 +33,6 @@ namespace {
       "{}: the tensor is distributed ({}); use its local part, to_local(), or the whole, "
       "full_tensor()",
       what, to_string(*x.spec())));
-}
-
-double read_element(const void* data, DType dtype, std::int64_t i) {
-  return kernels::visit(
-      dtype, [&]<class T>(T) { return static_cast<double>(static_cast<const T*>(data)[i]); });
 }
 
 void fill_elements(void* data, DType dtype, std::int64_t count, double value) {
@@ -343,64 +337,6 @@ Tensor detached(const Tensor& x) {
   Tensor same = alias(x, x.shape(), x.strides(), x.offset());
   same.impl()->keys |= x.impl()->keys & dense_key;
   return same;
-}
-
-namespace {
-
-std::vector<double> read_values(const Tensor& x) {
-  std::vector<double> values;
-  values.reserve(static_cast<std::size_t>(x.numel()));
-  const void* data = x.raw_data();
-  if (data == nullptr) {
-    require(x.numel() == 0,
-            "to_doubles: the tensor is on the meta device and has no values; materialize it first");
-    return values;
-  }
-  const Dims& shape = x.shape();
-  const Dims& strides = x.strides();
-  Dims index = Dims::filled(shape.size(), 0);
-  for (std::int64_t n = x.numel(); n > 0; --n) {
-    std::int64_t at = 0;
-    for (int d = 0; d < shape.size(); ++d) {
-      at += index[d] * strides[d];
-    }
-    values.push_back(read_element(data, x.dtype(), at));
-    for (int d = shape.size() - 1; d >= 0 && ++index[d] == shape[d]; --d) {
-      index[d] = 0;
-    }
-  }
-  return values;
-}
-
-}  // namespace
-
-std::vector<double> to_doubles(const Tensor& x) {
-  if (!modes_installed()) [[likely]] {
-    return read_values(x);
-  }
-  Action action{.kind = ActionKind::read, .name = "to_doubles", .in = {x}};
-  perform(action, [&action] { action.values = read_values(action.in[0]); });
-  return std::move(action.values);
-}
-
-std::string to_string(const Tensor& x) {
-  if (!x) {
-    return "undefined";
-  }
-  if (x.is_distributed()) {
-    return fmt::format("{}; local {}", to_string(*x.spec()), to_string(x.local()));
-  }
-  std::string text = fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape()));
-  if (x.is_meta()) {
-    return text + " meta";
-  }
-  constexpr std::int64_t shown = 8;
-  text += " {";
-  const std::vector<double> values = to_doubles(x);
-  for (std::size_t i = 0; i < values.size() && i < shown; ++i) {
-    text += fmt::format("{}{}", i == 0 ? "" : ", ", printable(values[i]));
-  }
-  return text + (values.size() > shown ? ", ...}" : "}");
 }
 
 }  // namespace tessera

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 import tessera.base;
@@ -68,10 +70,14 @@ class Reader {
   }
 
   Json parse() const {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(file_, ignored)) {
+      refuse("cannot be read (it is a folder)");
+    }
     std::ifstream stream(file_, std::ios::binary);
     std::string bytes{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
     if (!stream) {
-      refuse("cannot be read (no such file, a folder, or no permission)");
+      refuse("cannot be read (no such file, or no permission)");
     }
     try {
       return Json::parse(bytes);

@@ -12,14 +12,14 @@ struct FileSlice {
   std::string name;
   double begin = 0;
   double end = 0;
-  double own = 0;       // without the slices within it
-  bool within = false;  // the local operator that carries out an operator of the same name
-  std::string module;   // empty: outside of modules
+  double own = 0;           // without the slices within it
+  bool within = false;      // the local operator that carries out an operator of the same name
+  std::string module = {};  // empty: outside of modules
   bool backward = false;
   // Of the communicators' calls.
   bool collective = false;
   std::int64_t bytes = 0;
-  std::string group;  // the ranks, and the group's name
+  std::string group = {};  // the ranks, and the group's name
   std::int64_t call = 0;
 };
 
