@@ -140,21 +140,9 @@ std::vector<Tensor> operands_of(const Case& one) {
 
 int no_scope() { return 0; }
 
-/// Counts what the rank issues, whoever issues it.
-class Issued final : public collective::Observer {
- public:
-  void perform(const collective::Activity& activity, const std::function<void()>& run) override {
-    count += activity.kind == collective::Activity::Kind::issue ? 1 : 0;
-    run();
-  }
-  std::size_t count = 0;
-};
-
 CallResult call_case(const Case& one) {
   const CallSample& sample = *one.sample;
   const CommunicationReport report;
-  Issued issued;
-  const collective::ObserverScope scope(issued);
   const auto gradient = [&](const Tensor& value, const Tensor& x) {
     const Layout natural = gradient_layout(x.layout());
     const Layout whole = Layout::replicated(x.layout().mesh());
@@ -173,10 +161,6 @@ CallResult call_case(const Case& one) {
     if (c.operation != "all_reduce" || find_op(c.where).composed == nullptr) {
       result.communicated += c.operation + " in " + c.where + "; ";
     }
-  }
-  if (issued.count != report.entries().size()) {
-    result.communicated += std::to_string(issued.count) + " calls of communicators, of which " +
-                           std::to_string(report.entries().size()) + " are reported; ";
   }
   return result;
 }

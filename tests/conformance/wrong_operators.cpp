@@ -14,7 +14,6 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
-import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
 
@@ -245,18 +244,6 @@ TEST_CASE("an operator that communicates in secret is found") {
     };
   });
   CHECK(finds(account_of(op, "exp"), "communicates"));
-}
-
-TEST_CASE("a kernel that calls a communicator is found") {
-  const Op& op = changed("sin", [](Op& o) {
-    o.cpu = [](const Call& call, std::span<Tensor> out) {
-      if (collective::World::current().size() > 1) {
-        collective::World::current().everyone().barrier();
-      }
-      ops::copy_(out[0], tessera::call(find_op("sin"), {call.in[0]})[0]);
-    };
-  });
-  CHECK(finds(account_of(op, "sin"), "calls of communicators, of which 0 are reported"));
 }
 
 TEST_CASE("an error that names neither operator nor layout is found") {
