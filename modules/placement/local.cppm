@@ -8,7 +8,7 @@ export namespace tessera {
 
 /// The length of a chunk when `length` is cut into `shards`: ceil(length / shards).
 inline constexpr std::int64_t chunk_size(std::int64_t length, int shards) {
-  return (length + shards - 1) / shards;
+  return length / shards + (length % shards != 0 ? 1 : 0);  // no sum that could overflow
 }
 
 /// A half-open range of indices of one dim.

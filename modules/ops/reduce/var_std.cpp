@@ -48,10 +48,11 @@ Tensor centred_gradient(const BackwardContext& context, const Tensor& slope) {
   if (a.dims.empty()) {
     return zeros_like(x);
   }
-  const std::int64_t free = count_of(x.shape(), a.dims) - context.args<VarArgs>().correction;
+  const double free = static_cast<double>(count_of(x.shape(), a.dims)) -
+                      static_cast<double>(context.args<VarArgs>().correction);
   const Tensor centred = sub(x, mean(x, a.dims, true));
   const Tensor g = operands::spread(slope, a.dims, a.keepdim, x.shape());
-  return mul(g, mul_scalar(centred, 1 / static_cast<double>(std::max<std::int64_t>(free, 0))));
+  return mul(g, mul_scalar(centred, 1 / std::max(free, 0.0)));
 }
 
 void var_backward(const BackwardContext& context, std::span<const Tensor> grads,

@@ -206,8 +206,12 @@ std::int64_t window_room(const Call& call, std::int64_t extent, std::int64_t ker
   }
   const std::int64_t padded = checked_add(extent, checked_multiply(2, padding, op), op);
   const std::int64_t covered =
-      kernel == 0 ? 0 : checked_add(checked_multiply(dilation, kernel - 1, op), 1, op);
-  return padded - covered;
+      kernel == 0 ? 0
+                  : checked_add(checked_multiply(dilation, checked_add(kernel, -1, op), op), 1, op);
+  if (covered < 0) {
+    refuse(call, fmt::format("the window's extent must not be negative (got {})", kernel));
+  }
+  return checked_add(padded, -covered, op);
 }
 
 std::int64_t windows_along(const Call& call, std::int64_t extent, std::int64_t kernel,
@@ -219,7 +223,10 @@ std::int64_t windows_along(const Call& call, std::int64_t extent, std::int64_t k
   }
   const std::int64_t count = room / stride + (ceil_mode && room % stride != 0 ? 1 : 0) + 1;
   // Every window begins inside of x or the padding before it.
-  return (count - 1) * stride >= extent + padding ? count - 1 : count;
+  return checked_multiply(count - 1, stride, call.op.name) >=
+                 checked_add(extent, padding, call.op.name)
+             ? count - 1
+             : count;
 }
 
 Dims without_last(const Dims& shape) {

@@ -53,7 +53,10 @@ Diagonal diagonal_of(const Op& op, const Args& args, const Dims& shape) {
   }
   d.row = std::max<std::int64_t>(-offset, 0);
   d.column = std::max<std::int64_t>(offset, 0);
-  d.length = std::max<std::int64_t>(0, std::min(shape[d.dim1] - d.row, shape[d.dim2] - d.column));
+  const auto left = [](std::int64_t extent, std::int64_t skipped) {
+    return extent > skipped ? extent - skipped : 0;
+  };
+  d.length = std::min(left(shape[d.dim1], d.row), left(shape[d.dim2], d.column));
   return d;
 }
 
