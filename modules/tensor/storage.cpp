@@ -11,14 +11,14 @@ import tessera.base;
 namespace tessera {
 
 Counted<Storage> Storage::allocate(std::size_t bytes) {
-  auto* storage = new Storage;
+  Counted<Storage> storage(new Storage);  // goes away where there is no memory
   storage->bytes_ = bytes;
   storage->owned_ = true;
   storage->category_ = current_memory_category();
   if (bytes > 0) {
     storage->data_ = allocate_bytes(bytes, storage->category_);
   }
-  return Counted<Storage>(storage);
+  return storage;
 }
 
 Counted<Storage> Storage::borrow(void* data, std::size_t bytes, std::shared_ptr<void> keep_alive) {
