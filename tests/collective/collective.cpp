@@ -326,6 +326,12 @@ TEST_CASE("bf16 gradients are summed in f32 and can be kept in f32") {
     std::vector<std::uint16_t> out(3);
     c.all_reduce(source.data(), out.data(), 3, DType::bf16);
     expect(out[0] == 0x4381, "258 rounds once");
+    // 256 + 1 + 2 is between 258 and 260, whose last bit is even.
+    const auto tie = static_cast<std::uint16_t>(c.rank() == 0   ? 0x4380
+                                                : c.rank() == 1 ? 0x3f80
+                                                                : 0x4000);
+    c.all_reduce(&tie, out.data(), 1, DType::bf16);
+    expect(out[0] == 0x4382, "259 rounds to even");
     float result = 0;
     const Segment segment{source.data(), &result, 1, 3};
     c.reduce_scatter(std::span(&segment, 1), DType::bf16, {.destination_f32 = true});
