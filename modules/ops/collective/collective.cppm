@@ -36,7 +36,7 @@ struct ArgumentType<ops::GroupArgument> {
 
 export namespace tessera::ops {
 
-// Collectives on LOCAL tensors as operators, so that every listener below distribution sees them.
+// Collectives on LOCAL tensors as operators, so that every mode below distribution sees them.
 // A dim of `extent` elements over k ranks has shards of ceil(extent / k) elements; the last shards
 // may be shorter or empty.
 /// Shards along `dim` -> the whole, on every rank of the group.
@@ -77,7 +77,7 @@ class PendingTensor {
   collective::Work work_;  // the last member: its destructor waits before the others are destroyed
 };
 
-// The same collectives, issued now and completed in wait(). They have no gradient, and listeners do
+// The same collectives, issued now and completed in wait(). They have no gradient, and modes do
 // not see them: the caller must record them as a step of its own.
 PendingTensor all_gather_async(const Tensor& shard, std::int64_t dim, std::int64_t extent,
                                collective::Communicator& group);

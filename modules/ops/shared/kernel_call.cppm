@@ -15,7 +15,7 @@ namespace tessera::ops {
 /// The type in which statistics of `dtype` are kept: f64 for f64, else f32.
 inline DType statistics_type(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
-// Local tensors only; no operator is called, so no listener sees these.
+// Local tensors only; no operator is called, so no mode sees these.
 /// x itself when it is contiguous, else a copy.
 Tensor contiguous_operand(const Tensor& x);
 /// Copies x into `into`, both with their strides. The shapes are equal.
