@@ -85,6 +85,28 @@ TEST_CASE("any changed byte of any file is found before its values are used") {
   CHECK(problem_of(folder.at("c")).empty());
 }
 
+TEST_CASE("a header that says the same in other bytes is not the one that was saved") {
+  const Folder folder;
+  save(folder.at("c"), 1);
+  const std::string name = "c/rank-0.safetensors";
+  const std::string good = read_file(folder.at(name));
+  const std::size_t begin = good.find('{');
+  const std::size_t end = good.rfind('}') + 1;
+  const auto header = nlohmann::ordered_json::parse(good.substr(begin, end - begin));
+  nlohmann::ordered_json reversed;
+  for (const auto& [key, fields] : header.items()) {
+    for (auto field = fields.rbegin(); field != fields.rend(); ++field) {
+      reversed[key][field.key()] = field.value();
+    }
+  }
+  const std::string text = reversed.dump();
+  REQUIRE(text.size() == end - begin);
+  REQUIRE(text != header.dump());
+  folder.write(name, good.substr(0, begin) + text + good.substr(end));
+  CHECK(contains(problem_of(folder.at("c")),
+                 "rank-0.safetensors: the file's header is not the one that was saved"));
+}
+
 TEST_CASE("a file of another step of the same run is found, though all its sizes fit") {
   const Folder folder;
   save(folder.at("step-2"), 2, 0);

@@ -14,26 +14,13 @@
 import tessera.base;
 import tessera.collective;
 
+#include "ranks.hpp"
+
 using namespace tessera;
 using namespace tessera::collective;
+using namespace collective_test;
 
 namespace {
-
-/// Fails the rank, and with it the test; Catch's assertions are not for several threads.
-void expect(bool condition, const std::string& what) {
-  if (!condition) {
-    fail("expectation failed: " + what);
-  }
-}
-
-/// Runs the same ranks as threads and as processes.
-void on_ranks(int ranks, const std::function<void(World&)>& run) {
-  REQUIRE_NOTHROW(run_threads(ranks, run));
-  REQUIRE(launch({.ranks = ranks}, [&](World& world) {
-            run(world);
-            return 0;
-          }) == 0);
-}
 
 constexpr DType all_types[] = {DType::f32, DType::f64, DType::bf16, DType::f16,
                                DType::i64, DType::i32, DType::u8,   DType::boolean};
@@ -273,37 +260,6 @@ TEST_CASE("collectives equal brute force for every type, size and count") {
     check_reductions(c, 200'001, DType::f32, ReduceOp::sum);
     check_reductions(c, 300'003, DType::bf16, ReduceOp::max);
     check_moves(c, 200'001, DType::f32);
-  });
-}
-
-TEST_CASE("a source in a shared buffer is read by the peers and may be reused after wait") {
-  on_ranks(3, [](World& world) {
-    Communicator& c = world.everyone();
-    for (const std::int64_t count : {100, 300'001}) {
-      SharedBuffer buffer = c.allocate(static_cast<std::size_t>(count) * 4 * 3);
-      auto* data = reinterpret_cast<float*>(buffer.data());
-      const auto n = static_cast<std::size_t>(count);
-      for (int round = 0; round < 20; ++round) {
-        std::fill_n(data, n, static_cast<float>(c.rank() + round));
-        std::vector<float> out(n);
-        c.all_reduce(data, out.data(), count, DType::f32);
-        std::fill_n(data, n, -1.0F);  // must disturb no peer
-        expect(out == std::vector<float>(n, static_cast<float>(3 + 3 * round)),
-               "all_reduce from a shared buffer");
-        std::fill_n(data, n, static_cast<float>(c.rank() * round));
-        c.all_reduce(data, data, count, DType::f32);
-        expect(data[0] == static_cast<float>(3 * round) && data[n - 1] == data[0],
-               "all_reduce in place in a shared buffer");
-        std::fill_n(data + n * static_cast<std::size_t>(c.rank()), n,
-                    static_cast<float>(c.rank() + round));
-        c.all_gather(data + n * static_cast<std::size_t>(c.rank()), data, count, DType::f32);
-        for (std::size_t r = 0; r < 3; ++r) {
-          expect(data[r * n] == static_cast<float>(r) + static_cast<float>(round) &&
-                     data[r * n + n - 1] == data[r * n],
-                 "all_gather in place in a shared buffer");
-        }
-      }
-    }
   });
 }
 

@@ -12,16 +12,13 @@
 import tessera.base;
 import tessera.collective;
 
+#include "ranks.hpp"
+
 using namespace tessera;
 using namespace tessera::collective;
+using namespace collective_test;
 
 namespace {
-
-void check(bool holds, const std::string& what) {
-  if (!holds) {
-    fail("not so: " + what);
-  }
-}
 
 class Recorder final : public Observer {
  public:
@@ -64,15 +61,15 @@ TEST_CASE("an observer sees calls and waits, with numbers that agree on all rank
       const ObserverScope scope(recorder);
       group.all_reduce(&mine, &sum, 1, DType::f32);
       Work work = group.all_gather_async(&mine, all.data(), 1, DType::f32);
-      check(recorder.seen.back() == "issue all_gather(f32, 1) 1", recorder.seen.back());
+      expect(recorder.seen.back() == "issue all_gather(f32, 1) 1", recorder.seen.back());
       work.wait();
     }
     group.barrier();
     const Lines expected{"issue all_reduce(f32, 1, sum) 0",     "wait all_reduce(f32, 1, sum) 0",
                          "completed all_reduce(f32, 1, sum) 0", "issue all_gather(f32, 1) 1",
                          "wait all_gather(f32, 1) 1",           "completed all_gather(f32, 1) 1"};
-    check(recorder.seen == expected, joined(recorder.seen));
-    check(sum == 2 && all == std::vector<float>{1, 1}, "the calls have their results");
+    expect(recorder.seen == expected, joined(recorder.seen));
+    expect(sum == 2 && all == std::vector<float>{1, 1}, "the calls have their results");
   });
 }
 
@@ -90,7 +87,7 @@ TEST_CASE("a call is complete before the wait for it where another wait has comp
     const Lines expected{"issue all_gather(f32, 1) 0", "issue all_gather(f32, 1) 1",
                          "wait all_gather(f32, 1) 1", "completed all_gather(f32, 1) 0",
                          "completed all_gather(f32, 1) 1"};
-    check(recorder.seen == expected, joined(recorder.seen));
+    expect(recorder.seen == expected, joined(recorder.seen));
     a.wait();
   });
 }
@@ -113,27 +110,27 @@ TEST_CASE("an observer counts the bytes that a rank must receive") {
     std::vector<float> destination = from(18);
     float* const s = source.data();
     float* const d = destination.data();
-    const auto expect = [&](const std::string& name, const std::function<void()>& run) {
+    const auto sends = [&](const std::string& name, const std::function<void()>& run) {
       Recorder recorder;
       const ObserverScope scope(recorder);
       run();
-      check(recorder.bytes == element * expected.at(name)[rank],
-            name + ": " + std::to_string(recorder.bytes));
+      expect(recorder.bytes == element * expected.at(name)[rank],
+             name + ": " + std::to_string(recorder.bytes));
     };
-    expect("all_reduce", [&] { group.all_reduce(s, d, 6, DType::f32); });
-    expect("all_gather", [&] { group.all_gather(s, d, 6, DType::f32); });
-    expect("reduce_scatter", [&] { group.reduce_scatter(s, d, 6, DType::f32); });
-    expect("all_to_all", [&] { group.all_to_all(s, d, 6, DType::f32); });
-    expect("broadcast", [&] { group.broadcast(d, 6, DType::f32, 1); });
-    expect("scatter", [&] { group.scatter(s, d, 6, DType::f32, 1); });
-    expect("gather", [&] { group.gather(s, d, 6, DType::f32, 1); });
-    expect("reduce", [&] { group.reduce(s, d, 6, DType::f32, ReduceOp::sum, 1); });
-    expect("barrier", [&] { group.barrier(); });
+    sends("all_reduce", [&] { group.all_reduce(s, d, 6, DType::f32); });
+    sends("all_gather", [&] { group.all_gather(s, d, 6, DType::f32); });
+    sends("reduce_scatter", [&] { group.reduce_scatter(s, d, 6, DType::f32); });
+    sends("all_to_all", [&] { group.all_to_all(s, d, 6, DType::f32); });
+    sends("broadcast", [&] { group.broadcast(d, 6, DType::f32, 1); });
+    sends("scatter", [&] { group.scatter(s, d, 6, DType::f32, 1); });
+    sends("gather", [&] { group.gather(s, d, 6, DType::f32, 1); });
+    sends("reduce", [&] { group.reduce(s, d, 6, DType::f32, ReduceOp::sum, 1); });
+    sends("barrier", [&] { group.barrier(); });
     // 8 elements in pieces of 3: 3, 3 and 2.
     const Segment gathered{s, d, 3, 8};
-    expect("gather_segments", [&] { group.all_gather({&gathered, 1}, DType::f32); });
-    expect("scatter_segments", [&] { group.reduce_scatter({&gathered, 1}, DType::f32); });
-    expect("receive", [&] {
+    sends("gather_segments", [&] { group.all_gather({&gathered, 1}, DType::f32); });
+    sends("scatter_segments", [&] { group.reduce_scatter({&gathered, 1}, DType::f32); });
+    sends("receive", [&] {
       if (rank == 0) {
         group.send(s, 6, DType::f32, 2);
       } else if (rank == 2) {
@@ -164,7 +161,7 @@ TEST_CASE("a wait takes the time until the last rank has issued the call") {
       std::this_thread::sleep_for(std::chrono::milliseconds(60));
     }
     world.everyone().barrier();
-    check(world.rank() == 1 || waiting.seconds > 0.04, "rank 0 waits for rank 1");
+    expect(world.rank() == 1 || waiting.seconds > 0.04, "rank 0 waits for rank 1");
   });
 }
 
@@ -179,11 +176,11 @@ TEST_CASE("observers of outer scopes see calls too, after inner ones, and only t
         world.everyone().barrier();
       }
       world.everyone().barrier();
-      check(inner.seen.size() == 3 && outer.seen.size() == 6, joined(outer.seen));
+      expect(inner.seen.size() == 3 && outer.seen.size() == 6, joined(outer.seen));
     } else {
       world.everyone().barrier();
       world.everyone().barrier();
-      check(outer.seen.empty() && inner.seen.empty(), "the observer is another thread's");
+      expect(outer.seen.empty() && inner.seen.empty(), "the observer is another thread's");
     }
   });
 }

@@ -12,17 +12,13 @@
 import tessera.base;
 import tessera.collective;
 
+#include "ranks.hpp"
+
 using namespace tessera;
 using namespace tessera::collective;
+using namespace collective_test;
 
 namespace {
-
-/// Fails the rank, and with it the test; Catch's assertions are not for several threads.
-void expect(bool condition, const std::string& what) {
-  if (!condition) {
-    fail("expectation failed: " + what);
-  }
-}
 
 /// Runs the body for two communicators of all ranks, in two threads at the same time.
 void in_two_threads(World& world, const std::string& names,

@@ -80,13 +80,15 @@ Attributes reseeded(const Op& op, const Attributes& attributes, std::uint64_t se
 }
 
 /// The sample's operands; those that are written hold something else than after the call that the
-/// sample was recorded from.
-std::vector<Tensor> fresh_operands(const CallSample& sample) {
+/// sample was recorded from. `shifted`: so do all floating ones, as a write that is not declared
+/// would otherwise find what it has written before.
+std::vector<Tensor> fresh_operands(const CallSample& sample, bool shifted) {
   std::vector<Tensor> in = copies(sample.inputs);
   for (std::size_t i = 0; i < in.size(); ++i) {
     if (in[i] && in[i].dtype() != DType::boolean &&
-        sample.op->writes(sample.op->place_of(i, in.size()).operand)) {
-      in[i] = ops::clone(ops::add_scalar(in[i], 1));
+        ((shifted && is_floating(in[i].dtype())) ||
+         sample.op->writes(sample.op->place_of(i, in.size()).operand))) {
+      in[i] = ops::clone(ops::add_scalar(in[i], static_cast<double>(i + 1)));
     }
   }
   return in;
@@ -146,18 +148,31 @@ std::size_t operand_of(const Op& op, std::size_t i, std::size_t count) {
 void observe(const CallSample& sample, Observed& seen) {
   const Op& op = *sample.op;
   const NoGrad constant;
-  std::vector<Tensor> in = fresh_operands(sample);
-  const std::vector<Bytes> before = bytes_of(in);
+  std::vector<Tensor> in;
+  std::vector<Bytes> before;
   std::vector<std::uint64_t> versions;
-  for (const Tensor& x : in) {
-    versions.push_back(x ? x.storage().version() : 0);
-  }
-  set_seed(5);
-  random_stream();
-  const auto streams = random_state();
+  std::map<std::string, RandomStream> streams;
   Sent sent;
   const collective::ObserverScope scope(sent);
-  const Tensors out = call(op, in, sample.attributes);
+  const auto called = [&](bool shifted) {
+    in = fresh_operands(sample, shifted);
+    before = bytes_of(in);
+    versions.clear();
+    for (const Tensor& x : in) {
+      versions.push_back(x ? x.storage().version() : 0);
+    }
+    set_seed(5);
+    random_stream();
+    streams = random_state();
+    sent.kinds.clear();
+    return call(op, in, sample.attributes);
+  };
+  Tensors out;
+  try {
+    out = called(true);
+  } catch (const Error&) {
+    out = called(false);  // a probability, for example, is at most 1
+  }
   seen.sends = seen.sends || !sent.kinds.empty();
   for (const auto& [name, stream] : random_state()) {
     const auto found = streams.find(name);
