@@ -1,4 +1,6 @@
 module;
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,6 +20,11 @@ ParameterPointer normal(const Dims& shape, DType dtype, double standard_deviatio
       shape, dtype, Initialization{Initialization::Kind::normal, standard_deviation});
 }
 
+/// The second parameter of a layer; undefined where it has none.
+Tensor bias_of(const Module& layer) {
+  return layer.parameters().size() > 1 ? layer.parameters()[1].second->use() : Tensor();
+}
+
 }  // namespace
 
 Linear::Linear(std::int64_t in, std::int64_t out, bool bias, double standard_deviation,
@@ -32,9 +39,7 @@ std::string_view Linear::kind() const { return "Linear"; }
 std::vector<std::string> Linear::input_names() const { return {"input"}; }
 
 Tensors Linear::forward(const Tensors& inputs) {
-  const bool bias = parameters().size() > 1;
-  return {ops::linear(input(inputs, 0), parameters()[0].second->use(),
-                      bias ? parameters()[1].second->use() : Tensor())};
+  return {ops::linear(input(inputs, 0), parameters()[0].second->use(), bias_of(*this))};
 }
 
 Embedding::Embedding(std::int64_t count, std::int64_t dim, double standard_deviation, DType dtype) {
@@ -58,6 +63,52 @@ std::vector<std::string> RMSNorm::input_names() const { return {"hidden_states"}
 
 Tensors RMSNorm::forward(const Tensors& inputs) {
   return {ops::rms_norm(input(inputs, 0), parameters()[0].second->use(), eps_)};
+}
+
+LayerNorm::LayerNorm(std::int64_t dim, double eps, bool bias, DType dtype) : eps_(eps) {
+  add_parameter("weight", std::make_shared<Parameter>(
+                              Dims{dim}, dtype, Initialization{Initialization::Kind::ones, 0}));
+  if (bias) {
+    add_parameter("bias", std::make_shared<Parameter>(Dims{dim}, dtype, Initialization{}));
+  }
+}
+
+std::string_view LayerNorm::kind() const { return "LayerNorm"; }
+std::vector<std::string> LayerNorm::input_names() const { return {"input"}; }
+
+Tensors LayerNorm::forward(const Tensors& inputs) {
+  return {ops::layer_norm(input(inputs, 0), parameters()[0].second->use(), bias_of(*this), eps_)};
+}
+
+Gelu::Gelu(bool tanh_form) : tanh_form_(tanh_form) {}
+
+std::string_view Gelu::kind() const { return "Gelu"; }
+std::vector<std::string> Gelu::input_names() const { return {"input"}; }
+
+Tensors Gelu::forward(const Tensors& inputs) { return {ops::gelu(input(inputs, 0), tanh_form_)}; }
+
+Conv2d::Conv2d(std::int64_t in, std::int64_t out, const Dims& kernel,
+               const ops::Convolution& settings, bool bias, double standard_deviation, DType dtype)
+    : settings_(settings) {
+  const std::int64_t groups = settings.groups;
+  if (groups < 1 || in % groups != 0 || out % groups != 0 || kernel.size() != 2) {
+    fail(
+        fmt::format("Conv2d: the sizes do not fit (expected a kernel of two sizes and channels "
+                    "that the groups divide; got {} and {} channels, {} groups, kernel {})",
+                    in, out, groups, to_string(kernel)));
+  }
+  add_parameter("weight",
+                normal({out, in / groups, kernel[0], kernel[1]}, dtype, standard_deviation));
+  if (bias) {
+    add_parameter("bias", std::make_shared<Parameter>(Dims{out}, dtype, Initialization{}));
+  }
+}
+
+std::string_view Conv2d::kind() const { return "Conv2d"; }
+std::vector<std::string> Conv2d::input_names() const { return {"input"}; }
+
+Tensors Conv2d::forward(const Tensors& inputs) {
+  return {ops::conv2d(input(inputs, 0), parameters()[0].second->use(), bias_of(*this), settings_)};
 }
 
 Dropout::Dropout(double p) : p_(p) {}

@@ -2,6 +2,7 @@ export module tessera.nn:layers;
 
 import tessera.base;
 import tessera.tensor;
+import tessera.ops;
 import :tree;
 
 export namespace tessera::nn {
@@ -36,6 +37,46 @@ class RMSNorm : public Module {
 
  private:
   double eps_;
+};
+
+/// (x - mean) / sqrt(var + eps) * weight (+ bias) over the last dim.
+class LayerNorm : public Module {
+ public:
+  explicit LayerNorm(std::int64_t dim, double eps = 1e-5, bool bias = true,
+                     DType dtype = DType::f32);
+  std::string_view kind() const override;
+  Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
+
+ private:
+  double eps_;
+};
+
+/// x Phi(x), with the exact normal distribution or its form by tanh.
+class Gelu : public Module {
+ public:
+  explicit Gelu(bool tanh_form = false);
+  std::string_view kind() const override;
+  Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
+
+ private:
+  bool tanh_form_;
+};
+
+/// Images [N, in, H, W] -> [N, out, H', W'] (see ops::conv2d): weight [out, in / groups, kh, kw],
+/// bias [out].
+class Conv2d : public Module {
+ public:
+  /// Errors: channels that the groups do not divide; a kernel that is not two sizes.
+  Conv2d(std::int64_t in, std::int64_t out, const Dims& kernel, const ops::Convolution& settings,
+         bool bias, double standard_deviation, DType dtype = DType::f32);
+  std::string_view kind() const override;
+  Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
+
+ private:
+  ops::Convolution settings_;
 };
 
 /// Zeroes elements with probability p while training and scales the rest by 1 / (1 - p). Draws from

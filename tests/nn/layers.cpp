@@ -152,6 +152,90 @@ TEST_CASE("RMSNorm divides by the root of the mean square, and scales") {
   check_gradients(norm, [&](const Tensor& leaf) { return norm(leaf); }, x);
 }
 
+TEST_CASE("LayerNorm has mean 0 and variance 1 before it scales and shifts") {
+  constexpr double eps = 1e-2;
+  for (const bool bias : {true, false}) {
+    nn::LayerNorm norm(4, eps, bias, DType::f64);
+    CHECK(norm.parameters().size() == (bias ? 2 : 1));
+    fill(norm);
+    const Tensor x = pattern({3, 4}, 1.1);
+    const Values in = to_doubles(x);
+    const Values weight = to_doubles(norm.parameter("weight")->value);
+    const Values shift = bias ? to_doubles(norm.parameter("bias")->value) : Values(4, 0);
+    Values expected;
+    for (std::size_t row = 0; row < 3; ++row) {
+      double mean = 0;
+      double square = 0;
+      for (std::size_t i = 0; i < 4; ++i) {
+        mean += in[row * 4 + i] / 4;
+        square += in[row * 4 + i] * in[row * 4 + i] / 4;
+      }
+      for (std::size_t i = 0; i < 4; ++i) {
+        expected.push_back((in[row * 4 + i] - mean) / std::sqrt(square - mean * mean + eps) *
+                               weight[i] +
+                           shift[i]);
+      }
+    }
+    CHECK(largest(to_doubles(norm(x)), expected) < tolerance);
+    check_gradients(norm, [&](const Tensor& in_) { return norm(in_); }, x);
+  }
+}
+
+TEST_CASE("Gelu is x times the normal distribution, or its form by tanh") {
+  const Tensor x = pattern({5}, 0.4);
+  Values exact;
+  Values by_tanh;
+  for (const double v : to_doubles(x)) {
+    exact.push_back(v * 0.5 * (1 + std::erf(v / std::sqrt(2.0))));
+    by_tanh.push_back(0.5 * v *
+                      (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (v + 0.044715 * v * v * v))));
+  }
+  nn::Gelu gelu;
+  nn::Gelu approximate(true);
+  CHECK(largest(to_doubles(gelu(x)), exact) < tolerance);
+  CHECK(largest(to_doubles(approximate(x)), by_tanh) < tolerance);
+  check_gradients(gelu, [&](const Tensor& in) { return gelu(in); }, x);
+}
+
+TEST_CASE("Conv2d sums over its kernel, in groups, with strides and a bias") {
+  nn::Conv2d conv(4, 2, {3, 2}, {.stride = {2, 1}, .padding = {1, 0}, .groups = 2}, true, 1,
+                  DType::f64);
+  CHECK(conv.parameter("weight")->value.shape() == Dims{2, 2, 3, 2});
+  fill(conv);
+  const Tensor x = pattern({2, 4, 5, 4}, 0.9);
+  const Values in = to_doubles(x);
+  const Values weight = to_doubles(conv.parameter("weight")->value);
+  const Values bias = to_doubles(conv.parameter("bias")->value);
+  Values expected;
+  for (int n = 0; n < 2; ++n) {
+    for (int o = 0; o < 2; ++o) {
+      for (int row = 0; row < 3; ++row) {
+        for (int column = 0; column < 3; ++column) {
+          double sum = bias[static_cast<std::size_t>(o)];
+          for (int c = 0; c < 2; ++c) {
+            for (int i = 0; i < 3; ++i) {
+              for (int j = 0; j < 2; ++j) {
+                const int y = row * 2 + i - 1;
+                if (y >= 0 && y < 5) {
+                  sum +=
+                      weight[static_cast<std::size_t>(((o * 2 + c) * 3 + i) * 2 + j)] *
+                      in[static_cast<std::size_t>(((n * 4 + o * 2 + c) * 5 + y) * 4 + column + j)];
+                }
+              }
+            }
+          }
+          expected.push_back(sum);
+        }
+      }
+    }
+  }
+  CHECK(largest(to_doubles(conv(x)), expected) < tolerance);
+  check_gradients(conv, [&](const Tensor& in_) { return conv(in_); }, x);
+  CHECK_THROWS_WITH(nn::Conv2d(3, 2, {3, 3}, {.groups = 2}, false, 1),
+                    Catch::Contains("channels that the groups divide"));
+  CHECK_THROWS_WITH(nn::Conv2d(2, 2, {3}, {}, false, 1), Catch::Contains("a kernel of two sizes"));
+}
+
 TEST_CASE("Dropout zeroes a share of p and scales the rest, in training only") {
   constexpr double p = 0.3;
   nn::Dropout dropout(p);
