@@ -118,8 +118,13 @@ void Module::set_names(const std::string& name) {
     module.name_ = path;
     module.scope_ = interned_name(path);
     for (const auto& [key, parameter] : module.parameters_) {
+      const std::string name_here = path.empty() ? key : path + "." + key;
       if (parameter->name.empty()) {
-        parameter->name = path.empty() ? key : path + "." + key;
+        parameter->name = name_here;
+      } else if (parameter->name != name_here &&
+                 std::ranges::find(parameter->other_names, name_here) ==
+                     parameter->other_names.end()) {
+        parameter->other_names.push_back(name_here);
       }
     }
     for (const auto& [key, child] : module.children_) {
@@ -262,32 +267,42 @@ std::vector<ParameterPointer> all_parameters(Module& root) {
   return parameters;
 }
 
-void freeze(Module& root, std::span<const std::string> patterns) {
-  const auto named = named_parameters(root);
-  for (const std::string& pattern : patterns) {
-    bool matched = false;
-    for (const auto& [name, parameter] : named) {
-      if (matches_pattern(name, pattern)) {
-        parameter->value.set_requires_grad(false);
-        matched = true;
-      }
-    }
-    if (!matched) {
-      std::vector<std::string> names;
-      for (const auto& [name, parameter] : named) {
-        names.push_back(name);
-      }
-      fail_input(fmt::format("the pattern '{}' matches no parameter{}", pattern,
-                             did_you_mean(pattern, names)));
+std::vector<std::size_t> matching_parameters(std::span<const ParameterPointer> parameters,
+                                             const std::string& pattern) {
+  std::vector<std::size_t> found;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& p = *parameters[i];
+    names.push_back(p.name);
+    names.insert(names.end(), p.other_names.begin(), p.other_names.end());
+    if (matches_pattern(p.name, pattern) ||
+        std::ranges::any_of(p.other_names, [&](const std::string& name) {
+          return matches_pattern(name, pattern);
+        })) {
+      found.push_back(i);
     }
   }
-  if (!patterns.empty() && std::ranges::none_of(named, [](const auto& entry) {
-        return entry.second->value.requires_grad();
+  if (found.empty()) {
+    fail_input(fmt::format("the pattern '{}' matches no parameter{}", pattern,
+                           did_you_mean(pattern, names)));
+  }
+  return found;
+}
+
+void freeze(Module& root, std::span<const std::string> patterns) {
+  const std::vector<ParameterPointer> parameters = all_parameters(root);
+  for (const std::string& pattern : patterns) {
+    for (const std::size_t i : matching_parameters(parameters, pattern)) {
+      parameters[i]->value.set_requires_grad(false);
+    }
+  }
+  if (!patterns.empty() && std::ranges::none_of(parameters, [](const ParameterPointer& p) {
+        return p->value.requires_grad();
       })) {
     fail_input(
         fmt::format("all {} parameters are frozen, so there is nothing to train; remove a "
                     "pattern",
-                    named.size()));
+                    parameters.size()));
   }
 }
 

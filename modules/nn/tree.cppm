@@ -25,6 +25,8 @@ class Parameter {
   Initialization initialization;
   /// The qualified name under which the tree reaches it first; filled by Module::set_names.
   std::string name;
+  /// Its other qualified names, if it is tied.
+  std::vector<std::string> other_names;
   /// For each mesh axis, who placed the parameter on it.
   struct PlacedBy {
     std::string style;  // "ColwiseParallel"; empty: no style
@@ -164,10 +166,14 @@ std::vector<Module*> all_modules(Module& root);
 std::vector<ParameterPointer> all_parameters(Module& root);
 /// All qualified names with their parameters, tied ones under each of their names.
 std::vector<std::pair<std::string, ParameterPointer>> named_parameters(Module& root);
-/// Freezes the parameters whose names match one of the patterns (see matches_pattern): they get no
-/// gradient, an optimizer keeps no state for them, and nothing is reduced. A tied parameter is
-/// frozen by each of its names. Before styles are applied. Errors (input): a pattern that matches
-/// no parameter; no parameter is left to train.
+/// Places in `parameters` of those that have a name which matches the pattern (see
+/// matches_pattern); of a tied parameter, any of its names. Error (input): there is none; the
+/// nearest name is offered.
+std::vector<std::size_t> matching_parameters(std::span<const ParameterPointer> parameters,
+                                             const std::string& pattern);
+/// Freezes the parameters that match one of the patterns (see matching_parameters): they get no
+/// gradient, an optimizer keeps no state for them, and nothing is reduced. Before styles are
+/// applied. Errors (input): a pattern that matches no parameter; no parameter is left to train.
 void freeze(Module& root, std::span<const std::string> patterns);
 
 /// Allocates memory for every parameter that is still on the meta device (for the local part only).

@@ -30,21 +30,9 @@ Optimizer::Optimizer(std::vector<nn::ParameterPointer> parameters, std::unique_p
   }
   for (const ParameterGroup& group : options.groups) {
     for (const std::string& pattern : group.on) {
-      bool matched = false;
-      for (std::size_t i = 0; i < parameters_.size(); ++i) {
-        if (matches_pattern(parameters_[i]->name, pattern)) {
-          matched = true;
-          entries_[i].lr_scale = group.lr_scale;
-          entries_[i].weight_decay = group.weight_decay.value_or(entries_[i].weight_decay);
-        }
-      }
-      if (!matched) {
-        std::vector<std::string> names;
-        for (const nn::ParameterPointer& parameter : parameters_) {
-          names.push_back(parameter->name);
-        }
-        fail_input(fmt::format("the pattern '{}' matches no parameter{}", pattern,
-                               did_you_mean(pattern, names)));
+      for (const std::size_t i : nn::matching_parameters(parameters_, pattern)) {
+        entries_[i].lr_scale = group.lr_scale.value_or(entries_[i].lr_scale);
+        entries_[i].weight_decay = group.weight_decay.value_or(entries_[i].weight_decay);
       }
     }
   }
@@ -80,8 +68,8 @@ void Optimizer::step(double lr, double grad_scale) {
     if (gradient.spec() != parameter.value.spec()) {
       fail(fmt::format(
           "optimizer: the gradient of '{}' has the wrong layout (expected {}, got {}); call "
-          "finish_gradients() of the parallel plan, which converts gradients to their parameters' "
-          "layouts",
+          "finish() of a parallel::GradientFinisher after the last backward, or take steps with "
+          "Training, which does it",
           parameter.name,
           parameter.value.spec() != nullptr ? to_string(*parameter.value.spec()) : "plain",
           gradient.spec() != nullptr ? to_string(*gradient.spec()) : "plain"));

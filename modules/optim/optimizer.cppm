@@ -15,8 +15,8 @@ enum class Decay : std::uint8_t { matrices, all };
 struct ParameterGroup {
   /// Patterns over the parameters' names: "model.embed_tokens.*", "**.bias".
   std::vector<std::string> on = {};
-  /// The group's learning rate is the optimizer's times this.
-  double lr_scale = 1;
+  /// The group's learning rate is the optimizer's times this; none: as the others.
+  std::optional<double> lr_scale = std::nullopt;
   /// Applies to all of the group's parameters, whatever their dims; none: as the others.
   std::optional<double> weight_decay = std::nullopt;
 };
@@ -24,7 +24,7 @@ struct ParameterGroup {
 struct OptimizerOptions {
   double weight_decay = 0;
   Decay decay = Decay::matrices;
-  /// A parameter that several groups match belongs to the last of them.
+  /// Of several groups that match a parameter, the last one that has a setting decides it.
   std::vector<ParameterGroup> groups = {};
 };
 

@@ -72,16 +72,18 @@ std::string error_of_rule(const std::string& name, const std::string& options) {
 
 }  // namespace
 
-TEST_CASE("groups of parameters have their own learning rate and decay; the last match wins") {
+TEST_CASE("groups have their own learning rate and decay; of each, the last one that is set counts") {
   register_plain();
   const std::vector<nn::ParameterPointer> parameters = {
       parameter("embed.weight", {2, 3}), parameter("layers.0.up.weight", {3, 2}),
       parameter("layers.0.up.bias", {3}), parameter("layers.1.up.weight", {3, 2})};
+  parameters[0]->other_names = {"head.weight"};  // tied
   optim::Optimizer optimizer(
       parameters, optim::load_rule("Plain"),
       {.weight_decay = 0.5,
        .groups = {{.on = {"layers.**"}, .lr_scale = 0.1},
-                  {.on = {"layers.1.*.weight", "embed.*"}, .lr_scale = 2, .weight_decay = 0}}});
+                  {.on = {"layers.1.*.weight", "embed.*"}, .lr_scale = 2, .weight_decay = 0},
+                  {.on = {"head.weight"}, .weight_decay = 0.25}}});
   std::vector<std::vector<double>> before;
   for (const nn::ParameterPointer& p : parameters) {
     before.push_back(to_doubles(p->value));
@@ -89,9 +91,9 @@ TEST_CASE("groups of parameters have their own learning rate and decay; the last
   set_gradients(parameters, 1);
   Plain::groups = 0;
   optimizer.step(0.2, 0.5);
-  CHECK(Plain::groups == 3);  // 0.4 without decay, 0.02 with, 0.02 without
+  CHECK(Plain::groups == 4);
   const double lrs[] = {0.4, 0.02, 0.02, 0.4};
-  const double decays[] = {0, 0.5, 0, 0};
+  const double decays[] = {0.25, 0.5, 0, 0};
   for (std::size_t k = 0; k < parameters.size(); ++k) {
     const std::vector<double> after = to_doubles(parameters[k]->value);
     const std::vector<double> gradient = to_doubles(parameters[k]->value.grad());
