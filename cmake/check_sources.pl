@@ -76,8 +76,8 @@ for my $file (grep { /\.(cpp|cppm|hpp|h|cu|cuh)$/ } @files) {
     return finding($file, $number, "a header or kernel must not import ($name)") if $plain;
     return if $name =~ /^:/;
     return finding($file, $number, "import $name: only tessera's named modules may be imported")
-      unless $name =~ /^tessera\.(\w+)$/;
-    my $other = $1;
+      unless $name =~ /^(?:tessera\.(\w+)|(tessera))$/;
+    my $other = $1 // $2;
     if ($area ne 'modules') {
       finding($file, $number, "import $name: no such public module")
         unless exists $place{$other} || $own{"$area/$folder"}{$other};
@@ -127,7 +127,7 @@ for my $file (grep { /\.cppm$/ } @files) {
   next unless $file =~ m{^modules/(\w+)/\1\.cppm$};
   my $module = $1;
   each_match($file, qr/\S/, sub {
-    return if m{^\s*//} || /^export module tessera\.$module;$/ || m{^export import [\w.:]+; +// \S};
+    return if m{^\s*//} || /^export module (tessera\.$module|tessera);$/ || m{^export import [\w.:]+; +// \S};
     finding($file, $_[0], "a facade must contain only 'export import :part;  // what it is' lines");
   });
 }

@@ -4,28 +4,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <string_view>
-#include <utility>
-#include <variant>
-#include <vector>
 
-import tessera.base;
-import tessera.plugin;
-import tessera.mesh;
-import tessera.placement;
-import tessera.tensor;
-import tessera.autograd;
-import tessera.collective;
-import tessera.ops;
-import tessera.dtensor;
-import tessera.nn;
-import tessera.optim;
-import tessera.parallel;
-import tessera.checkpoint;
+import tessera;
 
 using namespace tessera;
 
@@ -65,19 +47,6 @@ Batch make_batch(std::int64_t step, const Layout& layout) {
   return {points, ops::cast(ops::lt(y, ops::square(x)), DType::i64)};
 }
 
-/// Everything that a step depends on. The tensors are the live ones: a load writes into them.
-StateDict training_state(nn::Module& model, const optim::Optimizer& optimizer, std::int64_t done) {
-  StateDict weights;
-  for (const auto& [name, parameter] : nn::named_parameters(model)) {
-    weights.tensors.emplace(name, parameter->value);
-  }
-  StateDict state;
-  state.merge("model", weights);
-  state.merge("optimizer", optimizer.state());
-  state.scalars["step"] = done;
-  return state;
-}
-
 int train(int ranks, std::int64_t steps) {
   set_seed(1);
   const DeviceMesh mesh = DeviceMesh::make({"shard"}, {ranks});
@@ -88,37 +57,20 @@ int train(int ranks, std::int64_t steps) {
   plan.materialize();
   nn::initialize(model);
 
-  const std::vector<nn::ParameterPointer> parameters = nn::all_parameters(model);
-  const auto optimizer = optim::adamw(parameters, {}, {.weight_decay = 0});
-  const optim::Schedule schedule = {.lr = 0.01, .warmup = 5};
-  parallel::GradientFinisher finisher;
-
-  std::int64_t done = 0;
-  if (const std::optional<std::string> newest = latest_checkpoint("checkpoints")) {
-    optimizer->prepare_state();
-    StateDict state = training_state(model, *optimizer, 0);
-    load_state(CheckpointReader(*newest), state);
-    optimizer->load_scalars(state.part("optimizer"));
-    done = std::get<std::int64_t>(state.scalars.at("step"));
-  }
-
-  for (; done < steps; ++done) {
-    const Batch batch = make_batch(done, plan.batch_layout());
-    const Tensor logits = model(batch.points);
-    // The mean over the rows of all ranks: the sum, divided by the global number of rows.
-    const Tensor loss = ops::mul_scalar(ops::cross_entropy(logits, batch.labels), 1.0 / batch_rows);
-    backward(loss);
-    finisher.finish(parameters);  // reduces the gradients that are still Partial
-    const double norm = optim::global_gradient_norm(parameters);
-    plan.before_optimizer();  // the styles free what the optimizer will overwrite
-    optimizer->step(schedule.at(done), optim::clip_factor(norm, 1.0));
-    optimizer->zero_grad();
-    const double value = full_tensor(detached(loss)).item();
-    if (current_rank() == 0 && (done + 1) % 10 == 0) {
-      std::printf("step %3d  loss %.6f\n", static_cast<int>(done + 1), value);
+  Training training(model, plan, optim::adamw(nn::all_parameters(model), {}, {.weight_decay = 0}),
+                    {.lr = 0.01, .warmup = 5}, 1.0);
+  training.resume("checkpoints");
+  while (training.done() < steps) {
+    const StepResult result =
+        training.step({.rows = batch_rows, .weight = batch_rows}, [&](const BatchPart& part) {
+          const Batch batch = make_batch(part.step, plan.batch_layout());
+          return ops::cross_entropy(model(batch.points), batch.labels);
+        });
+    if (current_rank() == 0 && training.done() % 10 == 0) {
+      std::printf("step %3d  loss %.6f\n", static_cast<int>(training.done()), result.loss);
     }
   }
-  save_checkpoint(checkpoint_folder("checkpoints", done), training_state(model, *optimizer, done));
+  training.save(checkpoint_folder("checkpoints", training.done()));
   return 0;
 }
 

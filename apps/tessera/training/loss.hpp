@@ -1,13 +1,12 @@
-// The loss of a batch.
+// The losses of a batch.
 // Included after the imports of tessera.{tensor,nn,parallel}.
 #pragma once
-#include <cstdint>
 
 namespace tessera::app {
 
-/// The SUM of the losses of this rank's rows divided by `tokens`: Partial along the axes that split
-/// the batch. inputs and targets are local [rows, seq_len] (i64).
-Tensor batch_loss(nn::LlamaForCausalLM& model, const parallel::ParallelPlan& plan,
-                  const Tensor& inputs, const Tensor& targets, std::int64_t tokens);
+/// The SUM of the losses of this rank's rows: Partial along the axes that split the batch. inputs
+/// and targets are local [rows, seq_len] (i64).
+Tensor loss_sum(nn::LlamaForCausalLM& model, const parallel::ParallelPlan& plan,
+                const Tensor& inputs, const Tensor& targets);
 
 }  // namespace tessera::app

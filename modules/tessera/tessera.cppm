@@ -1,0 +1,18 @@
+// All of Tessera with one import.
+export module tessera;
+
+export import tessera.base;        // errors, small containers, data types, log, environment
+export import tessera.options;     // typed reads of a plugin object's options
+export import tessera.plugin;      // finding, checking and loading shared libraries
+export import tessera.mesh;        // DeviceMesh
+export import tessera.placement;   // Shard, Replicate, Partial; layouts; the redistribution planner
+export import tessera.tensor;      // Tensor, Spec, operators, modes, random streams, StateDict
+export import tessera.autograd;    // backward, hooks, activation checkpointing
+export import tessera.collective;  // ranks and their communicators
+export import tessera.ops;         // the operators
+export import tessera.dtensor;     // redistribution, propagation of layouts, reports and accounts
+export import tessera.nn;          // modules, layers, the Llama family
+export import tessera.optim;       // optimizers, groups of parameters, schedules, clipping
+export import tessera.parallel;    // styles and the plan that applies them
+export import tessera.checkpoint;  // sharded checkpoints, safetensors
+export import tessera.train;       // the training step and the state that a run continues from

@@ -1,0 +1,152 @@
+// What a training saves and continues from.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+module tessera.train;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.collective;
+import tessera.nn;
+import tessera.optim;
+import tessera.checkpoint;
+
+namespace tessera {
+namespace {
+
+constexpr const char* random_prefix = "progress.random.";
+
+[[noreturn]] void wrong_scalar(const std::string& path, const std::string& name,
+                               const std::string& expected) {
+  fail_input(
+      fmt::format("{}: scalar '{}': expected {}; use another checkpoint", path, name, expected));
+}
+
+std::int64_t number(const CheckpointReader& reader, const std::string& name) {
+  const auto found = reader.scalars().find(name);
+  if (found == reader.scalars().end() || !std::holds_alternative<std::int64_t>(found->second)) {
+    wrong_scalar(reader.path(), name, "a whole number");
+  }
+  return std::get<std::int64_t>(found->second);
+}
+
+std::int64_t count(const CheckpointReader& reader, const std::string& name) {
+  const std::int64_t value = number(reader, name);
+  if (value < 0) {
+    wrong_scalar(reader.path(), name, fmt::format("a whole number of at least 0, got {}", value));
+  }
+  return value;
+}
+
+}  // namespace
+
+StateDict training_state(const optim::Optimizer& optimizer) {
+  StateDict all;
+  StateDict weights;
+  for (const nn::ParameterPointer& parameter : optimizer.parameters()) {
+    weights.tensors.emplace(parameter->name, parameter->value);
+  }
+  all.merge("model", weights);
+  all.merge("optimizer", optimizer.state());
+  return all;
+}
+
+TrainingProgress read_training_progress(const CheckpointReader& reader) {
+  TrainingProgress progress;
+  progress.step = count(reader, "progress.step");
+  for (const auto& [name, value] : reader.scalars()) {
+    if (name.starts_with("optimizer.step.")) {
+      count(reader, name);
+    }
+    if (!name.starts_with(random_prefix)) {
+      continue;
+    }
+    const std::size_t dot = name.rfind('.');
+    const std::string front = name.substr(0, dot + 1);
+    const std::string field = name.substr(dot + 1);
+    if (front == random_prefix || (field != "seed" && field != "stream" && field != "offset")) {
+      wrong_scalar(reader.path(), name, "seed, stream or offset of a random stream");
+    }
+    // Seeds are any 64 bits, and are stored as signed numbers.
+    progress.streams[front.substr(std::string(random_prefix).size(),
+                                  front.size() - std::string(random_prefix).size() - 1)] = {
+        .seed = static_cast<std::uint64_t>(number(reader, front + "seed")),
+        .stream = static_cast<std::uint64_t>(number(reader, front + "stream")),
+        .offset = static_cast<std::uint64_t>(number(reader, front + "offset"))};
+  }
+  return progress;
+}
+
+StateDict Training::state() const {
+  StateDict all = training_state(*optimizer_);
+  StateDict progress;
+  progress.scalars["step"] = done_;
+  for (const auto& [name, stream] : random_state()) {
+    progress.scalars["random." + name + ".seed"] = static_cast<std::int64_t>(stream.seed);
+    progress.scalars["random." + name + ".stream"] = static_cast<std::int64_t>(stream.stream);
+    progress.scalars["random." + name + ".offset"] = static_cast<std::int64_t>(stream.offset);
+  }
+  all.merge("progress", progress);
+  return all;
+}
+
+void Training::save(const std::string& folder, const std::string& meta_data) {
+  optimizer_->prepare_state();
+  try {
+    save_checkpoint(folder, state(), meta_data);
+  } catch (const collective::PeerFailed&) {
+    throw;
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}; {}", error.what(), last_checkpoint()), error.kind());
+  }
+  last_checkpoint_ = folder;
+}
+
+void Training::load(const std::string& folder) {
+  optimizer_->prepare_state();
+  const CheckpointReader reader(folder);
+  const TrainingProgress progress = read_training_progress(reader);
+  StateDict all = state();
+  // Which random streams exist is the checkpoint's to say: one that only a step uses, such as
+  // dropout's, is not among this process's yet.
+  const auto is_random = [](const auto& scalar) { return scalar.first.starts_with(random_prefix); };
+  std::erase_if(all.scalars, is_random);
+  std::copy_if(reader.scalars().begin(), reader.scalars().end(),
+               std::inserter(all.scalars, all.scalars.end()), is_random);
+  load_state(reader, all, {});
+  optimizer_->load_scalars(all.part("optimizer"));
+  done_ = progress.step;
+  set_random_state(progress.streams);
+  last_checkpoint_ = folder;
+}
+
+bool Training::resume(const std::string& folder) {
+  const std::optional<std::string> newest = latest_checkpoint(folder);
+  if (newest) {
+    load(*newest);
+  }
+  return newest.has_value();
+}
+
+void Training::check_finite() const {
+  if (const auto name = first_not_finite(training_state(*optimizer_))) {
+    fail(
+        fmt::format("training: after step {} '{}' holds values that are NaN or infinite; a smaller "
+                    "learning rate may help; {}",
+                    done_, *name, last_checkpoint()));
+  }
+}
+
+std::string Training::last_checkpoint() const {
+  return last_checkpoint_.empty() ? "no checkpoint was saved before"
+                                  : "the last good checkpoint is " + last_checkpoint_;
+}
+
+}  // namespace tessera

@@ -1,0 +1,5 @@
+// The training step of any model and plan, and the state that a run continues from.
+export module tessera.train;
+
+export import :training;  // Training: micro-batches, backward, reduction, clipping, update,
+                          // checkpoints

@@ -1,0 +1,176 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tessera/printable.hpp>
+#include <utility>
+#include <vector>
+module tessera.train;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+
+namespace tessera {
+
+Training::Training(nn::Module& model, parallel::ParallelPlan& plan,
+                   std::unique_ptr<optim::Optimizer> optimizer, const optim::Schedule& schedule,
+                   double max_norm)
+    : model_(model),
+      plan_(plan),
+      optimizer_(std::move(optimizer)),
+      schedule_(schedule),
+      max_norm_(max_norm) {}
+
+Training::Rows Training::rows_of(const StepBatch& batch) const {
+  if (batch.rows < 1) {
+    fail(fmt::format("training: a step has no rows (expected at least 1, got {})", batch.rows));
+  }
+  const Spec* const whole = Spec::make(plan_.batch_layout(), {batch.rows}, DType::i64);
+  const std::int64_t part = local_shape(*whole)[0];
+  const std::int64_t parts = plan_.batch_parts();
+  Rows rows{.part = part,
+            .first = local_offset(*whole)[0],
+            .micro = part,
+            .equal = batch.rows % parts == 0};
+  if (batch.micro_rows != 0) {
+    if (!rows.equal || batch.micro_rows < 1 || part % batch.micro_rows != 0) {
+      fail(fmt::format(
+          "training: the rows cannot be divided equally into micro-batches of {} (expected a "
+          "multiple of {} parts of the batch times {}, got {} rows)",
+          batch.micro_rows, parts, batch.micro_rows, batch.rows));
+    }
+    rows.micro = batch.micro_rows;
+  }
+  return rows;
+}
+
+Tensor Training::checked(Tensor loss) const {
+  if (!loss || loss.numel() != 1 || !loss.is_distributed()) {
+    fail(fmt::format(
+        "training: the loss is not a distributed scalar (expected the sum of the losses of the "
+        "rows, got {}); make the batch with from_local(rows, plan.batch_layout())",
+        !loss                   ? "no tensor"
+        : loss.is_distributed() ? to_string(*loss.spec())
+                                : "a plain tensor of shape " + to_string(loss.shape())));
+  }
+  return loss;
+}
+
+double Training::read(const Tensor& loss) const {
+  const NoGrad no_grad;
+  return redistribute(loss, Layout::replicated(plan_.mesh())).local().item();
+}
+
+double Training::total(double mine) const {
+  const NoGrad no_grad;
+  Layout layout = Layout::replicated(plan_.mesh());
+  for (const int axis : plan_.batch_axes()) {
+    layout = layout.with_placement(axis, Partial());
+  }
+  return read(from_local(full({}, mine, DType::f64), layout));
+}
+
+StepResult Training::step(const StepBatch& batch, const LossSum& loss_sum) {
+  try {
+    return take_step(batch, loss_sum);
+  } catch (...) {
+    optimizer_->zero_grad();
+    throw;
+  }
+}
+
+StepResult Training::take_step(const StepBatch& batch, const LossSum& loss_sum) {
+  const Rows rows = rows_of(batch);
+  const std::vector<nn::ParameterPointer>& parameters = optimizer_->parameters();
+  const MemoryScope scope(MemoryCategory::activation);
+  const RandomPosition start = random_position();
+  Tensor loss;
+  std::int64_t row = 0;
+  do {  // a rank without rows takes part too
+    const parallel::GradientSyncScope sync(row + rows.micro >= rows.part);
+    std::optional<MicroBatchScope> scope_of_rows;  // rows in unequal parts are the whole step's
+    if (rows.equal) {
+      scope_of_rows.emplace(
+          start,
+          MicroBatch{
+              .batch = batch.rows, .parts = plan_.batch_parts(), .first = row, .rows = rows.micro});
+    }
+    Tensor part;
+    run_phase("forward", [&] {
+      const Tensor sum =
+          checked(loss_sum({.step = done_, .first = rows.first + row, .rows = rows.micro}));
+      part = ops::mul_scalar(sum, 1.0 / batch.weight);
+    });
+    backward(part);
+    const NoGrad no_grad;
+    const Tensor value = detached(part);
+    loss = loss ? ops::add(loss, value) : value;
+    row += rows.micro;
+  } while (row < rows.part);
+  StepResult result;
+  result.loss = read(loss);
+  finisher_.finish(parameters);
+  result.grad_norm = optim::global_gradient_norm(parameters);
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
+    fail(fmt::format(
+        "training: step {}: the loss is {} and the gradient norm {}; a smaller "
+        "learning rate or a longer warm-up may help; {}",
+        done_ + 1, printable(result.loss), printable(result.grad_norm), last_checkpoint()));
+  }
+  result.lr = schedule_.at(done_);
+  plan_.before_optimizer();
+  optimizer_->step(result.lr, optim::clip_factor(result.grad_norm, max_norm_));
+  optimizer_->zero_grad();
+  ++done_;
+  return result;
+}
+
+double Training::evaluate(std::int64_t batches, const StepBatch& batch, const LossSum& loss_sum) {
+  const NoGrad no_grad;
+  const Rows rows = rows_of(batch);
+  const nn::EvaluationScope evaluation(model_);
+  Tensor loss;
+  for (std::int64_t b = 0; b < batches; ++b) {
+    std::int64_t row = 0;
+    do {
+      const Tensor sum =
+          checked(loss_sum({.step = b, .first = rows.first + row, .rows = rows.micro}));
+      const Tensor part = ops::mul_scalar(sum, 1.0 / batch.weight);
+      loss = loss ? ops::add(loss, part) : part;
+      row += rows.micro;
+    } while (row < rows.part);
+  }
+  const double value = loss ? read(loss) : 0;
+  if (!std::isfinite(value)) {
+    fail(fmt::format("training: after step {} the validation loss is {}; {}", done_,
+                     printable(value), last_checkpoint()));
+  }
+  return value;
+}
+
+std::size_t Training::shared_bytes() const {
+  std::size_t bytes = finisher_.shared_bytes();
+  for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
+    const Layout& layout = parameter->value.layout();
+    const bool gathered = std::ranges::any_of(
+        plan_.batch_axes(), [&](int axis) { return layout.placement(axis).is_shard(); });
+    const Tensor& local = parameter->value.local();
+    bytes += gathered ? static_cast<std::size_t>(local.numel()) * size_of(local.dtype()) : 0;
+  }
+  return bytes;
+}
+
+}  // namespace tessera

@@ -1,0 +1,129 @@
+export module tessera.train:training;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.checkpoint;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+
+export namespace tessera {
+
+/// The rows of a step, and what its losses are divided by.
+struct StepBatch {
+  std::int64_t rows = 0;        // of the whole step, on all ranks together
+  std::int64_t micro_rows = 0;  // of this rank in one forward and backward; 0: all of its rows
+  /// The number of rows of the whole step, or of tokens that count; see Training::total.
+  double weight = 1;
+};
+
+/// What one forward and backward computes: rows first to first + rows - 1 of the rows of the whole
+/// step, which are of this rank's part.
+struct BatchPart {
+  std::int64_t step = 0;  // from 0; in an evaluation, the number of the batch
+  std::int64_t first = 0;
+  std::int64_t rows = 0;
+};
+
+/// Runs the model: the SUM of the losses of the micro-batch's rows, as a scalar. The batch is
+/// distributed in the plan's batch_layout(), so the sum is Partial along the axes that split the
+/// batch; no number of ranks occurs anywhere.
+using LossSum = std::function<Tensor(const BatchPart&)>;
+
+struct StepResult {
+  double loss = 0;  // the sum of all losses of the step divided by its weight, before the update
+  double grad_norm = 0;  // of the whole model, before clipping
+  double lr = 0;
+};
+
+/// What a checkpoint says of a run besides its tensors.
+struct TrainingProgress {
+  std::int64_t step = 0;  // steps that are done
+  std::map<std::string, RandomStream> streams = {};
+};
+/// Error (input) that names the scalar: it is absent, of a wrong type or out of range.
+TrainingProgress read_training_progress(const CheckpointReader& reader);
+
+/// The tensors and counts of a model and its optimizer, as a checkpoint has them: "model.NAME",
+/// "optimizer.STATE.NAME". They are the live ones.
+StateDict training_state(const optim::Optimizer& optimizer);
+
+/// Trains a model that a plan was applied to. All ranks call every method together. Model and plan
+/// must live as long. A model on the meta device can take steps too: nothing is computed, and a
+/// mode must answer what the host reads.
+class Training {
+ public:
+  /// `max_norm`: gradients are scaled so that their global norm is at most this; 0: they are not.
+  Training(nn::Module& model, parallel::ParallelPlan& plan,
+           std::unique_ptr<optim::Optimizer> optimizer, const optim::Schedule& schedule,
+           double max_norm = 0);
+
+  /// Step number done(): for each micro-batch the loss and its backward, in which styles reduce
+  /// gradients after the last one; then the gradients that are still Partial are reduced, the norm
+  /// is computed, the styles free what the optimizer overwrites, the optimizer updates, and the
+  /// gradients are dropped. Random numbers are those of the rows' places in the whole step, so they
+  /// depend neither on the layout nor on the micro-batches.
+  /// The parts of the batch may have different numbers of rows, or none, where there is one
+  /// micro-batch.
+  /// Errors: micro-batches that do not divide the rows equally; a loss that is not a distributed
+  /// scalar; the loss or the norm is not finite (nothing was updated then). After an error the
+  /// gradients are dropped and done() is as before.
+  StepResult step(const StepBatch& batch, const LossSum& loss_sum);
+
+  /// The sum of all losses of `batches` batches divided by `batch.weight`, which is that of all of
+  /// them, in evaluation mode and without gradients. The model has its training mode again
+  /// afterwards, also when it throws. Error: the loss is not finite.
+  double evaluate(std::int64_t batches, const StepBatch& batch, const LossSum& loss_sum);
+
+  /// The sum of `mine` over the parts of the batch: of tokens that are not masked, for example.
+  /// One small all-reduce along each axis that splits the batch.
+  double total(double mine) const;
+
+  std::int64_t done() const { return done_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
+  nn::Module& model() { return model_; }
+  const parallel::ParallelPlan& plan() const { return plan_; }
+  /// What this rank keeps in memory that all ranks can reach: shards along an axis that splits the
+  /// batch, which are gathered before they are used, and the sums of gradients.
+  std::size_t shared_bytes() const;
+
+  /// Everything that the next step depends on: parameters, optimizer, the number of steps, random
+  /// streams. The tensors are the live ones.
+  StateDict state() const;
+  /// Saves the state (see save_checkpoint). Errors name the last checkpoint, which stays: values
+  /// that are not finite, a full disk.
+  void save(const std::string& folder, const std::string& meta_data = "{}");
+  /// Restores the state, whatever the mesh and the layout that it was saved from: the next step is
+  /// the one that would have followed. Errors (input): another model, damage.
+  void load(const std::string& folder);
+  /// Loads the newest checkpoint among FOLDER/step-N; false where there is none.
+  bool resume(const std::string& folder);
+  /// Error: a parameter or the optimizer's state has values that are NaN or infinite on this rank.
+  void check_finite() const;
+  /// "the last good checkpoint is ...", for the end of an error's text.
+  std::string last_checkpoint() const;
+
+ private:
+  struct Rows {
+    std::int64_t part = 0;   // of this rank
+    std::int64_t first = 0;  // of the rows of the whole step
+    std::int64_t micro = 0;
+    bool equal = false;  // every rank has as many
+  };
+  Rows rows_of(const StepBatch& batch) const;
+  Tensor checked(Tensor loss) const;
+  double read(const Tensor& loss) const;
+  StepResult take_step(const StepBatch& batch, const LossSum& loss_sum);
+
+  nn::Module& model_;
+  parallel::ParallelPlan& plan_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  optim::Schedule schedule_;
+  double max_norm_;
+  parallel::GradientFinisher finisher_;
+  std::int64_t done_ = 0;
+  std::string last_checkpoint_;  // saved or loaded; empty: none
+};
+
+}  // namespace tessera
