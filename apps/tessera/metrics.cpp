@@ -55,6 +55,9 @@ std::string to_json(const StepMetrics& m) {
                                  {"tokens_per_second", m.tokens_per_second},
                                  {"seconds", m.seconds},
                                  {"memory_bytes", m.memory_bytes}};
+  for (const auto& [category, bytes] : m.memory_peaks) {
+    json["memory_peaks"][category] = bytes;
+  }
   if (m.validation_loss) {
     json["validation_loss"] = *m.validation_loss;
   }

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera::app {
 
@@ -16,6 +18,8 @@ struct StepMetrics {
   double tokens_per_second = 0;
   double seconds = 0;              // of this step, without validation and checkpoints
   std::uint64_t memory_bytes = 0;  // of the rank that writes
+  /// Peaks of what its tensors hold, since the first step: by category, and "total".
+  std::vector<std::pair<std::string, std::int64_t>> memory_peaks = {};
   std::optional<double> validation_loss;
 };
 

@@ -115,6 +115,8 @@ class CommandLine {
         ->take_all()
         ->allow_extra_args(false);
     command->add_flag("--dry-run", train_.dry_run, "Check everything, print the plan and stop");
+    command->add_flag("--account", train_.account,
+                      "As --dry-run, and print the work of a step by operator and collective");
   }
 
   void add_generate() {

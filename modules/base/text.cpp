@@ -81,6 +81,17 @@ std::string format_bytes(std::uint64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, units[unit]);
 }
 
+std::string format_flops(double flops) {
+  constexpr std::string_view units[] = {"", "k", "M", "G", "T", "P", "E"};
+  std::size_t unit = 0;
+  while (flops >= 999.5 && unit + 1 < std::size(units)) {
+    flops /= 1000;
+    ++unit;
+  }
+  const int decimals = unit == 0 || flops >= 99.95 ? 0 : flops >= 9.995 ? 1 : 2;
+  return fmt::format("{:.{}f} {}FLOP", flops, decimals, units[unit]);
+}
+
 std::string join_words(std::span<const std::string> words) {
   std::string text;
   for (std::size_t i = 0; i < words.size(); ++i) {

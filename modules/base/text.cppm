@@ -13,6 +13,8 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> kno
 
 /// "1.5 MiB".
 std::string format_bytes(std::uint64_t bytes);
+/// "65.5 kFLOP", "4.20 TFLOP".
+std::string format_flops(double flops);
 
 /// "a, b and c".
 std::string join_words(std::span<const std::string> words);

@@ -7,4 +7,5 @@ export import :crossing;  // tensors that go to other ranks, and whose gradients
 export import :factories;  // distributed tensors that are created without communication
 export import :local_map;  // functions of local parts as functions of distributed tensors
 export import :report;     // what was communicated; scopes that allow implicit redistribution
+export import :account;    // FLOPs, bytes, communication and memory of a part of a program
 export import :propagate;  // how an operator's layouts follow from its operands'

@@ -93,6 +93,24 @@ Tensor rearrange(const Walk& walk, const ResolvedStep& resolved) {
   }
 }
 
+/// Elements of the buffer that a collective packs or unpacks, because a rank's part of the dim is
+/// not in one piece.
+std::int64_t packed_elements(const Step& step, const Dims& before, const Dims& after) {
+  const auto in_pieces = [](const Dims& shape, int dim) {
+    return Dims(shape.span().first(static_cast<std::size_t>(dim))).product() > 1;
+  };
+  switch (step.kind) {
+    case StepKind::all_gather:
+      return in_pieces(after, step.from_dim) ? after.product() : 0;
+    case StepKind::reduce_scatter:
+      return in_pieces(before, step.to_dim) ? before.product() : 0;
+    case StepKind::all_to_all:
+      return before.product();
+    default:
+      return 0;
+  }
+}
+
 void record_step(const Walk& walk, const Step& step, double seconds) {
   if (communication_reported()) {
     record_communication({std::string(name_of(step.kind)), axis_names(step), step.bytes, walk.where,
@@ -106,8 +124,11 @@ void Walk::take() {
   const ResolvedStep& resolved = how.steps[next];
   const NoGrad no_grad;
   if (local.is_meta()) {  // a trial of the layouts: shapes only, no rank needs to be there
+    Tensor packed;        // for the memory plan
     if (resolved.communicates) {
       record_step(*this, *resolved.step, 0);
+      packed = empty({packed_elements(*resolved.step, local.shape(), resolved.shape)},
+                     local.dtype(), meta);
     }
     local = empty(resolved.shape, local.dtype(), meta);
   } else if (resolved.communicates) {

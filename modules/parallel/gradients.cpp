@@ -63,10 +63,13 @@ void check_presence(std::span<const nn::ParameterPointer> parameters) {
   const std::vector<std::int32_t> mine = present;
   std::vector<int> axes(static_cast<std::size_t>(mesh->ndim()));
   std::iota(axes.begin(), axes.end(), 0);
+  const bool on_meta = parameters.front()->value.is_meta();  // a trial: no rank needs to be there
   const CommunicationTimer timer;
-  communicator(*mesh, axes)
-      .all_reduce(present.data(), present.data(), static_cast<std::int64_t>(present.size()),
-                  DType::i32);
+  if (!on_meta) {
+    communicator(*mesh, axes)
+        .all_reduce(present.data(), present.data(), static_cast<std::int64_t>(present.size()),
+                    DType::i32);
+  }
   if (communication_reported()) {
     std::vector<std::string> names;
     for (const int axis : axes) {
@@ -78,7 +81,7 @@ void check_presence(std::span<const nn::ParameterPointer> parameters) {
              mesh->size(),
          "finish_gradients", false, timer.seconds()});
   }
-  for (std::size_t i = 0; i < present.size(); ++i) {
+  for (std::size_t i = 0; !on_meta && i < present.size(); ++i) {
     if (present[i] != 0 && present[i] != mesh->size()) {
       fail(
           fmt::format("gradients: parameter '{}' has a gradient on {} of {} ranks ({} on rank {}); "
@@ -97,7 +100,9 @@ void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& 
     by_type[parameter->value.grad().dtype()].push_back(parameter);
   }
   const DeviceMesh& mesh = parameters.front()->value.layout().mesh();
-  collective::Communicator& group = communicator(mesh, axis);
+  const std::int64_t ranks = mesh.axis_size(axis);
+  const bool on_meta = parameters.front()->value.is_meta();
+  collective::Communicator* const group = on_meta ? nullptr : &communicator(mesh, axis);
   for (const auto& [dtype, members] : by_type) {
     std::int64_t count = 0;
     for (const nn::Parameter* parameter : members) {
@@ -108,7 +113,7 @@ void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& 
     // Gradients of an earlier step that nobody has dropped are in the old memory.
     if (bucket.bytes < bytes || bucket.memory.use_count() > 1) {
       const auto booked = static_cast<std::int64_t>(bytes);
-      bucket.memory = {new collective::SharedBuffer(group.allocate(bytes)),
+      bucket.memory = {on_meta ? nullptr : new collective::SharedBuffer(group->allocate(bytes)),
                        [booked](collective::SharedBuffer* memory) {
                          delete memory;
                          account_memory(MemoryCategory::gradient, -booked);
@@ -116,21 +121,24 @@ void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& 
       account_memory(MemoryCategory::gradient, booked);
       bucket.bytes = bytes;
     }
-    std::byte* const base = bucket.memory->data();
+    std::byte* const base = on_meta ? nullptr : bucket.memory->data();
     std::vector<Tensor> slots;
     std::int64_t at = 0;
     for (const nn::Parameter* parameter : members) {
       const Tensor& local = parameter->value.grad().local();
-      slots.push_back(from_memory(base + at * static_cast<std::int64_t>(size_of(dtype)),
-                                  local.shape(), dtype, bucket.memory));
+      slots.push_back(on_meta ? from_storage(Storage::none(), local.shape(),
+                                             contiguous_strides(local.shape()), 0, dtype, meta)
+                              : from_memory(base + at * static_cast<std::int64_t>(size_of(dtype)),
+                                            local.shape(), dtype, bucket.memory));
       ops::copy_(slots.back(), local);
       at += local.numel();
     }
     const CommunicationTimer timer;
-    group.all_reduce(base, base, count, dtype);
+    if (!on_meta) {
+      group->all_reduce(base, base, count, dtype);
+    }
     if (communication_reported()) {
-      const std::int64_t received =
-          2 * (group.size() - 1) * static_cast<std::int64_t>(bytes) / group.size();
+      const std::int64_t received = 2 * (ranks - 1) * static_cast<std::int64_t>(bytes) / ranks;
       record_communication({"all_reduce", mesh.axis_name(axis), received, "finish_gradients", false,
                             timer.seconds()});
     }
@@ -140,6 +148,14 @@ void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& 
       gradient = make_distributed(slots[i], Spec::make(layout, gradient.shape(), dtype));
     }
   }
+}
+
+std::size_t GradientFinisher::shared_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& [key, bucket] : buckets_) {
+    bytes += bucket.bytes;
+  }
+  return bytes;
 }
 
 void GradientFinisher::finish(std::span<const nn::ParameterPointer> parameters) {

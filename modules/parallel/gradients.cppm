@@ -31,6 +31,8 @@ class GradientFinisher {
  public:
   /// Errors: a parameter has a gradient on some ranks only (one small all-reduce finds it).
   void finish(std::span<const nn::ParameterPointer> parameters);
+  /// The size of the buffers, which are memory that the ranks share.
+  std::size_t shared_bytes() const;
 
  private:
   void reduce(std::span<const nn::ParameterPointer> parameters);

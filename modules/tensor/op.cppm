@@ -142,6 +142,11 @@ struct Op {
   /// The local call of strategies with reductions, made of calls of operators on local tensors.
   void (*composed)(const Call& call, const InnerReduce& reduce, Tensors& out) = nullptr;
 
+  /// Floating-point operations of the products in a call, from the shapes of operands and results
+  /// (of any device; global or local): a multiplication with its addition is 2. What a kernel
+  /// computes again to save memory does not count. Null: no products.
+  double (*flops)(const Call& call, std::span<const Tensor> out) = nullptr;
+
   /// `grads` has one tensor for each result (undefined: zero); fill one for each operand that needs
   /// one.
   void (*backward)(const BackwardContext& context, std::span<const Tensor> grads,

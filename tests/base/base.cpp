@@ -45,6 +45,15 @@ TEST_CASE("an inline vector grows past its inline entries and keeps its values")
   CHECK(moved[8] == std::string(30, 'i'));
 }
 
+TEST_CASE("FLOPs have a decimal unit and three digits") {
+  CHECK(format_flops(0) == "0 FLOP");
+  CHECK(format_flops(65536) == "65.5 kFLOP");
+  CHECK(format_flops(999.4) == "999 FLOP");
+  CHECK(format_flops(999.6) == "1.00 kFLOP");
+  CHECK(format_flops(4.2e12) == "4.20 TFLOP");
+  CHECK(format_flops(3e21) == "3000 EFLOP");
+}
+
 TEST_CASE("dims refuse more than eight entries") {
   Dims d = Dims::filled(8, 1);
   CHECK_THROWS_AS(d.push_back(1), Error);

@@ -65,10 +65,10 @@ std::map<std::string, std::vector<CallSample>> samples_by_operator(std::size_t m
   return by_op;
 }
 
-void print(const std::string& name, const Account& account) {
-  std::cout << std::left << std::setw(28) << name << std::right << std::setw(8) << account.accepted
-            << std::setw(8) << account.refused << "  ";
-  for (const std::string& text : account.narrow) {
+void print(const std::string& name, const Verdict& verdict) {
+  std::cout << std::left << std::setw(28) << name << std::right << std::setw(8) << verdict.accepted
+            << std::setw(8) << verdict.refused << "  ";
+  for (const std::string& text : verdict.narrow) {
     std::cout << text << "; ";
   }
   std::cout << "\n";
@@ -84,15 +84,15 @@ const std::map<std::string, std::string>& whole_only() {
 
 const char* only_operator() { return std::getenv("TESSERA_CONFORMANCE_ONLY"); }
 
-Account checked(const std::vector<CallSample>& samples, const Extent& extent) {
-  Account account = check_operator(samples, extent);
+Verdict checked(const std::vector<CallSample>& samples, const Extent& extent) {
+  Verdict verdict = check_operator(samples, extent);
   std::string findings;
-  for (std::size_t i = 0; i < account.findings.size() && i < 6; ++i) {
-    findings += "\n  " + account.findings[i];
+  for (std::size_t i = 0; i < verdict.findings.size() && i < 6; ++i) {
+    findings += "\n  " + verdict.findings[i];
   }
-  INFO(account.findings.size() << " findings:" << findings);
-  CHECK(account.findings.empty());
-  return account;
+  INFO(verdict.findings.size() << " findings:" << findings);
+  CHECK(verdict.findings.empty());
+  return verdict;
 }
 
 Record check_all(std::size_t most_samples, const Extent& extent) {
@@ -113,15 +113,15 @@ Record check_all(std::size_t most_samples, const Extent& extent) {
     if (!by_op.contains(op->name) || not_covered().contains(op->name)) {
       continue;
     }
-    const Account account = checked(by_op[op->name], extent);
+    const Verdict verdict = checked(by_op[op->name], extent);
     if (table) {
-      print(op->name, account);
+      print(op->name, verdict);
     }
     if (extent.order == 1 && !whole_only().contains(op->name)) {
       // Replicate is always accepted: a rule must place something else too.
-      CHECK((account.placed > 0) == (op->rule != nullptr));
+      CHECK((verdict.placed > 0) == (op->rule != nullptr));
     }
-    record[op->name] = {{{"f64", {account.accepted, account.refused}}}, account.narrow};
+    record[op->name] = {{{"f64", {verdict.accepted, verdict.refused}}}, verdict.narrow};
   }
   return record;
 }
@@ -146,8 +146,8 @@ Record check_types(const Extent& extent) {
         continue;  // integers only, or f64 only
       }
       INFO(op->name << " in " << type);
-      const Account account = checked(samples, extent);
-      record[op->name].types[type] = {account.accepted, account.refused};
+      const Verdict verdict = checked(samples, extent);
+      record[op->name].types[type] = {verdict.accepted, verdict.refused};
     }
   }
   return record;
@@ -242,18 +242,18 @@ TEST_CASE("operators do not depend on how operands and gradients lie in memory")
       continue;
     }
     INFO(op->name);
-    const StrideAccount account = check_strides(by_op[op->name], !of_strides().contains(op->name));
+    const StrideAccount verdict = check_strides(by_op[op->name], !of_strides().contains(op->name));
     std::string findings;
-    for (std::size_t i = 0; i < account.findings.size() && i < 6; ++i) {
-      findings += "\n  " + account.findings[i];
+    for (std::size_t i = 0; i < verdict.findings.size() && i < 6; ++i) {
+      findings += "\n  " + verdict.findings[i];
     }
-    INFO(account.findings.size() << " findings:" << findings);
-    CHECK(account.findings.empty());
-    CHECK(account.calls > 0);
-    if (account.refused > 0) {
+    INFO(verdict.findings.size() << " findings:" << findings);
+    CHECK(verdict.findings.empty());
+    CHECK(verdict.calls > 0);
+    if (verdict.refused > 0) {
       refusing.insert(op->name);
     }
-    if (op->backward != nullptr && !op->in_place && account.gradients == 0) {
+    if (op->backward != nullptr && !op->in_place && verdict.gradients == 0) {
       without_gradient.insert(op->name);
     }
   }

@@ -42,7 +42,7 @@ struct Extent {
   std::vector<int> sizes{2, 3};
   std::vector<Dims> grids{Dims{2, 2}, Dims{2, 1, 2}};
   bool both_gradient_forms = false;
-  bool list_narrow = false;  // fills in Account::narrow, of what is right on all sizes
+  bool list_narrow = false;  // fills in Verdict::narrow, of what is right on all sizes
   int order = 1;             // of the gradients: 2 for those of gradients
 };
 
@@ -110,7 +110,7 @@ std::string right_as(const CallSample& sample, const Placements& placements,
                      const CallResult& plain, int size);
 
 /// What is wrong in one case; empty when nothing is. Counts refused and accepted ones.
-struct Account {
+struct Verdict {
   std::size_t accepted = 0;
   /// Of these, with an operand that is not Replicate on an axis of several ranks: an operator
   /// without any rule is accepted as Replicate.
@@ -122,7 +122,7 @@ struct Account {
 };
 
 /// Checks the samples (of one operator) under all placements.
-Account check_operator(std::span<const CallSample> samples, const Extent& extent);
+Verdict check_operator(std::span<const CallSample> samples, const Extent& extent);
 
 /// What is wrong when tensors do not lie in order in memory, and how much was compared.
 struct StrideAccount {

@@ -23,8 +23,8 @@ namespace {
 /// Says where a case is wrong.
 class Judge {
  public:
-  Judge(const Case& one, const DeviceMesh& mesh, const CallResult& plain, Account& account)
-      : case_(one), mesh_(mesh), plain_(plain), account_(account) {}
+  Judge(const Case& one, const DeviceMesh& mesh, const CallResult& plain, Verdict& verdict)
+      : case_(one), mesh_(mesh), plain_(plain), account_(verdict) {}
 
   /// Whether the operator accepted the operands.
   bool judge(std::span<const CallResult* const> ranks) {
@@ -202,7 +202,7 @@ class Judge {
   const Case& case_;
   const DeviceMesh& mesh_;
   const CallResult& plain_;
-  Account& account_;
+  Verdict& account_;
 };
 
 /// Without extrema and products: reductions of different kinds on two axes have no defined order.
@@ -234,17 +234,17 @@ struct Planned {
 
 }  // namespace
 
-Account check_operator(std::span<const CallSample> samples, const Extent& extent) {
-  Account account;
+Verdict check_operator(std::span<const CallSample> samples, const Extent& extent) {
+  Verdict verdict;
   std::vector<CallResult> plain;
   std::vector<std::vector<Placements>> placements;
   std::vector<std::vector<Placements>> accepted(samples.size());
   for (const CallSample& sample : samples) {
     plain.push_back(call_plain(sample, extent.order));
     if (!plain.back().error.empty() || !plain.back().backward_error.empty()) {
-      account.findings.push_back(sample.name + " fails on plain tensors: " + plain.back().error +
+      verdict.findings.push_back(sample.name + " fails on plain tensors: " + plain.back().error +
                                  plain.back().backward_error);
-      return account;
+      return verdict;
     }
     placements.push_back(axis_placements(sample, extent.one_axis_cases));
   }
@@ -262,7 +262,7 @@ Account check_operator(std::span<const CallSample> samples, const Extent& extent
       for (const std::vector<CallResult>& rank : results) {
         ranks.push_back(&rank[c]);
       }
-      const bool taken = Judge(p.one, mesh, plain[p.sample], account).judge(ranks);
+      const bool taken = Judge(p.one, mesh, plain[p.sample], verdict).judge(ranks);
       if (p.placements == nullptr) {
         continue;
       }
@@ -317,10 +317,10 @@ Account check_operator(std::span<const CallSample> samples, const Extent& extent
       (extent.both_gradient_forms ? 2 : 1);
   for (const auto& [text, count] : right_on) {
     if (count == times) {
-      account.narrow.insert(text);
+      verdict.narrow.insert(text);
     }
   }
-  return account;
+  return verdict;
 }
 
 }  // namespace tessera::testing

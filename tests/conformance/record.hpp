@@ -18,7 +18,7 @@ struct Counts {
 
 struct RecordedOperator {
   std::map<std::string, Counts> types;  // by the name of the floating type; absent: not taken
-  std::set<std::string> narrow;         // as Account::narrow, of f64
+  std::set<std::string> narrow;         // as Verdict::narrow, of f64
 };
 
 /// By operator.

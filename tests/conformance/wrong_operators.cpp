@@ -37,7 +37,7 @@ const Op& changed(const std::string& name, F change) {
 }
 
 /// The findings for `op` on the samples of the operator that it was made from.
-Account account_of(const Op& op, const std::string& name,
+Verdict account_of(const Op& op, const std::string& name,
                    const Extent& extent = {.list_narrow = true}) {
   std::vector<CallSample> samples;
   for (CallSample& sample : call_samples(4)) {
@@ -51,8 +51,8 @@ Account account_of(const Op& op, const std::string& name,
 }
 
 /// Whether a finding says this.
-bool finds(const Account& account, const std::string& what) {
-  for (const std::string& finding : account.findings) {
+bool finds(const Verdict& verdict, const std::string& what) {
+  for (const std::string& finding : verdict.findings) {
     if (finding.find(what) != std::string::npos) {
       return true;
     }
@@ -116,15 +116,15 @@ TEST_CASE("a rule that forgets the other mesh axes is found") {
       }
     };
   });
-  const Account account = account_of(op, "reshape");
-  CHECK(finds(account, "(a=2, b=2)"));
-  CHECK(!finds(account, "(a=2) "));
+  const Verdict verdict = account_of(op, "reshape");
+  CHECK(finds(verdict, "(a=2, b=2)"));
+  CHECK(!finds(verdict, "(a=2) "));
 }
 
 TEST_CASE("a rule that refuses what would be right is listed, and one that does not is not") {
   const Op& shy =
       changed("sigmoid", [](Op& o) { o.rule = [](const RuleContext&, Strategies&) {}; });
-  const Account of_shy = account_of(shy, "sigmoid");
+  const Verdict of_shy = account_of(shy, "sigmoid");
   CHECK(of_shy.narrow.contains("sigmoid/stored0 Shard(0) -> Shard(0)"));
   CHECK(of_shy.accepted > 0);  // as Replicate
   CHECK(of_shy.placed == 0);
@@ -134,10 +134,10 @@ TEST_CASE("a rule that refuses what would be right is listed, and one that does 
       strategies.push_back(rules::strategy({Replicate(), Shard(1)}, {Shard(1)}));
     };
   });
-  const Account account = account_of(forgetful, "mm");
-  CHECK(account.narrow.contains("mm/stored0 Shard(1), Shard(0) -> Partial(sum)"));
-  CHECK(!account.narrow.contains("mm/stored0 Shard(0), Replicate -> Shard(0)"));
-  CHECK(!account.narrow.contains("mm/stored0 Shard(1), Shard(1) -> Shard(1)"));
+  const Verdict verdict = account_of(forgetful, "mm");
+  CHECK(verdict.narrow.contains("mm/stored0 Shard(1), Shard(0) -> Partial(sum)"));
+  CHECK(!verdict.narrow.contains("mm/stored0 Shard(0), Replicate -> Shard(0)"));
+  CHECK(!verdict.narrow.contains("mm/stored0 Shard(1), Shard(1) -> Shard(1)"));
 }
 
 TEST_CASE("a function that is not linear and takes terms of a sum is found") {
@@ -187,10 +187,10 @@ TEST_CASE("a reduction that divides by one axis where two cut is found") {
       }
     };
   });
-  const Account account = account_of(op, "mean");
-  CHECK(finds(account, "(a=2, b=2)"));
-  CHECK(!finds(account, "(a=2) "));
-  CHECK(!finds(account, "(a=3) "));
+  const Verdict verdict = account_of(op, "mean");
+  CHECK(finds(verdict, "(a=2, b=2)"));
+  CHECK(!finds(verdict, "(a=2) "));
+  CHECK(!finds(verdict, "(a=3) "));
 }
 
 TEST_CASE("a backward that fails is not excused by the words of its error") {
@@ -224,9 +224,9 @@ TEST_CASE("a gradient that assumes how dy lies in memory is found") {
       samples.push_back(std::move(sample));
     }
   }
-  const StrideAccount account = check_strides(samples, true);
+  const StrideAccount verdict = check_strides(samples, true);
   const auto says = [&](const std::string& what) {
-    return std::any_of(account.findings.begin(), account.findings.end(),
+    return std::any_of(verdict.findings.begin(), verdict.findings.end(),
                        [&](const std::string& f) { return f.find(what) != std::string::npos; });
   };
   CHECK(says("with a gradient transposed: gradient 0"));
@@ -317,8 +317,8 @@ TEST_CASE("the record of what operators accept is read back, and fewer is a fail
 
 TEST_CASE("a right operator gives no findings") {
   const Op& op = changed("tanh", [](Op&) {});
-  const Account account = account_of(op, "tanh");
-  CHECK(account.findings.empty());
-  CHECK(account.accepted > 0);
-  CHECK(account.refused > 0);
+  const Verdict verdict = account_of(op, "tanh");
+  CHECK(verdict.findings.empty());
+  CHECK(verdict.accepted > 0);
+  CHECK(verdict.refused > 0);
 }

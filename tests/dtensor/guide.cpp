@@ -200,6 +200,21 @@ TEST_CASE("guide: reports") {
   });
 }
 
+TEST_CASE("guide: accounts") {
+  Account account;
+  {
+    const AccountScope scope(account);
+    const Tensor y = ops::mm(empty({64, 32}, DType::f32, meta), empty({32, 16}, DType::f32, meta));
+  }
+  const double flops = account.model_flops;               // 65536: 2 x 64 x 16 x 32
+  const double bytes = account.operators.at("mm").bytes;  // 14336: two operands and a result
+  account.to_string();                                    // a table of operators and collectives
+
+  CHECK(flops == 65536);
+  CHECK(bytes == 14336);
+  CHECK(account.to_string().find("14.0 KiB") != std::string::npos);
+}
+
 TEST_CASE("guide: the cookbook") {
   on_ranks::run(4, [] {
     const DeviceMesh mesh = DeviceMesh::make({"dp", "tp"}, {2, 2});

@@ -62,12 +62,14 @@ std::vector<int> steps_in(const std::filesystem::path& file) {
 TEST_CASE("metrics are JSON whose numbers read back as the same bits") {
   StepMetrics m = step_of(3);
   m.validation_loss = static_cast<double>(1.1F);
+  m.memory_peaks = {{"total", 300}, {"gradient", 100}};
   const auto json = nlohmann::json::parse(to_json(m));
   CHECK(json["loss"].get<double>() == 0.2);
   CHECK(json["grad_norm"].get<double>() == 0.1 + 0.2);
   CHECK(static_cast<float>(json["validation_loss"].get<double>()) == 1.1F);
   CHECK(json["memory_bytes"].get<std::uint64_t>() == 327155712U);
-  CHECK(json.size() == 8);
+  CHECK(json["memory_peaks"] == nlohmann::json({{"total", 300}, {"gradient", 100}}));
+  CHECK(json.size() == 9);
   CHECK_FALSE(nlohmann::json::parse(to_json(step_of(1))).contains("validation_loss"));
   m.loss = std::numeric_limits<double>::quiet_NaN();
   CHECK(nlohmann::json::parse(to_json(m))["loss"].is_null());

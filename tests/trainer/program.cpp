@@ -92,6 +92,14 @@ on = ["."]
   CHECK(result.out.find("shard 2 = 2 ranks") != std::string::npos);
   CHECK(result.out.find("dim 64") != std::string::npos);
   CHECK(result.out.find("7 of 64 tokens") != std::string::npos);
+  CHECK(result.out.find("FLOP per step; per rank ") != std::string::npos);
+  CHECK(result.out.find("linear_grad_weight") == std::string::npos);
+  const Result account = run("train " + config + " --account train.steps=7 model.dim=64");
+  INFO(account.error << account.out);
+  CHECK(account.code == 0);
+  CHECK(account.out.starts_with(result.out));
+  CHECK(account.out.find("linear_grad_weight ") != std::string::npos);
+  CHECK(account.out.find("all_gather on 'shard'") != std::string::npos);
   int entries = 0;
   for ([[maybe_unused]] const auto& entry :
        std::filesystem::recursive_directory_iterator(folder.path())) {

@@ -222,7 +222,7 @@ TEST_CASE("a summary of a trace has every operator, and refuses what is not a tr
   has(result.out, "steps 2 to 3, 2 ranks, mesh(shard=2): ");
   has(result.out, "model.layers.*.mlp.up_proj");
   has(result.out, "all_gather of segments [0,1]");
-  has(result.out, "hidden behind other work: ");
+  has(result.out, "overlapped with other work: ");
   const TraceData trace = read_trace(file);
   for (const std::vector<FileSlice>& slices : trace.ranks) {
     // Own times divide the time that any slice covers: nothing is counted twice, nothing is lost.

@@ -19,9 +19,11 @@ import tessera.plugin;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
+import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
+import tessera.train;
 
 #include "training/setup.hpp"
 #include "training/trainer.hpp"

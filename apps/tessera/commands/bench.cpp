@@ -33,6 +33,7 @@ import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
+import tessera.train;
 
 #include "training/setup.hpp"
 #include "training/trainer.hpp"
@@ -195,7 +196,7 @@ on = ["model.layers.*", "."]
                             "bench");
   run.shape = model_shape(run.config, 256);
   run.data = std::make_shared<Dataset>(run.config, run.shape.vocab);
-  check_plan(run);  // loads the plugins before the ranks start
+  const double flops = check_plan(run).account.model_flops;  // and loads the plugins
   return on_two_ranks([&](collective::World& world) {
     Trainer trainer(run);
     for (int i = 0; i < 3; ++i) {
@@ -214,7 +215,6 @@ on = ["model.layers.*", "."]
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     const auto tokens = static_cast<double>(run.config.train.batch * run.config.data.seq_len);
-    const double flops = step_flops(run.shape, run.config.train.batch, run.config.data.seq_len);
     return Json::array({{{"name", "llama 6 M, FSDP 2 ranks"},
                          {"tokens_per_second", tokens / median},
                          {"step_ms", median * 1e3},

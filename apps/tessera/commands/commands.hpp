@@ -13,6 +13,7 @@ struct TrainArguments {
   std::vector<std::string> overrides;  // key=value
   std::vector<std::string> plugins;    // files or folders, besides plugins.paths
   bool dry_run = false;
+  bool account = false;  // prints the account of a step; a dry run
 };
 using ErrorPrinter = std::function<void(const std::string&)>;
 /// Errors are printed by `print`, by one rank only where another program started several, and

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "commands/commands.hpp"
@@ -30,10 +31,12 @@ import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
+import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
+import tessera.train;
 
 #include "trace/steps.hpp"
 #include "training/setup.hpp"
@@ -99,11 +102,23 @@ bool agreed_interrupt(collective::World& world) {
   return asked != 0;
 }
 
+/// The peaks of what this rank's tensors hold, as the metrics file has them.
+std::vector<std::pair<std::string, std::int64_t>> memory_peaks() {
+  const MemoryStatistics memory = memory_statistics();
+  std::vector<std::pair<std::string, std::int64_t>> peaks = {{"total", memory.total_peak}};
+  for (int i = 0; i < memory_category_count; ++i) {
+    peaks.emplace_back(name_of(static_cast<MemoryCategory>(i)),
+                       memory.peak[static_cast<std::size_t>(i)]);
+  }
+  return peaks;
+}
+
 /// What a rank does.
 class RankRun {
  public:
-  RankRun(const Run& run, const StartPoint& start, collective::World& world)
-      : run_(run), world_(world), trace_(run.config, start.step, world) {
+  /// `step_flops`: of the whole model and batch.
+  RankRun(const Run& run, double step_flops, const StartPoint& start, collective::World& world)
+      : run_(run), step_flops_(step_flops), world_(world), trace_(run.config, start.step, world) {
     const auto threads = run.config.train.threads;
     ops::set_threads(threads > 0 ? static_cast<int>(threads)
                                  : std::max(1, available_cores() / world.size()));
@@ -180,6 +195,7 @@ class RankRun {
     metrics.tokens_per_second =
         static_cast<double>(config.train.batch * config.data.seq_len) / seconds;
     metrics.memory_bytes = process_memory().resident;
+    metrics.memory_peaks = memory_peaks();
     const std::int64_t every = config.data.validate_every;
     if (trainer_->done() == config.train.steps || (every > 0 && trainer_->done() % every == 0)) {
       metrics.validation_loss = trainer_->validate();
@@ -188,8 +204,7 @@ class RankRun {
       if (metrics_) {
         metrics_->write(metrics);
       }
-      const double flops = step_flops(run_.shape, config.train.batch, config.data.seq_len);
-      progress_->step(metrics, flops / seconds / ceiling_);
+      progress_->step(metrics, step_flops_ / seconds / ceiling_);
     }
   }
 
@@ -215,6 +230,7 @@ class RankRun {
   }
 
   const Run& run_;
+  double step_flops_;
   collective::World& world_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<MetricsWriter> metrics_;
@@ -246,6 +262,7 @@ void print_ending(const Run& run) {
 }
 
 int train(const TrainArguments& arguments) {
+  const bool dry_run = arguments.dry_run || arguments.account;
   Run run;
   run.config = load_config(arguments.config, arguments.overrides);
   configure_plugins(run.config, arguments);
@@ -254,7 +271,7 @@ int train(const TrainArguments& arguments) {
   // Nothing is looked at that another run may be changing, and nothing is written, without the
   // lock.
   std::optional<RunLock> lock;
-  if (first && !arguments.dry_run) {
+  if (first && !dry_run) {
     lock.emplace(run.config);
   }
   const bool ready_tokens = !run.config.data.tokens.empty();
@@ -269,21 +286,24 @@ int train(const TrainArguments& arguments) {
     rows.push_back(std::move(row));
   }
   run.fingerprint = fingerprint_of(run.config, run.shape, *run.data);
-  const StartPoint start = check_stored(run, checkpoint_to_resume(run.config), arguments.dry_run);
+  const StartPoint start = check_stored(run, checkpoint_to_resume(run.config), dry_run);
   check_folder(run.config, start);
   trace_range(run.config, start.step);
   if (first) {
     fmt::print("{}", format_table(rows));
     std::fflush(stdout);
   }
-  if (arguments.dry_run) {
+  if (dry_run) {
+    if (first && arguments.account) {
+      fmt::print("\nOne step on rank 0:\n\n{}", plan.account.to_string());
+    }
     return 0;
   }
   const auto rank_run = [&](collective::World& world) {
     if (lock) {
       lock->leave_to_owner();
     }
-    return RankRun(run, start, world)();
+    return RankRun(run, plan.account.model_flops, start, world)();
   };
   collective::LaunchOptions options;
   options.ranks = static_cast<int>(run.config.ranks());

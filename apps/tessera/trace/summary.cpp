@@ -200,7 +200,7 @@ class Summary {
            time(sum.first), time(sum.second), percent(sum.second, sum.total())});
     }
     std::string text = "\ntime by collective and ranks\n" + format_table(rows);
-    text += fmt::format("  communication: {} ms, hidden behind other work: {}\n",
+    text += fmt::format("  communication: {} ms, overlapped with other work: {}\n",
                         time(exposed + hidden), percent(hidden, exposed + hidden));
     const auto ranks = static_cast<double>(trace_.ranks.size());
     TableRows waited{{"waited", "calls", "ms"}};

@@ -75,10 +75,10 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
   for (PluginOptions& table : section.tables("groups")) {
     optim::ParameterGroup group;
     group.on = table.texts("on");
-    group.lr_scale =
-        table.optional_number("lr", "a number more than 0", [](double lr) { return lr > 0; })
-            .value_or(o.lr) /
-        o.lr;
+    if (const auto lr = table.optional_number("lr", "a number more than 0",
+                                              [](double value) { return value > 0; })) {
+      group.lr_scale = *lr / o.lr;
+    }
     group.weight_decay = table.optional_number("weight_decay", "a number of at least 0",
                                                [](double decay) { return decay >= 0; });
     table.finish();
@@ -105,17 +105,6 @@ optim::Schedule make_schedule(const OptimizerConfig& config, std::int64_t steps)
 BatchRows batch_rows(const TrainConfig& config, std::int64_t parts) {
   const std::int64_t part = config.batch / parts;
   return {part, config.micro_batch > 0 ? config.micro_batch : part};
-}
-
-double step_flops(const LlamaConfig& shape, std::int64_t batch, std::int64_t seq_len) {
-  const auto tokens = static_cast<double>(batch * seq_len);
-  const auto embedding = static_cast<double>(shape.vocab * shape.dim);
-  // Tied embeddings are counted once among the parameters, and are a product at the head all the
-  // same.
-  const double products =
-      static_cast<double>(shape.parameters()) - (shape.tie_embeddings ? 0 : embedding);
-  const auto attention = static_cast<double>(shape.layers * shape.heads * shape.head_dim * seq_len);
-  return 6 * products * tokens + 6 * attention * tokens;
 }
 
 }  // namespace tessera::app

@@ -37,8 +37,4 @@ struct BatchRows {
 };
 BatchRows batch_rows(const TrainConfig& config, std::int64_t parts);
 
-/// Floating-point operations of one step's products, forward and backward: 6 for each weight of a
-/// product and token, and causal attention counted half.
-double step_flops(const LlamaConfig& shape, std::int64_t batch, std::int64_t seq_len);
-
 }  // namespace tessera::app

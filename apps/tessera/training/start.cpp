@@ -19,10 +19,12 @@ import tessera.plugin;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
+import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
+import tessera.train;
 
 #include "training/start.hpp"
 

@@ -33,6 +33,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
+import tessera.train;
 
 #include "training/loss.hpp"
 #include "training/setup.hpp"
@@ -42,47 +43,42 @@ import tessera.checkpoint;
 namespace tessera::app {
 namespace {
 
-/// The communication of a micro-batch: a row for each mesh axis.
-std::vector<std::vector<std::string>> communication_rows(
-    const std::vector<Communication>& communications) {
+/// The communication of a step: a row for each mesh axis.
+std::vector<std::vector<std::string>> communication_rows(const Account& account) {
   struct Sum {
-    std::map<std::string, int> operations;
+    std::vector<std::string> parts;
     std::int64_t bytes = 0;
   };
   std::map<std::string, Sum> axes;
-  for (const Communication& one : communications) {
-    ++axes[one.axis].operations[one.operation];
-    axes[one.axis].bytes += one.bytes;
+  for (const auto& [key, work] : account.collectives) {
+    Sum& sum = axes[key.first];
+    sum.parts.push_back(fmt::format("{} {}", work.calls, key.second));
+    sum.bytes += work.bytes;
   }
   std::vector<std::vector<std::string>> rows;
   for (const auto& [axis, sum] : axes) {
-    std::vector<std::string> parts;
-    for (const auto& [operation, times] : sum.operations) {
-      parts.push_back(fmt::format("{} {}", times, operation));
-    }
     rows.push_back({"communication",
-                    fmt::format("on '{}': {}; {} per rank and micro-batch", axis, join_words(parts),
+                    fmt::format("on '{}': {}; {} per rank and step", axis, join_words(sum.parts),
                                 format_bytes(static_cast<std::uint64_t>(sum.bytes)))});
   }
   return rows;
 }
 
-Tensor row_tensor(const std::vector<std::int64_t>& values, std::int64_t rows,
-                  std::int64_t columns) {
-  return from_values(std::span<const std::int64_t>(values), {rows, columns});
-}
-
 }  // namespace
 
-Trainer::Trainer(const Run& run) : run_(run), mesh_(make_mesh(run.config)) {
+Trainer::Trainer(const Run& run, Device device)
+    : run_(run), device_(device), mesh_(make_mesh(run.config)) {
   set_seed(static_cast<std::uint64_t>(run.config.train.seed));
   model_ = make_model(run.shape, run.config);
   plan_ = std::make_unique<parallel::ParallelPlan>(*model_, mesh_, style_entries(run.config),
                                                    plugin::host());
-  plan_->materialize();
-  if (run.config.model.from.empty()) {
+  if (device_ == meta) {
+    // Shapes and layouts are all that there is.
+  } else if (run.config.model.from.empty()) {
+    plan_->materialize();
     nn::initialize(*model_);
   } else {
+    plan_->materialize();
     StateDict weights;
     for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
       weights.tensors.emplace(name, parameter->value);
@@ -90,58 +86,35 @@ Trainer::Trainer(const Run& run) : run_(run), mesh_(make_mesh(run.config)) {
     load_weights(SafetensorsFolder(run.config.model.from), weights);
   }
   model_->set_activation_checkpointing(run.config.train.activation_checkpointing);
-  parameters_ = nn::all_parameters(*model_);
-  optimizer_ = make_optimizer(run.config, parameters_);
+  training_ = std::make_unique<Training>(
+      *model_, *plan_, make_optimizer(run.config, nn::all_parameters(*model_)),
+      make_schedule(run.config.optimizer, run.config.train.steps), run.config.train.clip_grad_norm);
 }
 
-Tensor Trainer::loss_of(const Batch& batch, std::int64_t tokens) {
-  return batch_loss(*model_, *plan_, row_tensor(batch.inputs, batch.rows, batch.seq_len),
-                    row_tensor(batch.targets, batch.rows, batch.seq_len), tokens);
+Batch Trainer::no_data(std::int64_t rows) const {
+  Batch batch;
+  batch.rows = rows;
+  batch.seq_len = run_.config.data.seq_len;
+  return batch;
 }
 
-double Trainer::total(const Tensor& loss) const {
-  const NoGrad no_grad;
-  return redistribute(loss, Layout::replicated(mesh_)).local().item();
+Tensor Trainer::sum_of(const Batch& batch) {
+  const auto rows_of = [&](const std::vector<std::int64_t>& values) {
+    const Dims shape = {batch.rows, batch.seq_len};
+    return device_ == meta ? empty(shape, DType::i64, meta)
+                           : from_values(std::span<const std::int64_t>(values), shape);
+  };
+  return loss_sum(*model_, *plan_, rows_of(batch.inputs), rows_of(batch.targets));
 }
 
 StepResult Trainer::step() {
   const TrainConfig& train = run_.config.train;
-  const auto [part_rows, micro_rows] = batch_rows(train, plan_->batch_parts());
-  const std::int64_t first = plan_->batch_part() * part_rows;
-  const MemoryScope scope(MemoryCategory::activation);
-  const RandomPosition start = random_position();
-  Tensor loss;
-  for (std::int64_t row = 0; row < part_rows; row += micro_rows) {
-    const parallel::GradientSyncScope sync(row + micro_rows >= part_rows);
-    const MicroBatchScope micro_batch(
-        start,
-        {.batch = train.batch, .parts = plan_->batch_parts(), .first = row, .rows = micro_rows});
-    Tensor part;
-    run_phase("forward", [&] {
-      part = loss_of(run_.data->rows(done_, first + row, micro_rows),
-                     train.batch * run_.config.data.seq_len);
-    });
-    backward(part);
-    const NoGrad no_grad;
-    const Tensor value = detached(part);
-    loss = loss ? ops::add(loss, value) : value;
-  }
-  StepResult result;
-  result.loss = total(loss);
-  finisher_.finish(parameters_);
-  result.grad_norm = optim::global_gradient_norm(parameters_);
-  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
-    fail(fmt::format(
-        "train: step {}: the loss is {} and the gradient norm {}; a smaller "
-        "optimizer.lr or a longer optimizer.warmup may help; {}",
-        done_ + 1, printable(result.loss), printable(result.grad_norm), last_checkpoint()));
-  }
-  result.lr = make_schedule(run_.config.optimizer, train.steps).at(done_);
-  plan_->before_optimizer();
-  optimizer_->step(result.lr, optim::clip_factor(result.grad_norm, train.clip_grad_norm));
-  optimizer_->zero_grad();
-  ++done_;
-  return result;
+  const std::int64_t tokens = train.batch * run_.config.data.seq_len;
+  return training_->step(
+      {.rows = train.batch, .micro_rows = train.micro_batch, .weight = static_cast<double>(tokens)},
+      [&](const BatchPart& m) {
+        return sum_of(device_ == meta ? no_data(m.rows) : run_.data->rows(m.step, m.first, m.rows));
+      });
 }
 
 std::optional<double> Trainer::validate() {
@@ -149,25 +122,14 @@ std::optional<double> Trainer::validate() {
   if (batches == 0) {
     return std::nullopt;
   }
-  const NoGrad no_grad;
   const TrainConfig& train = run_.config.train;
-  const auto [part_rows, micro_rows] = batch_rows(train, plan_->batch_parts());
-  const std::int64_t first = plan_->batch_part() * part_rows;
-  const nn::EvaluationScope evaluation(*model_);
-  Tensor loss;
-  for (std::int64_t b = 0; b < batches; ++b) {
-    for (std::int64_t row = 0; row < part_rows; row += micro_rows) {
-      const Tensor part = loss_of(run_.data->validation_rows(b, first + row, micro_rows),
-                                  batches * train.batch * run_.config.data.seq_len);
-      loss = loss ? ops::add(loss, part) : part;
-    }
-  }
-  const double value = total(loss);
-  if (!std::isfinite(value)) {
-    fail(fmt::format("train: after step {} the validation loss is {}; {}", done_, printable(value),
-                     last_checkpoint()));
-  }
-  return value;
+  const std::int64_t tokens = batches * train.batch * run_.config.data.seq_len;
+  return training_->evaluate(
+      batches,
+      {.rows = train.batch, .micro_rows = train.micro_batch, .weight = static_cast<double>(tokens)},
+      [&](const BatchPart& m) {
+        return sum_of(run_.data->validation_rows(m.step, m.first, m.rows));
+      });
 }
 
 std::string memory_text(const MemoryStatistics& memory) {
@@ -188,7 +150,8 @@ CheckedPlan check_plan(const Run& run) {
   const DeviceMesh mesh = make_mesh(run.config);
   const parallel::ParallelPlan plan(*model, mesh, style_entries(run.config), plugin::host());
   check_batch_division(run.config, plan.batch_parts());
-  const Trial trial = try_step(*model, plan, run.config);
+  const Trial trial = try_step(run);
+  const Account& account = trial.account;
   std::vector<std::vector<std::string>> rows;
   for (const parallel::StyleSummary& style : plan.summary()) {
     rows.push_back(
@@ -206,11 +169,15 @@ CheckedPlan check_plan(const Run& run) {
         {"frozen", fmt::format("{} of {} parameters", format_count(static_cast<double>(frozen)),
                                format_count(static_cast<double>(all)))});
   }
-  rows.push_back({"memory", "per rank, estimated: " + memory_text(trial.memory)});
-  for (auto& row : communication_rows(trial.communications)) {
+  rows.push_back({"memory", "per rank, estimated: " + memory_text(account.memory)});
+  rows.push_back(
+      {"work", fmt::format("{} per step; per rank {}, {} moved", format_flops(account.model_flops),
+                           format_flops(account.flops()),
+                           format_bytes(static_cast<std::uint64_t>(account.bytes())))});
+  for (auto& row : communication_rows(account)) {
     rows.push_back(std::move(row));
   }
-  return {std::move(rows), trial.shared_bytes * static_cast<std::size_t>(mesh.size())};
+  return {std::move(rows), trial.shared_bytes * static_cast<std::size_t>(mesh.size()), account};
 }
 
 }  // namespace tessera::app

@@ -1,5 +1,6 @@
 // One rank's part of a run.
-// Included after the imports of tessera.{base,tensor,mesh,collective,plugin,nn,optim,parallel}.
+// Included after the imports of
+// tessera.{base,tensor,mesh,collective,plugin,dtensor,nn,optim,parallel,train}.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -31,56 +32,44 @@ struct StartPoint {
   std::vector<std::string> notes = {};         // what the user should know of it, a line each
 };
 
-/// What a step gives.
-struct StepResult {
-  double loss = 0;       // mean over the step's tokens of the whole mesh, before the update
-  double grad_norm = 0;  // of the whole model, before clipping
-  double lr = 0;
-};
-
-/// Model, plan, optimizer and random streams of one rank. All ranks call every method together.
+/// The training that a config asks for, of one rank. All ranks call every method together.
 class Trainer {
  public:
   /// Builds the model on the meta device, applies the styles, allocates the parameters and fills
   /// them: from `model.from`, or with initial values. Errors (input): what the parallel plan
-  /// refuses.
-  explicit Trainer(const Run& run);
+  /// refuses. On the meta device nothing is allocated or filled, steps use no data and nobody
+  /// communicates; a mode must answer what the host reads (try_step).
+  explicit Trainer(const Run& run, Device device = cpu);
 
   /// Restores everything that a step depends on. Errors (input): another model, damage.
-  void resume(const std::string& checkpoint);
+  void resume(const std::string& checkpoint) { training_->load(checkpoint); }
   /// Errors name the last checkpoint, which stays: values that are not finite, a full disk.
   void save(const std::string& checkpoint);
   /// Error: a parameter or the optimizer's state has values that are NaN or infinite on this rank.
-  void check_finite() const;
+  void check_finite() const { training_->check_finite(); }
 
   /// Step number done() (counted from 0).
   StepResult step();
-  /// The mean loss over the validation batches; nothing when there are none. The model has its
-  /// training mode again afterwards, also when it throws. Error: the loss is not finite.
+  /// The mean loss over the validation batches; nothing when there are none. Error: it is not
+  /// finite.
   std::optional<double> validate();
 
-  std::int64_t done() const { return done_; }
+  std::int64_t done() const { return training_->done(); }
   const parallel::ParallelPlan& plan() const { return *plan_; }
   nn::LlamaForCausalLM& model() { return *model_; }
+  std::size_t shared_bytes() const { return training_->shared_bytes(); }
 
  private:
-  /// The SUM of the losses of this rank's rows divided by `tokens`: Partial along the axes that
-  /// split the batch.
-  Tensor loss_of(const Batch& batch, std::int64_t tokens);
-  double total(const Tensor& loss) const;
-  StateDict state() const;
-  /// "the last good checkpoint is ...", for the end of an error's text.
-  std::string last_checkpoint() const;
+  /// The SUM of the losses of rows of the data, or of as many on the meta device.
+  Tensor sum_of(const Batch& batch);
+  Batch no_data(std::int64_t rows) const;
 
   const Run& run_;
+  Device device_;
   DeviceMesh mesh_;
   std::shared_ptr<nn::LlamaForCausalLM> model_;
   std::unique_ptr<parallel::ParallelPlan> plan_;
-  std::vector<nn::ParameterPointer> parameters_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
-  parallel::GradientFinisher finisher_;
-  std::int64_t done_ = 0;
-  std::string last_checkpoint_;  // saved or loaded; empty: none
+  std::unique_ptr<Training> training_;
 };
 
 /// The peaks in all and by category: "1.3 MiB: parameter 0.2 MiB, ...".
@@ -90,6 +79,7 @@ std::string memory_text(const MemoryStatistics& memory);
 struct CheckedPlan {
   std::vector<std::vector<std::string>> rows;  // for the table before the first step
   std::size_t shared_bytes = 0;                // memory that the ranks share, all ranks together
+  Account account;                             // of a step
 };
 
 /// Checks the whole plan without communication: styles, patterns, placements, the division of the

@@ -1,29 +1,25 @@
-// A training step tried on the meta device, before ranks are started.
-// Included after the imports of tessera.{base,tensor,dtensor,nn,parallel}.
+// Training steps tried on the meta device, before ranks are started.
+// Included after the imports that trainer.hpp needs.
 #pragma once
 #include <cstddef>
-#include <vector>
 
-#include "config/config.hpp"
+#include "training/trainer.hpp"
 
 namespace tessera::app {
 
 struct Trial {
-  /// What the step's last micro-batch communicates.
-  std::vector<Communication> communications;
-  /// What this rank will hold at the peak of each category and in all. Temporary memory inside of
-  /// operators is not in it.
-  MemoryStatistics memory;
+  /// A whole step in the state that training settles in: forward and backward of all micro-batches,
+  /// gradient reduction, norm and optimizer. `memory` has what this rank will hold at the peak of
+  /// each category and in all; temporary memory inside of operators is not in it.
+  Account account;
   /// What of it is memory that the ranks share.
   std::size_t shared_bytes = 0;
 };
 
-/// One step on the meta device, as this process' rank: every operator gets its layouts, nothing is
-/// computed and nobody communicates. What a training step would find wrong with the styles is found
-/// here. The model is as the plan left it, not materialised; its parameters have meta gradients
-/// afterwards. Errors (input): layouts that do not fit; module, operator and the entries at work
-/// are named.
-Trial try_step(nn::LlamaForCausalLM& model, const parallel::ParallelPlan& plan,
-               const Config& config);
+/// Steps of the trainer on the meta device, as this process' rank: every operator gets its layouts,
+/// nothing is computed and nobody communicates. What a training step would find wrong with the
+/// styles is found here. Errors (input): layouts that do not fit; module, operator and the entries
+/// at work are named.
+Trial try_step(const Run& run);
 
 }  // namespace tessera::app

@@ -63,6 +63,16 @@ AttentionStrides strides_of(const Form& form, const Tensor& x) {
   return {x.strides()[0], x.strides()[form.time], x.strides()[form.heads]};
 }
 
+double pair_flops(const Form& form, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
+                  int products) {
+  const auto queries = static_cast<double>(q.shape()[form.time]);
+  const auto keys = static_cast<double>(k.shape()[form.time]);
+  // The last query sees all keys.
+  const double pairs = queries * (causal ? keys - (queries - 1) / 2 : keys);
+  const auto terms = static_cast<double>(q.shape().back() + v.shape().back());
+  return pairs * static_cast<double>(q.shape()[0] * q.shape()[form.heads]) * products * terms;
+}
+
 void push_results(const Form& form, const Tensor& q, ResultShapes& out) {
   out.push_back({q.shape(), q.dtype()});
   // Logarithms of the sums of exponentials, which the backward begins with.

@@ -35,6 +35,11 @@ AttentionStrides strides_of(const Form& form, const Tensor& x);
 
 void push_results(const Form& form, const Tensor& q, ResultShapes& out);
 
+/// Op::flops of attention: `products` of them, half over the head dim of q and k and half over that
+/// of v, for each query and key that it sees. Masks are not looked at.
+double pair_flops(const Form& form, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
+                  int products);
+
 /// `mask_of(T)` gives the masks for elements of type T.
 template <class MaskOf>
 inline void forward(const Call& call, const Form& form, double scale, bool causal,

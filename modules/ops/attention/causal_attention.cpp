@@ -59,6 +59,10 @@ const Op& causal_op = register_op<CausalArgs>({
     .infer = causal_infer,
     .cpu = causal_cpu,
     .rule = causal_rule,
+    .flops =
+        [](const Call& call, std::span<const Tensor>) {
+          return pair_flops(time_first, call.in[0], call.in[1], call.in[2], true, 2);
+        },
     .backward = causal_backward,
     .saves_inputs = saves_all,
     .saves_outputs = saves_all,
@@ -115,6 +119,10 @@ const Op& causal_backward_op = register_op<CausalArgs>({
     .infer = causal_grad_infer,
     .cpu = causal_grad_cpu,
     .rule = causal_grad_rule,
+    .flops =
+        [](const Call& call, std::span<const Tensor>) {
+          return pair_flops(time_first, call.in[1], call.in[2], call.in[3], true, 4);
+        },
     .backward = causal_second,
     .saves_inputs = 0b001111,
     .about = "The gradients of causal_attention with respect to q, k and v.",

@@ -149,6 +149,11 @@ const Op& masked_op = register_op<MaskedArgs>({
     .rule = masked_rule,
     .localize =
         [](const LocalContext& context) { return with_whole<MaskedArgs>(context, context.in[0]); },
+    .flops =
+        [](const Call& call, std::span<const Tensor>) {
+          return pair_flops(heads_first, call.in[0], call.in[1], call.in[2],
+                            call.args<MaskedArgs>().is_causal, 2);
+        },
     .backward = masked_backward,
     .saves_inputs = saves_all,
     .saves_outputs = saves_all,
@@ -239,6 +244,11 @@ const Op& masked_backward_op = register_op<MaskedBackwardArgs>({
     .localize =
         [](const LocalContext& context) {
           return with_whole<MaskedBackwardArgs>(context, context.in[1]);
+        },
+    .flops =
+        [](const Call& call, std::span<const Tensor>) {
+          return pair_flops(heads_first, call.in[1], call.in[2], call.in[3],
+                            call.args<MaskedBackwardArgs>().is_causal, 4);
         },
     .backward = masked_second,
     .saves_inputs = 0b1001111,

@@ -52,8 +52,7 @@ A checked_args(const Call& call) {
   return s;
 }
 
-/// The three arrays of a convolution, by their shapes: x [N, C, H, W], weight [O, C / groups, kh,
-/// kw], y [N, O, oh, ow].
+/// Shapes of a convolution: x [N, C, H, W], weight [O, C / groups, kh, kw], y [N, O, oh, ow].
 struct Shapes {
   Dims x;
   Dims weight;
@@ -189,6 +188,7 @@ const Op& conv_op = register_op<ConvArgs>({
     .cpu = cpu,
     .rule = rule,
     .localize = localize<ConvArgs>,
+    .flops = kernel_flops<2, 1>,
     .backward = backward,
     .saves_inputs = 0b011,
     .about = "Images [N, C, H, W] convolved with kernels [O, C / groups, kh, kw], plus bias.",
@@ -241,6 +241,7 @@ const Op& input_op = register_op<ConvGradientArgs>({
     .cpu = input_cpu,
     .rule = input_rule,
     .localize = localize<ConvGradientArgs>,
+    .flops = kernel_flops<0, 1>,
     .backward = input_backward,
     .saves_inputs = saves_all,
     .about = "The gradient of conv2d with respect to x, with the given height and width.",
@@ -294,6 +295,7 @@ const Op& weight_op = register_op<ConvGradientArgs>({
     .cpu = weight_cpu,
     .rule = weight_rule,
     .localize = localize<ConvGradientArgs>,
+    .flops = kernel_flops<0, 2>,
     .backward = weight_backward,
     .saves_inputs = saves_all,
     .about = "The gradient of conv2d with respect to weight, with the given kernel size.",

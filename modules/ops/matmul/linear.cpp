@@ -99,6 +99,7 @@ const Op& linear_op = register_op({
     .infer = linear_infer,
     .cpu = linear_cpu,
     .rule = linear_rule,
+    .flops = last_dim_flops<0>,
     .backward = linear_backward,
     .saves_inputs = 0b011,
     .about = "x times weight transposed, plus bias.",
@@ -131,6 +132,7 @@ const Op& grad_input_op = register_op({
     .infer = grad_input_infer,
     .cpu = grad_input_cpu,
     .rule = grad_input_rule,
+    .flops = last_dim_flops<0>,
     .backward = grad_input_backward,
     .saves_inputs = saves_all,
     .about = "The gradient of linear with respect to x.",
@@ -179,11 +181,16 @@ void grad_weight_rule(const RuleContext& context, Strategies& strategies) {
 void grad_weight_backward(const BackwardContext& context, std::span<const Tensor> grads,
                           std::span<Tensor> out);
 
+double grad_weight_flops(const Call& call, std::span<const Tensor> out) {
+  return product_flops(out[0].numel(), without_last(call.in[0].shape()).product());
+}
+
 const Op& grad_weight_op = register_op({
     .schema = "linear_grad_weight(dy, x)",
     .infer = grad_weight_infer,
     .cpu = grad_weight_cpu,
     .rule = grad_weight_rule,
+    .flops = grad_weight_flops,
     .backward = grad_weight_backward,
     .saves_inputs = saves_all,
     .about = "The gradient of linear with respect to weight.",

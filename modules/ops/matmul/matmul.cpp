@@ -153,6 +153,7 @@ const Op& matmul_op = register_op({.schema = "matmul(a, b)",
                                    .infer = matmul_infer,
                                    .cpu = matmul_cpu,
                                    .rule = matmul_rule,
+                                   .flops = last_dim_flops<0>,
                                    .backward = matmul_backward,
                                    .saves_inputs = saves_all,
                                    .about = "Products of matrices whose batches broadcast; a "

@@ -56,6 +56,22 @@ Matrix rows_operand(const Tensor& x);
 Tensor column_of(const Tensor& x);
 Tensor row_of(const Tensor& x);
 
+/// Op::flops of products: `elements` results, each a sum of `terms` products.
+inline double product_flops(std::int64_t elements, std::int64_t terms) {
+  return 2.0 * static_cast<double>(elements) * static_cast<double>(terms);
+}
+/// The same where operand `left` has the dim that is summed over as its last one.
+template <std::size_t left>
+inline double last_dim_flops(const Call& call, std::span<const Tensor> out) {
+  return product_flops(out[0].numel(), call.in[left].shape().back());
+}
+/// Of convolutions: each element of y is a sum over the kernel of weight [O, C / groups, kh, kw].
+/// Which tensors these are: 0 and 1 are operands, 2 is the result.
+template <std::size_t y, std::size_t weight>
+inline double kernel_flops(const Call& call, std::span<const Tensor> out) {
+  const Dims& w = (weight == 2 ? out[0] : call.in[weight]).shape();
+  return product_flops((y == 2 ? out[0] : call.in[y]).numel(), w[1] * w[2] * w[3]);
+}
 /// out = left right, plus out's own content when `accumulate`: matrices, or batches of them.
 void multiply(const Call& call, const Tensor& left, const Tensor& right, const Tensor& out,
               bool accumulate);

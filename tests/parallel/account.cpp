@@ -1,0 +1,169 @@
+// What the plan of a run announces is what its ranks do: FLOPs, communication and memory.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+#include "config/config.hpp"
+#include "data/dataset.hpp"
+#include "llama_config.hpp"
+#include "model_shape.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.optim;
+import tessera.plugin;
+import tessera.parallel;
+import tessera.train;
+
+#include "support.hpp"
+#include "training/setup.hpp"
+#include "training/trainer.hpp"
+#include "training/trial.hpp"
+
+using namespace tessera;
+using namespace tessera::app;
+using parallel_test::on_ranks;
+
+namespace {
+
+Run run_of(const std::string& name, std::vector<std::string> overrides) {
+  for (const char* small : {"model.dim=128", "model.layers=2", "model.ffn_dim=352",
+                            "data.seq_len=64", "data.validation=0.0", "train.batch=8",
+                            "data.text=[\"" TESSERA_SOURCE_FOLDER "/docs/architecture.md\"]"}) {
+    overrides.emplace_back(small);
+  }
+  Run run;
+  run.config = load_config(std::string(TESSERA_SOURCE_FOLDER "/configs/") + name, overrides);
+  run.shape = model_shape(run.config, 256);
+  run.data = std::make_shared<const Dataset>(run.config, run.shape.vocab);
+  return run;
+}
+
+/// Rank 0's third step; its memory is that of all three.
+Account measured(const Run& run) {
+  Account account;
+  on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
+    const MemoryStatistics before = memory_statistics();
+    Trainer trainer(run);
+    trainer.step();
+    trainer.step();
+    Account mine;
+    {
+      const AccountScope scope(mine);
+      trainer.step();
+    }
+    if (rank == 0) {
+      account = mine;
+      parallel_test::check(before.total == 0, "nothing was booked before the run");
+    }
+  });
+  return account;
+}
+
+/// "2 all_gather on 'shard', 64 bytes; ..."
+std::string collectives_of(const Account& account) {
+  std::string text;
+  for (const auto& [key, work] : account.collectives) {
+    text += std::to_string(work.calls) + " " + key.second + " on '" + key.first + "', " +
+            std::to_string(work.bytes) + " bytes; ";
+  }
+  return text;
+}
+
+void agree(const std::string& name, const std::vector<std::string>& overrides) {
+  const Run run = run_of(name, overrides);
+  const Account plan = try_step(run).account;
+  const Account use = measured(run);
+  std::string text = name;
+  for (const std::string& one : overrides) {
+    text += " " + one;
+  }
+  INFO(text << "\nplanned  " << memory_text(plan.memory) << "\nmeasured "
+            << memory_text(use.memory));
+  CHECK(collectives_of(plan) == collectives_of(use));
+  CHECK(plan.model_flops == use.model_flops);
+  CHECK(plan.flops() == use.flops());
+  // Copies within redistributions are not planned.
+  CHECK(plan.bytes() == Approx(use.bytes()).epsilon(0.2));
+  for (int i = 0; i < memory_category_count; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const auto category = static_cast<MemoryCategory>(i);
+    INFO(name_of(category));
+    if (category != MemoryCategory::other) {  // what was made before the ranks started
+      CHECK(std::abs(plan.memory.peak[at] - use.memory.peak[at]) <=
+            use.memory.peak[at] * 5 / 100 + (16 << 10));
+    }
+  }
+  CHECK(std::abs(plan.memory.total_peak - use.memory.total_peak) <=
+        use.memory.total_peak * 5 / 100);
+}
+
+/// Of a Llama without recomputation, by hand: 2 per weight of a product and token, and as much for
+/// each query, key that it sees, and number of their heads, for scores and for values; backward
+/// twice as many.
+double llama_flops(const Run& run) {
+  const LlamaConfig& s = run.shape;
+  const double layer =
+      static_cast<double>(2 * s.dim * s.heads * s.head_dim + 2 * s.dim * s.kv_heads * s.head_dim +
+                          3 * s.dim * s.ffn_dim);
+  const auto length = static_cast<double>(run.config.data.seq_len);
+  const double rows = static_cast<double>(run.config.train.batch);
+  const double weights =
+      static_cast<double>(s.layers) * layer + static_cast<double>(s.dim * s.vocab);
+  const double pairs = length * (length + 1) / 2;
+  const double attention =
+      static_cast<double>(s.layers * s.heads * s.head_dim) * 2 * pairs;  // scores and values
+  return 3 * 2 * rows * (weights * length + attention);
+}
+
+}  // namespace
+
+TEST_CASE("the plan announces what a run does and the memory that it uses, by category") {
+  plugin::configure_host(
+      {.paths = {TESSERA_SHIPPED_PLUGINS}, .environment = false, .standard_places = false});
+  for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_FOLDER "/configs")) {
+    agree(entry.path().filename().string(), {});
+  }
+  for (const char* name : {"one_rank.toml", "fully_sharded.toml"}) {
+    agree(name, {"train.activation_checkpointing=true"});
+    agree(name, {"train.micro_batch=2", "model.dropout=0.1"});
+    agree(name, {"train.micro_batch=1"});
+    agree(name, {"train.freeze=[model.embed_tokens.*]"});
+    agree(name, {"optimizer.name=sgd", "optimizer.lr=0.01"});
+    agree(name, {"optimizer.name=sgd", "optimizer.lr=0.01", "optimizer.options.momentum=0.9"});
+  }
+  for (const char* name : {"replicated.toml", "fsdp_tensor.toml", "hybrid.toml"}) {
+    agree(name, {"train.micro_batch=1"});
+  }
+}
+
+TEST_CASE("the FLOPs of a step are those of the model, whatever its layout and micro-batches") {
+  for (const char* name : {"one_rank.toml", "replicated.toml", "fsdp_tensor.toml",
+                           "loss_parallel.toml", "three_d.toml"}) {
+    INFO(name);
+    const Run run = run_of(name, {});
+    const double expected = llama_flops(run);
+    const Account whole = try_step(run).account;
+    CHECK(whole.model_flops == Approx(expected).epsilon(1e-12));
+    CHECK(whole.flops() >= expected / static_cast<double>(run.config.ranks()) * 0.999);
+    const Account parts = try_step(run_of(name, {"train.micro_batch=1"})).account;
+    CHECK(parts.model_flops == Approx(expected).epsilon(1e-12));
+    const std::pair<std::string, std::string> reduced = {"shard", "reduce_scatter"};
+    if (const auto once = whole.collectives.find(reduced); once != whole.collectives.end()) {
+      CHECK(parts.collectives.at(reduced).calls == once->second.calls);  // after the last one only
+    }
+    const Account again = try_step(run_of(name, {"train.activation_checkpointing=true"})).account;
+    CHECK(again.model_flops == Approx(expected).epsilon(1e-12));
+    CHECK(again.flops() > 1.2 * whole.flops());
+  }
+}
