@@ -72,7 +72,8 @@ std::string error_of_rule(const std::string& name, const std::string& options) {
 
 }  // namespace
 
-TEST_CASE("groups have their own learning rate and decay; of each, the last one that is set counts") {
+TEST_CASE(
+    "groups have their own learning rate and decay; of each, the last one that is set counts") {
   register_plain();
   const std::vector<nn::ParameterPointer> parameters = {
       parameter("embed.weight", {2, 3}), parameter("layers.0.up.weight", {3, 2}),
