@@ -197,11 +197,54 @@ Tensors run_composed(const Op& op, std::span<const Tensor> locals, const Attribu
   return out;
 }
 
+Tensors distributed_call(const Op& op, std::span<const Tensor> in, const Attributes& attributes);
+
+bool is_plain(const Tensor& x) { return x && !x.is_distributed(); }
+
+/// Errors: a plain operand whose meaning beside distributed ones is not certain.
+void check_plain(const Op& op, std::span<const Tensor> in, std::size_t i) {
+  const auto refuse = [&](const char* what) {
+    fail(fmt::format("{}: operand '{}' is plain, others are distributed, and {}", op.name,
+                     op.operand_name(i, in.size()), what));
+  };
+  if (op.writes(op.place_of(i, in.size()).operand)) {
+    refuse("it is written; distribute() it, or call to_local() on the others");
+  }
+  if (in[i].requires_grad() && grad_enabled()) {
+    refuse("it requires a gradient, which has no layout; distribute() it, or detach() it");
+  }
+  if (in[i].dims() > 0 && !plain_is_replicate()) {
+    refuse(
+        "it is not a single number, so nothing says that it is equal on all ranks; distribute() "
+        "it, call to_local() on the others, or open a PlainIsReplicate scope");
+  }
+}
+
+/// A call with plain operands: they are Replicate on the mesh of the others.
+[[gnu::noinline]] Tensors mixed_call(const Op& op, std::span<const Tensor> in,
+                                     const Attributes& attributes) {
+  const Tensor& distributed =
+      *std::ranges::find_if(in, [](const Tensor& x) { return x && x.is_distributed(); });
+  const Layout layout = Layout::replicated(distributed.layout().mesh());
+  std::vector<Tensor> operands(in.begin(), in.end());
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    if (is_plain(in[i])) {
+      check_plain(op, in, i);
+      operands[i] =
+          make_distributed(detached(in[i]), Spec::make(layout, in[i].shape(), in[i].dtype()));
+    }
+  }
+  return distributed_call(op, operands, attributes);
+}
+
 Tensors run(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
             const Propagation& p) {
   InlineVector<Tensor, 4> locals;
   for (std::size_t i = 0; i < in.size(); ++i) {
-    if (!in[i]) {
+    if (p.in[i] == nullptr) {
+      if (in[i]) [[unlikely]] {
+        return mixed_call(op, in, attributes);  // found as a call without this operand
+      }
       locals.emplace_back();
     } else if (p.converts && p.wanted[i] != p.in[i]) {
       locals.push_back(
@@ -247,6 +290,9 @@ Tensors distributed_call(const Op& op, std::span<const Tensor> in, const Attribu
   if (p != nullptr && (!p->communicates || redistribution_allowed())) [[likely]] {
     ++c.statistics.hits;
     return run(op, in, attributes, *p);
+  }
+  if (std::ranges::any_of(in, is_plain)) {
+    return mixed_call(op, in, attributes);
   }
   ++c.statistics.misses;
   auto found =

@@ -22,6 +22,7 @@ namespace {
 struct ReportState {
   CommunicationReport* open = nullptr;
   AllowRedistribution* allowed = nullptr;
+  bool plain_is_replicate = false;
 };
 
 ReportState& state() {
@@ -132,5 +133,9 @@ double CommunicationTimer::seconds() const {
 AllowRedistribution::AllowRedistribution() : outer_(std::exchange(state().allowed, this)) {}
 AllowRedistribution::~AllowRedistribution() { state().allowed = outer_; }
 bool redistribution_allowed() { return state().allowed != nullptr; }
+
+PlainIsReplicate::PlainIsReplicate() : outer_(std::exchange(state().plain_is_replicate, true)) {}
+PlainIsReplicate::~PlainIsReplicate() { state().plain_is_replicate = outer_; }
+bool plain_is_replicate() { return state().plain_is_replicate; }
 
 }  // namespace tessera

@@ -84,4 +84,22 @@ class AllowRedistribution {
 };
 bool redistribution_allowed();
 
+/// Operators take plain and distributed operands together where the meaning is certain: a plain
+/// tensor without dims is a number that every rank has, so it is Replicate on the mesh of the other
+/// operands. Within the scope, every plain operand is: a mask, a table, a constant. The caller
+/// promises that its elements are equal on all ranks; nothing checks it. Backward uses the same
+/// operands, so it needs the scope too. In both cases it is an error if the operand requires a
+/// gradient (which only the caller could place: distribute() it) or is written.
+class PlainIsReplicate {
+ public:
+  PlainIsReplicate();
+  ~PlainIsReplicate();
+  PlainIsReplicate(const PlainIsReplicate&) = delete;
+  PlainIsReplicate& operator=(const PlainIsReplicate&) = delete;
+
+ private:
+  bool outer_;
+};
+bool plain_is_replicate();
+
 }  // namespace tessera

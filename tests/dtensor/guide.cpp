@@ -87,6 +87,12 @@ TEST_CASE("guide: operators") {
     const Tensor gram = ops::mm(x, ops::transpose(x, 0, 1));
     check(allowed.count() == 1, "one operand was gathered");
     check(full_tensor(gram).shape() == Dims{8, 8}, "the product");
+
+    const Tensor upper = ops::triu(full({8, 8}, 1));  // the same on every rank
+    const PlainIsReplicate promise;
+    const Tensor masked = ops::mul(gram, upper);
+    check(masked.layout() == gram.layout(), to_string(*masked.spec()));
+    check(to_doubles(full_tensor(masked)) == to_doubles(ops::mul_scalar(upper, 6)), "6 or 0");
   });
 }
 
