@@ -64,7 +64,8 @@ int train(int ranks, std::int64_t steps) {
     const StepResult result =
         training.step({.rows = batch_rows, .weight = batch_rows}, [&](const BatchPart& part) {
           const Batch batch = make_batch(part.step, plan.batch_layout());
-          return ops::cross_entropy(model(batch.points), batch.labels);
+          return ops::cross_entropy(model(batch.points), batch.labels,
+                                    {.reduction = ops::Reduction::sum});
         });
     if (current_rank() == 0 && training.done() % 10 == 0) {
       std::printf("step %3d  loss %.6f\n", static_cast<int>(training.done()), result.loss);

@@ -130,7 +130,10 @@ std::string_view CrossEntropyLoss::kind() const { return "CrossEntropyLoss"; }
 std::vector<std::string> CrossEntropyLoss::input_names() const { return {"input", "target"}; }
 
 Tensors CrossEntropyLoss::forward(const Tensors& inputs) {
-  return {ops::cross_entropy(input(inputs, 0), input(inputs, 1), ignore_index_, loss_parallel_)};
+  return {ops::cross_entropy(input(inputs, 0), input(inputs, 1),
+                             {.reduction = ops::Reduction::sum,
+                              .ignore_index = ignore_index_,
+                              .loss_parallel = loss_parallel_})};
 }
 
 }  // namespace tessera::nn

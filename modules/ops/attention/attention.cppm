@@ -5,23 +5,29 @@ import tessera.tensor;
 
 export namespace tessera::ops {
 
-/// Causal grouped-query attention. q [B, Tq, H, D]; k, v [B, Tk, KV, D]; query head h uses kv head
-/// h * KV / H; query i sees keys <= i + Tk - Tq, so the first keys and values may
-/// come from a cache. scale 0: 1/sqrt(D). -> [B, Tq, H, D]. Never stores Tq x Tk scores. Sharded by
-/// batch (dim 0) or by heads (dim 2, if H and KV are divisible).
+/// Which keys a query sees. PyTorch's is_causal is upper_left.
+enum class Causal {
+  none,
+  upper_left,  // query i sees keys 0 to i
+  lower_right  // query i sees keys 0 to i + Tk - Tq: the last query sees all keys
+};
+
+/// Causal grouped-query attention. q [B, Tq, H, D]; k [B, Tk, KV, D]; v [B, Tk, KV, Dv]; query head
+/// h uses kv head h * KV / H; query i sees keys <= i + Tk - Tq (Causal::lower_right), so the first
+/// keys and values may come from a cache; Tk >= Tq. scale 0: 1/sqrt(D). -> [B, Tq, H, Dv]. Never
+/// stores Tq x Tk scores. Sharded by batch (dim 0) or by heads (dim 2, if H and KV are divisible).
 Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, double scale = 0);
-/// softmax(scale q k^T + mask) v for q [B, H, Tq, D] and k, v [B, KV, Tk, D]; query head h uses
-/// key/value head h * KV / H. `mask` broadcasts to [B, H, Tq, Tk]: bool (true: the query sees the
-/// key), or of q's type and added to the scores, with a gradient. is_causal: query i sees keys <=
-/// i, for Tq = Tk. A query that sees nothing gives 0. dropout_p of the probabilities are dropped:
-/// random number
+/// softmax(scale q k^T + mask) v for q [B, H, Tq, D], k [B, KV, Tk, D] and v [B, KV, Tk, Dv]; query
+/// head h uses key/value head h * KV / H. -> [B, H, Tq, Dv]. `mask` broadcasts to [B, H, Tq, Tk]:
+/// bool (true: the query sees the key), or of q's type and added to the scores, with a gradient. A
+/// query that sees nothing gives 0. dropout_p of the probabilities are dropped: random number
 /// ((b H + h) Tq + i) Tk + j of the call decides about a score in every layout; backward
 /// regenerates the mask. scale 0: 1/sqrt(D). Never stores all scores, except in the gradient of an
 /// added mask. Sharded by batch (dim 0), by heads (dim 1, if H and KV are divisible), or, if not
 /// causal, by queries (dim 2 of q, with k and v Replicate).
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const Tensor& mask = {}, double dropout_p = 0,
-                                    bool is_causal = false, double scale = 0,
+                                    Causal causal = Causal::none, double scale = 0,
                                     const RandomSource& source = by_batch_row("dropout"));
 /// Rotary embedding of x [B, T, H, D] in the halves form (first half with second half, as
 /// transformers' Llama), for positions offset .. offset + T - 1. Sharded by batch, by heads, or by

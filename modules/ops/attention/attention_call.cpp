@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -23,10 +24,14 @@ void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k,
     return fmt::format("q {}, k {}, v {}", to_string(q.shape()), to_string(k.shape()),
                        to_string(v.shape()));
   };
-  if (q.dims() != 4 || k.dims() != 4 || k.shape() != v.shape() || q.shape()[0] != k.shape()[0] ||
-      q.shape()[3] != k.shape()[3]) {
+  const auto without_head = [](const Tensor& x) { return without_last(x.shape()); };
+  if (q.dims() != 4 || k.dims() != 4 || v.dims() != 4 || without_head(k) != without_head(v) ||
+      q.shape()[0] != k.shape()[0] || q.shape()[3] != k.shape()[3]) {
     refuse(call,
            fmt::format("the shapes do not match (expected {}, got {})", form.expected, shapes()));
+  }
+  if (v.shape()[3] == 0 && k.shape()[3] != 0) {
+    refuse(call, fmt::format("the heads of v are empty (expected Dv > 0, got {})", shapes()));
   }
   const std::int64_t heads = q.shape()[form.heads];
   const std::int64_t kv_heads = k.shape()[form.heads];
@@ -41,8 +46,8 @@ void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k,
   }
 }
 
-kernels::AttentionShape shape_of(const Form& form, const Tensor& q, const Tensor& k, double scale,
-                                 bool causal) {
+kernels::AttentionShape shape_of(const Form& form, const Tensor& q, const Tensor& k,
+                                 const Tensor& v, double scale, Causal causal) {
   kernels::AttentionShape shape;
   shape.batch = q.shape()[0];
   shape.queries = q.shape()[form.time];
@@ -50,8 +55,10 @@ kernels::AttentionShape shape_of(const Form& form, const Tensor& q, const Tensor
   shape.kv_heads = k.shape()[form.heads];
   shape.group = shape.kv_heads == 0 ? 1 : q.shape()[form.heads] / shape.kv_heads;
   shape.head_dim = q.shape()[3];
+  shape.value_dim = v.shape()[3];
   shape.scale = scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
-  shape.causal = causal;
+  shape.causal = causal != Causal::none;
+  shape.upper_left = causal == Causal::upper_left;
   return shape;
 }
 
@@ -63,18 +70,32 @@ AttentionStrides strides_of(const Form& form, const Tensor& x) {
   return {x.strides()[0], x.strides()[form.time], x.strides()[form.heads]};
 }
 
-double pair_flops(const Form& form, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
-                  int products) {
-  const auto queries = static_cast<double>(q.shape()[form.time]);
-  const auto keys = static_cast<double>(k.shape()[form.time]);
-  // The last query sees all keys.
-  const double pairs = queries * (causal ? keys - (queries - 1) / 2 : keys);
+double pair_flops(const Form& form, const Tensor& q, const Tensor& k, const Tensor& v,
+                  Causal causal, int products) {
+  const std::int64_t queries = q.shape()[form.time];
+  const std::int64_t keys = k.shape()[form.time];
+  auto pairs = static_cast<double>(queries) * static_cast<double>(keys);
+  if (causal != Causal::none) {
+    // Query i sees i + 1 + offset keys: those before `first` see none, those from `last` on all.
+    const std::int64_t offset = causal == Causal::upper_left ? 0 : keys - queries;
+    const std::int64_t first = std::clamp<std::int64_t>(-offset, 0, queries);
+    const std::int64_t last = std::clamp(keys - offset, first, queries);
+    pairs =
+        static_cast<double>(last - first) * static_cast<double>(first + last + 1 + 2 * offset) / 2 +
+        static_cast<double>(queries - last) * static_cast<double>(keys);
+  }
   const auto terms = static_cast<double>(q.shape().back() + v.shape().back());
   return pairs * static_cast<double>(q.shape()[0] * q.shape()[form.heads]) * products * terms;
 }
 
-void push_results(const Form& form, const Tensor& q, ResultShapes& out) {
-  out.push_back({q.shape(), q.dtype()});
+Dims result_shape(const Tensor& q, const Tensor& v) {
+  Dims shape = q.shape();
+  shape.back() = v.shape().back();
+  return shape;
+}
+
+void push_results(const Form& form, const Tensor& q, const Tensor& v, ResultShapes& out) {
+  out.push_back({result_shape(q, v), q.dtype()});
   // Logarithms of the sums of exponentials, which the backward begins with.
   out.push_back({Dims{q.shape()[0], q.shape()[form.heads], q.shape()[form.time]},
                  statistics_type(q.dtype())});
@@ -87,8 +108,9 @@ Tensor transposed(const Tensor& x) { return transpose(x, -2, -1); }
 /// Which scores do not count, as bool; undefined for none.
 Tensor hidden_scores(const GradientCall& call, const Tensor& scores) {
   Tensor hidden;
-  if (call.causal) {
-    const std::int64_t cached = scores.size(3) - scores.size(2);
+  if (call.causal != Causal::none) {
+    const std::int64_t cached =
+        call.causal == Causal::upper_left ? 0 : scores.size(3) - scores.size(2);
     hidden = cast(triu(ones_like(scores), cached + 1), DType::boolean);
   }
   if (call.mask) {

@@ -8,6 +8,7 @@ module tessera.ops:attention_call;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :attention;
 import :kernel_call;
 
 namespace tessera::ops::attention {
@@ -20,29 +21,31 @@ struct Form {
   int heads;
   const char* expected;
 };
-inline constexpr Form time_first{1, 2, "q [B, Tq, H, D] and k, v [B, Tk, KV, D]"};
-inline constexpr Form heads_first{2, 1, "q [B, H, Tq, D] and k, v [B, KV, Tk, D]"};
+inline constexpr Form time_first{1, 2, "q [B, Tq, H, D], k [B, Tk, KV, D] and v [B, Tk, KV, Dv]"};
+inline constexpr Form heads_first{2, 1, "q [B, H, Tq, D], k [B, KV, Tk, D] and v [B, KV, Tk, Dv]"};
 
 void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k, const Tensor& v);
 
-kernels::AttentionShape shape_of(const Form& form, const Tensor& q, const Tensor& k, double scale,
-                                 bool causal);
+kernels::AttentionShape shape_of(const Form& form, const Tensor& q, const Tensor& k,
+                                 const Tensor& v, double scale, Causal causal);
 
 /// The operand as the kernel takes it: any strides, but the last dim in one piece.
 Tensor rows_of_heads(const Tensor& x);
 
 AttentionStrides strides_of(const Form& form, const Tensor& x);
 
-void push_results(const Form& form, const Tensor& q, ResultShapes& out);
+/// The shape of the result: q's, with v's last dim.
+Dims result_shape(const Tensor& q, const Tensor& v);
+void push_results(const Form& form, const Tensor& q, const Tensor& v, ResultShapes& out);
 
 /// Op::flops of attention: `products` of them, half over the head dim of q and k and half over that
 /// of v, for each query and key that it sees. Masks are not looked at.
-double pair_flops(const Form& form, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
-                  int products);
+double pair_flops(const Form& form, const Tensor& q, const Tensor& k, const Tensor& v,
+                  Causal causal, int products);
 
 /// `mask_of(T)` gives the masks for elements of type T.
 template <class MaskOf>
-inline void forward(const Call& call, const Form& form, double scale, bool causal,
+inline void forward(const Call& call, const Form& form, double scale, Causal causal,
                     std::span<Tensor> out, MaskOf mask_of) {
   if (out[0].numel() == 0) {
     return;
@@ -52,7 +55,7 @@ inline void forward(const Call& call, const Form& form, double scale, bool causa
   const Tensor v = rows_of_heads(call.in[2]);
   visit_floating(q.dtype(), call.op.name, [&]<class T>(T zero) {
     kernels::attention_forward(
-        shape_of(form, q, k, scale, causal), pointer<T>(q), strides_of(form, q), pointer<T>(k),
+        shape_of(form, q, k, v, scale, causal), pointer<T>(q), strides_of(form, q), pointer<T>(k),
         strides_of(form, k), pointer<T>(v), strides_of(form, v), pointer<T>(out[0]),
         strides_of(form, out[0]), pointer<kernels::Compute<T>>(out[1]), mask_of(zero));
   });
@@ -60,7 +63,7 @@ inline void forward(const Call& call, const Form& form, double scale, bool causa
 
 /// Operands dy, q, k, v, y, lse; results the gradients of q, k, v.
 template <class MaskOf>
-inline void gradient(const Call& call, const Form& form, double scale, bool causal,
+inline void gradient(const Call& call, const Form& form, double scale, Causal causal,
                      std::span<Tensor> out, MaskOf mask_of) {
   const Tensor dy = rows_of_heads(call.in[0]);
   const Tensor q = rows_of_heads(call.in[1]);
@@ -90,15 +93,16 @@ inline void gradient(const Call& call, const Form& form, double scale, bool caus
         .dv_strides = strides_of(form, out[2]),
         .mask = mask_of(zero),
     };
-    kernels::attention_backward(shape_of(form, q, k, scale, causal), arguments);
+    kernels::attention_backward(shape_of(form, q, k, v, scale, causal), arguments);
   });
 }
 
 inline void check_gradient(const Call& call, const Form& form) {
   const Tensor& q = call.in[1];
-  check_shape(call, 0, q.shape());
+  const Dims result = result_shape(q, call.in[3]);
+  check_shape(call, 0, result);
   check_type(call, 0, q.dtype());
-  check_shape(call, 4, q.shape());
+  check_shape(call, 4, result);
   check_type(call, 4, q.dtype());
   check_type(call, 5, statistics_type(q.dtype()));
   check_shape(call, 5, {q.shape()[0], q.shape()[form.heads], q.shape()[form.time]});
@@ -123,12 +127,12 @@ inline bool heads_divide(const RuleContext& context, const Form& form, std::size
 
 /// A gradient of attention that is differentiated again: its operands, heads first.
 struct GradientCall {
-  Tensor dy;  // [B, H, Tq, D]
-  Tensor q;
-  Tensor k;  // [B, KV, Tk, D]
-  Tensor v;
+  Tensor dy;         // [B, H, Tq, Dv]
+  Tensor q;          // [B, H, Tq, D]
+  Tensor k;          // [B, KV, Tk, D]
+  Tensor v;          // [B, KV, Tk, Dv]
   Tensor mask = {};  // bool or added, or none
-  bool causal = false;
+  Causal causal = Causal::none;
   double scale = 0;  // 0: 1/sqrt(D)
   double dropout_p = 0;
   RandomNumbers numbers = {};

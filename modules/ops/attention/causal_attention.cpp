@@ -37,11 +37,11 @@ void check_causal(const Call& call, const Tensor& q, const Tensor& k, const Tens
 
 void causal_infer(const Call& call, ResultShapes& out) {
   check_causal(call, call.in[0], call.in[1], call.in[2]);
-  push_results(time_first, call.in[0], out);
+  push_results(time_first, call.in[0], call.in[2], out);
 }
 
 void causal_cpu(const Call& call, std::span<Tensor> out) {
-  forward(call, time_first, call.args<CausalArgs>().scale, true, out, no_mask);
+  forward(call, time_first, call.args<CausalArgs>().scale, Causal::lower_right, out, no_mask);
 }
 
 void causal_rule(const RuleContext& context, Strategies& strategies) {
@@ -61,7 +61,7 @@ const Op& causal_op = register_op<CausalArgs>({
     .rule = causal_rule,
     .flops =
         [](const Call& call, std::span<const Tensor>) {
-          return pair_flops(time_first, call.in[0], call.in[1], call.in[2], true, 2);
+          return pair_flops(time_first, call.in[0], call.in[1], call.in[2], Causal::lower_right, 2);
         },
     .backward = causal_backward,
     .saves_inputs = saves_all,
@@ -79,7 +79,7 @@ void causal_grad_infer(const Call& call, ResultShapes& out) {
 }
 
 void causal_grad_cpu(const Call& call, std::span<Tensor> out) {
-  gradient(call, time_first, call.args<CausalArgs>().scale, true, out, no_mask);
+  gradient(call, time_first, call.args<CausalArgs>().scale, Causal::lower_right, out, no_mask);
 }
 
 void causal_grad_rule(const RuleContext& context, Strategies& strategies) {
@@ -103,7 +103,7 @@ void causal_second(const BackwardContext& context, std::span<const Tensor> grads
                                                  .q = heads_in_front(context.in[1]),
                                                  .k = heads_in_front(context.in[2]),
                                                  .v = heads_in_front(context.in[3]),
-                                                 .causal = true,
+                                                 .causal = Causal::lower_right,
                                                  .scale = context.args<CausalArgs>().scale},
                                                 u);
   const Tensor found[] = {of.dy, of.q, of.k, of.v};
@@ -121,7 +121,7 @@ const Op& causal_backward_op = register_op<CausalArgs>({
     .rule = causal_grad_rule,
     .flops =
         [](const Call& call, std::span<const Tensor>) {
-          return pair_flops(time_first, call.in[1], call.in[2], call.in[3], true, 4);
+          return pair_flops(time_first, call.in[1], call.in[2], call.in[3], Causal::lower_right, 4);
         },
     .backward = causal_second,
     .saves_inputs = 0b001111,

@@ -25,6 +25,7 @@ using rules::strategy;
 
 struct MaskedArgs {
   bool is_causal;
+  bool lower_right;  // of a causal one
   Dynamic<double> scale;
   Dynamic<double> dropout_p;
   Dynamic<RandomNumbers> numbers;
@@ -33,6 +34,7 @@ struct MaskedArgs {
 
 struct MaskedBackwardArgs {
   bool is_causal;
+  bool lower_right;  // of a causal one
   bool mask_gradient;
   Dynamic<double> scale;
   Dynamic<double> dropout_p;
@@ -45,14 +47,9 @@ Dims scores_shape(const Tensor& q, const Tensor& k) {
 }
 
 /// `q`: the operand's place, 0, or 1 after the gradient.
-void check_masked(const Call& call, std::size_t q, const Tensor& mask, bool is_causal, double p) {
+void check_masked(const Call& call, std::size_t q, const Tensor& mask, double p) {
   check(call, heads_first, call.in[q], call.in[q + 1], call.in[q + 2]);
   const Dims scores = scores_shape(call.in[q], call.in[q + 1]);
-  if (is_causal && scores[2] != scores[3]) {
-    refuse(call, fmt::format("is_causal needs as many keys as queries (got {} and {}); use a mask, "
-                             "or causal_attention() for a cache of keys",
-                             scores[3], scores[2]));
-  }
   if (!(p >= 0 && p <= 1)) {
     refuse(call,
            fmt::format("dropout_p must be a probability (expected 0 to 1, got {})", printable(p)));
@@ -64,6 +61,14 @@ void check_masked(const Call& call, std::size_t q, const Tensor& mask, bool is_c
                                name_of(call.in[q].dtype()), name_of(mask.dtype())));
     }
   }
+}
+
+template <class A>
+Causal causal_of(const A& arguments) {
+  if (!arguments.is_causal) {
+    return Causal::none;
+  }
+  return arguments.lower_right ? Causal::lower_right : Causal::upper_left;
 }
 
 /// Gives the masks of a call in the kernel's terms; `scores`: the shape of all that are here. The
@@ -102,13 +107,13 @@ auto masks(const A& arguments, const Tensor& mask, const Dims& scores, const Ten
 
 void masked_infer(const Call& call, ResultShapes& out) {
   const auto arguments = call.args<MaskedArgs>();
-  check_masked(call, 0, call.in[3], arguments.is_causal, arguments.dropout_p);
-  push_results(heads_first, call.in[0], out);
+  check_masked(call, 0, call.in[3], arguments.dropout_p);
+  push_results(heads_first, call.in[0], call.in[2], out);
 }
 
 void masked_cpu(const Call& call, std::span<Tensor> out) {
   const auto arguments = call.args<MaskedArgs>();
-  forward(call, heads_first, arguments.scale, arguments.is_causal, out,
+  forward(call, heads_first, arguments.scale, causal_of(arguments), out,
           masks(arguments, call.in[3], scores_shape(call.in[0], call.in[1]), {}));
 }
 
@@ -152,7 +157,7 @@ const Op& masked_op = register_op<MaskedArgs>({
     .flops =
         [](const Call& call, std::span<const Tensor>) {
           return pair_flops(heads_first, call.in[0], call.in[1], call.in[2],
-                            call.args<MaskedArgs>().is_causal, 2);
+                            causal_of(call.args<MaskedArgs>()), 2);
         },
     .backward = masked_backward,
     .saves_inputs = saves_all,
@@ -163,7 +168,7 @@ const Op& masked_op = register_op<MaskedArgs>({
 
 void masked_grad_infer(const Call& call, ResultShapes& out) {
   const auto arguments = call.args<MaskedBackwardArgs>();
-  check_masked(call, 1, call.in[6], arguments.is_causal, arguments.dropout_p);
+  check_masked(call, 1, call.in[6], arguments.dropout_p);
   check_gradient(call, heads_first);
   for (std::size_t i = 1; i <= 3; ++i) {
     out.push_back({call.in[i].shape(), call.in[i].dtype()});
@@ -178,7 +183,7 @@ void masked_grad_cpu(const Call& call, std::span<Tensor> out) {
   if (arguments.mask_gradient) {
     clear(out[3]);
   }
-  gradient(call, heads_first, arguments.scale, arguments.is_causal, out,
+  gradient(call, heads_first, arguments.scale, causal_of(arguments), out,
            masks(arguments, call.in[6], scores_shape(call.in[1], call.in[2]),
                  arguments.mask_gradient ? out[3] : Tensor()));
 }
@@ -220,7 +225,7 @@ void masked_second(const BackwardContext& context, std::span<const Tensor> grads
                                                  .k = context.in[2],
                                                  .v = context.in[3],
                                                  .mask = context.in[6],
-                                                 .causal = arguments.is_causal,
+                                                 .causal = causal_of(arguments),
                                                  .scale = arguments.scale,
                                                  .dropout_p = arguments.dropout_p,
                                                  .numbers = arguments.numbers},
@@ -248,7 +253,7 @@ const Op& masked_backward_op = register_op<MaskedBackwardArgs>({
     .flops =
         [](const Call& call, std::span<const Tensor>) {
           return pair_flops(heads_first, call.in[1], call.in[2], call.in[3],
-                            call.args<MaskedBackwardArgs>().is_causal, 4);
+                            causal_of(call.args<MaskedBackwardArgs>()), 4);
         },
     .backward = masked_second,
     .saves_inputs = 0b1001111,
@@ -263,6 +268,7 @@ void masked_backward(const BackwardContext& context, std::span<const Tensor> gra
                          {grads[0], context.in[0], context.in[1], context.in[2], context.out[0],
                           context.out[1], context.in[3]},
                          MaskedBackwardArgs{.is_causal = arguments.is_causal,
+                                            .lower_right = arguments.lower_right,
                                             .mask_gradient = context.needs(3),
                                             .scale = arguments.scale,
                                             .dropout_p = arguments.dropout_p,
@@ -280,7 +286,7 @@ void masked_backward(const BackwardContext& context, std::span<const Tensor> gra
 }  // namespace
 
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                    const Tensor& mask, double dropout_p, bool is_causal,
+                                    const Tensor& mask, double dropout_p, Causal causal,
                                     double scale, const RandomSource& source) {
   operands::given("scaled_dot_product_attention", "q", q);
   operands::given("scaled_dot_product_attention", "k", k);
@@ -289,10 +295,12 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
     checked_product(scores_shape(q, k), "scaled_dot_product_attention");
     numbers = source.take("scaled_dot_product_attention", scores_shape(q, k));
   }
-  return call_one(
-      masked_op, {q, k, v, mask},
-      MaskedArgs{
-          .is_causal = is_causal, .scale = scale, .dropout_p = dropout_p, .numbers = numbers});
+  return call_one(masked_op, {q, k, v, mask},
+                  MaskedArgs{.is_causal = causal != Causal::none,
+                             .lower_right = causal == Causal::lower_right,
+                             .scale = scale,
+                             .dropout_p = dropout_p,
+                             .numbers = numbers});
 }
 
 }  // namespace tessera::ops

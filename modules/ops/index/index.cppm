@@ -23,11 +23,18 @@ Tensor index_add(const Tensor& x, const Tensor& index, const Tensor& source, std
                  double alpha = 1);
 /// x with value in the slices at `index` along `dim`.
 Tensor index_fill(const Tensor& x, const Tensor& index, double value, std::int64_t dim);
-/// x[indices[0], indices[1], ...]: indices (i64 or i32; negative ones count from the end) for the
-/// first dims of x. The indices broadcast together; the other dims follow them in the result.
+/// x[indices[0], indices[1], ...], as in PyTorch: each entry of `indices` is for one dim of x. An
+/// undefined tensor takes the whole dim (`:`); integers (i64 or i32; negative ones count from the
+/// end) take these positions; a bool mask of n dims is for n dims of x and takes the positions
+/// where it is true, as n integer indices would. The integer indices broadcast together. Their dims
+/// are in the result where the first indexed dim was if the indexed dims are adjacent, and
+/// otherwise at the front; dims without an entry follow. The result of a mask has a shape that
+/// depends on values, so masks must be plain tensors with data; see masked_fill() and where() for
+/// others.
 Tensor index(const Tensor& x, std::span<const Tensor> indices);
 /// x with `values` (broadcast) written, or added, at x[indices...]. If a position occurs twice, the
-/// later value is kept, or both are added.
+/// later value is kept, or both are added. A distributed or meta mask must be the only index, and
+/// the values must not have a dim for its positions.
 Tensor index_put(const Tensor& x, std::span<const Tensor> indices, const Tensor& values,
                  bool accumulate = false);
 /// The positions of the elements that are not 0: i64 [count, dims], in row-major order. Plain

@@ -18,6 +18,16 @@ void refuse_index_type(const Call& call, const Tensor& index) {
   refuse(call, fmt::format("index must be i64 or i32 (got {})", name_of(index.dtype())));
 }
 
+void check_values_here(const char* op, const Tensor& x) {
+  operands::given(op, "x", x);
+  if (x.is_distributed() || x.is_meta()) {
+    fail(
+        fmt::format("{}: the result's shape depends on the values (expected a plain tensor, got "
+                    "{}); take full_tensor() or to_local(), or use masked_fill() or where()",
+                    op, x.is_meta() ? "one on the meta device" : to_string(*x.spec())));
+  }
+}
+
 kernels::IndexShape shape_around(const Tensor& x, int dim, std::int64_t indices) {
   kernels::IndexShape shape;
   for (int d = 0; d < x.dims(); ++d) {

@@ -105,6 +105,14 @@ inline void take_again(const BackwardContext& context, std::span<const Tensor> g
   out[0] = take(grads[0], context.in[1], context.args<DimShapeArgs>().dim);
 }
 
+/// Errors: the result's shape would depend on values that other ranks hold, or that do not exist.
+void check_values_here(const char* op, const Tensor& x);
+
+/// The operators index and index_put: integer indices, for the first dims of x.
+Tensor index_first_dims(const Tensor& x, std::span<const Tensor> indices);
+Tensor index_put_first_dims(const Tensor& x, std::span<const Tensor> indices, const Tensor& values,
+                            bool accumulate);
+
 /// Of DimShapeArgs: the local shape of the result in place of the global one.
 Attributes localize_shape(const LocalContext& context);
 

@@ -1,4 +1,5 @@
-// x[indices...] read and written: the first dims of x by as many tensors of indices.
+// The operators index and index_put: x[indices...] read and written, with as many tensors of
+// indices as are given for the first dims of x. The functions of these names are in index.cpp.
 module;
 #include <fmt/format.h>
 
@@ -40,9 +41,7 @@ Dims places(const Call& call, const Dims& x, std::span<const Tensor> indices) {
   Dims shape;
   for (const Tensor& each : indices) {
     if (each.dtype() != DType::i64 && each.dtype() != DType::i32) {
-      refuse(call, fmt::format("index must be i64 or i32 (got {}); for a mask see nonzero() and "
-                               "masked_fill()",
-                               name_of(each.dtype())));
+      refuse_index_type(call, each);
     }
     shape = operands::broadcast_shape(call.op.name, shape, each.shape());
   }
@@ -225,8 +224,10 @@ const Op& index_backward_op = register_op<ShapeArgs>({
     .localize = [](const LocalContext& context) -> Attributes {
       return ShapeArgs{.shape = local_shape(*context.out[0])};
     },
-    .backward = [](const BackwardContext& context, std::span<const Tensor> grads,
-                   std::span<Tensor> out) { out[0] = index(grads[0], context.in.subspan(1)); },
+    .backward =
+        [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
+          out[0] = index_first_dims(grads[0], context.in.subspan(1));
+        },
     .saves_inputs = saves_all - 1,
     .about = "The gradient of index: sums dy at x[indices...].",
 });
@@ -334,10 +335,11 @@ void put_backward(const BackwardContext& context, std::span<const Tensor> grads,
   const bool accumulate = context.args<PutArgs>().accumulate;
   Tensor taken;
   if (context.needs(1) || !accumulate) {
-    taken = index(grads[0], indices);
+    taken = index_first_dims(grads[0], indices);
   }
   if (context.needs(0)) {
-    out[0] = accumulate ? grads[0] : index_put(grads[0], indices, zeros_like(taken));
+    out[0] =
+        accumulate ? grads[0] : index_put_first_dims(grads[0], indices, zeros_like(taken), false);
   }
   if (context.needs(1)) {
     out[1] = operands::sum_to(taken, context.in_shapes[1]);
@@ -346,12 +348,12 @@ void put_backward(const BackwardContext& context, std::span<const Tensor> grads,
 
 }  // namespace
 
-Tensor index(const Tensor& x, std::span<const Tensor> indices) {
+Tensor indexing::index_first_dims(const Tensor& x, std::span<const Tensor> indices) {
   return call(index_op, with_indices({x}, indices))[0];
 }
 
-Tensor index_put(const Tensor& x, std::span<const Tensor> indices, const Tensor& values,
-                 bool accumulate) {
+Tensor indexing::index_put_first_dims(const Tensor& x, std::span<const Tensor> indices,
+                                      const Tensor& values, bool accumulate) {
   return call(put_op, with_indices({x, values}, indices), PutArgs{.accumulate = accumulate})[0];
 }
 

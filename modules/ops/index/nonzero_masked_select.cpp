@@ -10,22 +10,10 @@ module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
+import :index_call;
 
 namespace tessera::ops {
-namespace {
-
-/// Errors: the result's shape would depend on values that other ranks hold, or that do not exist.
-void check_values_here(const char* op, const Tensor& x) {
-  operands::given(op, "x", x);
-  if (x.is_distributed() || x.is_meta()) {
-    fail(
-        fmt::format("{}: the result's shape depends on the values (expected a plain tensor, got "
-                    "{}); take full_tensor() or to_local(), or use masked_fill() or where()",
-                    op, x.is_meta() ? "one on the meta device" : to_string(*x.spec())));
-  }
-}
-
-}  // namespace
+using indexing::check_values_here;
 
 Tensor nonzero(const Tensor& x) {
   check_values_here("nonzero", x);

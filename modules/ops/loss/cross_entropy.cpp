@@ -330,23 +330,31 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
 
 }  // namespace
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index,
-                     bool loss_parallel, Reduction reduction) {
-  if (reduction == Reduction::none) {
-    return cross_entropy_rows(logits, targets, ignore_index, loss_parallel);
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
+                     const CrossEntropyOptions& options) {
+  if (options.label_smoothing != 0 || options.weight) {
+    return weighted_cross_entropy(logits, targets, options);
   }
-  const Tensor sum =
-      call_one(sum_op, {logits, targets},
-               CrossEntropyArgs{.ignore_index = ignore_index, .loss_parallel = loss_parallel});
-  return reduction == Reduction::sum
+  if (options.reduction == Reduction::none) {
+    return cross_entropy_rows(logits, targets, options.ignore_index, options.loss_parallel);
+  }
+  const Tensor sum = call_one(sum_op, {logits, targets},
+                              CrossEntropyArgs{.ignore_index = options.ignore_index,
+                                               .loss_parallel = options.loss_parallel});
+  return options.reduction == Reduction::sum
              ? sum
-             : div(sum, cast(counted_rows(targets, ignore_index), sum.dtype()));
+             : div(sum, cast(counted_rows(targets, options.ignore_index), sum.dtype()));
+}
+
+Tensors losses::cross_entropy_with_sums(const Tensor& logits, const Tensor& targets,
+                                        std::int64_t ignore_index, bool loss_parallel) {
+  return call(rows_op, {logits, targets},
+              CrossEntropyArgs{.ignore_index = ignore_index, .loss_parallel = loss_parallel});
 }
 
 Tensor cross_entropy_rows(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index,
                           bool loss_parallel) {
-  return call_one(rows_op, {logits, targets},
-                  CrossEntropyArgs{.ignore_index = ignore_index, .loss_parallel = loss_parallel});
+  return cross_entropy_with_sums(logits, targets, ignore_index, loss_parallel)[0];
 }
 
 }  // namespace tessera::ops

@@ -13,16 +13,33 @@ enum class Reduction { none, sum, mean };
 /// a loss over sharded rows divides by it.
 Tensor counted_rows(const Tensor& targets, std::int64_t ignore_index = -100);
 
-/// The SUM over rows of -log softmax(logits)[target]; logits [..., vocab], targets [...] (i64);
-/// rows whose target is ignore_index are ignored. A scalar (f32; f64 for f64 logits),
-/// Partial(sum) if rows are sharded. Backward writes the logits' gradient once; it
-/// keeps no second copy of the logits. `reduction` mean divides it by counted_rows(), none returns
-/// cross_entropy_rows(). With `loss_parallel` the vocabulary may be sharded, and the logits are not
-/// gathered. The ranks reduce each row's maximum, then two sums per row (of the exponentials, and
-/// of the target's logit): 3 numbers per row in two all-reduces. Backward does not communicate.
-/// Without it, a sharded vocabulary is an error.
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index = -100,
-                     bool loss_parallel = false, Reduction reduction = Reduction::sum);
+struct CrossEntropyOptions {
+  Reduction reduction = Reduction::mean;
+  std::int64_t ignore_index = -100;
+  /// The share of each target's probability that is spread evenly over all classes, 0 to 1.
+  double label_smoothing = 0;
+  /// [vocab]: the weight of each class, a constant (it gets no gradient); of a distributed loss,
+  /// Replicate. Undefined: all weights are 1.
+  Tensor weight = {};
+  bool loss_parallel = false;
+};
+
+/// -log softmax(logits)[target] over rows; logits [..., vocab], targets [...] (i64); rows whose
+/// target is ignore_index are ignored. The mean (default) is that over the rows of all ranks that
+/// are not ignored; with class weights it is divided by the sum of the weights of their targets.
+/// The result is f32 (f64 for f64 logits): a scalar, Partial(sum) if rows are sharded, or for
+/// Reduction::none the loss of each row. Backward writes the logits' gradient once and keeps no
+/// second copy of the logits.
+/// With `loss_parallel` the vocabulary may be sharded, and the logits are not gathered. The ranks
+/// reduce each row's maximum, then two sums per row (of the exponentials, and of the target's
+/// logit): 3 numbers per row in two all-reduces. Backward does not communicate. Without it, a
+/// sharded vocabulary is an error.
+/// With `label_smoothing` s, the loss of a row is (1 - s) w[target] nll + s / vocab times the sum
+/// over classes c of w[c] (-log softmax(logits)[c]). The second term is composed of other
+/// operators: backward holds tensors of the logits' size, and a sharded vocabulary costs further
+/// reductions of one number per row, in forward and backward.
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
+                     const CrossEntropyOptions& options = {});
 /// The loss of each row, [...].
 Tensor cross_entropy_rows(const Tensor& logits, const Tensor& targets,
                           std::int64_t ignore_index = -100, bool loss_parallel = false);

@@ -34,9 +34,7 @@ void rows_times(const Call& call, const Tensor& x, const Tensor& weight, bool we
   shape.trans_b = weight_transposed != w.transposed;
   shape.ldc = n;
   shape.accumulate = accumulate;
-  visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
-    kernels::gemm(shape, pointer<T>(rows.tensor), pointer<T>(w.tensor), pointer<T>(y));
-  });
+  multiply(call, shape, rows.tensor, w.tensor, y);
 }
 
 void check_matching(const Call& call, std::int64_t wanted) {
@@ -162,9 +160,7 @@ void grad_weight_cpu(const Call& call, std::span<Tensor> out) {
   shape.lda = dy.stride;
   shape.ldb = x.stride;
   shape.ldc = shape.n;
-  visit_floating(out[0].dtype(), call.op.name, [&]<class T>(T) {
-    kernels::gemm(shape, pointer<T>(dy.tensor), pointer<T>(x.tensor), pointer<T>(out[0]));
-  });
+  multiply(call, shape, dy.tensor, x.tensor, out[0]);
 }
 
 void grad_weight_rule(const RuleContext& context, Strategies& strategies) {

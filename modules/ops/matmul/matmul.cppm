@@ -5,6 +5,9 @@ import tessera.tensor;
 
 export namespace tessera::ops {
 
+// Integer operands (i64, i32, u8) are multiplied and added in their own type and wrap, as in
+// PyTorch.
+
 /// [m, k] x [k, n]. A transposed view is not copied.
 Tensor mm(const Tensor& a, const Tensor& b);
 /// [b, m, k] x [b, k, n].

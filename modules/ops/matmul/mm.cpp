@@ -2,10 +2,13 @@
 module;
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdint>
 #include <span>
+#include <tessera/printable.hpp>
 
 #include "matmul/kernels/gemm.hpp"
+#include "matmul/kernels/integer_gemm.hpp"
 #include "pointwise/kernels/pointwise.hpp"
 module tessera.ops;
 
@@ -15,6 +18,23 @@ import tessera.tensor;
 import :kernel_call;
 
 namespace tessera::ops {
+
+void multiply(const Call& call, const kernels::Gemm& shape, const Tensor& a, const Tensor& b,
+              const Tensor& out) {
+  using Integers = kernels::Types<std::int64_t, std::int32_t, std::uint8_t>;
+  if (is_floating(out.dtype())) {
+    visit_floating(out.dtype(), call.op.name, [&]<class T>(T) {
+      kernels::gemm(shape, pointer<T>(a), pointer<T>(b), pointer<T>(out));
+    });
+    return;
+  }
+  kernels::visit<Integers>(
+      out.dtype(),
+      [&]<class T>(T) {
+        kernels::integer_gemm(shape, pointer<T>(a), pointer<T>(b), pointer<T>(out));
+      },
+      [&] { refuse_type(call.op.name, out.dtype()); });
+}
 
 void multiply(const Call& call, const Tensor& left, const Tensor& right, const Tensor& out,
               bool accumulate) {
@@ -37,9 +57,7 @@ void multiply(const Call& call, const Tensor& left, const Tensor& right, const T
     shape.stride_c = shape.m * shape.n;
   }
   shape.accumulate = accumulate;
-  visit_floating(out.dtype(), call.op.name, [&]<class T>(T) {
-    kernels::gemm(shape, pointer<T>(a.tensor), pointer<T>(b.tensor), pointer<T>(out));
-  });
+  multiply(call, shape, a.tensor, b.tensor, out);
 }
 
 namespace {
@@ -146,8 +164,19 @@ struct Scales {
   Dynamic<double> alpha;
 };
 
+void check_scales(const Call& call) {
+  const Scales scales = call.args<Scales>();
+  for (const double scale : {double{scales.beta}, double{scales.alpha}}) {
+    if (!is_floating(call.in[1].dtype()) && std::trunc(scale) != scale) {
+      refuse(call, fmt::format("beta and alpha must be whole numbers for integer operands (got {})",
+                               printable(scale)));
+    }
+  }
+}
+
 template <int dims>
 void added_infer(const Call& call, ResultShapes& out) {
+  check_scales(call);
   check_dims(call, 1, dims);
   check_dims(call, 2, dims);
   check_product(call, 1, 2);

@@ -21,7 +21,9 @@ Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight = {
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                   const Tensor& weight, const Tensor& bias, bool training, double momentum = 0.1,
                   double eps = 1e-5);
-Tensor softmax(const Tensor& x, std::int64_t dim);
+/// With `across_ranks` the dim may be sharded, as with log_softmax's `loss_parallel`; the result is
+/// then computed as exp(log_softmax(x)).
+Tensor softmax(const Tensor& x, std::int64_t dim, bool across_ranks = false);
 /// With `loss_parallel` the dim may be sharded: the ranks reduce its maxima and its sums of
 /// exponentials (and one sum in backward), 2 numbers per element of the other dims.
 Tensor log_softmax(const Tensor& x, std::int64_t dim, bool loss_parallel = false);

@@ -304,7 +304,12 @@ Tensor log_softmax_backward(const Tensor& dy, const Tensor& y, std::int64_t dim,
                   LogSoftmaxArgs{.dim = dim, .loss_parallel = loss_parallel});
 }
 
-Tensor softmax(const Tensor& x, std::int64_t dim) {
+Tensor softmax(const Tensor& x, std::int64_t dim, bool across_ranks) {
+  if (across_ranks && x && x.is_distributed()) {
+    operands::check_floating("softmax", x);
+    const Tensor wide = cast(x, statistics_type(x.dtype()));  // the logarithm is not rounded
+    return cast(exp(log_softmax(wide, dim, true)), x.dtype());
+  }
   return call_one(softmax_op, {x}, SoftmaxArgs{.dim = dim});
 }
 

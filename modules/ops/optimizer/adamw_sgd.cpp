@@ -46,7 +46,7 @@ struct SgdArgs {
 
 constexpr std::size_t kGradient = 1;
 
-/// What stands at one place of all lists.
+/// The tensors at one position of all lists.
 template <std::size_t lists>
 using Row = std::array<Tensor, lists>;
 
@@ -98,7 +98,7 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-/// Each parameter stays as it lies, and what goes with it must lie so too.
+/// Each parameter keeps its placement; its gradient and its state must have the same one.
 template <std::size_t lists>
 void rule(const RuleContext& context, Strategies& strategies) {
   rules::rows_of_lists(context, strategies, lists, false);

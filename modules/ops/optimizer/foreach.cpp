@@ -20,17 +20,10 @@ import :kernel_call;
 namespace tessera::ops {
 namespace {
 
-struct ValueArgs {
-  Dynamic<double> value;
-};
-struct AlphaArgs {
-  Dynamic<double> alpha;
-};
-struct WeightArgs {
-  Dynamic<double> weight;
-};
-
 using kernels::FunctionOp;
+using operands::AlphaArgs;
+using operands::ValueArgs;
+using operands::WeightArgs;
 
 // The operands are `lists` lists of one length, one after the other; the first one is written.
 

@@ -18,9 +18,6 @@ namespace {
 struct SlopeArgs {
   Dynamic<double> negative_slope;
 };
-struct AlphaArgs {
-  Dynamic<double> alpha;
-};
 struct SoftplusArgs {
   Dynamic<double> beta;
   Dynamic<double> threshold;
@@ -32,6 +29,7 @@ struct HardtanhArgs {
 
 using namespace elementwise;
 using kernels::FunctionOp;
+using operands::AlphaArgs;
 using operands::PointwiseForms;
 
 // Functions of one operand, each with a gradient that is linear in the second operand of its own

@@ -1,4 +1,4 @@
-// Within two numbers: clamp.
+// Within two bounds, numbers or tensors: clamp.
 module;
 #include <cstdint>
 #include <span>
@@ -96,6 +96,16 @@ const operands::PointwiseForms clamp_forms =
 
 Tensor clamp(const Tensor& x, double low, double high) {
   return call_one(clamp_forms.op, {x}, ClampArgs{low, high});
+}
+
+Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
+  operands::given("clamp", "x", x);
+  if (!low && !high) {
+    fail(
+        "clamp: both bounds are undefined tensors (expected at least one bound); pass low or high");
+  }
+  const Tensor raised = low ? maximum(x, low) : x;
+  return high ? minimum(raised, high) : raised;
 }
 
 Tensor clamp_(const Tensor& x, double low, double high) {

@@ -12,9 +12,7 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
-struct FillArgs {
-  Dynamic<double> value;
-};
+using operands::ValueArgs;
 
 void infer_like(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
@@ -30,7 +28,7 @@ void fill(const Tensor& x, double value) {
 }
 
 void fill_cpu(const Call& call, std::span<Tensor> out) {
-  fill(out[0], call.args<FillArgs>().value);
+  fill(out[0], call.args<ValueArgs>().value);
 }
 void ones_cpu(const Call&, std::span<Tensor> out) { fill(out[0], 1); }
 void zeros_cpu(const Call&, std::span<Tensor> out) { fill(out[0], 0); }
@@ -50,12 +48,12 @@ void like_rule(const RuleContext& context, Strategies& strategies) {
   }
 }
 
-const Op& fill_op = register_op<FillArgs>({.schema = "fill_(x)",
-                                           .infer = infer_like,
-                                           .cpu = fill_cpu,
-                                           .rule = fill_rule,
-                                           .in_place = true,
-                                           .about = "Fills x with one number."});
+const Op& fill_op = register_op<ValueArgs>({.schema = "fill_(x)",
+                                            .infer = infer_like,
+                                            .cpu = fill_cpu,
+                                            .rule = fill_rule,
+                                            .in_place = true,
+                                            .about = "Fills x with one number."});
 
 const Op& ones_op = register_op({.schema = "ones_like(x)",
                                  .infer = infer_like,
@@ -71,7 +69,7 @@ const Op& zeros_op = register_op({.schema = "zeros_like(x)",
 
 }  // namespace
 
-Tensor fill_(const Tensor& x, double value) { return call_one(fill_op, {x}, FillArgs{value}); }
+Tensor fill_(const Tensor& x, double value) { return call_one(fill_op, {x}, ValueArgs{value}); }
 
 Tensor ones_like(const Tensor& x) { return call_one(ones_op, {x}); }
 Tensor zeros_like(const Tensor& x) { return call_one(zeros_op, {x}); }

@@ -13,17 +13,12 @@ import :pointwise_call;
 namespace tessera::ops {
 namespace {
 
-struct WeightArgs {
-  Dynamic<double> weight;
-};
-struct ValueArgs {
-  Dynamic<double> value;
-};
-
 using namespace elementwise;
 using kernels::FunctionOp;
 using operands::PointwiseForms;
 using operands::sum_to;
+using operands::ValueArgs;
+using operands::WeightArgs;
 
 /// A weight that is the same for all ranks joins what both ends have.
 void lerp_rule(const RuleContext& context, Strategies& strategies) {

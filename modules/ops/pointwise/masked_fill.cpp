@@ -15,9 +15,7 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
-struct FillArgs {
-  Dynamic<double> value;
-};
+using operands::ValueArgs;
 
 void check_mask(std::string_view op, const Tensor& mask) {
   if (mask.dtype() != DType::boolean) {
@@ -47,7 +45,7 @@ void fill(const Call& call, std::span<Tensor> out, double value) {
 }
 
 void fill_cpu(const Call& call, std::span<Tensor> out) {
-  fill(call, out, call.args<FillArgs>().value);
+  fill(call, out, call.args<ValueArgs>().value);
 }
 void masked_cpu(const Call& call, std::span<Tensor> out) { fill(call, out, 0); }
 
@@ -68,22 +66,22 @@ const Op& masked_backward_op = register_op({.schema = "masked_fill_backward(dy, 
                                             .about = "dy where the mask is false, else 0."});
 
 const operands::PointwiseForms fill_forms =
-    operands::register_pointwise<FillArgs>({.schema = "masked_fill(x, mask)",
-                                            .infer = fill_infer,
-                                            .cpu = fill_cpu,
-                                            .rule = rules::pointwise,
-                                            .backward = fill_backward,
-                                            .saves_inputs = 0b10,
-                                            .about = "value where the mask is true, else x."});
+    operands::register_pointwise<ValueArgs>({.schema = "masked_fill(x, mask)",
+                                             .infer = fill_infer,
+                                             .cpu = fill_cpu,
+                                             .rule = rules::pointwise,
+                                             .backward = fill_backward,
+                                             .saves_inputs = 0b10,
+                                             .about = "value where the mask is true, else x."});
 
 }  // namespace
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
-  return call_one(fill_forms.op, {x, mask}, FillArgs{value});
+  return call_one(fill_forms.op, {x, mask}, ValueArgs{value});
 }
 
 Tensor masked_fill_(const Tensor& x, const Tensor& mask, double value) {
-  return call_one(fill_forms.in_place, {x, mask}, FillArgs{value});
+  return call_one(fill_forms.in_place, {x, mask}, ValueArgs{value});
 }
 
 }  // namespace tessera::ops

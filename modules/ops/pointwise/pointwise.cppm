@@ -27,6 +27,10 @@ Tensor mul_scalar(const Tensor& x, double value);
 Tensor pow_scalar(const Tensor& x, double exponent);
 Tensor fill_(const Tensor& x, double value);
 Tensor clamp(const Tensor& x, double low, double high);
+/// Bounds that broadcast with x; each may be undefined (no bound), but not both. Where low is
+/// larger than high, the result is high. An element that is equal to a bound shares the gradient
+/// with it equally.
+Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high);
 
 // Ternary.
 Tensor lerp(const Tensor& start, const Tensor& end, const Tensor& weight);  // start + w (end-start)
@@ -90,6 +94,14 @@ Tensor lt(const Tensor& a, const Tensor& b);
 Tensor le(const Tensor& a, const Tensor& b);
 Tensor gt(const Tensor& a, const Tensor& b);
 Tensor ge(const Tensor& a, const Tensor& b);
+// With a number: an integer tensor and a number that is not whole are compared in f32, as in
+// PyTorch. A number that the type of x cannot hold is larger or smaller than all elements.
+Tensor eq(const Tensor& x, double value);
+Tensor ne(const Tensor& x, double value);
+Tensor lt(const Tensor& x, double value);
+Tensor le(const Tensor& x, double value);
+Tensor gt(const Tensor& x, double value);
+Tensor ge(const Tensor& x, double value);
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 Tensor logical_xor(const Tensor& a, const Tensor& b);

@@ -13,9 +13,8 @@ import tessera.tensor;
 namespace tessera::ops {
 namespace {
 
-struct ValueArgs {
-  Dynamic<double> value;
-};
+using operands::ValueArgs;
+
 struct PowArgs {
   Dynamic<double> exponent;
 };
@@ -37,8 +36,8 @@ void pow_cpu(const Call& call, std::span<Tensor> out) {
                          call.args<PowArgs>().exponent, out[0].raw_data());
 }
 
-/// Adding a number moves an average, a maximum and a minimum with it; a sum it would reach once a
-/// rank.
+/// Adding a number to every term moves an average, a maximum and a minimum by that number, but a sum
+/// by as many times it as there are ranks.
 void add_rule(const RuleContext& context, Strategies& strategies) {
   rules::pointwise(context, strategies);
   for (const ReduceOp op : {ReduceOp::avg, ReduceOp::max, ReduceOp::min}) {
@@ -88,7 +87,7 @@ const operands::PointwiseForms pow_forms =
                                            .saves_inputs = saves_all,
                                            .about = "x to the power of a number."});
 
-/// An integer tensor and a number that is not whole meet in f32.
+/// An integer tensor and a number that is not whole are combined in f32.
 Tensor fitting(const Tensor& x, double value) {
   return is_floating(x.dtype()) || std::trunc(value) == value ? x : cast(x, DType::f32);
 }

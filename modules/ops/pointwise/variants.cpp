@@ -56,7 +56,7 @@ void write(const Call& call, std::span<Tensor> out) {
   copy_elements(whole, out[0]);
 }
 
-/// The placements that leave what is written as it lies.
+/// The strategies that keep the placement of the written tensor.
 template <std::size_t first>
 void rule(const RuleContext& context, Strategies& strategies) {
   const Call inner = inner_call(context.call, first);

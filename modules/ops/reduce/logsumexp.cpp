@@ -7,6 +7,7 @@ module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
+import :kernel_call;
 import :reduce_call;
 
 namespace tessera::ops {
@@ -44,8 +45,22 @@ const Op& logsumexp_op =
 
 }  // namespace
 
-Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim) {
-  return operands::call_reduction(logsumexp_op, x, dims, keepdim);
+Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim, bool across_ranks) {
+  operands::given("logsumexp", "x", x);
+  if (!across_ranks || !x.is_distributed() || x.dims() == 0) {
+    return operands::call_reduction(logsumexp_op, x, dims, keepdim);
+  }
+  operands::check_floating("logsumexp", x);
+  const Dims sorted = operands::sorted_dims("logsumexp", dims, x.dims());
+  const Tensor wide = cast(x, statistics_type(x.dtype()));
+  Tensor reference;
+  {
+    const NoGrad constant;  // any finite number gives the same result
+    reference = amax(wide, sorted, true, true);
+    reference = masked_fill(reference, logical_not(isfinite(reference)), 0);
+  }
+  const Tensor total = operands::whole_sum(sum(exp(sub(wide, reference)), sorted, true));
+  return cast(without_dims(add(log(total), reference), sorted, keepdim), x.dtype());
 }
 
 }  // namespace tessera::ops

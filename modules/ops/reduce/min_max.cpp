@@ -5,6 +5,8 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -14,6 +16,7 @@ module tessera.ops;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :kernel_call;
 
 namespace tessera::ops {
 namespace {
@@ -29,10 +32,18 @@ void check_elements(const Op& op, const Dims& shape, const Dims& dims) {
   }
 }
 
+struct ExtremumArgs {
+  Dims dims;
+  bool keepdim;
+  bool across_ranks;
+  SpecArgument whole{};  // of a local call: the Spec of the x that its x is part of
+};
+
 void infer(const Call& call, ResultShapes& out) {
   const Tensor& x = call.in[0];
   const ReducedDims a = operands::reduced_dims(call);
-  check_elements(call.op, x.shape(), a.dims);
+  const SpecArgument whole = call.args<ExtremumArgs>().whole;  // whose shards may be empty
+  check_elements(call.op, whole ? whole->shape : x.shape(), a.dims);
   out.push_back({operands::reduced_shape(x.shape(), a.dims, a.keepdim), x.dtype()});
 }
 
@@ -45,12 +56,23 @@ void cpu(const Call& call, std::span<Tensor> out) {
 }
 
 /// The maximum of maxima: shards of a reduced dim give a partial result, as far as every rank has
-/// elements; maxima of ranks pass through.
+/// elements; maxima of ranks pass through. With across_ranks the ranks reduce them.
 template <tessera::ReduceOp op>
 void rule(const RuleContext& context, Strategies& strategies) {
   const Dims& shape = context.call.in[0].shape();
   const ReducedDims a = operands::reduced_dims(context.call);
   rules::kept_dims(context, strategies, a.dims, a.keepdim);
+  if (context.call.args<ExtremumArgs>().across_ranks) {
+    const auto reduced = [&](Placement x) {
+      strategies.push_back(rules::strategy({x}, {Replicate()}));
+      strategies.back().reductions = {InnerReduction{.op = op}};
+    };
+    for (const std::int64_t dim : a.dims) {
+      reduced(Shard(static_cast<int>(dim)));
+    }
+    reduced(Partial(op));
+    return;
+  }
   for (const std::int64_t dim : a.dims) {
     const int d = static_cast<int>(dim);
     if (shape[d] % context.shards_of(0, d) == 0) {
@@ -60,6 +82,21 @@ void rule(const RuleContext& context, Strategies& strategies) {
   strategies.push_back(rules::strategy({Partial(op)}, {Partial(op)}));
 }
 
+/// The extremum of the ranks' extremes; that of nothing is the least extreme number of the type.
+template <tessera::ReduceOp op>
+void composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
+  const Tensor& x = call.in[0];
+  const ReducedDims a = operands::reduced_dims(call);
+  const Dims shape = operands::reduced_shape(x.shape(), a.dims, a.keepdim);
+  const bool truth = x.dtype() == DType::boolean;
+  const DType type = truth ? DType::u8 : x.dtype();
+  const double most = truth ? 1 : std::numeric_limits<double>::infinity();
+  const double least = op == ReduceOp::min ? most : truth ? 0 : -most;
+  const Tensor part = x.numel() == 0 ? full(shape, least, type, x.device())
+                                     : call_one(call.op, {cast(x, type)}, call.attributes);
+  out.push_back(cast(reduce(part, op), x.dtype()));
+}
+
 /// Equal extrema share the gradient equally.
 void backward(const BackwardContext& context, std::span<const Tensor> grads,
               std::span<Tensor> out) {
@@ -67,7 +104,13 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
   const ReducedDims a = operands::reduced_dims(context);
   const Tensor chosen = eq(x, operands::spread(context.out[0], a.dims, a.keepdim, x.shape()));
   const Tensor weights = cast(chosen, x.dtype());
-  const Tensor share = div(grads[0], sum(weights, a.dims, a.keepdim));
+  Tensor count = sum(weights, a.dims, a.keepdim);
+  Tensor g = grads[0];
+  if (context.args<ExtremumArgs>().across_ranks) {
+    count = operands::whole_sum(count);
+    g = operands::whole_sum(g);
+  }
+  const Tensor share = div(g, count);
   out[0] = a.dims.empty() ? grads[0]
                           : mul(operands::spread(share, a.dims, a.keepdim, x.shape()), weights);
 }
@@ -148,16 +191,29 @@ void found_backward(const BackwardContext& context, std::span<const Tensor> grad
   out[0] = scatter_add(zeros_like(x), kept(context.out[1]), kept(grads[0]), p.dim[0]);
 }
 
+Attributes localize(const LocalContext& context) {
+  return with_whole<ExtremumArgs>(context, context.in[0]);
+}
+
 template <kernels::ReduceOp op, tessera::ReduceOp partial>
 const Op& extremum(const char* schema, const char* about) {
-  return register_op<ReducedDims>({.schema = schema,
-                                   .infer = infer,
-                                   .cpu = cpu<op>,
-                                   .rule = rule<partial>,
-                                   .backward = backward,
-                                   .saves_inputs = saves_all,
-                                   .saves_outputs = saves_all,
-                                   .about = about});
+  return register_op<ExtremumArgs>({.schema = schema,
+                                    .infer = infer,
+                                    .cpu = cpu<op>,
+                                    .rule = rule<partial>,
+                                    .localize = localize,
+                                    .composed = composed<partial>,
+                                    .backward = backward,
+                                    .saves_inputs = saves_all,
+                                    .saves_outputs = saves_all,
+                                    .about = about});
+}
+
+Tensor call_extremum(const Op& op, const Tensor& x, const Dims& dims, bool keepdim,
+                     bool across_ranks) {
+  operands::given(op.name, "x", x);
+  const Dims sorted = operands::sorted_dims(op.name.c_str(), dims, x.dims());
+  return call_one(op, {x}, ExtremumArgs{sorted, keepdim, across_ranks});
 }
 
 const Op& amax_op = extremum<kernels::ReduceOp::amax, ReduceOp::max>(
@@ -198,6 +254,24 @@ Attributes along(const Op& op, const Tensor& x, std::int64_t dim, bool keepdim) 
   return ReducedDim{operands::front_dim(op.name.c_str(), dim, x.dims()), keepdim};
 }
 
+/// argmax or argmin. Over ranks as the first of a topk of 1, in which NaN is the largest element:
+/// for argmin it must be the smallest.
+Tensor position_of(const Op& op, bool largest, const Tensor& x, std::optional<std::int64_t> dim,
+                   bool keepdim, bool across_ranks) {
+  operands::given(op.name, "x", x);
+  if (!dim) {
+    const Tensor first = position_of(op, largest, reshape(x, {-1}), 0, false, across_ranks);
+    return keepdim ? reshape(first, Dims::filled(x.dims(), 1)) : first;
+  }
+  if (!across_ranks || !x.is_distributed() || x.dims() == 0) {
+    return call_one(op, {x}, along(op, x, *dim, keepdim));
+  }
+  const bool turned = !largest && is_floating(x.dtype());
+  const NoGrad constant;
+  const Tensor found = topk(turned ? neg(x) : x, 1, *dim, largest || turned, true).indices;
+  return keepdim ? found : squeeze(found, *dim);
+}
+
 ValuesAndIndices call_found(const Op& op, const Tensor& x, std::int64_t dim, bool keepdim) {
   Tensors out = call(op, {x}, along(op, x, dim, keepdim));
   return {std::move(out[0]), std::move(out[1])};
@@ -205,20 +279,20 @@ ValuesAndIndices call_found(const Op& op, const Tensor& x, std::int64_t dim, boo
 
 }  // namespace
 
-Tensor amax(const Tensor& x, const Dims& dims, bool keepdim) {
-  return operands::call_reduction(amax_op, x, dims, keepdim);
+Tensor amax(const Tensor& x, const Dims& dims, bool keepdim, bool across_ranks) {
+  return call_extremum(amax_op, x, dims, keepdim, across_ranks);
 }
 
-Tensor amin(const Tensor& x, const Dims& dims, bool keepdim) {
-  return operands::call_reduction(amin_op, x, dims, keepdim);
+Tensor amin(const Tensor& x, const Dims& dims, bool keepdim, bool across_ranks) {
+  return call_extremum(amin_op, x, dims, keepdim, across_ranks);
 }
 
-Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
-  return call_one(argmax_op, {x}, along(argmax_op, x, dim, keepdim));
+Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim, bool keepdim, bool across_ranks) {
+  return position_of(argmax_op, true, x, dim, keepdim, across_ranks);
 }
 
-Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim) {
-  return call_one(argmin_op, {x}, along(argmin_op, x, dim, keepdim));
+Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim, bool keepdim, bool across_ranks) {
+  return position_of(argmin_op, false, x, dim, keepdim, across_ranks);
 }
 
 ValuesAndIndices max(const Tensor& x, std::int64_t dim, bool keepdim) {

@@ -30,9 +30,6 @@ struct NormArgs {
   double p;
 };
 
-}  // namespace
-namespace {
-
 using operands::ReducedDims;
 using rules::strategy;
 
@@ -79,39 +76,10 @@ void whole_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
   out.push_back(cast(pow_scalar(sum, 1 / p), x.dtype()));
 }
 
-// Its gradient: the value is the same in another layout, so dy passes. Where it comes as terms of a
-// sum (a gradient is differentiated again), what the norms were made of needs all of it.
-
-void passed_rule(const RuleContext& context, Strategies& strategies) {
-  rules::pointwise(context, strategies);
-  strategies.push_back(strategy({Partial()}, {Replicate()}));
-  strategies.back().reductions = {InnerReduction{.op = ReduceOp::sum}};
-}
-
-void passed_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
-  out.push_back(reduce(call.in[0], ReduceOp::sum));
-}
-
-void passed_backward(const BackwardContext&, std::span<const Tensor> grads, std::span<Tensor> out) {
-  out[0] = grads[0];
-}
-
-const Op& passed_op = register_op(
-    {.schema = "whole_norm_backward(dy)",
-     .infer = whole_infer,
-     .cpu = whole_cpu,
-     .rule = passed_rule,
-     .composed = passed_composed,
-     .backward = passed_backward,
-     .about = "The gradient of whole_norm: dy, summed over the ranks if it is Partial."});
-
+/// The value is the same in another layout, so dy passes; what the norms were made of needs all of
+/// it.
 void whole_backward(const BackwardContext&, std::span<const Tensor> grads, std::span<Tensor> out) {
-  const Tensor& dy = grads[0];
-  bool terms = false;
-  for (int axis = 0; dy.is_distributed() && axis < dy.layout().ndim(); ++axis) {
-    terms = terms || dy.layout().placement(axis) == Partial();
-  }
-  out[0] = terms ? call_one(passed_op, {dy}) : dy;
+  out[0] = operands::whole_sum(grads[0]);
 }
 
 const Op& whole_op =
@@ -246,26 +214,26 @@ const Op& squared_op = register_op({.schema = "squared_norm(x)",
 
 }  // namespace
 
-Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
+Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim, bool across_ranks) {
   operands::check_floating("norm", x);
   if (p == std::numeric_limits<double>::infinity()) {
-    return amax(abs(x), dims, keepdim);
+    return amax(abs(x), dims, keepdim, across_ranks);
   }
   if (p == -std::numeric_limits<double>::infinity()) {
-    return amin(abs(x), dims, keepdim);
+    return amin(abs(x), dims, keepdim, across_ranks);
   }
-  if (p == 0) {
-    return sum(cast(ne(x, zeros_like(x)), x.dtype()), dims, keepdim);
-  }
-  if (p == 1) {
-    return sum(abs(x), dims, keepdim);
+  if (p == 0 || p == 1) {
+    const Tensor terms = p == 0 ? cast(ne(x, zeros_like(x)), x.dtype()) : abs(x);
+    const Tensor total = sum(terms, dims, keepdim);
+    return across_ranks ? operands::whole_sum(total) : total;
   }
   if (!(p > 0)) {
     fail(fmt::format("norm: p is not a valid order (expected 0 or more, or an infinity, got {})",
                      printable(p)));
   }
   const Dims sorted = operands::sorted_dims("norm", dims, x.dims());
-  return call_one(norm_op, {x}, NormArgs{sorted, keepdim, p});
+  const Tensor y = call_one(norm_op, {x}, NormArgs{sorted, keepdim, p});
+  return across_ranks ? operands::whole_norm(y, p) : y;
 }
 
 Tensor vector_norm(const Tensor& x) { return call_one(vector_op, {x}); }

@@ -18,6 +18,14 @@ void kept_dims_rule(const RuleContext& context, Strategies& strategies) {
   rules::kept_dims(context, strategies, a.dims, a.keepdim);
 }
 
+Tensor without_dims(const Tensor& x, const Dims& dims, bool keepdim) {
+  Tensor result = x;
+  for (int i = dims.size() - 1; i >= 0 && !keepdim; --i) {
+    result = squeeze(result, dims[i]);
+  }
+  return result;
+}
+
 Tensor products_before(const Tensor& x, int dim) {
   Dims one_in_front = Dims::filled(2 * (x.dims() - dim), 0);
   one_in_front[one_in_front.size() - 2] = 1;

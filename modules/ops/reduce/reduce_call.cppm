@@ -15,6 +15,9 @@ void infer_floating_reduction(const Call& call, ResultShapes& out);
 /// The dims that are kept may be sharded.
 void kept_dims_rule(const RuleContext& context, Strategies& strategies);
 
+/// x, reduced over `dims` (sorted) with keepdim: without these dims if they shall not be kept.
+Tensor without_dims(const Tensor& x, const Dims& dims, bool keepdim);
+
 /// The products of all elements before each one.
 Tensor products_before(const Tensor& x, int dim);
 

@@ -9,6 +9,7 @@ module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
+import :kernel_call;
 import :reduce_call;
 
 namespace tessera::ops {
@@ -97,13 +98,42 @@ Attributes moments(const char* op, const Tensor& x, const Dims& dims, bool keepd
   return VarArgs{operands::sorted_dims(op, dims, x.dims()), keepdim, correction};
 }
 
+/// The variance in the type of statistics, from the whole sums of all ranks.
+Tensor variance_across(const char* op, const Tensor& x, const Dims& dims, bool keepdim,
+                       std::int64_t correction) {
+  operands::check_floating(op, x);
+  const Dims sorted = operands::sorted_dims(op, dims, x.dims());
+  const std::int64_t count = count_of(x.shape(), sorted);
+  const Tensor wide = cast(x, statistics_type(x.dtype()));
+  const Tensor total = operands::whole_sum(sum(wide, sorted, true));
+  const Tensor centred = sub(wide, mul_scalar(total, 1 / static_cast<double>(count)));
+  const Tensor squares = operands::whole_sum(sum(square(centred), sorted, keepdim));
+  const std::int64_t free = std::max<std::int64_t>(count - correction, 0);
+  return mul_scalar(squares, 1 / static_cast<double>(free));
+}
+
+bool reduces_across(const Tensor& x, bool across_ranks) {
+  return across_ranks && x && x.is_distributed() && x.dims() > 0;
+}
+
 }  // namespace
 
-Tensor var(const Tensor& x, const Dims& dims, bool keepdim, std::int64_t correction) {
+Tensor var(const Tensor& x, const Dims& dims, bool keepdim, std::int64_t correction,
+           bool across_ranks) {
+  if (reduces_across(x, across_ranks)) {
+    return cast(variance_across("var", x, dims, keepdim, correction), x.dtype());
+  }
   return call_one(var_op, {x}, moments("var", x, dims, keepdim, correction));
 }
 
-Tensor std(const Tensor& x, const Dims& dims, bool keepdim, std::int64_t correction) {
+Tensor std(const Tensor& x, const Dims& dims, bool keepdim, std::int64_t correction,
+           bool across_ranks) {
+  if (reduces_across(x, across_ranks)) {
+    // As std's own gradient, that of a standard deviation of 0 is 0.
+    const Tensor variance = variance_across("std", x, dims, keepdim, correction);
+    const Tensor none = eq(variance, 0);
+    return cast(masked_fill(sqrt(masked_fill(variance, none, 1)), none, 0), x.dtype());
+  }
   return call_one(std_op, {x}, moments("std", x, dims, keepdim, correction));
 }
 

@@ -3,6 +3,7 @@
 module;
 #include <tessera/half.hpp>
 
+#include "matmul/kernels/gemm.hpp"
 #include "shared/kernels/types.hpp"
 module tessera.ops:kernel_call;
 
@@ -72,6 +73,9 @@ inline double kernel_flops(const Call& call, std::span<const Tensor> out) {
   const Dims& w = (weight == 2 ? out[0] : call.in[weight]).shape();
   return product_flops((y == 2 ? out[0] : call.in[y]).numel(), w[1] * w[2] * w[3]);
 }
+/// The product of matrices in memory, of any floating type, i64, i32 or u8. Integers wrap.
+void multiply(const Call& call, const kernels::Gemm& shape, const Tensor& a, const Tensor& b,
+              const Tensor& out);
 /// out = left right, plus out's own content when `accumulate`: matrices, or batches of them.
 void multiply(const Call& call, const Tensor& left, const Tensor& right, const Tensor& out,
               bool accumulate);

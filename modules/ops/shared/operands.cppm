@@ -72,6 +72,18 @@ struct ReducedDim {
   std::int64_t dim;
   bool keepdim;
 };
+
+/// The arguments of operators with one number.
+struct ValueArgs {
+  Dynamic<double> value;
+};
+struct AlphaArgs {
+  Dynamic<double> alpha;
+};
+struct WeightArgs {
+  Dynamic<double> weight;
+};
+
 ReducedDims reduced_dims(const Call& call);
 ReducedDims reduced_dims(const BackwardContext& context);
 /// Calls a reduction that has only these attributes.
@@ -80,6 +92,10 @@ Tensor call_reduction(const Op& op, const Tensor& x, const Dims& dims, bool keep
 /// The norm of order p of the whole tensor, for backward. If y is a NormPartial(p) on some mesh
 /// axes, the ranks reduce their powers in declared all-reduces; otherwise the result is y itself.
 Tensor whole_norm(const Tensor& y, double p);
+/// The whole sum, for operators whose caller allows them to communicate. If x is Partial(sum) on
+/// some mesh axes, the ranks reduce it in declared all-reduces, which reports list as whole_sum;
+/// otherwise the result is x itself. Its gradient is whole too.
+Tensor whole_sum(const Tensor& x);
 
 /// The operand of a reduction in the kernels' form: contiguous [outer, reduced, inner].
 struct ReducedOperand {

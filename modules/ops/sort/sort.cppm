@@ -20,7 +20,11 @@ struct UniqueElements {
 /// AllowRedistribution scope. No gradient. Error: x is on the meta device.
 UniqueElements unique(const Tensor& x, bool return_inverse = false, bool return_counts = false);
 /// The k largest (smallest) elements along dim, in order; of equal elements the first. Errors: the
-/// dim has fewer than k elements.
-ValuesAndIndices topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
+/// dim has fewer than k elements. With `across_ranks` the dim may be sharded, and the results are
+/// Replicate on its mesh axes: the k candidates of each rank are joined in two all-reduces (values,
+/// positions) of k numbers per rank for each element of the other dims. Backward does not
+/// communicate.
+ValuesAndIndices topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool largest = true,
+                      bool across_ranks = false);
 
 }  // namespace tessera::ops

@@ -5,6 +5,7 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :operands;
+import :reduce;
 
 namespace tessera::ops::sorting {
 
@@ -17,6 +18,9 @@ template <class Args>
 inline Dims sorted_dim(const Call& call) {
   return operands::sorted_dims(call.op.name.c_str(), {call.args<Args>().dim}, call.in[0].dims());
 }
+
+/// topk() of a distributed x whose `dim` (counted from the front) may be sharded.
+ValuesAndIndices topk_across_ranks(const Tensor& x, std::int64_t k, int dim, bool largest);
 
 /// All dims but the sorted one.
 void other_dims(const RuleContext& context, Strategies& strategies, const Dims& sorted);

@@ -63,8 +63,12 @@ const Op& topk_op = register_op<TopkArgs>(
 
 }  // namespace
 
-ValuesAndIndices topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest) {
+ValuesAndIndices topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest,
+                      bool across_ranks) {
   operands::given("topk", "x", x);
+  if (across_ranks && x.is_distributed() && x.dims() > 0) {
+    return topk_across_ranks(x, k, operands::front_dim("topk", dim, x.dims()), largest);
+  }
   Tensors found =
       call(topk_op, {x},
            TopkArgs{.k = k, .dim = operands::front_dim("topk", dim, x.dims()), .largest = largest});

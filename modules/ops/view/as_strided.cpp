@@ -88,7 +88,8 @@ void strided_grad_infer(const Call& call, ResultShapes& out) {
   out.push_back({x.shape(), call.in[0].dtype()});
 }
 
-/// dy is added up where the view's elements lie; x's gradient is what then stands at x's.
+/// dy is added at the memory positions of the view's elements; x's gradient is read at those of x's
+/// elements.
 void strided_grad_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor& x = call.in[1];
   const Geometry view = asked_geometry(call);

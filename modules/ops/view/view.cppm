@@ -32,6 +32,9 @@ Tensor movedim(const Tensor& x, const Dims& source, const Dims& destination);
 Tensors unbind(const Tensor& x, std::int64_t dim = 0);
 /// Pieces of `size` along `dim`, the last may be shorter.
 Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
+/// Pieces of these sizes along `dim`, in order. Errors: the sum of the sizes is not dim's extent.
+Tensors split_with_sizes(const Tensor& x, std::span<const std::int64_t> sizes,
+                         std::int64_t dim = 0);
 /// Pieces of ceil(extent / chunks) along `dim`: at most `chunks`, the last may be shorter.
 Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim = 0);
 /// The elements whose index along dim2 is `offset` larger than along dim1, as the last dim.

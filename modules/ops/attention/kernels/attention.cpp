@@ -12,15 +12,15 @@ using namespace attention_detail;
 /// Scratch of one task.
 template <class C>
 struct Forward {
-  explicit Forward(std::int64_t head_dim)
-      : width(padded<C>(head_dim)),
-        queries(static_cast<std::size_t>(head_dim * kQueryTile)),
-        keys(static_cast<std::size_t>(kKeyTile * width)),
+  explicit Forward(const AttentionShape& shape)
+      : width(padded<C>(shape.values())),
+        queries(static_cast<std::size_t>(shape.head_dim * kQueryTile)),
+        keys(static_cast<std::size_t>(kKeyTile * padded<C>(shape.head_dim))),
         values(static_cast<std::size_t>(kKeyTile * width)),
         scores(static_cast<std::size_t>(kKeyTile * kQueryTile)),
         out(static_cast<std::size_t>(kQueryTile * width)) {}
 
-  std::int64_t width;
+  std::int64_t width;      // of the values
   std::vector<C> queries;  // transposed
   std::vector<C> keys;
   std::vector<C> values;
@@ -111,7 +111,9 @@ void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides
                        Lse* log_sum_exp, const AttentionMask<T>& mask) {
   using C = Lse;
   if (shape.queries == 1 && !mask.changes_scores() && mask.dropout == 0) {
-    attention_row(shape, q, q_strides, k, k_strides, v, v_strides, out, out_strides, log_sum_exp);
+    AttentionShape row = shape;
+    row.keys = std::clamp<std::int64_t>(last_key_of_query_0(shape) + 1, 0, shape.keys);
+    attention_row(row, q, q_strides, k, k_strides, v, v_strides, out, out_strides, log_sum_exp);
     return;
   }
   const std::int64_t heads = shape.kv_heads * shape.group;
@@ -119,7 +121,7 @@ void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides
   const std::int64_t head_dim = shape.head_dim;
   // A task is one tile of queries of one head; what is copied of keys is copied for each of them.
   parallel_for(0, shape.batch * heads * query_tiles, 1, [&](std::int64_t begin, std::int64_t end) {
-    Forward<C> work(head_dim);
+    Forward<C> work(shape);
     simd::dispatch([&](auto isa) __attribute__((always_inline)) {
       for (std::int64_t task = begin; task < end; ++task) {
         const std::int64_t query = task % query_tiles * kQueryTile;
@@ -144,7 +146,7 @@ void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides
           const Rows<C> keys =
               as_rows<C>(k_tile, k_strides.time, pair.keys, head_dim, work.keys.data());
           const Rows<C> values =
-              as_rows<C>(v_tile, v_strides.time, pair.keys, head_dim, work.values.data());
+              as_rows<C>(v_tile, v_strides.time, pair.keys, shape.values(), work.values.data());
           dots(isa, pair, head_dim, keys, work.queries.data(), work.scores.data());
           const TilePlace place{entry, head, heads};
           const auto scale = static_cast<C>(shape.scale);
@@ -158,7 +160,7 @@ void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides
           const C factor = sum > C{0} ? C{1} / sum : C{0};
           T* row = out + entry * out_strides.batch + (query + i) * out_strides.time +
                    head * out_strides.head;
-          for (std::int64_t d = 0; d < head_dim; ++d) {
+          for (std::int64_t d = 0; d < shape.values(); ++d) {
             row[d] =
                 static_cast<T>(work.out[static_cast<std::size_t>(i * work.width + d)] * factor);
           }

@@ -21,10 +21,12 @@ struct AttentionStrides {
   }
 };
 
-/// q and out: [batch, queries, kv_heads * group, head_dim]; k and v: [batch, keys, kv_heads,
-/// head_dim]. Query head h reads key/value head h / group. Query i sees the keys j <= i + keys -
-/// queries when causal (so a cache of earlier keys may precede), else all keys. A query that sees
-/// no key gives 0, and a log-sum-exp of minus infinity. Any head_dim from 1 to 512 works.
+/// q: [batch, queries, kv_heads * group, head_dim]; k: [batch, keys, kv_heads, head_dim]; v:
+/// [batch, keys, kv_heads, value_dim]; out: [batch, queries, kv_heads * group, value_dim]. Query
+/// head h reads key/value head h / group. When causal, query i sees the keys j <= i + keys -
+/// queries (so a cache of earlier keys may precede), or with upper_left the keys j <= i; else all
+/// keys. A query that sees no key gives 0, and a log-sum-exp of minus infinity. Any head_dim and
+/// value_dim from 1 to 512 works.
 struct AttentionShape {
   std::int64_t batch = 0;
   std::int64_t queries = 0;
@@ -34,6 +36,10 @@ struct AttentionShape {
   std::int64_t head_dim = 0;
   double scale = 1.0;  // of q . k before the softmax; usually 1 / sqrt(head_dim)
   bool causal = true;
+  bool upper_left = false;     // of a causal one
+  std::int64_t value_dim = 0;  // 0: head_dim
+
+  [[nodiscard]] std::int64_t values() const { return value_dim == 0 ? head_dim : value_dim; }
 };
 
 /// What may change scores and probabilities on their way; T is the operands' type, or that of the

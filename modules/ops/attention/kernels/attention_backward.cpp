@@ -18,24 +18,26 @@ template <class C>
 struct Backward {
   Backward(const AttentionShape& shape, std::int64_t tiles)
       : width(padded<C>(shape.head_dim)),
+        value_width(padded<C>(shape.values())),
         length(tiles * kQueryTile),
         q_transposed(buffer<C>(shape.group * length * shape.head_dim)),
-        dout_transposed(buffer<C>(shape.group * length * shape.head_dim)),
+        dout_transposed(buffer<C>(shape.group * length * shape.values())),
         lse(buffer<C>(shape.group * length)),
         delta(buffer<C>(shape.group * length)),
         dq(buffer<C>(shape.group * length * width)),
         dk(buffer<C>(kKeyTile * width)),
-        dv(buffer<C>(kKeyTile * width)),
+        dv(buffer<C>(kKeyTile * value_width)),
         keys(buffer<C>(kKeyTile * width)),
-        values(buffer<C>(kKeyTile * width)),
+        values(buffer<C>(kKeyTile * value_width)),
         queries(buffer<C>(kQueryTile * width)),
-        douts(buffer<C>(kQueryTile * width)),
+        douts(buffer<C>(kQueryTile * value_width)),
         p(buffer<C>(kKeyTile * kQueryTile)),
         ds(buffer<C>(kKeyTile * kQueryTile)) {}
 
-  std::int64_t width;
+  std::int64_t width;        // of queries and keys
+  std::int64_t value_width;  // of values and the result
   std::int64_t length;
-  std::vector<C> q_transposed;  // [group, tile, head_dim, kQueryTile]
+  std::vector<C> q_transposed;  // [group, tile, head_dim, kQueryTile]; dout's with value_dim
   std::vector<C> dout_transposed;
   std::vector<C> lse;    // [group, length]
   std::vector<C> delta;  // dout . out
@@ -144,6 +146,7 @@ template <class Isa, class T, class C>
                                                   std::int64_t entry, std::int64_t kv_head,
                                                   Backward<C>& work) {
   const std::int64_t head_dim = shape.head_dim;
+  const std::int64_t value_dim = shape.values();
   const std::int64_t heads = shape.kv_heads * shape.group;
   const std::int64_t width = work.width;
   const auto at = [&](auto* pointer, const AttentionStrides& strides, std::int64_t time,
@@ -158,8 +161,8 @@ template <class Isa, class T, class C>
       const std::int64_t at_row = member * work.length + query;
       transpose_tile(at(x.q, x.q_strides, query, head), x.q_strides.time, count, head_dim,
                      work.q_transposed.data() + at_row * head_dim);
-      transpose_tile(at(x.dout, x.dout_strides, query, head), x.dout_strides.time, count, head_dim,
-                     work.dout_transposed.data() + at_row * head_dim);
+      transpose_tile(at(x.dout, x.dout_strides, query, head), x.dout_strides.time, count, value_dim,
+                     work.dout_transposed.data() + at_row * value_dim);
       for (std::int64_t i = 0; i < kQueryTile; ++i) {
         C lse = std::numeric_limits<C>::infinity();  // a query that sees nothing: probability 0
         C delta = C{0};
@@ -168,7 +171,7 @@ template <class Isa, class T, class C>
           if (stored > -std::numeric_limits<C>::infinity()) lse = stored;
           const T* out = at(x.out, x.out_strides, query + i, head);
           const T* dout = at(x.dout, x.dout_strides, query + i, head);
-          for (std::int64_t d = 0; d < head_dim; ++d)
+          for (std::int64_t d = 0; d < value_dim; ++d)
             delta += static_cast<C>(out[d]) * static_cast<C>(dout[d]);
         }
         work.lse[static_cast<std::size_t>(at_row + i)] = lse;
@@ -181,7 +184,7 @@ template <class Isa, class T, class C>
     const Rows<C> keys = as_rows<C>(at(x.k, x.k_strides, key, kv_head), x.k_strides.time, key_count,
                                     head_dim, work.keys.data());
     const Rows<C> values = as_rows<C>(at(x.v, x.v_strides, key, kv_head), x.v_strides.time,
-                                      key_count, head_dim, work.values.data());
+                                      key_count, value_dim, work.values.data());
     std::fill(work.dk.begin(), work.dk.end(), C{0});
     std::fill(work.dv.begin(), work.dv.end(), C{0});
     for (std::int64_t member = 0; member < shape.group; ++member) {
@@ -195,11 +198,11 @@ template <class Isa, class T, class C>
                                            pair.queries, head_dim, work.queries.data());
         const Rows<C> douts =
             as_rows<C>(at(x.dout, x.dout_strides, query, head), x.dout_strides.time, pair.queries,
-                       head_dim, work.douts.data());
+                       value_dim, work.douts.data());
         C* p = work.p.data();
         C* ds = work.ds.data();
         dots(isa, pair, head_dim, keys, work.q_transposed.data() + at_row * head_dim, p);
-        dots(isa, pair, head_dim, values, work.dout_transposed.data() + at_row * head_dim, ds);
+        dots(isa, pair, value_dim, values, work.dout_transposed.data() + at_row * value_dim, ds);
         const TilePlace place{entry, head, heads};
         const auto scale = static_cast<C>(shape.scale);
         if (x.mask.changes_scores()) mask_scores(x.mask, place, pair, scale, p);
@@ -209,15 +212,15 @@ template <class Isa, class T, class C>
         if (x.mask.dropout > 0) drop(shape, x.mask, place, pair, p);
         if (x.mask.gradient != nullptr)
           write_score_gradients(shape, place, pair, ds, x.mask.gradient);
-        add_to_keys(isa, pair, width, p, douts, work.dv.data());
+        add_to_keys(isa, pair, work.value_width, p, douts, work.dv.data());
         add_to_keys(isa, pair, width, ds, queries, work.dk.data());
         add_to_queries(isa, pair, width, ds, keys, work.dq.data() + at_row * width);
       }
     }
     write_rows(work.dk.data(), width, key_count, head_dim, at(x.dk, x.dk_strides, key, kv_head),
                x.dk_strides.time);
-    write_rows(work.dv.data(), width, key_count, head_dim, at(x.dv, x.dv_strides, key, kv_head),
-               x.dv_strides.time);
+    write_rows(work.dv.data(), work.value_width, key_count, value_dim,
+               at(x.dv, x.dv_strides, key, kv_head), x.dv_strides.time);
   }
   for (std::int64_t member = 0; member < shape.group; ++member) {
     write_rows(work.dq.data() + member * work.length * width, width, shape.queries, head_dim,

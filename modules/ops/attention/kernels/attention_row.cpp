@@ -153,8 +153,8 @@ void attention_row(const AttentionShape& shape, const T* q, AttentionStrides q_s
         }
         const Softmax<C> seen = softmax(scores.data(), shape.keys);
         const C factor = seen.sum > C{0} ? C{1} / seen.sum : C{0};
-        combine<kWidest>(scores.data(), values, v_strides.time, shape.keys, factor, 0, head_dim,
-                         out + entry * out_strides.batch + head * out_strides.head);
+        combine<kWidest>(scores.data(), values, v_strides.time, shape.keys, factor, 0,
+                         shape.values(), out + entry * out_strides.batch + head * out_strides.head);
         log_sum_exp[task] = seen.maximum + std::log(seen.sum);
       }
     });

@@ -5,8 +5,9 @@
 
 namespace tessera::kernels {
 
-/// attention_forward for shape.queries = 1 without a mask. The work is one pass over keys and one
-/// over values; the tiles of attention_forward would compute 16 or more queries for the one.
+/// attention_forward for shape.queries = 1 without a mask; the query sees all keys. The work is one
+/// pass over keys and one over values; the tiles of attention_forward would compute 16 or more
+/// queries for the one.
 template <class T, class Lse>
 void attention_row(const AttentionShape& shape, const T* q, AttentionStrides q_strides, const T* k,
                    AttentionStrides k_strides, const T* v, AttentionStrides v_strides, T* out,

@@ -164,7 +164,8 @@ void drop(const AttentionShape& shape, const AttentionMask<T>& mask, const TileP
 
 /// What a causal query 0 sees, or an index beyond all keys.
 inline std::int64_t last_key_of_query_0(const AttentionShape& shape) {
-  return shape.causal ? shape.keys - shape.queries : std::numeric_limits<std::int32_t>::max();
+  if (!shape.causal) return std::numeric_limits<std::int32_t>::max();
+  return shape.upper_left ? 0 : shape.keys - shape.queries;
 }
 
 }  // namespace tessera::kernels::attention_detail

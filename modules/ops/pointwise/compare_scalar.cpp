@@ -1,0 +1,97 @@
+// Comparisons of a tensor with a number: bool results, no gradient.
+module;
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <type_traits>
+
+#include "pointwise/kernels/pointwise.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import :kernel_call;
+
+namespace tessera::ops {
+namespace {
+
+using kernels::CompareOp;
+using operands::ValueArgs;
+
+void infer(const Call& call, ResultShapes& out) {
+  out.push_back({call.in[0].shape(), DType::boolean});
+}
+
+/// The number as a 16-bit type holds it: the kernels compare in f32.
+double rounded(DType type, double value) {
+  if (type == DType::bf16 || type == DType::f16) {
+    visit_floating(type, "compare",
+                   [&]<class T>(T) { value = static_cast<float>(static_cast<T>(value)); });
+  }
+  return value;
+}
+
+template <CompareOp op>
+void cpu(const Call& call, std::span<Tensor> out) {
+  const Tensor x = operands::contiguous(call.in[0]);
+  kernels::compare_scalar(op, x.dtype(), x.numel(), x.raw_data(),
+                          rounded(x.dtype(), call.args<ValueArgs>().value),
+                          static_cast<std::uint8_t*>(out[0].raw_data()));
+}
+
+template <CompareOp op>
+const Op& comparison(const char* name, const char* about) {
+  return register_op<ValueArgs>({.schema = std::string(name) + "_scalar(x)",
+                                 .infer = infer,
+                                 .cpu = cpu<op>,
+                                 .rule = rules::pointwise,
+                                 .about = about});
+}
+
+const Op& eq_op = comparison<CompareOp::equal>("eq", "x == value.");
+const Op& ne_op = comparison<CompareOp::not_equal>("ne", "x != value.");
+const Op& lt_op = comparison<CompareOp::less>("lt", "x < value.");
+const Op& le_op = comparison<CompareOp::less_equal>("le", "x <= value.");
+const Op& gt_op = comparison<CompareOp::greater>("gt", "x > value.");
+const Op& ge_op = comparison<CompareOp::greater_equal>("ge", "x >= value.");
+
+template <class T>
+bool holds(double value) {
+  return value >= static_cast<double>(std::numeric_limits<T>::lowest()) &&
+         value <= static_cast<double>(std::numeric_limits<T>::max());
+}
+
+/// x in a type that holds the number: f32 for an integer tensor and a number that is not whole, as
+/// in PyTorch; a wider type for a number outside of x's.
+Tensor comparable(const Op& op, const Tensor& x, double value) {
+  operands::given(op.name, "x", x);
+  if (is_floating(x.dtype())) {
+    return x;
+  }
+  if (std::trunc(value) != value) {
+    return cast(x, DType::f32);
+  }
+  if (x.dtype() == DType::i64 || !holds<std::int64_t>(value)) {
+    return holds<std::int64_t>(value) ? x : cast(x, DType::f64);
+  }
+  const bool fits = x.dtype() == DType::i32 ? holds<std::int32_t>(value)
+                                            : x.dtype() == DType::u8 && holds<std::uint8_t>(value);
+  return fits ? x : cast(x, DType::i64);
+}
+
+Tensor compare(const Op& op, const Tensor& x, double value) {
+  return call_one(op, {comparable(op, x, value)}, ValueArgs{value});
+}
+
+}  // namespace
+
+Tensor eq(const Tensor& x, double value) { return compare(eq_op, x, value); }
+Tensor ne(const Tensor& x, double value) { return compare(ne_op, x, value); }
+Tensor lt(const Tensor& x, double value) { return compare(lt_op, x, value); }
+Tensor le(const Tensor& x, double value) { return compare(le_op, x, value); }
+Tensor gt(const Tensor& x, double value) { return compare(gt_op, x, value); }
+Tensor ge(const Tensor& x, double value) { return compare(ge_op, x, value); }
+
+}  // namespace tessera::ops
