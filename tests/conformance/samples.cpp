@@ -294,7 +294,10 @@ void call_loss_parallel(Recorder& recorder) {
     x.set_requires_grad();
     listen(recorder, "parallel", [&] { backward(ops::sum(f(x))); });
   };
-  differentiate([&](const Tensor& x) { return ops::cross_entropy(x, targets, -1, true); });
+  differentiate([&](const Tensor& x) {
+    return ops::cross_entropy(
+        x, targets, {.reduction = ops::Reduction::sum, .ignore_index = -1, .loss_parallel = true});
+  });
   differentiate([&](const Tensor& x) { return ops::cross_entropy_rows(x, targets, -1, true); });
   for (const ops::Reduction reduction : {ops::Reduction::sum, ops::Reduction::mean}) {
     differentiate([&](const Tensor& x) { return ops::nll_loss(x, targets, reduction, -1); });
@@ -316,6 +319,14 @@ void call_the_rest(Recorder& recorder) {
     };
     for (const double p : {2.0, 3.0}) {  // called where a gradient meets norms of parts
       call(find_op("whole_norm"), {numbers({2, 3})}, WholeNormArgs{p});
+    }
+    const Tensor parts = numbers({2, 3, 5});
+    ops::amax(parts, {1}, true, true);  // across ranks: a flag that stored samples leave off
+    ops::amin(parts, {0, 2}, false, true);
+    for (const char* arguments :
+         {"k=2, dim=1, largest=true, whole=none", "k=3, dim=2, largest=false, whole=none"}) {
+      const Op& topk = find_op("topk_across_ranks");  // of distributed tensors only
+      call(topk, {parts}, parse_arguments(topk, arguments));
     }
     RandomStream stream{.seed = 7, .stream = 3, .offset = 8};
     call_random(stream);
@@ -367,7 +378,7 @@ void call_the_rest(Recorder& recorder) {
     const Tensor q = numbers({3, 4, 2, 3});
     const Tensor k = numbers({3, 2, 5, 3}, 1);
     ops::scaled_dot_product_attention(q, k, numbers(k.shape(), 2), numbers({4, 2, 5}, 3), 0.4,
-                                      false, 0, stream);
+                                      ops::Causal::none, 0, stream);
   });
 }
 

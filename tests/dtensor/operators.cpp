@@ -219,7 +219,7 @@ TEST_CASE("the mean of a loss over sharded rows is that over all rows that count
                                                 -7);
                          },
                          [](const Tensor& x, const Tensor& t) {
-                           return ops::cross_entropy(x, t, -7, false, ops::Reduction::mean);
+                           return ops::cross_entropy(x, t, {.ignore_index = -7});
                          }};
   for (const DeviceMesh& mesh : meshes()) {
     const Layout rows = mesh.ndim() == 1 ? Layout::make(mesh, {Shard(0)})
@@ -258,7 +258,7 @@ TEST_CASE("the mean of a loss over sharded rows is that over all rows that count
                        .item()));
   const Tensor x = numbers({2, 3});
   const Tensor t = from_values<std::int64_t>({2, 0}, {2});
-  CHECK(to_doubles(ops::cross_entropy(x, t, -100, false, ops::Reduction::none)) ==
+  CHECK(to_doubles(ops::cross_entropy(x, t, {.reduction = ops::Reduction::none})) ==
         to_doubles(ops::cross_entropy_rows(x, t)));
   CHECK(contains(error_of([&] { ops::counted_rows(x); }), "counted_rows: "));
 }

@@ -1,8 +1,13 @@
 #include "matmul/kernels/gemm.hpp"
 
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "check.hpp"
+#include "matmul/kernels/integer_gemm.hpp"
 #include "shared/kernels/parallel.hpp"
 
 using namespace tessera::kernels;
@@ -166,6 +171,52 @@ std::int64_t equal_row_counts(std::int64_t rows, std::int64_t n, std::int64_t k)
 
 TEST_CASE("a row of a double product does not depend on the number of rows", "[gemm]") {
   CHECK(equal_row_counts<double>(64, 96, 128) == 6);
+}
+
+TEMPLATE_TEST_CASE("integer products wrap like sums of single products", "[gemm]", std::int64_t,
+                   std::int32_t, std::uint8_t) {
+  using T = TestType;
+  const auto [ta, tb, accumulate] =
+      GENERATE(std::tuple{false, false, false}, std::tuple{true, false, true},
+               std::tuple{false, true, true});
+  const std::int64_t m = 5;
+  const std::int64_t n = 300;  // more than one panel
+  const std::int64_t k = 37;
+  const Gemm shape{ta, tb, m, n, k, 2, ta ? m : k, m * k, tb ? k : n, k * n, n, m * n, accumulate};
+  std::uint64_t state = 1;
+  const auto numbers = [&](std::int64_t count) {
+    std::vector<T> x(static_cast<std::size_t>(count));
+    for (T& element : x) {
+      state = state * 6364136223846793005U + 1442695040888963407U;
+      element = static_cast<T>(state >> 3U);
+    }
+    return x;
+  };
+  const auto a = numbers(2 * m * k);
+  const auto b = numbers(2 * k * n);
+  auto c = numbers(2 * m * n);
+  auto expected = c;
+  for (std::int64_t e = 0; e < 2; ++e) {
+    for (std::int64_t i = 0; i < m; ++i) {
+      for (std::int64_t j = 0; j < n; ++j) {
+        T& target = expected[static_cast<std::size_t>((e * m + i) * n + j)];
+        auto sum = accumulate ? static_cast<std::uint64_t>(target) : 0;
+        for (std::int64_t p = 0; p < k; ++p) {
+          const auto x = a[static_cast<std::size_t>(e * m * k + (ta ? p * m + i : i * k + p))];
+          const auto y = b[static_cast<std::size_t>(e * k * n + (tb ? j * k + p : p * n + j))];
+          sum += static_cast<std::uint64_t>(x) * static_cast<std::uint64_t>(y);
+        }
+        target = static_cast<T>(sum);
+      }
+    }
+  }
+  auto threaded = c;
+  integer_gemm(shape, a.data(), b.data(), c.data());
+  CHECK(c == expected);
+  set_threads(3);
+  integer_gemm(shape, a.data(), b.data(), threaded.data());
+  set_threads(1);
+  CHECK(threaded == expected);
 }
 
 TEST_CASE("how many row counts give a row the same bits in oneDNN", "[.][measure]") {

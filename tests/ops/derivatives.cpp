@@ -271,9 +271,12 @@ std::vector<OperatorSample> further_samples() {
       ops::cast(from_values<double>({1, 0, 1, 0, 0, 0, 1, 1, 1}, {3, 3}), DType::boolean);
   const char* const attention = "scaled_dot_product_attention";
   const std::string drawn = ", numbers=seed=7 stream=3 offset=8 run=0 stride=0, whole=none";
-  add(attention, {q, k, v, added}, "is_causal=false, scale=0.5, dropout_p=0.4" + drawn, q.shape());
-  add(attention, {q, k, v, added}, "is_causal=true, scale=0, dropout_p=0" + drawn, q.shape());
-  add(attention, {q, k, v, mask}, "is_causal=true, scale=0, dropout_p=0.4" + drawn, q.shape());
+  add(attention, {q, k, v, added},
+      "is_causal=false, lower_right=false, scale=0.5, dropout_p=0.4" + drawn, q.shape());
+  add(attention, {q, k, v, added},
+      "is_causal=true, lower_right=false, scale=0, dropout_p=0" + drawn, q.shape());
+  add(attention, {q, k, v, mask},
+      "is_causal=true, lower_right=true, scale=0, dropout_p=0.4" + drawn, q.shape());
   add("dropout", {numbers({6})}, "p=0.4" + drawn, {6});
   const Tensor logits = numbers({2, 2, 4});
   const Tensor targets = from_values<std::int64_t>({0, 3, -1, 2}, {2, 2});
@@ -284,10 +287,16 @@ std::vector<OperatorSample> further_samples() {
     add("log_softmax", {logits}, std::string("dim=-1, ") + parallel, logits.shape());
   }
   const Tensor zeros_inside = from_values<double>({2, 0, -3, 1, 0, 0, 0.5, 4, -1, 3, 0, 2}, {3, 4});
+  const std::string across = "across_ranks=true, whole=none";
   for (const int dim : {0, 1}) {
     const std::string along = "dim=" + std::to_string(dim);
     add("cumprod", {zeros_inside}, along, {3, 4});
-    add("prod", {zeros_inside}, along + ", keepdim=false", {dim == 0 ? 4 : 3});
+    add("prod", {zeros_inside}, "dims=[" + std::to_string(dim) + "], keepdim=false",
+        {dim == 0 ? 4 : 3});
+    add("amax", {zeros_inside}, "dims=[" + std::to_string(dim) + "], keepdim=false, " + across,
+        {dim == 0 ? 4 : 3});
+    add("topk_across_ranks", {numbers({3, 4})}, along + ", k=2, largest=true, whole=none",
+        dim == 0 ? Dims{2, 4} : Dims{3, 2});
     add("logcumsumexp", {ops::mul_scalar(zeros_inside, 300)}, along, {3, 4});
     for (const char* recurrence : {"linear_recurrence", "linear_recurrence_from_end"}) {
       add(recurrence, {zeros_inside, numbers({3, 4})}, along, {3, 4});
@@ -345,7 +354,7 @@ const std::map<std::string, std::string> not_reached = {
     {"rotary_at_inverse", "without a stored sample: tests/dtensor/operators.cpp"},
     {"to_local", "of distributed tensors: tests/dtensor"},
     {"whole_norm", "of distributed tensors: tests/dtensor/operators.cpp"},
-    {"whole_norm_backward", "of distributed tensors: tests/conformance"},
+    {"whole_sum", "of distributed tensors: tests/dtensor/across_ranks.cpp"},
 };
 
 std::set<std::string> names_of(const std::map<std::string, std::string>& reasons) {

@@ -1,9 +1,12 @@
 // Functions that call several operators, against PyTorch's results and gradients; and what has no
 // counterpart there: dropout in attention, errors, gradients of what was padded.
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,6 +49,17 @@ struct Arguments {
   }
 };
 
+/// Indices from tensor `first` on; an absent one takes the whole dim.
+std::vector<Tensor> indices(const Arguments& a, std::size_t first) {
+  return {a.x.begin() + static_cast<std::ptrdiff_t>(first), a.x.end()};
+}
+
+using Comparison = Tensor (*)(const Tensor&, double);
+template <Comparison compare>
+Tensor with_number(const Arguments& a) {
+  return compare(a.x[0], a.number("value"));
+}
+
 using Function = std::function<Tensors(const Arguments&)>;
 
 /// Functions of one result.
@@ -75,6 +89,29 @@ const std::map<std::string, Function>& functions() {
        })},
       {"index_add",
        one([](A a) { return ops::index_add(a.x[0], a.x[1], a.x[2], 0, a.number("alpha")); })},
+      {"argmax",
+       one([](A a) { return ops::argmax(a.x[0], std::nullopt, a.number("keepdim") != 0); })},
+      {"argmin",
+       one([](A a) { return ops::argmin(a.x[0], std::nullopt, a.number("keepdim") != 0); })},
+      {"clamp", one([](A a) { return ops::clamp(a.x[0], a.x[1], a.x[2]); })},
+      {"eq", one(with_number<ops::eq>)},
+      {"ne", one(with_number<ops::ne>)},
+      {"lt", one(with_number<ops::lt>)},
+      {"le", one(with_number<ops::le>)},
+      {"gt", one(with_number<ops::gt>)},
+      {"ge", one(with_number<ops::ge>)},
+      {"index", one([](A a) { return ops::index(a.x[0], indices(a, 1)); })},
+      {"index_put", one([](A a) {
+         return ops::index_put(a.x[0], indices(a, 2), a.x[1], a.number("accumulate") != 0);
+       })},
+      {"cross_entropy", one([](A a) {
+         return ops::cross_entropy(
+             a.x[0], a.x[1],
+             {.reduction = static_cast<ops::Reduction>(a.integer("reduction")),
+              .ignore_index = a.integer("ignore_index"),
+              .label_smoothing = a.number("label_smoothing"),
+              .weight = a.x[2]});
+       })},
       {"nonzero", one([](A a) { return ops::nonzero(a.x[0]); })},
       {"masked_select", one([](A a) { return ops::masked_select(a.x[0], a.x[1]); })},
       {"roll", one([](A a) { return ops::roll(a.x[0], a.dims("shifts")); })},
@@ -162,7 +199,7 @@ TEST_CASE("attention drops the probabilities that dropout would drop, forward an
                             wave({3, 70}, 3)};
   RandomStream stream = start;
   const Tensor y = ops::scaled_dot_product_attention(fused[0], fused[1], fused[2], fused[3], 0.4,
-                                                     false, 0.3, stream);
+                                                     ops::Causal::none, 0.3, stream);
   RandomStream other = start;
   const Tensor k = ops::repeat_interleave(plain[1], 2, 1);
   const Tensor v = ops::repeat_interleave(plain[2], 2, 1);
@@ -176,6 +213,56 @@ TEST_CASE("attention drops the probabilities that dropout would drop, forward an
   for (std::size_t i = 0; i < fused.size(); ++i) {
     INFO("operand " << i);
     CHECK(largest_difference(fused[i].grad(), plain[i].grad()) <= 1e-11);
+  }
+}
+
+TEST_CASE("a number that a type cannot hold is compared with its elements, not wrapped") {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const DType dtype : {DType::i64, DType::i32, DType::u8, DType::boolean}) {
+    const Tensor x = ops::cast(from_values<double>({0, 1}, {2}), dtype);
+    const std::vector<double> all{1, 1};
+    const std::vector<double> none{0, 0};
+    for (const double large : {1e30, infinity}) {
+      INFO(name_of(dtype) << " and " << large);
+      CHECK(to_doubles(ops::lt(x, large)) == all);
+      CHECK(to_doubles(ops::ge(x, large)) == none);
+      CHECK(to_doubles(ops::eq(x, large)) == none);
+      CHECK(to_doubles(ops::gt(x, -large)) == all);
+      CHECK(to_doubles(ops::ne(x, -large)) == all);
+    }
+    CHECK(to_doubles(ops::eq(x, std::nan(""))) == none);
+    CHECK(to_doubles(ops::eq(x, 1)) == std::vector<double>{0, 1});
+  }
+  CHECK(to_doubles(ops::eq(from_values<std::int32_t>({0, 5}, {2}), 0x1p40)) ==
+        std::vector<double>{0, 0});
+}
+
+TEST_CASE("pieces of many sizes are views, and their gradients meet in x") {
+  Tensor x = zeros({2, 66}, DType::f64);
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    x.data<double>()[i] = std::cos(static_cast<double>(i));
+  }
+  x.set_requires_grad();
+  const std::vector<std::int64_t> sizes{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  const Tensors pieces = ops::split_with_sizes(x, sizes, 1);
+  REQUIRE(pieces.size() == sizes.size());
+  std::int64_t start = 0;
+  Tensor total;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const Tensor wanted = ops::narrow(x, 1, start, sizes[i]);
+    CHECK(pieces[i].shape() == wanted.shape());
+    CHECK(pieces[i].raw_data() == wanted.raw_data());
+    const Tensor part = ops::mul_scalar(ops::sum(ops::square(pieces[i])), static_cast<double>(i));
+    total = total ? ops::add(total, part) : part;
+    start += sizes[i];
+  }
+  backward(total);
+  start = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const Tensor part = ops::narrow(x, 1, start, sizes[i]);
+    CHECK(largest_difference(ops::narrow(x.grad(), 1, start, sizes[i]),
+                             ops::mul_scalar(part, 2.0 * static_cast<double>(i))) <= 1e-14);
+    start += sizes[i];
   }
 }
 
@@ -193,7 +280,8 @@ TEST_CASE("errors of structural functions begin with their name") {
   const Tensor i = from_values<std::int64_t>({5}, {1});
   const Tensor mask = zeros({2, 3}, DType::boolean);
   const std::vector<Tensor> indices{i};
-  const std::map<std::string, std::function<void()>> mistakes = {
+  const Tensor i64 = zeros({2, 2}, DType::i64);
+  const std::multimap<std::string, std::function<void()>> mistakes = {
       {"unflatten", [&] { ops::unflatten(x, 1, {2, 2}); }},
       {"movedim", [&] { ops::movedim(x, {0, 0}, {0, 1}); }},
       {"chunk", [&] { ops::chunk(x, 0); }},
@@ -208,6 +296,19 @@ TEST_CASE("errors of structural functions begin with their name") {
       {"index_put", [&] { ops::index_put(x, indices, zeros({2})); }},
       {"scatter", [&] { ops::scatter(x, zeros({2, 4}, DType::i64), x, 1); }},
       {"masked_select", [&] { ops::masked_select(x, x); }},
+      {"index", [&] { ops::index(x, std::vector{Tensor(), Tensor()}); }},
+      {"index", [&] { ops::index(x, std::vector{Tensor(), Tensor(), i}); }},
+      {"index", [&] { ops::index(x, std::vector{zeros({3}, DType::boolean)}); }},
+      {"index", [&] { ops::index(x, std::vector{empty({2}, DType::boolean, meta)}); }},
+      {"index_put",
+       [&] { ops::index_put(x, std::vector{empty({2}, DType::boolean, meta)}, zeros({1, 3})); }},
+      {"split_with_sizes", [&] { ops::split_with_sizes(x, std::vector<std::int64_t>{1, 1}, 1); }},
+      {"split_with_sizes", [&] { ops::split_with_sizes(x, std::vector<std::int64_t>{-1, 4}, 1); }},
+      {"clamp", [&] { ops::clamp(x, Tensor(), Tensor()); }},
+      {"cross_entropy", [&] { ops::cross_entropy(x, i, {.label_smoothing = 1.5}); }},
+      {"cross_entropy", [&] { ops::cross_entropy(x, i, {.weight = zeros({2})}); }},
+      {"addmm", [&] { ops::addmm(i64, i64, i64, 0.5); }},
+      {"mm", [&] { ops::mm(mask, ops::transpose(mask, 0, 1)); }},
       {"nonzero", [&] { ops::nonzero(empty({2}, DType::f32, meta)); }},
       {"group_norm", [&] { ops::group_norm(q, 3); }},
       {"batch_norm", [&] { ops::batch_norm(x, {}, {}, {}, {}, false); }},

@@ -92,10 +92,11 @@ const std::map<std::string, std::string>& compared_elsewhere() {
       {"softmax_statistics", "tests/parallel/loss.cpp"},
       {"squared_norm", "tests/ops/math_ops.cpp"},
       {"to_local", "tests/dtensor/conversions.cpp"},
+      {"topk_across_ranks", "tests/dtensor/across_ranks.cpp"},
       {"uniform_", "tests/ops/training_ops.cpp, with stored numbers"},
       {"unique", "tests/dtensor/operators.cpp"},
       {"whole_norm", "tests/dtensor/operators.cpp"},
-      {"whole_norm_backward", "tests/dtensor/operators.cpp"},
+      {"whole_sum", "tests/dtensor/across_ranks.cpp"},
   };
   return places;
 }

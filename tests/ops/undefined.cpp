@@ -82,6 +82,9 @@ Function of(const char* name, R (*function)(A...)) {
           }};
 }
 
+using OfTwo = Tensor(const Tensor&, const Tensor&);
+using WithNumber = Tensor(const Tensor&, double);
+
 const std::vector<Function>& functions() {
   static const std::vector<Function> all = {
       of("add", ops::add),
@@ -99,7 +102,8 @@ const std::vector<Function>& functions() {
       of("mul_scalar", ops::mul_scalar),
       of("pow_scalar", ops::pow_scalar),
       of("fill_", ops::fill_),
-      of("clamp", ops::clamp),
+      of("clamp", static_cast<Tensor (*)(const Tensor&, double, double)>(ops::clamp)),
+      of("clamp", static_cast<Tensor (*)(const Tensor&, const Tensor&, const Tensor&)>(ops::clamp)),
       of("lerp", ops::lerp),
       of("lerp_scalar", ops::lerp_scalar),
       of("addcmul", ops::addcmul),
@@ -148,12 +152,18 @@ const std::vector<Function>& functions() {
       of("nan_to_num", static_cast<Tensor (*)(const Tensor&, double)>(ops::nan_to_num)),
       of("nan_to_num",
          static_cast<Tensor (*)(const Tensor&, double, double, double)>(ops::nan_to_num)),
-      of("eq", ops::eq),
-      of("ne", ops::ne),
-      of("lt", ops::lt),
-      of("le", ops::le),
-      of("gt", ops::gt),
-      of("ge", ops::ge),
+      of("eq", static_cast<OfTwo*>(ops::eq)),
+      of("eq_scalar", static_cast<WithNumber*>(ops::eq)),
+      of("ne", static_cast<OfTwo*>(ops::ne)),
+      of("ne_scalar", static_cast<WithNumber*>(ops::ne)),
+      of("lt", static_cast<OfTwo*>(ops::lt)),
+      of("lt_scalar", static_cast<WithNumber*>(ops::lt)),
+      of("le", static_cast<OfTwo*>(ops::le)),
+      of("le_scalar", static_cast<WithNumber*>(ops::le)),
+      of("gt", static_cast<OfTwo*>(ops::gt)),
+      of("gt_scalar", static_cast<WithNumber*>(ops::gt)),
+      of("ge", static_cast<OfTwo*>(ops::ge)),
+      of("ge_scalar", static_cast<WithNumber*>(ops::ge)),
       of("logical_and", ops::logical_and),
       of("logical_or", ops::logical_or),
       of("logical_xor", ops::logical_xor),
@@ -253,6 +263,7 @@ const std::vector<Function>& functions() {
       of("cat", ops::cat),
       of("stack", ops::stack),
       of("split", ops::split),
+      of("split_with_sizes", ops::split_with_sizes),
       of("flip", ops::flip),
       of("roll", ops::roll),
       of("pad", ops::pad),
@@ -330,15 +341,12 @@ const std::vector<Function>& functions() {
 /// Tensors that may be absent, by function and place.
 const std::map<std::string, std::vector<std::size_t>>& optional_tensors() {
   static const std::map<std::string, std::vector<std::size_t>> places = {
-      {"linear", {2}},
-      {"rms_norm", {1}},
-      {"layer_norm", {1, 2}},
-      {"group_norm", {1, 2}},
-      {"conv2d", {2}},
-      {"conv1d", {2}},
-      {"batch_norm", {1, 2, 3, 4}},
-      {"sgd_", {4, 5}},
-      {"scaled_dot_product_attention", {3}},
+      {"linear", {2}},        {"clamp", {1, 2}},
+      {"index", {1, 2}},      {"index_put", {1, 2}},
+      {"rms_norm", {1}},      {"layer_norm", {1, 2}},
+      {"group_norm", {1, 2}}, {"conv2d", {2}},
+      {"conv1d", {2}},        {"batch_norm", {1, 2, 3, 4}},
+      {"sgd_", {4, 5}},       {"scaled_dot_product_attention", {3}},
   };
   return places;
 }

@@ -97,7 +97,8 @@ Distributed distributed(Function f, const Layout& layout, std::int64_t vocab, DT
 }
 
 Tensor cross_entropy(const Tensor& x, const Tensor& t) {
-  return ops::cross_entropy(x, t, ignored, true);
+  return ops::cross_entropy(
+      x, t, {.reduction = ops::Reduction::sum, .ignore_index = ignored, .loss_parallel = true});
 }
 Tensor cross_entropy_rows(const Tensor& x, const Tensor& t) {
   return ops::cross_entropy_rows(x, t, ignored, true);
@@ -181,7 +182,8 @@ TEST_CASE("a sharded vocabulary is an error where the caller has not asked for i
     const DeviceMesh mesh = DeviceMesh::make({"tensor"}, {2});
     const Tensor x = distribute(logits_of(6, DType::f32), Layout::make(mesh, {Shard(2)}));
     const Tensor t = distribute(targets_of(6), Layout::replicated(mesh));
-    const std::string error = error_of([&] { ops::cross_entropy(x, t, ignored); });
+    const std::string error =
+        error_of([&] { ops::cross_entropy(x, t, {.ignore_index = ignored}); });
     check(error.find("operand 'logits'") != std::string::npos,
           "error.find(\"operand 'logits'\") != std::string::npos");
     check(error.find("must be redistributed to") != std::string::npos,
@@ -193,7 +195,7 @@ TEST_CASE("a sharded vocabulary is an error where the caller has not asked for i
     const Tensor bad =
         distribute(from_values<std::int64_t>({0, 1, 2, 3, 6, 0}, {3, 2}), Layout::replicated(mesh));
     check(error_of([&] {
-            ops::cross_entropy(x, bad, ignored, true);
+            ops::cross_entropy(x, bad, {.ignore_index = ignored, .loss_parallel = true});
           }).find("target 6 of row 4 is out of range (expected 0 to 5") != std::string::npos,
           "error_of([&] { ops::cross_entropy(x, bad, ignored, true); }) .find(\"target 6 of row 4 "
           "is out of range (expected 0 to 5\") != std::string::npos");

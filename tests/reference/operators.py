@@ -194,6 +194,13 @@ def pointwise():
         sample(op, f, ints(0, 3, 3, 5, dtype=BF16), ints(0, 3, 3, 1, dtype=BF16))
         sample(op, f, t(0, 5), t(5))
         sample(op, f, ints(0, 3, 7, dtype=I32), ints(0, 3, 7, dtype=I32))
+        scalar = lambda x, value, f=f: f(x, value)
+        sample(f"{op}_scalar", scalar, ints(0, 3, 5, 7), value=1.0)
+        sample(f"{op}_scalar", scalar, ints(0, 3, 2, 3, 4, dtype=F64), value=2.0)
+        sample(f"{op}_scalar", scalar, given([0.1, 0.3, -0.1], F32), value=0.1)
+        sample(f"{op}_scalar", scalar, given([0.1, 0.3, -0.1, math.nan], BF16), value=0.1, note="the number is rounded to bf16")
+        sample(f"{op}_scalar", scalar, ints(0, 3, 7, dtype=I32), value=-1.0)
+        sample(f"{op}_scalar", scalar, t(0, 5), value=0.5)
     cast = lambda x, dtype: x.to(dtype)
     for source, target in (("f64", "f32"), ("f64", "bf16"), ("f64", "f16"), ("f32", "f64"), ("f32", "bf16"),
                            ("bf16", "f32"), ("f64", "f64"), ("f64", "i64"), ("f32", "i32"), ("bf16", "i64")):
@@ -250,12 +257,23 @@ def reductions():
                               ((0, 5), 0, F64), ((5, 37), 1, F32)):
         sample("cumsum", torch.cumsum, t(*shape, dtype=dtype), dim=dim)
     sample("cumsum", torch.cumsum, ints(-9, 9, 3, 5), dim=1)
+
+    def prod(x, dims, keepdim):
+        for dim in sorted((d % x.dim() for d in dims), reverse=True):
+            x = x.prod(dim, keepdim)
+        return x
+
     for shape, dim, keepdim, dtype in (((5, 7), 0, False, F64), ((5, 7), -1, True, F64), ((3, 4, 5), 1, False, F64),
                                        ((3, 1), 1, False, F64), ((5, 7), 1, False, F32)):
-        sample("prod", torch.prod, t(*shape, dtype=dtype), dim=dim, keepdim=keepdim)
-    sample("prod", torch.prod, t(0, 5), dim=0, keepdim=False, note="the product of nothing is 1")
-    sample("prod", torch.prod, given([[1.5, 0.0, 2.0], [0.0, 3.0, 0.0], [2.0, -1.0, 4.0]]), dim=1, keepdim=False,
+        sample("prod", prod, t(*shape, dtype=dtype), dims=[dim], keepdim=keepdim)
+    sample("prod", prod, t(0, 5), dims=[0], keepdim=False, note="the product of nothing is 1")
+    sample("prod", prod, given([[1.5, 0.0, 2.0], [0.0, 3.0, 0.0], [2.0, -1.0, 4.0]]), dims=[1], keepdim=False,
            note="zeros")
+    for shape, dims, keepdim in (((3, 4, 5), [0, 2], False), ((2, 3, 4), [-2, 0], True), ((2, 3, 4), [1, 2], False),
+                                 ((2, 3), [0, 1], False)):
+        sample("prod", prod, t(*shape), dims=dims, keepdim=keepdim)
+    sample("prod", prod, given([[[1.5, 0.0], [2.0, 3.0]], [[0.5, -2.0], [0.0, 3.0]]]), dims=[0, 2], keepdim=False, note="zeros")
+    sample("prod", prod, ints(-9, 9, 2, 3), dims=[0, 1], keepdim=True)
     var = lambda x, dims, keepdim, correction: torch.var(x, dim=dims, keepdim=keepdim, correction=correction)
     sample("var", var, t(5, 7), dims=[0], keepdim=False, correction=1)
     sample("var", var, t(5, 7), dims=[-1], keepdim=True, correction=0)
@@ -273,11 +291,20 @@ def products():
     for b, n, k, m, dtype in ((2, 5, 7, 3, F64), (3, 1, 7, 1, F64), (1, 5, 1, 3, F64), (0, 5, 7, 3, F64),
                               (2, 5, 0, 3, F64), (3, 9, 17, 5, F32), (2, 5, 7, 3, BF16)):
         sample("bmm", torch.bmm, t(b, n, k, dtype=dtype), t(b, k, m, dtype=dtype))
+    large = [[2 ** 62, -3], [5, 2 ** 40 + 1]]
+    for op, shapes in dict(mm=((5, 7), (7, 3)), bmm=((2, 5, 7), (2, 7, 3))).items():
+        f = getattr(torch, op)
+        for kind, low, high in ((I64, -9, 9), (I32, -9, 9), (U8, 0, 255)):
+            sample(op, f, ints(low, high, *shapes[0], dtype=kind), ints(low, high, *shapes[1], dtype=kind))
+    sample("mm", torch.mm, given(large, I64), given(large, I64), note="integers wrap")
+    sample("mm", torch.mm, ints(-2 ** 30, 2 ** 30, 3, 4, dtype=I32), ints(-2 ** 30, 2 ** 30, 4, 2, dtype=I32),
+           note="integers wrap")
     for a, b in (((5, 7), (7, 3)), ((7,), (7,)), ((5, 7), (7,)), ((7,), (7, 3)), ((2, 5, 7), (7, 3)), ((5, 7), (2, 7, 3)),
                  ((4, 1, 5, 7), (3, 7, 2)), ((2, 5, 7), (7,)), ((7,), (2, 7, 3)), ((2, 0, 7), (7, 3))):
         sample("matmul", torch.matmul, t(*a), t(*b))
     sample("matmul", torch.matmul, t(2, 5, 7, dtype=F32), t(2, 7, 3, dtype=F32))
     sample("matmul", torch.matmul, t(2, 5, 7, dtype=BF16), t(7, 3, dtype=BF16))
+    sample("matmul", torch.matmul, ints(-9, 9, 2, 5, 7), ints(-9, 9, 7, 3))
     for x, out, bias, dtype in (((5, 7), 3, True, F64), ((5, 7), 3, False, F64), ((2, 5, 7), 3, True, F64),
                                 ((2, 3, 1, 7), 4, False, F64), ((7,), 3, True, F64), ((0, 7), 3, True, F64),
                                 ((5, 1), 1, True, F64), ((5, 33), 9, True, F32), ((2, 5, 7), 3, True, BF16)):
@@ -352,6 +379,12 @@ def views():
     sample("split", split, t(3, 5), size=8, dim=0)
     sample("split", split, t(3, 7), size=3, dim=1, unused=(1,), note="one output has no gradient")
     sample("split", split, t(0, 3), size=1, dim=1)
+    split_with_sizes = lambda x, sizes, dim: torch.split(x, sizes, dim)
+    sample("split_with_sizes", split_with_sizes, t(6, 5), sizes=[1, 3, 2], dim=0)
+    sample("split_with_sizes", split_with_sizes, t(3, 7), sizes=[4, 0, 3], dim=-1)
+    sample("split_with_sizes", split_with_sizes, t(2, 5, 3), sizes=[5], dim=1)
+    sample("split_with_sizes", split_with_sizes, t(3, 7), sizes=[2, 2, 3], dim=1, unused=(1,), note="one output has no gradient")
+    sample("split_with_sizes", split_with_sizes, ints(-9, 9, 4, 3), sizes=[1, 3], dim=0)
     for shape in ((3, 5), (), (2, 1, 3), (0, 3)):
         sample("contiguous", lambda x: x.contiguous(), t(*shape))
     sample("contiguous", lambda x: x.contiguous(), t(7, dtype=F32))
@@ -443,13 +476,14 @@ def network():
                                         ((2, 0, 3, 4), 10000.0, 0, F64), ((1, 3, 2, 8), 10000.0, 100, F64),
                                         ((2, 9, 3, 10), 10000.0, 2, F32)):
         sample("rotary", rotary, t(*shape, dtype=dtype), theta=theta, offset=offset)
-    for batch, tq, tk, heads, kv, width, scale, dtype in (
+    for batch, tq, tk, heads, kv, width, scale, dtype, *value in (
             (2, 5, 5, 4, 4, 3, 0.0, F64), (1, 7, 7, 4, 2, 5, 0.0, F64), (2, 5, 5, 6, 2, 3, 0.25, F64),
             (1, 1, 6, 3, 1, 4, 0.0, F64), (2, 3, 8, 4, 2, 3, 0.0, F64), (1, 1, 1, 1, 1, 1, 1.0, F64),
             (0, 3, 3, 2, 1, 4, 0.0, F64), (1, 33, 33, 2, 1, 10, 0.0, F32), (2, 9, 9, 4, 2, 8, 0.0, F32),
-            (1, 5, 5, 2, 1, 4, 0.0, BF16)):
+            (1, 5, 5, 2, 1, 4, 0.0, BF16), (2, 3, 4, 2, 1, 3, 0.0, F64, 2), (1, 2, 2, 2, 2, 1, 0.0, F64, 4),
+            (1, 1, 5, 4, 2, 3, 0.0, F64, 5), (1, 66, 70, 2, 1, 4, 0.0, F32, 6)):
         sample("causal_attention", causal_attention, t(batch, tq, heads, width, dtype=dtype),
-               t(batch, tk, kv, width, dtype=dtype), t(batch, tk, kv, width, dtype=dtype), scale=scale)
+               t(batch, tk, kv, width, dtype=dtype), t(batch, tk, kv, *(value or [width]), dtype=dtype), scale=scale)
     for op, reduction in dict(cross_entropy="sum", cross_entropy_rows="none").items():
         f = lambda x, y, ignore_index, r=reduction: F.cross_entropy(x, y, ignore_index=ignore_index, reduction=r)
         sample(op, f, t(5, 7), ints(0, 7, 5), ignore_index=-100)

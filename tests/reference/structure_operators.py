@@ -4,6 +4,8 @@ masks in data/structure_operators.{json,safetensors}; functions that call severa
 Seeds follow from the operators' names, so none of these operators is sampled in operators.py too.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -190,9 +192,12 @@ def images():
 
 
 def attention():
-    def sdpa(q, k, v, mask, is_causal, scale, dropout_p, seed, stream, offset):
+    def sdpa(q, k, v, mask, is_causal, scale, dropout_p, seed, stream, offset, lower_right=False):
         group = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        if lower_right:
+            seen = torch.ones(q.shape[2], k.shape[2], dtype=BOOL).tril(k.shape[2] - q.shape[2])
+            return F.scaled_dot_product_attention(q, k, v, seen, scale=scale or None)
         if q.dtype == BF16:
             m = mask.float() if mask is not None and mask.dtype == BF16 else mask
             return F.scaled_dot_product_attention(q.float(), k.float(), v.float(), m, is_causal=is_causal,
@@ -224,6 +229,15 @@ def attention():
     sample("scaled_dot_product_attention", sdpa, t(1, 1, 2, 3), t(1, 1, 3, 3), t(1, 1, 3, 3),
            given([[True, False, True], [False, False, False]], BOOL), is_causal=False, scale=0.0, dropout_p=0.0, seed=0,
            stream=0, offset=0, note="the second query sees nothing")
+    for batch, heads, kv, tq, tk, width, value, m, causal, lower_right, dtype in (
+            (2, 2, 1, 3, 4, 3, 3, None, True, False, F64), (1, 2, 2, 4, 2, 2, 2, None, True, False, F64),
+            (1, 2, 1, 1, 4, 3, 2, None, True, False, F64), (1, 2, 1, 2, 4, 3, 3, None, True, True, F64),
+            (2, 2, 1, 3, 2, 2, 3, None, False, False, F64), (1, 2, 2, 2, 3, 2, 4, t(2, 3), False, False, F64),
+            (1, 2, 1, 3, 3, 4, 1, None, True, False, F64), (1, 2, 1, 66, 70, 4, 6, None, True, False, F32),
+            (1, 2, 1, 66, 70, 4, 6, None, True, True, F32), (1, 2, 1, 70, 65, 6, 4, None, True, False, F32)):
+        sample("scaled_dot_product_attention", sdpa, t(batch, heads, tq, width, dtype=dtype),
+               t(batch, kv, tk, width, dtype=dtype), t(batch, kv, tk, value, dtype=dtype), m,
+               is_causal=causal, lower_right=lower_right, scale=0.0, dropout_p=0.0, seed=0, stream=0, offset=0)
 
 
 def functions():
@@ -256,6 +270,66 @@ def functions():
         sample("nonzero", lambda x: torch.nonzero(x), ints(0, 2, *shape))
     for shape, m in (((3, 5), (3, 5)), ((3, 5), (5,)), ((3, 1), (1, 4)), ((2, 3), ())):
         sample("masked_select", lambda x, m: torch.masked_select(x, m), t(*shape), mask(*m))
+    for shape, keepdim in (((3, 5), 0), ((2, 3, 4), 1), ((), 0), ((7,), 1)):
+        for op in ("argmax", "argmin"):
+            sample(op, lambda x, keepdim, op=op: getattr(torch, op)(x, None, bool(keepdim)), t(*shape), keepdim=keepdim)
+    clamp = lambda x, low, high: torch.clamp(x, low, high)
+    for x, low, high in (((3, 5), (3, 5), (3, 5)), ((2, 3, 5), (5,), (3, 1)), ((3, 5), (), None), ((4,), None, (3, 4))):
+        sample("clamp", clamp, t(*x), None if low is None else t(*low), None if high is None else t(*high))
+    sample("clamp", clamp, given([-1.0, -0.5, 0.5, 1.0, 0.5]), given([-0.5, -0.5, -0.5, -0.5, 0.7]),
+           given([0.5, 0.5, 0.5, 0.5, 0.3]), note="at the bounds, and bounds in the wrong order")
+    sample("clamp", clamp, ints(-9, 9, 7), given([-1.5, 0, 1, -3, -4, 0, 2]), None)
+    for op in ("eq", "ne", "lt", "le", "gt", "ge"):
+        compare = lambda x, value, op=op: getattr(torch, op)(x, value)
+        sample(op, compare, ints(0, 4, 7), value=2.5)
+        sample(op, compare, given([2 ** 53, 2 ** 53 + 1, -1], I64), value=2 ** 53)
+        sample(op, compare, mask(5), value=2)
+        sample(op, compare, given([2 ** 31 - 1, 0], I32), value=2 ** 31 - 1)
+
+    def index(x, *indices):
+        return x[tuple(slice(None) if i is None else i for i in indices)]
+
+    def index_put(x, values, *indices, accumulate):
+        where = tuple(slice(None) if i is None else i for i in indices)
+        if not accumulate:
+            y = x.clone()
+            y[where] = values
+            return y
+        # PyTorch adds only at tensors of indices.
+        flat = torch.arange(x.numel()).reshape(x.shape)[where]
+        return x.reshape(-1).index_add(0, flat.reshape(-1), values.expand(flat.shape).reshape(-1)).reshape(x.shape)
+
+    for shape, indices, values in (((3, 5), (None, (4,)), (3, 4)), ((2, 3, 4), (None, (5,)), (4,)), ((2, 3, 4), (None, None, (2, 2)), (3, 2, 2)),
+                                   ((2, 3, 4), ((3,), None, (3,)), (3, 3)), ((2, 3, 4, 2), (None, (3,), (2, 1)), (2, 3, 2)),
+                                   ((2, 3, 4), (None, ()), (2, 4)), ((2, 3, 4), ((2,), None), ())):
+        # each position once: what two writes to one place give is not defined
+        drawn = [None if i is None else ints(-shape[d], shape[d], *i) for d, i in enumerate(indices)]
+        sample("index", index, t(*shape), *drawn)
+        distinct = [None if i is None else
+                    (lambda i=i, n=shape[d]: torch.randperm(max(n, math.prod(i)), generator=generator)[:math.prod(i)].reshape(i) % n)
+                    for d, i in enumerate(indices)]
+        sample("index_put", index_put, t(*shape), t(*values), *distinct, accumulate=True)
+        if all(i is None or math.prod(i) <= shape[d] for d, i in enumerate(indices)):
+            sample("index_put", index_put, t(*shape), t(*values), *distinct, accumulate=False)
+    for shape, masks in (((3, 5), ((3, 5),)), ((3, 5), ((3,),)), ((3, 5), (None, (5,))), ((2, 3, 4), ((2, 3),)),
+                         ((2, 3, 4), (None, (3, 4))), ((4, 2), ((4,), (1,)))):
+        drawn = [None if m is None else (ints(0, 2, 1) if m == (1,) else mask(*m)) for m in masks]
+        sample("index", index, t(*shape), *drawn)
+        sample("index_put", index_put, t(*shape), t(), *drawn, accumulate=False)
+
+    def cross_entropy(x, targets, weight, reduction, ignore_index, label_smoothing):
+        names = ("none", "sum", "mean")
+        return F.cross_entropy(x.movedim(-1, 1) if x.dim() > 1 else x, targets,
+                               None if weight is None else weight.detach(), ignore_index=ignore_index,
+                               reduction=names[reduction], label_smoothing=label_smoothing)
+
+    for reduction in range(3):
+        for shape, weighted, label_smoothing, ignore_index, dtype in (
+                ((5, 7), False, 0.0, -100, F64), ((5, 7), True, 0.0, 2, F64), ((5, 7), False, 0.1, 3, F64),
+                ((2, 3, 4), True, 0.3, 1, F64), ((6, 3), False, 1.0, 0, F64), ((5, 37), True, 0.1, -100, F32)):
+            sample("cross_entropy", cross_entropy, t(*shape, dtype=dtype), ints(0, shape[-1], *shape[:-1]),
+                   positive(shape[-1], dtype=dtype) if weighted else None, reduction=reduction, ignore_index=ignore_index,
+                   label_smoothing=label_smoothing)
     group_norm = lambda x, weight, bias, groups, eps: F.group_norm(x, groups, weight, bias, eps)
     for shape, groups, affine, dtype in (((2, 4), 2, True, F64), ((2, 6, 5), 3, True, F64), ((2, 4, 3, 2), 1, True, F64),
                                          ((3, 4, 2, 2), 4, False, F64), ((2, 8, 3, 3), 4, True, F32),
