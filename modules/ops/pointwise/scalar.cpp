@@ -36,8 +36,8 @@ void pow_cpu(const Call& call, std::span<Tensor> out) {
                          call.args<PowArgs>().exponent, out[0].raw_data());
 }
 
-/// Adding a number to every term moves an average, a maximum and a minimum by that number, but a sum
-/// by as many times it as there are ranks.
+/// Adding a number to every term moves an average, a maximum and a minimum by that number, but a
+/// sum by as many times it as there are ranks.
 void add_rule(const RuleContext& context, Strategies& strategies) {
   rules::pointwise(context, strategies);
   for (const ReduceOp op : {ReduceOp::avg, ReduceOp::max, ReduceOp::min}) {

@@ -82,7 +82,8 @@ void rule(const RuleContext& context, Strategies& strategies) {
   strategies.push_back(rules::strategy({Partial(op)}, {Partial(op)}));
 }
 
-/// The extremum of the ranks' extremes; that of nothing is the least extreme number of the type.
+/// The extremum of the ranks' extremes; that of nothing is the least extreme number of the type, to
+/// which cast() brings an infinity.
 template <tessera::ReduceOp op>
 void composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
   const Tensor& x = call.in[0];
@@ -92,7 +93,7 @@ void composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
   const DType type = truth ? DType::u8 : x.dtype();
   const double most = truth ? 1 : std::numeric_limits<double>::infinity();
   const double least = op == ReduceOp::min ? most : truth ? 0 : -most;
-  const Tensor part = x.numel() == 0 ? full(shape, least, type, x.device())
+  const Tensor part = x.numel() == 0 ? cast(full(shape, least, DType::f64, x.device()), type)
                                      : call_one(call.op, {cast(x, type)}, call.attributes);
   out.push_back(cast(reduce(part, op), x.dtype()));
 }
