@@ -2,14 +2,14 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <tessera/recent_map.hpp>
 #include <utility>
 #include <vector>
 module tessera.placement;
@@ -41,14 +41,22 @@ struct KeyHash {
   }
 };
 
+/// Bounded, as shapes may change with every step of a program.
 struct Cache {
-  std::shared_mutex mutex;
-  std::unordered_map<Key, std::unique_ptr<const Plan>, KeyHash> plans;
+  std::mutex mutex;
+  RecentMap<Key, std::shared_ptr<const Plan>, KeyHash> plans{1 << 12};
 };
 
 Cache& cache() {
   static Cache* const instance = new Cache;
   return *instance;
+}
+
+/// Keeps the plans that this thread was given last.
+const Plan& kept(std::shared_ptr<const Plan> plan) {
+  thread_local std::array<std::shared_ptr<const Plan>, 256> last;
+  thread_local std::size_t next = 0;
+  return *(last[next++ % last.size()] = std::move(plan));
 }
 
 void check(const Layout& from, const Layout& to, const Dims& shape) {
@@ -97,9 +105,9 @@ const Plan& plan_redistribute(const Layout& from, const Layout& to, const Dims& 
   const Key key{from.id(), to.id(), cost_detail::links_version(), element_size, shape};
   Cache& c = cache();
   {
-    const std::shared_lock lock(c.mutex);
-    if (const auto it = c.plans.find(key); it != c.plans.end()) {
-      return *it->second;
+    const std::lock_guard lock(c.mutex);
+    if (const auto* found = c.plans.find(key)) {
+      return kept(*found);
     }
   }
   auto plan = std::make_unique<Plan>();
@@ -111,8 +119,11 @@ const Plan& plan_redistribute(const Layout& from, const Layout& to, const Dims& 
   for (const Step& step : plan->steps) {
     plan->cost += step.cost;
   }
-  const std::unique_lock lock(c.mutex);
-  return *c.plans.emplace(key, std::move(plan)).first->second;
+  const std::lock_guard lock(c.mutex);
+  if (const auto* found = c.plans.find(key)) {  // another thread was faster
+    return kept(*found);
+  }
+  return kept(c.plans.insert(key, std::move(plan)));
 }
 
 int rank_count(const Step& step) {

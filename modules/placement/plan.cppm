@@ -72,11 +72,11 @@ struct Plan {
 
 /// The cheapest plan by the links of the axes; an axis whose placement stays and that blocks no
 /// other axis is not touched. Steps of one kind over several axes become one where that is
-/// cheaper. The same on every rank. Cached for its arguments; the reference stays valid until the
-/// process ends. Partials are reduced by increasing axis unless their operations commute (equal
-/// ones, and sum with avg); Partial to Partial of another operation goes through Replicate. Errors
-/// (input): the layouts are of different meshes, or shard a dim that the tensor lacks; `to` has a
-/// norm's Partial on an axis where `from` does not: a norm cannot be below 0.
+/// cheaper. The same on every rank. The last plans are cached; the reference stays valid for the
+/// next 255 calls of this thread. Partials are reduced by increasing axis unless their operations
+/// commute (equal ones, and sum with avg); Partial to Partial of another operation goes through
+/// Replicate. Errors (input): the layouts are of different meshes, or shard a dim that the tensor
+/// lacks; `to` has a norm's Partial on an axis where `from` does not: a norm cannot be below 0.
 const Plan& plan_redistribute(const Layout& from, const Layout& to, const Dims& shape,
                               std::size_t element_size);
 
