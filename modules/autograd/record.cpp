@@ -109,13 +109,89 @@ class OpNode final : public Node {
 
 thread_local constinit CaptureScope* innermost_capture = nullptr;
 
+/// Makes the results of a call that needs gradients results of a recorded step.
+void record(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
+            std::span<const Tensor> out) {
+  const auto node = std::make_shared<OpNode>(op, in, attributes, out);
+  node->self = node;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (is_floating(out[i].dtype())) {
+      set_history(out[i], node, static_cast<int>(i));
+    }
+  }
+}
+
+/// Whether another tensor has x's memory: a view, or what an earlier step keeps.
+bool shares_memory(const Tensor& x) {
+  const Tensor& memory = memory_of(x);
+  return memory.storage().references() != 1 || !memory.storage().owns_memory() ||
+         (x.is_distributed() && memory.impl()->references != 1);
+}
+
+/// Errors: the steps that are recorded would not describe what the written tensor, or others, hold.
+void check_recorded_write(const Op& op, const Tensor& written) {
+  const auto refuse = [&](const char* what) {
+    fail(
+        fmt::format("{}: operand '{}' cannot be written while gradients are recorded, because {}; "
+                    "use the form that makes a new tensor, or a NoGrad scope",
+                    op.name, op.operand_name(0, op.operands.size()), what));
+  };
+  const Op* const form = op.form_of;
+  if (form == nullptr || form->backward == nullptr || form->operands.size() != op.operands.size()) {
+    refuse("this operator has no gradient");
+  }
+  if (written.requires_grad() && is_leaf(written)) {
+    refuse("it is a leaf that requires a gradient");
+  }
+  if (innermost_capture != nullptr && written.requires_grad()) {
+    refuse("it comes from outside of a checkpointed function, which runs again for backward");
+  }
+  if (shares_memory(written)) {
+    refuse("other tensors share its memory: a view, or a result that a step keeps for backward");
+  }
+}
+
+/// A copy of what x holds now, with x's history.
+Tensor copy_with_history(const Tensor& x) {
+  static const Op& clone = find_op("clone");
+  Tensor copy;
+  {
+    const NoGrad unrecorded;
+    copy = call_one(clone, {x});
+  }
+  if (x.requires_grad()) {
+    Node::Edge edge = gradient_edge(x);
+    set_history(copy, std::move(edge.node), edge.result);
+  }
+  return copy;
+}
+
+/// An in-place form of an operator: the written tensor becomes the result of a step whose operand
+/// is what it held before. That is copied where the step needs it for backward.
+Tensors call_in_place(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {
+  check_recorded_write(op, in[0]);
+  if (innermost_capture != nullptr) [[unlikely]] {
+    Tensors out = call_below_autograd(op, in, attributes);
+    innermost_capture->note(in);
+    return out;
+  }
+  const Op& form = *op.form_of;
+  std::vector<Tensor> before(in.begin(), in.end());
+  Tensor copy;
+  for (std::size_t i = 0; i < in.size() && i < 64; ++i) {
+    if (in[i].same_as(in[0]) && ((form.saves_inputs >> i) & 1U) != 0) {
+      copy = copy ? copy : copy_with_history(in[0]);
+      before[i] = copy;
+    }
+  }
+  Tensors out = call_below_autograd(op, in, attributes);
+  record(form, before, attributes, out);
+  return out;
+}
+
 Tensors autograd_call(const Op& op, std::span<const Tensor> in, const Attributes& attributes) {
   if (op.in_place) {
-    fail(
-        fmt::format("{}: an operand that is written in place needs a gradient; use the form that "
-                    "makes a new tensor, "
-                    "or a NoGrad scope",
-                    op.name));
+    return call_in_place(op, in, attributes);
   }
   Tensors out = call_below_autograd(op, in, attributes);
   if (op.backward == nullptr) {
@@ -125,13 +201,7 @@ Tensors autograd_call(const Op& op, std::span<const Tensor> in, const Attributes
     innermost_capture->note(in);
     return out;
   }
-  const auto node = std::make_shared<OpNode>(op, in, attributes, out);
-  node->self = node;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    if (is_floating(out[i].dtype())) {
-      set_history(out[i], node, static_cast<int>(i));
-    }
-  }
+  record(op, in, attributes, out);
   return out;
 }
 

@@ -262,6 +262,42 @@ TEST_CASE("forms that write a tensor give PyTorch's results") {
   CHECK(compared == forms);
 }
 
+TEST_CASE("forms that write the first operand give PyTorch's gradients") {
+  std::set<std::string> compared;
+  for (const Op* form : all_ops()) {
+    if (form->form_of == nullptr || form->operands.size() > form->form_of->operands.size()) {
+      continue;
+    }
+    for_each_sample([&](const OperatorSample& sample) {
+      if (sample.op != form->form_of || sample.op->backward == nullptr ||
+          sample.inputs[0].shape() != sample.outputs[0].shape() ||
+          sample.inputs[0].dtype() != sample.outputs[0].dtype()) {
+        return;
+      }
+      const std::vector<Tensor> inputs = fresh_inputs(sample, true);
+      std::vector<Tensor> in = inputs;
+      in[0] = ops::clone(inputs[0]);
+      const Tensors out = call(*form, in, sample.attributes);
+      const Roots r = roots_of(sample, out);
+      if (r.roots.empty()) {
+        return;
+      }
+      CHECK(out[0].same_as(in[0]));
+      backward(r.roots, r.gradients);
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const Tensor& expected = sample.input_gradients[i];
+        INFO(form->name << ", gradient " << i << " expected " << to_string(expected));
+        if (expected) {
+          REQUIRE(inputs[i].grad().defined());
+          CHECK(largest_difference(inputs[i].grad(), expected) <= tolerance(expected.dtype()));
+          compared.insert(form->name);
+        }
+      }
+    });
+  }
+  CHECK(compared.size() > 15);
+}
+
 TEST_CASE("strided operands give the results of contiguous ones") {
   for_each_sample([](const OperatorSample& sample) {
     if (sample.op->name == "as_strided") {
