@@ -76,7 +76,7 @@ void Rows::reductions() {
   reading("sum, dim 0", columns, [](T a) { ops::sum(a, {0}); });
   reading("sum, dim 1", lines, [](T a) { ops::sum(a, {1}); });
   reading("mean, dim 1", lines, [](T a) { ops::mean(a, {1}); });
-  reading("prod, dim 1", lines, [](T a) { ops::prod(a, 1); });
+  reading("prod, dim 1", lines, [](T a) { ops::prod(a, {1}); });
   reading("amax", 1, [](T a) { ops::amax(a); });
   reading("amax, dim 0", columns, [](T a) { ops::amax(a, {0}); });
   reading("amax, dim 1", lines, [](T a) { ops::amax(a, {1}); });

@@ -59,30 +59,38 @@ const Op& ge_op = comparison<CompareOp::greater_equal>("ge", "x >= value.");
 
 template <class T>
 bool holds(double value) {
+  // The largest i64 rounds to 2^63 as a double.
   return value >= static_cast<double>(std::numeric_limits<T>::lowest()) &&
-         value <= static_cast<double>(std::numeric_limits<T>::max());
+         value < static_cast<double>(std::numeric_limits<T>::max()) + 1;
 }
 
+struct Compared {
+  Tensor x;
+  double value;
+};
+
 /// x in a type that holds the number: f32 for an integer tensor and a number that is not whole, as
-/// in PyTorch; a wider type for a number outside of x's.
-Tensor comparable(const Op& op, const Tensor& x, double value) {
+/// in PyTorch; a wider type for a number outside of x's. Beyond all integers there is infinity.
+Compared comparable(const Op& op, const Tensor& x, double value) {
   operands::given(op.name, "x", x);
   if (is_floating(x.dtype())) {
-    return x;
+    return {x, value};
   }
   if (std::trunc(value) != value) {
-    return cast(x, DType::f32);
+    return {cast(x, DType::f32), value};
   }
-  if (x.dtype() == DType::i64 || !holds<std::int64_t>(value)) {
-    return holds<std::int64_t>(value) ? x : cast(x, DType::f64);
+  if (!holds<std::int64_t>(value)) {
+    return {cast(x, DType::f64), std::copysign(std::numeric_limits<double>::infinity(), value)};
   }
-  const bool fits = x.dtype() == DType::i32 ? holds<std::int32_t>(value)
-                                            : x.dtype() == DType::u8 && holds<std::uint8_t>(value);
-  return fits ? x : cast(x, DType::i64);
+  const bool fits = x.dtype() == DType::i64 ||
+                    (x.dtype() == DType::i32 && holds<std::int32_t>(value)) ||
+                    (x.dtype() == DType::u8 && holds<std::uint8_t>(value));
+  return {fits ? x : cast(x, DType::i64), value};
 }
 
 Tensor compare(const Op& op, const Tensor& x, double value) {
-  return call_one(op, {comparable(op, x, value)}, ValueArgs{value});
+  const Compared both = comparable(op, x, value);
+  return call_one(op, {both.x}, ValueArgs{both.value});
 }
 
 }  // namespace
