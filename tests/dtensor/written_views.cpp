@@ -154,3 +154,23 @@ TEST_CASE("a redistributed tensor has memory of its own") {
     }
   });
 }
+
+TEST_CASE("a distributed tensor that is written in place continues its history") {
+  const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
+  on_ranks::run(2, [&] {
+    const Layout rows = Layout::make(mesh, {Shard(0)});
+    const Tensor x = distribute(numbered({4, 2}), rows).set_requires_grad();
+    const Tensor w = distribute(numbered({2}, 3), Layout::replicated(mesh)).set_requires_grad();
+    const Tensor h = ops::mul_scalar(x, 2);
+    ops::mul_(h, w);
+    ops::add_scalar_(h, 1);
+    check(h.layout() == rows, "it keeps its layout");
+    backward(ops::sum(h));
+    check(values(x.grad()) == std::vector<double>{6, 8, 6, 8}, "twice the factors");
+    check(to_doubles(full_tensor(w.grad())) == std::vector<double>{24, 32}, "twice the columns");
+
+    const Tensor same = detached(h);  // another distributed tensor of the same local one
+    check(contains(error_of([&] { ops::mul_scalar_(h, 2); }), "other tensors share its memory"),
+          "the local tensor is shared");
+  });
+}
