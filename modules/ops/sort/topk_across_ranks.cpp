@@ -87,9 +87,10 @@ std::int64_t shard_at(const Spec& whole, int dim, std::int64_t offset) {
   for (const int axis : whole.layout.axes_sharding(dim)) {
     const std::int64_t count = whole.layout.mesh().axis_size(axis);
     const std::int64_t chunk = std::max<std::int64_t>(1, (extent + count - 1) / count);
-    shard = shard * count + std::min(offset / chunk, count - 1);
-    offset %= chunk;
-    extent = chunk;
+    const std::int64_t index = std::min(offset / chunk, count - 1);
+    shard = shard * count + index;
+    offset -= index * chunk;
+    extent = std::min(chunk, std::max<std::int64_t>(0, extent - index * chunk));
   }
   return shard;
 }
