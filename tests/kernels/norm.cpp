@@ -180,6 +180,96 @@ TEMPLATE_TEST_CASE("softmax and log_softmax", "[softmax]", float, double, BFloat
   }
 }
 
+/// The columns of [outer, n, inner] as rows, or rows put back.
+template <class T>
+std::vector<T> transposed(std::int64_t outer, std::int64_t n, std::int64_t inner,
+                          const std::vector<T>& x) {
+  std::vector<T> result(x.size());
+  for (std::int64_t o = 0; o < outer; ++o) {
+    for (std::int64_t r = 0; r < n; ++r) {
+      for (std::int64_t i = 0; i < inner; ++i) {
+        result[static_cast<std::size_t>((o * inner + i) * n + r)] =
+            x[static_cast<std::size_t>((o * n + r) * inner + i)];
+      }
+    }
+  }
+  return result;
+}
+
+TEMPLATE_TEST_CASE("softmax and log_softmax of columns", "[softmax]", float, double, BFloat16,
+                   Half) {
+  struct Shape {
+    std::int64_t outer, n, inner;
+  };
+  const auto [outer, n, inner] =
+      GENERATE(Shape{1, 1, 16}, Shape{2, 5, 40}, Shape{1, 70, 129}, Shape{3, 33, 200},
+               Shape{1, 1500, 48}, Shape{1, 9, 1}, Shape{2, 0, 20}, Shape{0, 3, 20});
+  CAPTURE(outer, n, inner);
+  const auto x = values<TestType>(outer * n * inner, 1, -5, 5);
+  const auto dy = values<TestType>(outer * n * inner, 2);
+  for (const bool logarithm : {false, true}) {
+    std::vector<TestType> y(x.size()), dx(x.size()), other(x);
+    softmax_columns_forward(logarithm, outer, n, inner, x.data(), y.data());
+    if (n > 0) {
+      const auto rows = softmax(n, transposed(outer, n, inner, as_double(x)), logarithm);
+      CHECK(worst(y, transposed(outer, inner, n, rows)) < tolerance<TestType>());
+    }
+    softmax_columns_backward(logarithm, outer, n, inner, dy.data(), y.data(), dx.data());
+    const auto expected = [&] {
+      const auto g = as_double(dy), of_y = as_double(y);
+      std::vector<double> result(g.size());
+      for (std::int64_t column = 0; column < outer * inner; ++column) {
+        const auto at = [&, column = column](std::int64_t row) {
+          return static_cast<std::size_t>((column / inner * n + row) * inner + column % inner);
+        };
+        double sum = 0;
+        for (std::int64_t r = 0; r < n; ++r) sum += g[at(r)] * (logarithm ? 1 : of_y[at(r)]);
+        for (std::int64_t r = 0; r < n; ++r) {
+          result[at(r)] =
+              logarithm ? g[at(r)] - std::exp(of_y[at(r)]) * sum : of_y[at(r)] * (g[at(r)] - sum);
+        }
+      }
+      return result;
+    }();
+    CHECK(worst(dx, expected) < 2 * tolerance<TestType>());
+    set_threads(3);
+    softmax_columns_forward(logarithm, outer, n, inner, other.data(), other.data());
+    CHECK(worst(other, as_double(y)) == 0.0);
+    softmax_columns_backward(logarithm, outer, n, inner, dy.data(), other.data(), other.data());
+    CHECK(worst(other, as_double(dx)) == 0.0);
+    set_threads(1);
+  }
+}
+
+TEMPLATE_TEST_CASE("results larger than the caches have the bits of small ones", "[softmax]", float,
+                   double, BFloat16) {
+  constexpr std::int64_t n = 1024;
+  const std::int64_t rows = 16 * (1 << 20) / n / static_cast<std::int64_t>(sizeof(TestType));
+  const auto x = values<TestType>(rows * n, 1, -5, 5);
+  const auto w = values<TestType>(n, 2);
+  std::vector<Compute<TestType>> mean(static_cast<std::size_t>(rows)), rstd(mean);
+  // One call, and calls for parts: `at` is the first row.
+  const auto check = [&](auto run) {
+    std::vector<TestType> whole(x.size()), parts(x.size());
+    run(std::int64_t{0}, rows, whole);
+    for (std::int64_t at = 0; at < rows; at += rows / 16) run(at, rows / 16, parts);
+    CHECK(worst(whole, as_double(parts)) == 0.0);
+  };
+  check([&](std::int64_t at, std::int64_t count, auto& y) {
+    softmax_forward(count, n, x.data() + at * n, y.data() + at * n);
+  });
+  check([&](std::int64_t at, std::int64_t count, auto& y) {
+    log_softmax_forward(count, n, x.data() + at * n, y.data() + at * n);
+  });
+  check([&](std::int64_t at, std::int64_t count, auto& y) {
+    layer_norm_forward(count, n, x.data() + at * n, w.data(), w.data(), 1e-5, y.data() + at * n,
+                       mean.data(), rstd.data());
+  });
+  check([&](std::int64_t at, std::int64_t count, auto& y) {
+    softmax_columns_forward(false, count / 32, 32, n, x.data() + at * n, y.data() + at * n);
+  });
+}
+
 TEST_CASE("softmax of large and infinite values", "[softmax]") {
   const float infinity = std::numeric_limits<float>::infinity();
   std::vector<float> x{1e30F, 1e30F, -infinity, -1e30F};

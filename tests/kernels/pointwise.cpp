@@ -251,6 +251,32 @@ TEST_CASE("strided copies", "[pointwise]") {
   set_threads(1);
 }
 
+TEMPLATE_TEST_CASE("matrices of all widths are transposed", "[pointwise]", std::uint8_t, BFloat16,
+                   std::int32_t, double) {
+  const auto [rows, columns] = GENERATE(std::pair<std::int64_t, std::int64_t>{64, 64},
+                                        std::pair<std::int64_t, std::int64_t>{70, 33},
+                                        std::pair<std::int64_t, std::int64_t>{1, 200},
+                                        std::pair<std::int64_t, std::int64_t>{150, 97});
+  CAPTURE(rows, columns);
+  std::vector<TestType> x, y(static_cast<std::size_t>(rows * columns));
+  for (std::int64_t i = 0; i < rows * columns; ++i)
+    x.push_back(static_cast<TestType>(static_cast<float>(i * 37 % 251)));
+  const DType dtype = std::is_same_v<TestType, std::uint8_t>   ? DType::u8
+                      : std::is_same_v<TestType, std::int32_t> ? DType::i32
+                      : std::is_same_v<TestType, double>       ? DType::f64
+                                                               : DType::bf16;
+  const std::vector<std::int64_t> extents{rows, columns}, x_strides{1, rows}, y_strides{columns, 1};
+  copy_strided(dtype, extents, x.data(), x_strides, y.data(), y_strides);
+  bool equal = true;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < columns; ++j) {
+      equal = equal && static_cast<double>(y[static_cast<std::size_t>(i * columns + j)]) ==
+                           static_cast<double>(x[static_cast<std::size_t>(j * rows + i)]);
+    }
+  }
+  CHECK(equal);
+}
+
 TEST_CASE("casts between all types", "[pointwise]") {
   const std::vector<double> x{0, 1, -1, 2.5, 200, 3.9, 300, -1e30, 1e30, std::nan("")};
   const auto n = static_cast<std::int64_t>(x.size());

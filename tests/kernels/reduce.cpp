@@ -98,6 +98,26 @@ TEMPLATE_TEST_CASE("variance", "[reduce]", float, double, BFloat16, Half) {
   }
 }
 
+TEST_CASE("the variance of columns whose mean moves, or whose first element is far away",
+          "[reduce]") {
+  const ReduceShape s{1, 5000, 40};
+  auto x = values<float>(s.reduced * s.inner, 1);
+  for (std::int64_t i = 0; i < s.reduced * s.inner; ++i) {
+    const std::int64_t column = i % s.inner;
+    float& element = x[static_cast<std::size_t>(i)];
+    if (column < 10) element += static_cast<float>(i / s.inner);                // a trend
+    if (column >= 10 && column < 20) element += i < s.inner ? 1e6F : 0;         // the first one
+    if (column >= 20 && column < 30) element += i / s.inner > 2500 ? 1e6F : 0;  // a step
+    if (column >= 30) element = 0.1F;
+  }
+  const auto y =
+      computed<float>(s, [&](float* to) { variance(DType::f32, s, x.data(), 1, false, to); });
+  CHECK(worst(y, each_line(s, as_double(x), [](const auto& line) {
+                return variance_of(line, 1);
+              })) < tolerance<float>());
+  CHECK(y.back() == 0.0F);  // equal elements
+}
+
 TEMPLATE_TEST_CASE("log_sum_exp", "[reduce]", float, double, BFloat16, Half) {
   const ReduceShape s = shapes();
   CAPTURE(s.outer, s.reduced, s.inner);

@@ -1,4 +1,4 @@
-// softmax and log_softmax. The kernels work on the last dim; another dim is brought there first.
+// softmax and log_softmax. A dim with few columns behind it is brought to the end first.
 module;
 #include <cstdint>
 #include <initializer_list>
@@ -68,9 +68,27 @@ void along(const Tensor& out, int dim, Kernel kernel) {
   }
 }
 
+/// Whether the kernels for columns are used: whole vectors of them, and few enough rows that those
+/// of a tile stay in the cache.
+bool in_columns(const Dims& shape, int dim) {
+  std::int64_t columns = 1;
+  for (int d = dim + 1; d < shape.size(); ++d) {
+    columns *= shape[d];
+  }
+  return columns >= 16 && shape[dim] <= (1 << 16);
+}
+
 template <class Args>
 void cpu(const Call& call, std::span<Tensor> out) {
   const int dim = dim_of<Args>(call);
+  if (in_columns(call.in[0].shape(), dim)) {
+    const operands::ReducedOperand r = operands::reduced_operand(call.in[0], {dim});
+    visit_floating(r.x.dtype(), call.op.name, [&]<class T>(T) {
+      kernels::softmax_columns_forward(logarithm<Args>, r.outer, r.reduced, r.inner,
+                                       pointer<T>(r.x), pointer<T>(out[0]));
+    });
+    return;
+  }
   const Tensor x = with_dim_last(call.in[0], dim);
   along(out[0], dim, [&](std::int64_t rows, std::int64_t n, const Tensor& y) {
     visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
@@ -86,6 +104,15 @@ void cpu(const Call& call, std::span<Tensor> out) {
 template <class Args>
 void grad_cpu(const Call& call, std::span<Tensor> out) {
   const int dim = dim_of<Args>(call);
+  if (in_columns(call.in[0].shape(), dim)) {
+    const operands::ReducedOperand r = operands::reduced_operand(call.in[0], {dim});
+    const Tensor y = contiguous_operand(call.in[1]);
+    visit_floating(y.dtype(), call.op.name, [&]<class T>(T) {
+      kernels::softmax_columns_backward(logarithm<Args>, r.outer, r.reduced, r.inner,
+                                        pointer<T>(r.x), pointer<T>(y), pointer<T>(out[0]));
+    });
+    return;
+  }
   const Tensor dy = with_dim_last(call.in[0], dim);
   const Tensor y = with_dim_last(call.in[1], dim);
   along(out[0], dim, [&](std::int64_t rows, std::int64_t n, const Tensor& dx) {

@@ -116,8 +116,33 @@ bool index_add(const IndexShape& shape, const T* x, const Index* indices, T* y) 
   return true;
 }
 
+/// gather along the last dim: each line of x and of the indices is read once.
+template <class T, class Index>
+bool gather_in_lines(const IndexShape& shape, const T* x, const Index* indices, T* y) {
+  std::atomic<bool> valid{true};
+  const auto extent = static_cast<std::uint64_t>(shape.extent);
+  parallel_for(0, shape.outer, 1 + kGrain / (shape.indices + 1),
+               [&](std::int64_t begin, std::int64_t end) {
+                 bool inside = true;
+                 for (std::int64_t line = begin; line < end; ++line) {
+                   const T* from = x + line * shape.extent;
+                   const Index* at = indices + line * shape.indices;
+                   T* to = y + line * shape.indices;
+                   for (std::int64_t j = 0; j < shape.indices; ++j) {
+                     const auto index = static_cast<std::uint64_t>(at[j]);  // negative: too large
+                     const bool is_inside = index < extent;
+                     inside &= is_inside;
+                     to[j] = from[is_inside ? index : 0];
+                   }
+                 }
+                 if (!inside) valid.store(false, std::memory_order_relaxed);
+               });
+  return valid.load();
+}
+
 template <class T, class Index>
 bool gather(const IndexShape& shape, const T* x, const Index* indices, T* y) {
+  if (shape.inner == 1 && shape.extent > 0) return gather_in_lines(shape, x, indices, y);
   return for_each_index(shape, indices,
                         [&](std::int64_t element, std::int64_t chosen) { y[element] = x[chosen]; });
 }

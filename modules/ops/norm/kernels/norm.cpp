@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "shared/kernels/parallel.hpp"
-#include "shared/kernels/simd.hpp"
+#include "shared/kernels/streaming.hpp"
 
 namespace tessera::kernels {
 namespace {
@@ -112,7 +112,9 @@ template <class T>
 void layer_norm_forward(std::int64_t rows, std::int64_t n, const T* x, const T* weight,
                         const T* bias, double eps, T* y, Compute<T>* mean, Compute<T>* rstd) {
   using C = Compute<T>;
+  const bool streamed = simd::is_streamed(y, n, rows * n);
   parallel_for(0, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
+    const simd::Stores store(streamed);
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* in = x + row * n;
@@ -128,10 +130,12 @@ void layer_norm_forward(std::int64_t rows, std::int64_t n, const T* x, const T* 
         const C factor = C{1} / std::sqrt(squares / static_cast<C>(n) + static_cast<C>(eps));
         mean[row] = center;
         rstd[row] = factor;
+        const T* const next = row + 1 < end ? in + n : in;
         for (std::int64_t i = 0; i < n; i += kLanes<T>) {
+          __builtin_prefetch(next + i);  // the row that is read afterwards
           auto value = (load_some(in + i, n - i) - center) * factor * weight_at(weight, i, n);
           if (bias != nullptr) value += load_some(bias + i, n - i);
-          store_some(y + row * n + i, n - i, value);
+          store(y + row * n + i, n - i, value);
         }
       }
     });

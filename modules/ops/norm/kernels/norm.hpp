@@ -1,6 +1,6 @@
 #pragma once
 // Normalisations over the last dim. T is float, double, BFloat16 or Half; C is Compute<T>.
-// Instantiated in norm.cpp and softmax.cpp.
+// Instantiated in norm.cpp, softmax.cpp and softmax_columns.cpp.
 
 #include <cstdint>
 
@@ -54,5 +54,16 @@ void log_softmax_forward(std::int64_t rows, std::int64_t n, const T* x, T* y);
 /// dx = dy - exp(y) sum(dy), with y the forward's output. dx may be dy or y.
 template <class T>
 void log_softmax_backward(std::int64_t rows, std::int64_t n, const T* dy, const T* y, T* dx);
+
+/// softmax_forward, or log_softmax_forward, over the middle dim of [outer, n, inner]. y may be x.
+/// Needs n * 64 bytes for each thread, so inner should be 16 or more.
+template <class T>
+void softmax_columns_forward(bool logarithm, std::int64_t outer, std::int64_t n, std::int64_t inner,
+                             const T* x, T* y);
+
+/// Their gradients, from the forward's output. dx may be dy or y.
+template <class T>
+void softmax_columns_backward(bool logarithm, std::int64_t outer, std::int64_t n,
+                              std::int64_t inner, const T* dy, const T* y, T* dx);
 
 }  // namespace tessera::kernels

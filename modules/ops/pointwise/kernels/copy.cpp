@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include "elementwise.hpp"
+#include "transpose.hpp"
 
 namespace tessera::kernels {
 namespace {
@@ -22,26 +22,6 @@ struct Plane {
   std::int64_t y_column;
 };
 
-/// Rows of y from columns of x. Through a small buffer: lines that are a power of two apart share
-/// one set of the cache, so a line that is read must be used up at once.
-template <class Word>
-void transpose_plane(const Plane& plane, const Word* x, Word* y) {
-  constexpr std::int64_t kTile = 32;
-  std::array<std::array<Word, kTile>, kTile> tile;
-  for (std::int64_t row = 0; row < plane.rows; row += kTile) {
-    const std::int64_t height = std::min(kTile, plane.rows - row);
-    for (std::int64_t column = 0; column < plane.columns; column += kTile) {
-      const std::int64_t width = std::min(kTile, plane.columns - column);
-      for (std::int64_t j = 0; j < width; ++j)
-        std::copy_n(x + row + (column + j) * plane.x_column, height, tile.data()[j].data());
-      for (std::int64_t i = 0; i < height; ++i) {
-        Word* to = y + (row + i) * plane.y_row + column;
-        for (std::int64_t j = 0; j < width; ++j) to[j] = tile.data()[j].data()[i];
-      }
-    }
-  }
-}
-
 template <class Word>
 void copy_plane(const Plane& plane, const Word* x, Word* y) {
   if (plane.x_column == 1 && plane.y_column == 1) {
@@ -51,7 +31,9 @@ void copy_plane(const Plane& plane, const Word* x, Word* y) {
     }
     return;
   }
-  if (plane.x_row == 1 && plane.y_column == 1) return transpose_plane(plane, x, y);
+  if (plane.x_row == 1 && plane.y_column == 1) {
+    return transpose(plane.rows, plane.columns, x, plane.x_column, y, plane.y_row);
+  }
   // Tiles keep the lines of both sides in the first-level cache.
   constexpr std::int64_t kTile = 32;
   for (std::int64_t row = 0; row < plane.rows; row += kTile) {

@@ -1,5 +1,9 @@
 // argmax and argmin.
 
+// Columns of some types stay scalar. Stands before the headers, as the warning is placed where the
+// loop is inlined.
+#pragma clang diagnostic ignored "-Wpass-failed"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -83,54 +87,83 @@ void find_in_rows(const ReduceShape& shape, const T* x, std::int64_t* y) {
 template <class T>
 using Row = std::conditional_t<sizeof(Plain<T>) == 8, std::int64_t, std::int32_t>;
 
+/// The extremes of `width` columns, and their first rows. Loads and stores without a condition: the
+/// compiler makes vectors.
+template <class R, class T>
+[[gnu::always_inline]] inline void extremes_of_columns(const T* x, std::int64_t rows,
+                                                       std::int64_t width, std::int64_t stride,
+                                                       Plain<T>* best, Row<T>* index) {
+  constexpr std::int64_t kAtOnce =
+      4;  // rows, so that what is found is loaded and stored less often
+  const auto join =
+      [&]<std::int64_t kCount>(std::int64_t first, std::integral_constant<std::int64_t, kCount>)
+          __attribute__((always_inline)) {
+            const T* const from = x + first * stride;
+            // The next rows: where rows are pages apart, the machine does not fetch them by itself.
+            for (std::int64_t k = kCount; k < 2 * kCount; ++k) {
+              for (std::int64_t i = 0; i < width; i += 64 / static_cast<std::int64_t>(sizeof(T)))
+                __builtin_prefetch(from + k * stride + i);
+            }
+#pragma clang loop vectorize(assume_safety)
+            for (std::int64_t i = 0; i < width; ++i) {
+              Plain<T> value = best[i];
+              Row<T> place = index[i];
+#pragma unroll
+              for (std::int64_t k = 0; k < kCount; ++k) {
+                const Plain<T> joined = R::join(value, plain(from[k * stride + i]));
+                const bool better = (joined != value) & (value == value);
+                value = joined;
+                place = better ? static_cast<Row<T>>(first + k) : place;
+              }
+              best[i] = value;
+              index[i] = place;
+            }
+          };
+  for (std::int64_t i = 0; i < width; ++i) {
+    best[i] = plain(x[i]);
+    index[i] = 0;
+  }
+  std::int64_t row = 1;
+  for (; row + kAtOnce <= rows; row += kAtOnce)
+    join(row, std::integral_constant<std::int64_t, kAtOnce>{});
+  for (; row < rows; ++row) join(row, std::integral_constant<std::int64_t, 1>{});
+}
+
 template <class R, class T>
 void find_in_columns(const ReduceShape& shape, const T* x, std::int64_t* y) {
-  constexpr std::int64_t kWidth = 512;
-  constexpr std::int64_t kRows = 1 << 10;
+  constexpr std::int64_t kWidth = 1024;
+  constexpr std::int64_t kRows = 1 << 9;
   const std::int64_t pieces = (shape.inner + kWidth - 1) / kWidth;
   const std::int64_t blocks = (shape.reduced + kRows - 1) / kRows;
   const std::int64_t lines = shape.outer * shape.inner;
   std::vector<Found<T>> found(blocks == 1 ? 0 : static_cast<std::size_t>(blocks * lines));
   const std::int64_t work = std::min(kRows, shape.reduced) * std::min(kWidth, shape.inner);
-  parallel_for(0, shape.outer * pieces * blocks, 1 + kBlock / 4 / (work + 1),
-               [&](std::int64_t begin, std::int64_t end) {
-                 std::array<Plain<T>, kWidth> best;
-                 std::array<Row<T>, kWidth> index;
-                 for (std::int64_t task = begin; task < end; ++task) {
-                   const std::int64_t block = task % blocks;
-                   const std::int64_t outer = task / blocks / pieces;
-                   const std::int64_t first = task / blocks % pieces * kWidth;
-                   const std::int64_t width = std::min(kWidth, shape.inner - first);
-                   const std::int64_t rows = std::min(kRows, shape.reduced - block * kRows);
-                   const T* from =
-                       x + (outer * shape.reduced + block * kRows) * shape.inner + first;
-                   index.fill(0);
-                   simd::dispatch([&](auto) __attribute__((always_inline)) {
-                     for (std::int64_t i = 0; i < width; ++i) best.data()[i] = plain(from[i]);
-                     for (std::int64_t r = 1; r < rows; ++r) {
-                       const T* row = from + r * shape.inner;
-                       for (std::int64_t i = 0; i < width; ++i) {
-                         // Loads and stores without a condition: the compiler makes vectors.
-                         const Plain<T> before = best.data()[i];
-                         const Row<T> place = index.data()[i];
-                         const Plain<T> joined = R::join(before, plain(row[i]));
-                         const bool better = (joined != before) & (before == before);
-                         best.data()[i] = joined;
-                         index.data()[i] = better ? static_cast<Row<T>>(r) : place;
-                       }
-                     }
-                   });
-                   for (std::int64_t i = 0; i < width; ++i) {
-                     const std::int64_t at = outer * shape.inner + first + i;
-                     const std::int64_t r = block * kRows + index.data()[i];
-                     if (blocks == 1) {
-                       y[at] = r;
-                     } else {
-                       found[static_cast<std::size_t>(block * lines + at)] = {best.data()[i], r};
-                     }
-                   }
-                 }
-               });
+  parallel_for(
+      0, shape.outer * pieces * blocks, 1 + kBlock / 4 / (work + 1),
+      [&](std::int64_t begin, std::int64_t end) {
+        std::array<Plain<T>, kWidth> best;
+        std::array<Row<T>, kWidth> index;
+        for (std::int64_t task = begin; task < end; ++task) {
+          const std::int64_t block = task % blocks;
+          const std::int64_t outer = task / blocks / pieces;
+          const std::int64_t first = task / blocks % pieces * kWidth;
+          const std::int64_t width = std::min(kWidth, shape.inner - first);
+          const std::int64_t rows = std::min(kRows, shape.reduced - block * kRows);
+          const T* from = x + (outer * shape.reduced + block * kRows) * shape.inner + first;
+          simd::dispatch([&](auto) __attribute__((always_inline)) {
+            extremes_of_columns<R>(from, rows, width, shape.inner, best.data(), index.data());
+          });
+          for (std::int64_t i = 0; i < width; ++i) {
+            const std::int64_t at = outer * shape.inner + first + i;
+            const std::int64_t r = block * kRows + index.data()[i];
+            if (blocks == 1) {
+              y[at] = r;
+            } else {
+              found[static_cast<std::size_t>(block * lines + at)] = {best.data()[i], r};
+            }
+          }
+        }
+      });
   if (blocks == 1) return;
   parallel_for(0, lines, 1 + kBlock / 4 / blocks, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t at = begin; at < end; ++at) {

@@ -80,7 +80,7 @@ template <class V>
   far = far * t - 6.34846687e-1F;
   far = far * t - 1.28717512e-1F;
   far = far * t - t;
-  far = copy_sign(1.0F - exp(far), x);
+  far = copy_sign(1.0F - exp_nonpositive(far), x);  // -16 or more where it is used
   far = t > 4.0F ? copy_sign(splat<F32>(1.0F), x) : far;
   F32 near = splat<F32>(-5.96761703e-4F);
   near = near * s + 4.99119423e-3F;

@@ -1,0 +1,195 @@
+// softmax and log_softmax over a dim that is not the last one: of columns. A tile of columns is
+// copied once, into memory where its lines do not compete for places in the cache.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+#include "norm.hpp"
+#include "shared/kernels/exp_difference.hpp"
+#include "shared/kernels/parallel.hpp"
+#include "shared/kernels/streaming.hpp"
+
+namespace tessera::kernels {
+namespace {
+
+using simd::kLanes;
+using simd::load_some;
+
+constexpr std::int64_t kTile = 1 << 16;  // elements of a tile: it stays in the second-level cache
+constexpr std::int64_t kWidest = 128;    // columns of a tile
+constexpr std::int64_t kSummed = 32;     // rows that are summed on their own
+// Rows further on that are brought into the cache: as they are pages apart, the machine does not do
+// so by itself.
+constexpr std::int64_t kAhead = 8;
+constexpr std::int64_t kGrain = 1 << 13;  // elements
+
+/// Columns of a tile, whole vectors: by the shape alone.
+template <class T>
+std::int64_t tile_width(std::int64_t n, std::int64_t inner) {
+  const std::int64_t wanted = std::min({kWidest, kTile / n, inner + kLanes<T> - 1});
+  return std::max(kLanes<T>, wanted / kLanes<T> * kLanes<T>);
+}
+
+/// Calls body(first element, columns, scratch) for the tiles of columns of [outer, n, inner];
+/// `buffers`: how many tiles the scratch holds.
+template <class T, class Body>
+void for_each_tile(std::int64_t outer, std::int64_t n, std::int64_t inner, std::int64_t buffers,
+                   Body body) {
+  if (outer * n * inner == 0) return;
+  const std::int64_t wide = tile_width<T>(n, inner);
+  const std::int64_t tiles = (inner + wide - 1) / wide;
+  parallel_for(
+      0, outer * tiles, 1 + kGrain / (n * wide), [&](std::int64_t begin, std::int64_t end) {
+        std::vector<Compute<T>> scratch(static_cast<std::size_t>(buffers * n * wide));
+        for (std::int64_t tile = begin; tile < end; ++tile) {
+          const std::int64_t column = tile % tiles * wide;
+          body(tile / tiles * n * inner + column, std::min(wide, inner - column), scratch.data());
+        }
+      });
+}
+
+/// Sums, and other numbers, of the columns of a tile.
+template <class T>
+struct Columns {
+  static constexpr std::int64_t kVectors = kWidest / kLanes<T>;
+  simd::Vector<T> vectors[kVectors];
+
+  [[gnu::always_inline]] void fill(Compute<T> value) {
+    for (auto& vector : vectors) vector = simd::Vector<T>{} + value;
+  }
+  [[gnu::always_inline]] simd::Vector<T>& operator[](std::int64_t vector) {
+    return vectors[vector];
+  }
+};
+
+/// Calls use(vector, its place in row 0, columns from there on) for the vectors of a row.
+template <class T, class Use>
+[[gnu::always_inline]] inline void each_vector(std::int64_t width, Use use) {
+  for (std::int64_t at = 0; at < width; at += kLanes<T>) use(at / kLanes<T>, at, width - at);
+}
+
+/// sums = the sums over the rows of term(row, vector, place, columns): rows in groups, and these in
+/// order.
+template <class T, class Term>
+[[gnu::always_inline]] inline void sum_rows(std::int64_t n, std::int64_t width, Columns<T>& sums,
+                                            Term term) {
+  sums.fill(0);
+  for (std::int64_t first = 0; first < n; first += kSummed) {
+    Columns<T> group;
+    group.fill(0);
+    for (std::int64_t row = first; row < std::min(n, first + kSummed); ++row) {
+      each_vector<T>(width, [&](std::int64_t vector, std::int64_t at, std::int64_t rest)
+                                __attribute__((always_inline)) {
+                                  group[vector] += term(row, vector, at, rest);
+                                });
+    }
+    each_vector<T>(width, [&](std::int64_t vector, std::int64_t, std::int64_t)
+                              __attribute__((always_inline)) { sums[vector] += group[vector]; });
+  }
+}
+
+/// One tile; `tile` has a row of whole vectors for each row of x.
+template <class T>
+[[gnu::always_inline]] inline void forward(bool logarithm, std::int64_t n, std::int64_t inner,
+                                           std::int64_t width, const T* x, Compute<T>* tile, T* y,
+                                           const simd::Stores& store) {
+  using C = Compute<T>;
+  const std::int64_t padded = (width + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+  Columns<T> tops;
+  tops.fill(-std::numeric_limits<C>::infinity());
+  for (std::int64_t row = 0; row < n; ++row) {
+    each_vector<T>(width, [&](std::int64_t vector, std::int64_t at, std::int64_t rest)
+                              __attribute__((always_inline)) {
+                                __builtin_prefetch(x + (row + kAhead) * inner + at);
+                                const auto value = load_some(x + row * inner + at, rest);
+                                simd::store(tile + row * padded + at, value);
+                                tops[vector] = simd::maximum(value, tops[vector]);
+                              });
+  }
+  Columns<T> sums;
+  sum_rows<T>(n, width, sums,
+              [&](std::int64_t row, std::int64_t vector, std::int64_t at, std::int64_t)
+                  __attribute__((always_inline)) {
+                    C* const place = tile + row * padded + at;
+                    const auto value = simd::exp_of_difference(simd::load(place) - tops[vector]);
+                    if (!logarithm) simd::store(place, value);
+                    return value;
+                  });
+  for (std::int64_t column = 0; column < width; ++column) {
+    auto& vector = sums[column / kLanes<T>];
+    const C sum = vector[column % kLanes<T>];
+    vector[column % kLanes<T>] = logarithm ? std::log(sum) : C{1} / sum;
+  }
+  for (std::int64_t row = 0; row < n; ++row) {
+    each_vector<T>(width, [&](std::int64_t vector, std::int64_t at,
+                              std::int64_t rest) __attribute__((always_inline)) {
+      const auto value = simd::load(tile + row * padded + at);
+      store(y + row * inner + at, rest,
+            logarithm ? value - tops[vector] - sums[vector] : value * sums[vector]);
+    });
+  }
+}
+
+template <class T>
+[[gnu::always_inline]] inline void backward(bool logarithm, std::int64_t n, std::int64_t inner,
+                                            std::int64_t width, const T* dy, const T* y, T* dx) {
+  Columns<T> sums;
+  sum_rows<T>(n, width, sums,
+              [&](std::int64_t row, std::int64_t, std::int64_t at, std::int64_t rest)
+                  __attribute__((always_inline)) {
+                    __builtin_prefetch(dy + (row + kAhead) * inner + at);
+                    if (!logarithm) __builtin_prefetch(y + (row + kAhead) * inner + at);
+                    const auto gradient = load_some(dy + row * inner + at, rest);
+                    if (logarithm) return gradient;
+                    return gradient * load_some(y + row * inner + at, rest);
+                  });
+  for (std::int64_t row = 0; row < n; ++row) {
+    each_vector<T>(width, [&](std::int64_t vector, std::int64_t at,
+                              std::int64_t rest) __attribute__((always_inline)) {
+      const auto gradient = load_some(dy + row * inner + at, rest);
+      const auto result = load_some(y + row * inner + at, rest);
+      const auto value = logarithm ? gradient - simd::exp(result) * sums[vector]
+                                   : result * (gradient - sums[vector]);
+      simd::store_some(dx + row * inner + at, rest, value);
+    });
+  }
+}
+
+}  // namespace
+
+template <class T>
+void softmax_columns_forward(bool logarithm, std::int64_t outer, std::int64_t n, std::int64_t inner,
+                             const T* x, T* y) {
+  const bool streamed = simd::is_streamed(y, inner, outer * n * inner);
+  for_each_tile<T>(outer, n, inner, 1,
+                   [&](std::int64_t first, std::int64_t width, Compute<T>* tile) {
+                     const simd::Stores store(streamed);
+                     simd::dispatch([&](auto) __attribute__((always_inline)) {
+                       forward(logarithm, n, inner, width, x + first, tile, y + first, store);
+                     });
+                   });
+}
+
+template <class T>
+void softmax_columns_backward(bool logarithm, std::int64_t outer, std::int64_t n,
+                              std::int64_t inner, const T* dy, const T* y, T* dx) {
+  for_each_tile<T>(outer, n, inner, 0, [&](std::int64_t first, std::int64_t width, Compute<T>*) {
+    simd::dispatch([&](auto) __attribute__((always_inline)) {
+      backward(logarithm, n, inner, width, dy + first, y + first, dx + first);
+    });
+  });
+}
+
+template decltype(softmax_columns_forward<float>) softmax_columns_forward<float>;
+template decltype(softmax_columns_forward<double>) softmax_columns_forward<double>;
+template decltype(softmax_columns_forward<BFloat16>) softmax_columns_forward<BFloat16>;
+template decltype(softmax_columns_forward<Half>) softmax_columns_forward<Half>;
+template decltype(softmax_columns_backward<float>) softmax_columns_backward<float>;
+template decltype(softmax_columns_backward<double>) softmax_columns_backward<double>;
+template decltype(softmax_columns_backward<BFloat16>) softmax_columns_backward<BFloat16>;
+template decltype(softmax_columns_backward<Half>) softmax_columns_backward<Half>;
+
+}  // namespace tessera::kernels
