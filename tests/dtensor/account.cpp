@@ -99,6 +99,18 @@ TEST_CASE("attention counts the pairs that it looks at: two products forward, fo
   CHECK(trained_flops({{2, 6, 5, 8}, {2, 3, 9, 8}, {2, 3, 9, 8}}, [](Inputs x) {
           return ops::scaled_dot_product_attention(x[0], x[1], x[2]);
         }) == 6 * 2 * heads * 8 * pairs(5, 9, false));
+  const auto seen = [&](std::int64_t keys, ops::Causal causal) {
+    return trained_flops({{2, 6, 5, 8}, {2, 3, keys, 8}, {2, 3, keys, 8}},
+                         [&](Inputs x) {
+                           return ops::scaled_dot_product_attention(x[0], x[1], x[2], {}, 0,
+                                                                    causal);
+                         }) /
+           (6 * 2 * heads * 8);
+  };
+  CHECK(seen(9, ops::Causal::lower_right) == 5 + 6 + 7 + 8 + 9);
+  CHECK(seen(9, ops::Causal::upper_left) == 1 + 2 + 3 + 4 + 5);
+  CHECK(seen(3, ops::Causal::lower_right) == 0 + 0 + 1 + 2 + 3);
+  CHECK(seen(3, ops::Causal::upper_left) == 1 + 2 + 3 + 3 + 3);
 }
 
 TEST_CASE("bytes are those of the elements that are read and written") {
