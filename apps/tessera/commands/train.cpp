@@ -39,6 +39,7 @@ import tessera.checkpoint;
 import tessera.train;
 
 #include "trace/steps.hpp"
+#include "training/links.hpp"
 #include "training/setup.hpp"
 #include "training/start.hpp"
 #include "training/trainer.hpp"
@@ -125,6 +126,9 @@ class RankRun {
     world.set_progress(-1, "setting up");
     compare_plugins(world);
     compare_runs(world, run, start);
+    const DeviceMesh mesh = make_mesh(run.config);
+    set_configured_links(run.config, mesh);
+    measure_links(run.config, mesh, world);
     trainer_ = std::make_unique<Trainer>(run);
     if (start.checkpoint) {
       trainer_->resume(*start.checkpoint);
@@ -141,6 +145,9 @@ class RankRun {
       }
       for (const std::string& text : start.notes) {
         progress_->note(text);
+      }
+      if (world.size() > 1 && run.config.mesh.measure_links) {
+        progress_->note("links measured: " + links_text(mesh));
       }
     }
     world.everyone().barrier();

@@ -194,6 +194,20 @@ class Checks {
             fmt::format("needs one extent for each of mesh.axes ({} axes, {} extents)", axes.size(),
                         c_.mesh.shape.size()));
     }
+    const std::size_t latencies = c_.mesh.latency_us.size();
+    const std::size_t bandwidths = c_.mesh.bandwidth_gb.size();
+    if (known({"mesh.latency_us", "mesh.bandwidth_gb"}) && latencies + bandwidths > 0 &&
+        (latencies != axes.size() || bandwidths != axes.size())) {
+      blame({"mesh.latency_us", "mesh.bandwidth_gb"},
+            fmt::format("mesh.latency_us and mesh.bandwidth_gb need one number each for each of "
+                        "mesh.axes ({} axes, {} and {} numbers)",
+                        axes.size(), latencies, bandwidths));
+    }
+    if (known({"mesh.measure_links", "mesh.latency_us"}) && c_.mesh.measure_links &&
+        latencies > 0) {
+      blame({"mesh.measure_links"},
+            "the links are given by mesh.latency_us; remove one of the two");
+    }
     if (axes.size() > 8) {
       blame({"mesh.axes"}, fmt::format("at most 8 axes, got {}", axes.size()));
     }

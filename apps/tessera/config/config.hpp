@@ -74,6 +74,9 @@ struct OptimizerConfig {
 struct MeshConfig {
   std::vector<std::string> axes;
   std::vector<std::int64_t> shape;
+  std::vector<double> latency_us;    // of each axis, or empty
+  std::vector<double> bandwidth_gb;  // likewise
+  bool measure_links = false;
 };
 
 struct PluginsConfig {

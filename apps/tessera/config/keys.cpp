@@ -181,6 +181,17 @@ std::vector<Key> run_keys() {
        "Names of the mesh's axes, outermost first. None: one rank."},
       {"mesh.shape", field<&Config::mesh, &MeshConfig::shape>,
        "Ranks along each axis; their product is the number of ranks.", from(1, 65536)},
+      {"mesh.latency_us", field<&Config::mesh, &MeshConfig::latency_us>,
+       "Of each axis: microseconds to begin a collective, by which redistributions are planned. "
+       "None: 10 on each axis.",
+       not_negative},
+      {"mesh.bandwidth_gb", field<&Config::mesh, &MeshConfig::bandwidth_gb>,
+       "Of each axis: gigabytes that a rank receives in a second. Given together with "
+       "`mesh.latency_us`. None: 5 on each axis.",
+       positive},
+      {"mesh.measure_links", field<&Config::mesh, &MeshConfig::measure_links>,
+       "Measure both figures when the run starts. Sums over several axes may then be computed in "
+       "another order in the next run, which changes their last bits."},
       {.path = "plugins.paths",
        .slot = field<&Config::plugins, &PluginsConfig::paths>,
        .doc = "Plugin files, or folders of them, to load besides the installed ones.",

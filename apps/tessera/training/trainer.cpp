@@ -35,6 +35,7 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 
+#include "training/links.hpp"
 #include "training/loss.hpp"
 #include "training/setup.hpp"
 #include "training/trainer.hpp"
@@ -148,6 +149,7 @@ std::string memory_text(const MemoryStatistics& memory) {
 CheckedPlan check_plan(const Run& run) {
   const auto model = make_model(run.shape, run.config);
   const DeviceMesh mesh = make_mesh(run.config);
+  set_configured_links(run.config, mesh);
   const parallel::ParallelPlan plan(*model, mesh, style_entries(run.config), plugin::host());
   check_batch_division(run.config, plan.batch_parts());
   const Trial trial = try_step(run);
@@ -168,6 +170,9 @@ CheckedPlan check_plan(const Run& run) {
     rows.push_back(
         {"frozen", fmt::format("{} of {} parameters", format_count(static_cast<double>(frozen)),
                                format_count(static_cast<double>(all)))});
+  }
+  if (const std::string links = links_text(run.config); !links.empty()) {
+    rows.push_back({"links", links});
   }
   rows.push_back({"memory", "per rank, estimated: " + memory_text(account.memory)});
   rows.push_back(
