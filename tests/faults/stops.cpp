@@ -112,9 +112,9 @@ TEST_CASE("limits of the system end a run with an error, not by a signal") {
   };
   for (const Limit& limit : {Limit{RLIMIT_AS, 300UL << 20}, Limit{RLIMIT_NOFILE, 8},
                              Limit{RLIMIT_NOFILE, 16}, Limit{RLIMIT_FSIZE, 100}}) {
-#if __has_feature(address_sanitizer)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
     if (limit.resource == RLIMIT_AS) {
-      continue;  // the sanitizer reserves terabytes of addresses
+      continue;  // sanitizers reserve terabytes of addresses
     }
 #endif
     const Result result = run(folder, {"train", "run.toml", "train.steps=2"},
