@@ -326,9 +326,13 @@ std::pair<pid_t, int> start_process(int first) {
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
   const std::string number = std::to_string(first);
-  const std::string sanitizer =
-      std::string(std::getenv("ASAN_OPTIONS") != nullptr ? std::getenv("ASAN_OPTIONS") : "") +
-      ":allocator_may_return_null=1:max_allocation_size_mb=1024";
+  const auto bounded = [](const char* options) {  // a sanitizer's, whose allocator then fails
+    const char* const set = std::getenv(options);
+    return (set != nullptr ? std::string(set) : std::string()) +
+           ":allocator_may_return_null=1:max_allocation_size_mb=1024";
+  };
+  const std::string address = bounded("ASAN_OPTIONS");
+  const std::string thread = bounded("TSAN_OPTIONS");
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
@@ -339,7 +343,8 @@ std::pair<pid_t, int> start_process(int first) {
       dup2(ends[1], report);
     }
     setenv(first_variable, number.c_str(), 1);
-    setenv("ASAN_OPTIONS", sanitizer.c_str(), 1);
+    setenv("ASAN_OPTIONS", address.c_str(), 1);
+    setenv("TSAN_OPTIONS", thread.c_str(), 1);
     execl("/proc/self/exe", "test_conformance", "[.hostile]", static_cast<char*>(nullptr));
     _exit(126);
   }

@@ -42,7 +42,8 @@ std::map<std::string, std::string> weights(const Folder& folder, const std::stri
   std::uint64_t size = 0;
   std::memcpy(&size, file.data(), sizeof size);
   std::map<std::string, std::string> all;
-  for (const auto& [name, entry] : nlohmann::json::parse(file.substr(8, size)).items()) {
+  const auto header = nlohmann::json::parse(file.substr(8, size));
+  for (const auto& [name, entry] : header.items()) {
     if (name != "__metadata__") {
       const auto begin = entry["data_offsets"][0].get<std::size_t>();
       const auto end = entry["data_offsets"][1].get<std::size_t>();
