@@ -104,10 +104,11 @@ TEST_CASE("the variance of columns whose mean moves, or whose first element is f
   auto x = values<float>(s.reduced * s.inner, 1);
   for (std::int64_t i = 0; i < s.reduced * s.inner; ++i) {
     const std::int64_t column = i % s.inner;
+    const std::int64_t row = i / s.inner;
     float& element = x[static_cast<std::size_t>(i)];
-    if (column < 10) element += static_cast<float>(i / s.inner);                // a trend
-    if (column >= 10 && column < 20) element += i < s.inner ? 1e6F : 0;         // the first one
-    if (column >= 20 && column < 30) element += i / s.inner > 2500 ? 1e6F : 0;  // a step
+    if (column < 10) element += static_cast<float>(row);                // a trend
+    if (column >= 10 && column < 20) element += row == 0 ? 1e6F : 0;    // the first one
+    if (column >= 20 && column < 30) element += row > 2500 ? 1e6F : 0;  // a step
     if (column >= 30) element = 0.1F;
   }
   const auto y =

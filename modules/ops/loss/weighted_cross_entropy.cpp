@@ -68,7 +68,7 @@ Tensor losses::weighted_cross_entropy(const Tensor& logits, const Tensor& target
   if (options.reduction == Reduction::none) {
     return each;
   }
-  const Tensor total = sum(each);
+  Tensor total = sum(each);
   if (options.reduction == Reduction::sum) {
     return total;
   }
