@@ -4,7 +4,7 @@ export module tessera.base;
 export import :standard;     // the standard library names that interfaces use
 export import :error;        // Error, its kinds, fail()
 export import :dtype;        // DType: f32, f64, bf16, f16, i64, i32, u8, bool
-export import :device;       // Device and Stream as plain values
+export import :device;       // Device as a plain value
 export import :containers;   // Dims, InlineVector, hashing
 export import :reduce_op;    // ReduceOp: sum, avg, max, min, product
 export import :reflect;      // the fields of an aggregate

@@ -4,7 +4,11 @@ import :standard;
 
 export namespace tessera {
 
-enum class DeviceType : std::uint8_t { cpu, cuda, meta };
+/// A kind of device. Plugins add the kinds 1 to 7 (tessera.device), which get their numbers when
+/// they are loaded; outside of the process a kind is its name.
+enum class DeviceType : std::uint8_t { cpu = 0, meta = 8 };
+/// So many kinds can have kernels: meta is not one of them.
+inline constexpr int device_type_count = 8;
 
 /// Where a tensor's bytes live. `meta` has shapes and no bytes.
 struct Device {
@@ -15,12 +19,5 @@ struct Device {
 
 inline constexpr Device cpu{DeviceType::cpu, 0};
 inline constexpr Device meta{DeviceType::meta, 0};
-
-/// An ordered queue of work on a device; the CPU has one, which is the calling thread.
-struct Stream {
-  Device device;
-  void* native = nullptr;
-  friend bool operator==(const Stream&, const Stream&) = default;
-};
 
 }  // namespace tessera

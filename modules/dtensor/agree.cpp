@@ -39,7 +39,7 @@ struct Note {
 static_assert(sizeof(Note) == Note::length * sizeof(std::int64_t));
 
 std::int64_t hash_of(const Tensor& local) {
-  const Tensor x = operands::contiguous(local);
+  const Tensor x = operands::contiguous(on_host(local));
   const auto* bytes = static_cast<const unsigned char*>(x.raw_data());
   std::size_t left = static_cast<std::size_t>(x.numel()) * size_of(x.dtype());
   std::uint64_t hash = 0x6c6f63616c;

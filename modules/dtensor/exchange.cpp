@@ -184,7 +184,8 @@ Tensor exchange(const Tensor& local, const Spec& from, const Spec& to, Communica
   return call_one(exchange_op, {local}, ExchangeArgs{{&from}, {&to}, {&group}});
 }
 
-Tensor move_between(const Tensor& local, const Spec& from, const Spec& to, const char* where) {
+Tensor move_between(const Tensor& x, const Spec& from, const Spec& to, const char* where) {
+  const Tensor local = x ? on_host(x) : x;  // messages are sent from the host's memory
   std::vector<int> ranks(from.layout.mesh().ranks().begin(), from.layout.mesh().ranks().end());
   ranks.insert(ranks.end(), to.layout.mesh().ranks().begin(), to.layout.mesh().ranks().end());
   std::sort(ranks.begin(), ranks.end());
@@ -231,7 +232,7 @@ Tensor move_between(const Tensor& local, const Spec& from, const Spec& to, const
                           to_string(from.layout.mesh()) + " to " + to_string(to.layout.mesh()),
                           bytes, where, false, timer.seconds()});
   }
-  return out;
+  return out && x ? ops::to_device(out, x.device()) : out;
 }
 
 }  // namespace tessera

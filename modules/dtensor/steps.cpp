@@ -162,6 +162,9 @@ ops::PendingTensor Walk::issue() const {
     case StepKind::all_to_all:
       return ops::all_to_all_async(local, step.from_dim, resolved.extent, step.to_dim, group);
     default:
+      if (!is_on_host(local)) {
+        return {exchange(local, *resolved.before, *resolved.after, group), {}, {}, {}};
+      }
       return start_exchange(local, *resolved.before, *resolved.after, group);
   }
 }

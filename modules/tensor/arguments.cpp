@@ -210,6 +210,11 @@ double ArgumentType<double>::from_value(const ArgumentValue& v) {
 }
 Dims ArgumentType<Dims>::from_value(const ArgumentValue& v) { return value_as<Dims>(v, name); }
 
+ArgumentValue ArgumentType<Device>::value(Device v) { return to_string(v); }
+Device ArgumentType<Device>::from_value(const ArgumentValue& v) {
+  return find_device(value_as<std::string>(v, name));
+}
+
 ArgumentValue ArgumentType<DType>::value(DType v) { return std::string(name_of(v)); }
 DType ArgumentType<DType>::from_value(const ArgumentValue& v) {
   if (const auto dtype = dtype_from_name(value_as<std::string>(v, name))) {

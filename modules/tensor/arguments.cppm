@@ -84,6 +84,20 @@ struct ArgumentType<DType> {
   static DType from_value(const ArgumentValue& v);
 };
 
+/// Outside of the process a device is its name: "cpu", "adversary:0".
+template <>
+struct ArgumentType<Device> {
+  static constexpr std::string_view name = "device";
+  static inline std::int64_t word(Device v) {
+    return static_cast<std::int64_t>(v.type) | (static_cast<std::int64_t>(v.index) << 8);
+  }
+  static inline Device from_word(std::int64_t w) {
+    return {static_cast<DeviceType>(w & 0xff), static_cast<std::int8_t>(w >> 8)};
+  }
+  static ArgumentValue value(Device v);
+  static Device from_value(const ArgumentValue& v);
+};
+
 template <>
 struct ArgumentType<ReduceOp> {
   static constexpr std::string_view name = "reduce_op";

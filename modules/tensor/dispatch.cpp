@@ -111,29 +111,24 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
 [[gnu::always_inline]] inline Tensors run_kernel(const Op& op, std::span<const Tensor> in,
                                                  const Attributes& attributes, std::uint8_t keys) {
   const Call c{op, in, attributes};
+  if ((keys & (meta_key | device_keys)) != 0) [[unlikely]] {
+    return call_elsewhere(c, keys);
+  }
   Tensors out;
-  const bool on_meta = (keys & meta_key) != 0;
   if (op.view != nullptr) {
     op.view(c, out);
   } else if (op.in_place) {
-    if ((keys & copied_view_key) != 0) [[unlikely]] {
-      check_written(c);
-    }
-    check_written_operands(c);
+    check_writes(c, keys);
     out.push_back(in[0]);
-    if (!on_meta) {
-      op.cpu(c, out);
-      in[0].storage().bump_version();
-    }
+    op.cpu(c, out);
+    in[0].storage().bump_version();
   } else {
     ResultShapes shapes;
     op.infer(c, shapes);
     for (const ResultShape& r : shapes) {
-      out.push_back(allocate_result(r.shape, r.dtype, on_meta ? meta : cpu, op.name));
+      out.push_back(allocate_result(r.shape, r.dtype, cpu, op.name));
     }
-    if (!on_meta) {
-      op.cpu(c, out);
-    }
+    op.cpu(c, out);
   }
   return out;
 }
@@ -177,6 +172,13 @@ Tensors call_modes(const Op& op, std::span<const Tensor> in, const Attributes& a
 }  // namespace
 
 PathState& path_state() { return path; }
+
+void check_writes(const Call& call, std::uint8_t keys) {
+  if ((keys & copied_view_key) != 0) [[unlikely]] {
+    check_written(call);
+  }
+  check_written_operands(call);
+}
 
 void set_autograd_slot(PathSlot slot) { autograd_slot = slot; }
 void set_distribution_slot(PathSlot slot) { distribution_slot = slot; }

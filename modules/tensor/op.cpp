@@ -3,6 +3,7 @@ module;
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -30,6 +31,7 @@ struct Registry {
   std::mutex mutex;
   std::deque<Op> ops;  // addresses stay
   std::map<std::string, const Op*, std::less<>> by_name;
+  std::array<Kernel (*)(const Op& op), device_type_count> choices{};  // of kinds of devices
 };
 
 Registry& registry() {
@@ -172,16 +174,34 @@ const Op& register_op(Op op) {
   }
   read_schema(op);
   count_parameters(op);
+  op.kernels = {op.cpu};
   Registry& r = registry();
   const std::lock_guard lock(r.mutex);
   if (r.by_name.contains(op.name)) {
     fail(fmt::format("register_op: operator '{}' exists already", op.name));
+  }
+  for (std::size_t type = 1; type < r.choices.size(); ++type) {
+    if (r.choices[type] != nullptr && op.view == nullptr) {
+      op.kernels[type] = r.choices[type](op);
+    }
   }
   op.id = static_cast<int>(r.ops.size());
   r.ops.push_back(std::move(op));
   const Op& kept = r.ops.back();
   r.by_name.emplace(kept.name, &kept);
   return kept;
+}
+
+void register_kernels(DeviceType type, Kernel (*choose)(const Op& op)) {
+  Registry& r = registry();
+  const std::lock_guard lock(r.mutex);
+  const auto place = static_cast<std::size_t>(type);
+  r.choices[place] = choose;
+  for (Op& op : r.ops) {
+    if (op.view == nullptr) {
+      __atomic_store_n(&op.kernels[place], choose(op), __ATOMIC_RELEASE);
+    }
+  }
 }
 
 Attributes parse_arguments(const Op& op, std::string_view text) {

@@ -112,6 +112,10 @@ enum class Communicates : std::uint8_t {
 /// "none", "all_reduce", ...
 std::string_view name_of(Communicates kind);
 
+/// Computes a call into `out`: on the device of its operands, for that device's current stream. The
+/// results are fresh and contiguous; in-place operators find operand 0 there.
+using Kernel = void (*)(const Call& call, std::span<Tensor> out);
+
 /// One operator: all that the path needs to know of it. A slice in modules/ops declares one and
 /// registers it.
 struct Op {
@@ -128,8 +132,8 @@ struct Op {
   /// errors begin with the operator's name.
   void (*infer)(const Call& call, ResultShapes& out) = nullptr;
 
-  /// Computes into fresh contiguous `out`. In-place operators find operand 0 there.
-  void (*cpu)(const Call& call, std::span<Tensor> out) = nullptr;
+  /// The CPU's kernel. Those of other devices are in `kernels`.
+  Kernel cpu = nullptr;
   /// For operators whose results share an operand's memory: makes them (alias()). Then there is no
   /// `cpu`.
   void (*view)(const Call& call, Tensors& out) = nullptr;
@@ -185,6 +189,9 @@ struct Op {
   std::vector<Parameter> parameters = {};
   int id = 0;
   ArgumentsType arguments_type = 0;
+  /// For each kind of device; null: none. Filled by register_op and register_kernels; read by
+  /// kernel_of.
+  std::array<Kernel, device_type_count> kernels = {};
   /// How many of what each call must have, so that checking a call is a few comparisons.
   struct Counts {
     std::size_t single = 0;      // operands that are not lists
@@ -238,6 +245,14 @@ Attributes parse_arguments(const Op& op, std::string_view text);
 std::string print_arguments(const Op& op, const Attributes& attributes);
 /// The operator of this name. Errors: unknown; the nearest name is offered.
 const Op& find_op(std::string_view name);
+/// The operator's kernel on that kind of device; null: it has none.
+inline Kernel kernel_of(const Op& op, DeviceType type) {
+  return __atomic_load_n(&op.kernels[static_cast<std::size_t>(type)], __ATOMIC_ACQUIRE);
+}
+/// Gives all operators, also those that are registered later, their kernels on a kind of device:
+/// what `choose` returns for each, which must not call the registry. Operators that make views need
+/// none.
+void register_kernels(DeviceType type, Kernel (*choose)(const Op& op));
 /// All operators by name.
 std::vector<const Op*> all_ops();
 

@@ -1,6 +1,7 @@
 module tessera.tensor:path;
 
 import tessera.base;
+import :host;
 import :mode;
 import :op;
 import :value;
@@ -15,6 +16,7 @@ struct PathState {
   int scopes = 0;  // modes that are installed
   const std::string* module = nullptr;
   bool grad = true;
+  HostFallback* fallback = nullptr;
 };
 /// The calling thread's. The dispatcher itself reads it without a call.
 PathState& path_state();
@@ -44,6 +46,12 @@ class TopModes {
 
 /// empty() as the dispatcher calls it for results: no action of its own.
 Tensor allocate_result(const Dims& shape, DType dtype, Device device, std::string_view what);
+
+/// The kernel of a call with operands that are not the CPU's: on the meta device (no kernel runs)
+/// or on another device. `keys`: all keys of the operands.
+Tensors call_elsewhere(const Call& call, std::uint8_t keys);
+/// Before an in-place operator writes: errors where it must not.
+void check_writes(const Call& call, std::uint8_t keys);
 
 struct ModeStack {
   /// Hands the call to the top mode of the level, which there is.

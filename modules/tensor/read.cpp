@@ -27,6 +27,9 @@ double read_element(const void* data, DType dtype, std::int64_t i) {
 std::vector<double> read_values(const Tensor& x) {
   std::vector<double> values;
   values.reserve(static_cast<std::size_t>(x.numel()));
+  if (!is_on_host(x)) {
+    return read_values(on_host(x));
+  }
   const void* data = x.raw_data();
   if (data == nullptr) {
     require(x.numel() == 0,
@@ -70,6 +73,9 @@ std::string to_string(const Tensor& x) {
   std::string text = fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape()));
   if (x.is_meta()) {
     return text + " meta";
+  }
+  if (!(x.device() == cpu)) {
+    text += " " + to_string(x.device());
   }
   constexpr std::int64_t shown = 8;
   text += " {";

@@ -21,6 +21,25 @@ Counted<Storage> Storage::allocate(std::size_t bytes) {
   return storage;
 }
 
+void Storage::allocate_device_memory() {
+  if (bytes_ > 0) {
+    auto memory = std::make_shared<DeviceMemory>(
+        device_, bytes_, MemoryOwner{.category = category_, .module = current_module()});
+    data_ = memory->data();
+    keep_alive_ = std::move(memory);
+  }
+}
+
+Counted<Storage> Storage::allocate_on(Device device, std::size_t bytes) {
+  Counted<Storage> storage(new Storage);
+  storage->bytes_ = bytes;
+  storage->on_device_ = true;
+  storage->device_ = device;
+  storage->category_ = current_memory_category();
+  storage->allocate_device_memory();
+  return storage;
+}
+
 Counted<Storage> Storage::borrow(void* data, std::size_t bytes, std::shared_ptr<void> keep_alive) {
   auto* storage = new Storage;
   storage->data_ = data;
@@ -32,6 +51,7 @@ Counted<Storage> Storage::borrow(void* data, std::size_t bytes, std::shared_ptr<
 Counted<Storage> Storage::none(std::size_t planned) {
   auto* storage = new Storage;
   storage->meta_ = true;
+  storage->device_ = meta;
   if (planned > 0 && memory_planned()) {
     storage->category_ = current_memory_category();
     storage->planned_ = occupied_bytes(planned);
@@ -88,6 +108,11 @@ void Storage::release_memory() {
       book_planned(0);
       return;
     }
+    if (on_device_) {
+      keep_alive_.reset();
+      data_ = nullptr;
+      return;
+    }
     require(owned_, "storage: borrowed memory cannot be released; its owner frees it");
     free_bytes(data_, bytes_, category_);
     data_ = nullptr;
@@ -100,6 +125,12 @@ void Storage::restore_memory() {
       book_planned(planned_);
       return;
     }
+    if (on_device_) {
+      if (data_ == nullptr) {
+        allocate_device_memory();
+      }
+      return;
+    }
     require(owned_, "storage: borrowed memory cannot be restored; its owner provides it");
     if (data_ == nullptr && bytes_ > 0) {
       data_ = allocate_bytes(bytes_, category_);
@@ -109,6 +140,13 @@ void Storage::restore_memory() {
 
 void Storage::move_to(MemoryCategory category) {
   if (category == category_) {
+    return;
+  }
+  if (on_device_) {
+    if (keep_alive_) {
+      static_cast<DeviceMemory*>(keep_alive_.get())->move_to(category);
+    }
+    category_ = category;
     return;
   }
   const std::int64_t bytes = meta_                        ? booked_

@@ -1,7 +1,7 @@
 export module tessera.tensor:storage;
 
 import tessera.base;
-import :allocator;
+import tessera.device;
 
 export namespace tessera {
 
@@ -45,6 +45,8 @@ class Storage {
  public:
   /// Memory from the caching allocator, counted under the scope's category; not initialised.
   static Counted<Storage> allocate(std::size_t bytes);
+  /// Memory of a device that is not the CPU, for its current stream; not initialised.
+  static Counted<Storage> allocate_on(Device device, std::size_t bytes);
   /// Memory that something else owns; `keep_alive` is held as long as the storage exists.
   static Counted<Storage> borrow(void* data, std::size_t bytes,
                                  std::shared_ptr<void> keep_alive = nullptr);
@@ -52,7 +54,16 @@ class Storage {
   /// if it had some.
   static Counted<Storage> none(std::size_t planned = 0);
 
+  /// The address in the device's memory, which the host may be unable to access.
   inline void* data() const { return data_; }
+  inline Device device() const { return device_; }
+  /// Work that is queued in the stream uses the memory. For memory of devices; it is not reused
+  /// before that work is done.
+  inline void used_on(const Stream& stream) {
+    if (on_device_ && keep_alive_) {
+      static_cast<DeviceMemory*>(keep_alive_.get())->used_on(stream);
+    }
+  }
   inline std::size_t bytes() const { return bytes_; }
   inline std::uint64_t version() const { return version_; }
   inline void bump_version() { ++version_; }
@@ -66,7 +77,7 @@ class Storage {
   inline bool has_memory() const { return data_ != nullptr || bytes_ == 0; }
 
   /// Whether the bytes come from the allocator (or there are none): no other storage has them.
-  inline bool owns_memory() const { return owned_ || bytes_ == 0; }
+  inline bool owns_memory() const { return owned_ || on_device_ || bytes_ == 0; }
   /// The number of a pass over tensors that looks for those of one storage.
   static std::uint64_t new_pass();
   /// Marks the storage as seen in a pass; false if the pass has seen it before. Passes of two
@@ -91,6 +102,7 @@ class Storage {
  private:
   Storage() = default;
   ~Storage();
+  void allocate_device_memory();
   void book_planned(std::int64_t bytes) noexcept;
   void destroy();
 
@@ -99,8 +111,10 @@ class Storage {
   std::uint64_t version_ = 0;
   std::uint64_t mark_ = 0;  // the last pass that has seen it
   int references_ = 1;
-  bool owned_ = false;
+  bool owned_ = false;      // from the CPU's allocator
+  bool on_device_ = false;  // keep_alive_ is a DeviceMemory, or empty while the memory is released
   bool meta_ = false;
+  Device device_;
   std::int64_t planned_ = 0;  // what restore_memory() books for none()
   std::int64_t booked_ = 0;   // of it at present
   MemoryCategory category_ = MemoryCategory::other;

@@ -1,7 +1,7 @@
 // The tensor and the one path that every operator takes.
 export module tessera.tensor;
 
-export import :allocator;        // caching CPU allocator, bytes by category
+export import tessera.device;    // devices, streams and events, allocators, bytes by category
 export import :storage;          // reference-counted memory with a version
 export import :spec;             // layout + global shape + dtype of a distributed tensor, interned
 export import :value;            // Tensor: strided, distributed or meta
@@ -10,6 +10,8 @@ export import :op;               // Op: one operator's description; the registry
 export import :overlap;          // which memory tensors have in common
 export import :mode;             // modes: receive calls and actions before they happen
 export import :dispatch;         // call(): autograd -> distribution -> kernel
+export import :host;             // tensors between devices and the host; what has no kernel
+export import :device_plugin;    // the plugin kind "device"
 export import :operator_plugin;  // the plugin kind "operator"
 export import :random;           // named random streams, their seeds and offsets
 export import :state;            // StateDict: names -> tensors and scalars

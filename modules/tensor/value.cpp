@@ -2,6 +2,8 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -33,6 +35,21 @@ namespace {
       "{}: the tensor is distributed ({}); use its local part, to_local(), or the whole, "
       "full_tensor()",
       what, to_string(*x.spec())));
+}
+
+[[noreturn]] void not_on_host(const char* what, const Tensor& x) {
+  if (x.is_distributed()) {
+    not_local(what, x);
+  }
+  fail(
+      fmt::format("{}: the host cannot access the memory of {}; copy the tensor to the host "
+                  "(to_device(x, cpu)), or read it by item() or to_doubles()",
+                  what, to_string(x.device())));
+}
+
+inline void* address_of(const TensorImpl& t) {
+  auto* base = static_cast<std::byte*>(t.storage->data());
+  return base == nullptr ? nullptr : base + t.offset * static_cast<std::int64_t>(size_of(t.dtype));
 }
 
 void fill_elements(void* data, DType dtype, std::int64_t count, double value) {
@@ -78,14 +95,18 @@ bool Tensor::is_contiguous() const {
 }
 
 void* Tensor::raw_data() const {
-  if (is_distributed()) [[unlikely]] {
-    not_local("data", *this);
+  if ((get().keys & (distributed_key | device_keys)) != 0) [[unlikely]] {
+    not_on_host("data", *this);
   }
-  auto* base = static_cast<std::byte*>(impl_->storage->data());
-  return base == nullptr ? nullptr
-                         : base + impl_->offset * static_cast<std::int64_t>(size_of(impl_->dtype));
+  return address_of(*impl_);
 }
 
+void* Tensor::device_address() const {
+  if (is_distributed()) {
+    not_local("device_address", *this);
+  }
+  return address_of(*impl_);
+}
 void Tensor::undefined() {
   fail(
       "tensor: it is undefined (an absent value, or a gradient that did not arrive); test "
@@ -161,7 +182,7 @@ Tensor from_storage(Counted<Storage> storage, const Dims& shape, const Dims& str
   impl->strides = strides;
   impl->dtype = dtype;
   impl->device = device;
-  impl->keys = device.type == DeviceType::meta ? meta_key : 0;
+  impl->keys = device.type == DeviceType::cpu ? 0 : key_of(device);
   return Tensor(Counted<TensorImpl>(impl));
 }
 
@@ -204,20 +225,36 @@ inline Contiguous contiguous_memory(const Dims& shape, DType dtype, std::string_
   return memory;
 }
 
-[[noreturn]] void no_memory(const Dims& shape, DType dtype, std::string_view what) {
-  fail(fmt::format("{}: there is not enough memory for a tensor of {}{} ({} bytes)", what,
+[[noreturn]] void no_memory(const Dims& shape, DType dtype, std::string_view what,
+                            std::string_view who) {
+  fail(fmt::format("{}: there is not enough memory for a tensor of {}{} ({} bytes){}{}", what,
                    name_of(dtype), to_string(shape),
-                   shape.product() * static_cast<std::int64_t>(size_of(dtype))));
+                   shape.product() * static_cast<std::int64_t>(size_of(dtype)),
+                   who.empty() ? "" : "; ", who));
 }
 
 /// Fresh memory; for `shape`. Errors: there is none left.
-Counted<Storage> memory_for(const Dims& shape, std::size_t bytes, DType dtype,
+Counted<Storage> memory_for(const Dims& shape, std::size_t bytes, DType dtype, Device device,
                             std::string_view what) {
   try {
-    return Storage::allocate(bytes);
+    if (device.type == DeviceType::cpu) [[likely]] {
+      return Storage::allocate(bytes);
+    }
+    return device.type == DeviceType::meta ? Storage::none(bytes)
+                                           : Storage::allocate_on(device, bytes);
   } catch (const std::bad_alloc&) {
-    no_memory(shape, dtype, what);
+    no_memory(shape, dtype, what, "");
+  } catch (const OutOfMemory& error) {
+    no_memory(shape, dtype, what, error.what());
   }
+}
+
+/// Writes `value` to all elements of a fresh tensor of a device.
+void fill_on_device(const Tensor& x, double value) {
+  std::array<std::byte, 8> element{};
+  fill_elements(element.data(), x.dtype(), 1, value);
+  current_stream(x.device())
+      .fill(x.device_address(), element.data(), size_of(x.dtype()), x.numel());
 }
 
 /// Makes a tensor by a factory; a mode may see it, and make the tensor itself.
@@ -243,8 +280,7 @@ Tensor create(std::string_view name, const Dims& shape, DType dtype, const F& ma
 
 Tensor allocate_result(const Dims& shape, DType dtype, Device device, std::string_view what) {
   const Contiguous memory = contiguous_memory(shape, dtype, what);
-  auto storage = device.type == DeviceType::meta ? Storage::none(memory.bytes)
-                                                 : memory_for(shape, memory.bytes, dtype, what);
+  auto storage = memory_for(shape, memory.bytes, dtype, device, what);
   Tensor t = from_storage(std::move(storage), shape, memory.strides, 0, dtype, device);
   t.impl()->keys |= dense_key;
   return t;
@@ -257,7 +293,9 @@ Tensor empty(const Dims& shape, DType dtype, Device device, std::string_view wha
 Tensor full(const Dims& shape, double value, DType dtype, Device device) {
   return create("full", shape, dtype, [&] {
     Tensor t = allocate_result(shape, dtype, device, "empty");
-    if (!t.is_meta()) {
+    if ((t.impl()->keys & device_keys) != 0) {
+      fill_on_device(t, value);
+    } else if (!t.is_meta()) {
       fill_elements(t.raw_data(), dtype, t.numel(), value);
     }
     return t;
@@ -267,7 +305,9 @@ Tensor full(const Dims& shape, double value, DType dtype, Device device) {
 Tensor zeros(const Dims& shape, DType dtype, Device device) {
   return create("zeros", shape, dtype, [&] {
     Tensor t = allocate_result(shape, dtype, device, "empty");
-    if (!t.is_meta() && t.numel() > 0) {
+    if ((t.impl()->keys & device_keys) != 0) {
+      fill_on_device(t, 0);
+    } else if (!t.is_meta() && t.numel() > 0) {
       std::memset(t.raw_data(), 0, static_cast<std::size_t>(t.numel()) * size_of(dtype));
     }
     return t;
@@ -323,8 +363,8 @@ Tensor make_distributed(Tensor local, const Spec* spec) {
   impl->shape = spec->shape;
   impl->dtype = spec->dtype;
   impl->device = local.device();
-  impl->keys = static_cast<std::uint8_t>(distributed_key |
-                                         (local.impl()->keys & (meta_key | copied_view_key)));
+  impl->keys = static_cast<std::uint8_t>(
+      distributed_key | (local.impl()->keys & (meta_key | copied_view_key | device_keys)));
   impl->spec = spec;
   impl->local = std::move(local);
   return Tensor(Counted<TensorImpl>(impl));

@@ -2,7 +2,7 @@ export module tessera.tensor:value;
 
 import tessera.base;
 import tessera.placement;
-import :allocator;
+import tessera.device;
 import :storage;
 import :spec;
 
@@ -26,8 +26,18 @@ enum DispatchKey : std::uint8_t {
   copied_view_key = 8,
   /// Contiguous from its creation on: shape and strides need not be looked at. A contiguous tensor
   /// may lack it.
-  dense_key = 16
+  dense_key = 16,
+  /// The kind of device whose memory it has, from bit 5 on; 0: the CPU (or meta).
+  device_keys = 0xe0
 };
+inline constexpr int device_key_shift = 5;
+/// A tensor's keys that follow from its device.
+inline std::uint8_t key_of(Device device) {
+  return device.type == DeviceType::meta
+             ? static_cast<std::uint8_t>(meta_key)
+             : static_cast<std::uint8_t>(static_cast<std::uint8_t>(device.type)
+                                         << device_key_shift);
+}
 
 class Tensor;
 struct TensorImpl;
@@ -74,9 +84,11 @@ class Tensor {
   const Dims& strides() const;
   std::int64_t offset() const;
   bool is_contiguous() const;
-  /// The first element's address, not checked against T's width: for kernels. Null for meta
-  /// tensors.
+  /// The first element's address on the host, not checked against T's width: for kernels. Null for
+  /// meta tensors. Error: the memory is a device's; to_device(x, cpu) copies it.
   void* raw_data() const;
+  /// The first element's address in its device's memory, for that device's kernels.
+  void* device_address() const;
   /// The same with the element type checked.
   template <class T>
   inline T* data() const {
@@ -102,8 +114,8 @@ class Tensor {
   /// The gradient of a leaf, or undefined. (Filled by autograd's backward.)
   Tensor& grad() const;
 
-  /// The single element of a strided tensor of one element, as double. Errors: more elements,
-  /// distributed.
+  /// The single element of a strided tensor of one element, as double; waits for the device that
+  /// has it. Errors: more elements, distributed.
   double item() const;
 
  private:
@@ -161,7 +173,8 @@ inline bool Tensor::requires_grad() const { return (get().keys & requires_grad_k
 /// Operands and results of an operator.
 using Tensors = InlineVector<Tensor, 2>;
 
-/// A strided tensor with fresh, uninitialised, contiguous memory (none on the meta device). `what`
+/// A strided tensor with fresh, uninitialised, contiguous memory of the device, for its current
+/// stream (none on the meta device). `what`
 /// begins the error's text. Errors: a negative extent; more bytes than can be addressed.
 Tensor empty(const Dims& shape, DType dtype = DType::f32, Device device = cpu,
              std::string_view what = "empty");
@@ -193,7 +206,7 @@ void set_copied_view(const Tensor& x);
 /// from_local() checks it.
 Tensor make_distributed(Tensor local, const Spec* spec);
 /// The values in row-major order as doubles, of a strided tensor: for tests, printing and small
-/// decisions.
+/// decisions. Waits for the device that has them.
 std::vector<double> to_doubles(const Tensor& x);
 /// Shape, type, layout and the first values.
 std::string to_string(const Tensor& x);

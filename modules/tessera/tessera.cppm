@@ -6,6 +6,7 @@ export import tessera.options;     // typed reads of a plugin object's options
 export import tessera.plugin;      // finding, checking and loading shared libraries
 export import tessera.mesh;        // DeviceMesh
 export import tessera.placement;   // Shard, Replicate, Partial; layouts; the redistribution planner
+export import tessera.device;      // devices, their streams and events, allocators
 export import tessera.tensor;      // Tensor, Spec, operators, modes, random streams, StateDict
 export import tessera.autograd;    // backward, hooks, activation checkpointing
 export import tessera.collective;  // ranks and their communicators

@@ -374,6 +374,9 @@ void call_the_rest(Recorder& recorder) {
       call(find_op("rotary_at"), {turned, positions}, theta("rotary_at"));
       call(find_op("rotary_at_inverse"), {turned, positions}, theta("rotary_at_inverse"));
     }
+    const Op& to_device = find_op("to_device");
+    call(to_device, {numbers({2, 5})},
+         attributes_from_text(*to_device.arguments, "device=cpu, from=cpu", "to_device"));
     stream.offset = 4;
     const Tensor q = numbers({3, 4, 2, 3});
     const Tensor k = numbers({3, 2, 5, 3}, 1);

@@ -352,6 +352,7 @@ const std::map<std::string, std::string> not_reached = {
     {"redistribute_between", "of distributed tensors: tests/dtensor/redistribute.cpp"},
     {"rotary_at", "without a stored sample: tests/dtensor/operators.cpp"},
     {"rotary_at_inverse", "without a stored sample: tests/dtensor/operators.cpp"},
+    {"to_device", "between devices: tests/device/tensors.cpp"},
     {"to_local", "of distributed tensors: tests/dtensor"},
     {"whole_norm", "of distributed tensors: tests/dtensor/operators.cpp"},
     {"whole_sum", "of distributed tensors: tests/dtensor/across_ranks.cpp"},

@@ -91,6 +91,7 @@ const std::map<std::string, std::string>& compared_elsewhere() {
       {"sgd_", "tests/ops/training_ops.cpp, with torch.optim"},
       {"softmax_statistics", "tests/parallel/loss.cpp"},
       {"squared_norm", "tests/ops/math_ops.cpp"},
+      {"to_device", "tests/device/tensors.cpp"},
       {"to_local", "tests/dtensor/conversions.cpp"},
       {"topk_across_ranks", "tests/dtensor/across_ranks.cpp"},
       {"uniform_", "tests/ops/training_ops.cpp, with stored numbers"},

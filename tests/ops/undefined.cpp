@@ -260,6 +260,7 @@ const std::vector<Function>& functions() {
       of("diagonal", ops::diagonal),
       of("as_strided", ops::as_strided),
       of("detach", ops::detach),
+      of("to_device", ops::to_device),
       of("cat", ops::cat),
       of("stack", ops::stack),
       of("split", ops::split),

@@ -29,7 +29,8 @@ Tensor nonzero(const Tensor& x) {
       }
     }
   }
-  return from_values(std::span<const std::int64_t>(found), {count, x.dims()});
+  const Tensor places = from_values(std::span<const std::int64_t>(found), {count, x.dims()});
+  return to_device(places, x.device());
 }
 
 Tensor masked_select(const Tensor& x, const Tensor& mask) {

@@ -68,7 +68,11 @@ const Op& clone_op = register_op({.schema = "clone(x)",
 
 }  // namespace
 
-Tensor copy_(const Tensor& into, const Tensor& from) { return call_one(copy_op, {into, from}); }
+Tensor copy_(const Tensor& into, const Tensor& from) {
+  operands::given("copy_", "into", into);
+  operands::given("copy_", "from", from);
+  return call_one(copy_op, {into, to_device(from, into.device())});
+}
 
 Tensor clone(const Tensor& x) { return call_one(clone_op, {x}); }
 

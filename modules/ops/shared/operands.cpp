@@ -206,6 +206,9 @@ Tensor contiguous(const Tensor& x) {
   if (x.is_contiguous()) {
     return x;
   }
+  if (!is_on_host(x)) [[unlikely]] {
+    return call_kernel(find_op("clone"), {&x, 1}, {})[0];  // by its device's kernel
+  }
   Tensor copy = empty(x.shape(), x.dtype(), x.device());
   copy_elements(x, copy);
   return copy;
@@ -213,6 +216,11 @@ Tensor contiguous(const Tensor& x) {
 
 void copy_elements(const Tensor& x, const Tensor& into) {
   if (into.numel() == 0 || into.is_meta()) {
+    return;
+  }
+  if (!is_on_host(into)) [[unlikely]] {  // by its device's kernel
+    const Tensor operands[] = {into, x.device() == into.device() ? x : copied_to(x, into.device())};
+    call_kernel(find_op("copy_"), operands, {});
     return;
   }
   kernels::copy_strided(x.dtype(), into.shape().span(), x.raw_data(),

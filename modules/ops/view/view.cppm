@@ -50,6 +50,9 @@ Tensor detach(const Tensor& x);
 // These share x's memory where they can.
 /// x itself if it is contiguous, else a copy.
 Tensor contiguous(const Tensor& x);
+/// x itself if it is in the device's memory, else a copy there: find_device("adversary:1") is a
+/// device. Its gradient is copied back. See copied_to() for when the host waits.
+Tensor to_device(const Tensor& x, Device device);
 /// A view if one exists, else a copy.
 Tensor reshape(const Tensor& x, const Dims& shape);
 

@@ -1,0 +1,164 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cctype>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.device;
+
+import tessera.base;
+import :cpu_driver;
+
+namespace tessera {
+namespace {
+
+constexpr int most_devices = 64;  // of one kind
+
+/// The kinds and their open devices; never destroyed, since tensors may outlive statics.
+struct Kinds {
+  std::mutex mutex;
+  std::vector<DeviceKind> all;  // by number; 0 is the CPU
+  std::array<std::array<std::atomic<DeviceDriver*>, most_devices>, device_type_count> open{};
+
+  Kinds() {
+    all.push_back({"cpu", 1, [](int) { return make_cpu_driver(); }});
+  }
+};
+
+Kinds& kinds() {
+  static auto* instance = new Kinds;
+  return *instance;
+}
+
+bool is_word(std::string_view name) {
+  return !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-';
+  });
+}
+
+}  // namespace
+
+DeviceDriver::~DeviceDriver() = default;
+
+DeviceType register_device_kind(DeviceKind kind) {
+  Kinds& k = kinds();
+  const std::lock_guard lock(k.mutex);
+  if (!is_word(kind.name)) {
+    fail(fmt::format("device '{}': the name is wrong (expected letters, digits, '_' and '-')",
+                     kind.name));
+  }
+  const auto same = [&kind](const DeviceKind& other) { return other.name == kind.name; };
+  if (kind.name == "meta" || std::ranges::any_of(k.all, same)) {
+    fail(fmt::format("device '{}': a kind of this name exists already", kind.name));
+  }
+  if (k.all.size() == device_type_count) {
+    fail(fmt::format("device '{}': there are {} kinds of devices already, which is the most",
+                     kind.name, k.all.size()));
+  }
+  if (!kind.open || kind.count < 1) {
+    fail(
+        fmt::format("device '{}': the kind has no devices (expected a function that opens one, and "
+                    "a count of at least 1, got {})",
+                    kind.name, kind.count));
+  }
+  kind.count = std::min(kind.count, most_devices);
+  k.all.push_back(std::move(kind));
+  return static_cast<DeviceType>(k.all.size() - 1);
+}
+
+std::optional<DeviceType> device_type(std::string_view name) {
+  if (name == "meta") {
+    return DeviceType::meta;
+  }
+  Kinds& k = kinds();
+  const std::lock_guard lock(k.mutex);
+  for (std::size_t i = 0; i < k.all.size(); ++i) {
+    if (k.all[i].name == name) {
+      return static_cast<DeviceType>(i);
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> device_type_names() {
+  Kinds& k = kinds();
+  const std::lock_guard lock(k.mutex);
+  std::vector<std::string> names{"cpu", "meta"};
+  for (std::size_t i = 1; i < k.all.size(); ++i) {
+    names.push_back(k.all[i].name);
+  }
+  return names;
+}
+
+std::string to_string(Device device) {
+  if (device == cpu) {
+    return "cpu";
+  }
+  if (device == meta) {
+    return "meta";
+  }
+  Kinds& k = kinds();
+  const std::lock_guard lock(k.mutex);
+  const auto type = static_cast<std::size_t>(device.type);
+  return fmt::format("{}:{}", type < k.all.size() ? k.all[type].name : "unknown", device.index);
+}
+
+int device_count(DeviceType type) {
+  Kinds& k = kinds();
+  const std::lock_guard lock(k.mutex);
+  const auto place = static_cast<std::size_t>(type);
+  return type == DeviceType::meta ? 1 : place < k.all.size() ? k.all[place].count : 0;
+}
+
+void check_device(Device device) {
+  if (device.type == DeviceType::meta && device.index == 0) {
+    return;
+  }
+  const int count = device_count(device.type);
+  if (device.index < 0 || device.index >= count) {
+    fail_input(fmt::format("device '{}': there is no such device (there are {} of this kind)",
+                           to_string(device), count));
+  }
+}
+
+DeviceDriver& driver_of(Device device) {
+  if (device.type == DeviceType::meta) {
+    fail("device 'meta': it has no memory and runs nothing; use a device that does");
+  }
+  const auto type = static_cast<std::size_t>(device.type);
+  const auto index = static_cast<std::size_t>(device.index);
+  if (type >= device_type_count || device.index < 0 || index >= most_devices) {
+    check_device(device);
+  }
+  std::atomic<DeviceDriver*>& place = kinds().open[type][index];
+  if (DeviceDriver* driver = place.load(std::memory_order_acquire)) {
+    return *driver;
+  }
+  check_device(device);
+  static std::mutex opening;
+  const std::lock_guard lock(opening);
+  if (place.load(std::memory_order_acquire) == nullptr) {
+    std::function<std::unique_ptr<DeviceDriver>(int)> open;
+    {
+      const std::lock_guard reading(kinds().mutex);
+      open = kinds().all[type].open;
+    }
+    std::unique_ptr<DeviceDriver> driver = open(device.index);
+    if (!driver) {
+      fail(fmt::format("device '{}': its kind returned no driver", to_string(device)));
+    }
+    place.store(driver.release(), std::memory_order_release);
+  }
+  return *place.load(std::memory_order_acquire);
+}
+
+}  // namespace tessera

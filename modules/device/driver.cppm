@@ -1,0 +1,90 @@
+export module tessera.device:driver;
+
+import tessera.base;
+
+export namespace tessera {
+
+struct DeviceProperties {
+  std::string description;  // for people: "adversary 0"
+  std::size_t memory = 0;   // bytes that it has for tensors; 0: not known
+};
+
+/// Between which memories a copy goes. `on_device`: of one device, or of two devices of one kind.
+enum class CopyKind : std::uint8_t { to_device, to_host, on_device };
+
+/// One device, as its kind implements it: memory, queues of work, marks in queues, copies. Stream
+/// order is the only order: what is queued runs after what was queued before in the same queue, and
+/// after the marks that the queue waits for; nothing else is promised. Every function may be called
+/// from several threads. Errors are of class Error; those of queued work are raised by the next
+/// synchronize() or await().
+class DeviceDriver {
+ public:
+  /// A queue of the driver's; null: the default queue, which always exists.
+  using Queue = void*;
+  /// A place in a queue. Marks of all devices of one kind can be waited for on each of them.
+  using Mark = void*;
+
+  DeviceDriver() = default;
+  DeviceDriver(const DeviceDriver&) = delete;
+  DeviceDriver& operator=(const DeviceDriver&) = delete;
+  virtual ~DeviceDriver();
+  virtual DeviceProperties properties() const = 0;
+
+  /// Memory aligned to at least 512 bytes, not initialised; null: there is none left. The
+  /// allocator above requests large pieces and keeps them, so this may be slow.
+  virtual void* allocate(std::size_t bytes) = 0;
+  /// Nothing that was queued uses the memory any more.
+  virtual void free(void* data, std::size_t bytes) noexcept = 0;
+
+  virtual Queue make_queue() = 0;
+  /// What is queued there still runs.
+  virtual void free_queue(Queue queue) noexcept = 0;
+  /// Returns when all work of the queue is done.
+  virtual void synchronize(Queue queue) = 0;
+
+  virtual Mark make_mark() = 0;
+  virtual void free_mark(Mark mark) noexcept = 0;
+  /// Places the mark behind all work of the queue; a mark that was placed before moves there.
+  virtual void record(Mark mark, Queue queue) = 0;
+  /// What is queued from now on waits until the mark's present place is reached. A mark that was
+  /// never placed counts as reached.
+  virtual void wait(Queue queue, Mark mark) = 0;
+  /// Whether the mark's place is reached. Never blocks.
+  virtual bool reached(Mark mark) = 0;
+  virtual void await(Mark mark) = 0;
+
+  /// Queues a copy. To the device, the host's memory is read before the function returns. To the
+  /// host, it is written when the queue has reached the copy.
+  virtual void copy(Queue queue, void* to, const void* from, std::size_t bytes, CopyKind kind) = 0;
+  /// Queues writing `count` elements of `width` bytes (1, 2, 4 or 8).
+  virtual void fill(Queue queue, void* to, const void* element, std::size_t width,
+                    std::int64_t count) = 0;
+  /// Queues a function of the host. It must not call the driver.
+  virtual void launch(Queue queue, std::function<void()> function) = 0;
+};
+
+/// A kind of device: how many there are, and how one is opened (at its first use).
+struct DeviceKind {
+  std::string name;
+  int count = 1;
+  std::function<std::unique_ptr<DeviceDriver>(int index)> open;
+};
+
+/// Adds a kind for the life of the process. Errors: the name exists or is not a word; there are
+/// seven already.
+DeviceType register_device_kind(DeviceKind kind);
+/// The kind of this name, if it is registered (or "cpu", "meta").
+std::optional<DeviceType> device_type(std::string_view name);
+/// "cpu", "meta", and the names of the registered kinds, in the order of their numbers.
+std::vector<std::string> device_type_names();
+/// How many devices of the kind there are.
+int device_count(DeviceType type);
+/// "cpu", "meta", "adversary:0".
+std::string to_string(Device device);
+/// Errors: the meta device, which has no memory; a device that does not exist.
+DeviceDriver& driver_of(Device device);
+
+/// Of an error's text: the device does not exist. Errors (input).
+void check_device(Device device);
+
+}  // namespace tessera

@@ -1,0 +1,285 @@
+module;
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.device;
+
+import tessera.base;
+
+#if defined(__SANITIZE_ADDRESS__) || (defined(__has_feature) && __has_feature(address_sanitizer))
+#define TESSERA_NO_CACHE 1
+#endif
+
+namespace tessera {
+namespace {
+
+#ifdef TESSERA_NO_CACHE
+constexpr bool cache_blocks = false;  // so that the sanitizer sees every use after free
+#else
+constexpr bool cache_blocks = true;
+#endif
+
+constexpr std::size_t alignment = 64;
+constexpr std::size_t huge_page = std::size_t{2} << 20;
+constexpr std::size_t class_count = 8 * 48;
+
+/// Size classes: eight steps in each power of two, so that at most an eighth of a block is lost.
+struct SizeClass {
+  std::size_t index;
+  std::size_t bytes;
+};
+
+/// More than any machine has; above it the size classes end.
+constexpr std::size_t most_bytes = std::size_t{1} << 50;
+
+SizeClass size_class(std::size_t bytes) {
+  const std::size_t lines = std::max<std::size_t>(1, (bytes + alignment - 1) / alignment);
+  if (lines <= 8) {
+    return {lines - 1, lines * alignment};
+  }
+  const auto power =
+      static_cast<std::size_t>(std::bit_width(lines - 1)) - 4;  // steps of 2^power lines
+  const std::size_t steps = (lines + (std::size_t{1} << power) - 1) >> power;  // 9 to 16
+  return {(power + 1) * 8 + (steps - 9), (steps << power) * alignment};
+}
+
+struct Cache {
+  std::array<std::vector<void*>, class_count> blocks;
+  MemoryStatistics statistics;
+  MemoryCategory category = MemoryCategory::other;
+  bool planned = false;
+
+  Cache() = default;
+  Cache(const Cache&) = delete;
+  Cache& operator=(const Cache&) = delete;
+  ~Cache();
+  void clear();
+};
+
+// Tensors may die after their thread's cache (statics, thread-local results): then memory goes to
+// the system at once.
+thread_local bool cache_alive = false;
+
+Cache& cache() {
+  thread_local Cache instance;
+  return instance;
+}
+
+void Cache::clear() {
+  for (auto& list : blocks) {
+    for (void* block : list) {
+      std::free(block);
+    }
+    list.clear();
+  }
+  statistics.cached = 0;
+}
+
+Cache::~Cache() {
+  cache_alive = false;
+  clear();
+}
+
+/// Blocks from here on are split and joined, so that lengths which change at every step need no new
+/// memory; below it, a size class costs fewer instructions.
+constexpr std::size_t large_bytes = std::size_t{1} << 20;
+bool is_large(const SizeClass& size) { return cache_blocks && size.bytes >= large_bytes; }
+
+class SystemMemory final : public MemorySource {
+ public:
+  void* take(std::size_t bytes) override {
+    void* data = std::aligned_alloc(huge_page, (bytes + huge_page - 1) / huge_page * huge_page);
+    if (data != nullptr) {
+      madvise(data, bytes, MADV_HUGEPAGE);
+    }
+    return data;
+  }
+  void give_back(void* data, std::size_t) noexcept override { std::free(data); }
+  void finish() override {
+    if (cache_alive) {
+      cache().clear();  // the system may have run out of what small blocks keep
+    }
+  }
+};
+
+BlockAllocator& large_blocks() {
+  static auto* source = new SystemMemory;  // never destroyed: tensors may outlive statics
+  static auto* allocator = new BlockAllocator("cpu", *source);
+  return *allocator;
+}
+
+/// The memory that a device's driver provides.
+class DriverMemory final : public MemorySource {
+ public:
+  explicit DriverMemory(Device device) : device_(device), driver_(driver_of(device)) {}
+  void* take(std::size_t bytes) override { return driver_.allocate(bytes); }
+  void give_back(void* data, std::size_t bytes) noexcept override { driver_.free(data, bytes); }
+  void finish() override { synchronize(device_); }
+
+ private:
+  Device device_;
+  DeviceDriver& driver_;
+};
+
+/// A device's allocator and where it gets its memory from.
+struct OfDevice {
+  Device device;
+  DriverMemory source;
+  BlockAllocator allocator;
+  explicit OfDevice(Device of) : device(of), source(of), allocator(to_string(of), source) {}
+};
+
+}  // namespace
+
+std::string_view name_of(MemoryCategory category) {
+  constexpr std::string_view names[] = {"parameter",  "gradient",      "optimizer",
+                                        "activation", "communication", "other"};
+  return names[static_cast<int>(category)];
+}
+
+MemoryStatistics memory_statistics() { return cache().statistics; }
+
+void reset_memory_peaks() { cache().statistics.reset_peaks(); }
+
+void account_memory(MemoryCategory category, std::int64_t bytes) {
+  cache().statistics.book(category, bytes);
+}
+
+BlockAllocator& allocator_of(Device device) {
+  if (device == cpu) {
+    return large_blocks();
+  }
+  static std::mutex mutex;
+  static auto* made = new std::vector<std::unique_ptr<OfDevice>>;
+  const std::lock_guard lock(mutex);
+  for (const std::unique_ptr<OfDevice>& one : *made) {
+    if (one->device == device) {
+      return one->allocator;
+    }
+  }
+  made->push_back(std::make_unique<OfDevice>(device));
+  return made->back()->allocator;
+}
+
+MemoryStatistics memory_statistics(Device device) {
+  return device == cpu ? memory_statistics() : allocator_of(device).statistics();
+}
+
+void reset_memory_peaks(Device device) {
+  if (device == cpu) {
+    reset_memory_peaks();
+  } else {
+    allocator_of(device).reset_peaks();
+  }
+}
+
+DeviceMemory::DeviceMemory(Device device, std::size_t bytes, MemoryOwner owner)
+    : stream_(current_stream(device)),
+      allocator_(allocator_of(device)),
+      data_(allocator_.allocate(bytes, owner, stream_)) {}
+DeviceMemory::~DeviceMemory() { allocator_.free(data_); }
+void DeviceMemory::used_elsewhere(const Stream& stream) { allocator_.used_on(data_, stream); }
+void DeviceMemory::move_to(MemoryCategory category) { allocator_.move_to(data_, category); }
+
+MemoryScope::MemoryScope(MemoryCategory category)
+    : before_(std::exchange(cache().category, category)) {}
+MemoryScope::~MemoryScope() { cache().category = before_; }
+
+MemoryCategory current_memory_category() { return cache().category; }
+
+PlannedMemoryScope::PlannedMemoryScope() : before_(std::exchange(cache().planned, true)) {}
+PlannedMemoryScope::~PlannedMemoryScope() { cache().planned = before_; }
+
+bool memory_planned() { return cache().planned; }
+
+std::int64_t occupied_bytes(std::size_t bytes) {
+  return static_cast<std::int64_t>(size_class(bytes).bytes);
+}
+
+namespace {
+
+/// Memory that is not in the thread's cache.
+[[gnu::noinline]] void* fresh_block(const SizeClass& size, MemoryCategory category) {
+  void* block = nullptr;
+  if (is_large(size)) {
+    block = large_blocks().allocate(size.bytes, {.category = category}, {});
+  } else {
+    block = std::aligned_alloc(alignment, size.bytes);
+    if (block == nullptr) {
+      release_cached_memory();
+      block = std::aligned_alloc(alignment, size.bytes);
+    }
+    if (block == nullptr) {
+      throw OutOfMemory("cpu: there is not enough memory; the blocks from 1 MiB on are held by:\n" +
+                        large_blocks().table());
+    }
+  }
+  return block;
+}
+
+}  // namespace
+
+void* allocate_bytes(std::size_t bytes, MemoryCategory category) {
+  if (bytes > most_bytes) {
+    throw std::bad_alloc();
+  }
+  const SizeClass size = size_class(bytes);
+  Cache& c = cache();
+  cache_alive = true;
+  auto& list = c.blocks[size.index];
+  if (!list.empty()) {
+    void* block = list.back();
+    list.pop_back();
+    c.statistics.cached -= static_cast<std::int64_t>(size.bytes);
+    c.statistics.book(category, static_cast<std::int64_t>(size.bytes));
+    return block;
+  }
+  void* block = fresh_block(size, category);
+  c.statistics.book(category, static_cast<std::int64_t>(size.bytes));
+  return block;
+}
+
+void free_bytes(void* data, std::size_t bytes, MemoryCategory category) noexcept {
+  if (data == nullptr) {
+    return;
+  }
+  const SizeClass size = size_class(bytes);
+  if (is_large(size)) [[unlikely]] {
+    if (cache_alive) {
+      cache().statistics.book(category, -static_cast<std::int64_t>(size.bytes));
+    }
+    large_blocks().free(data);
+    return;
+  }
+  if (!cache_alive) {
+    std::free(data);
+    return;
+  }
+  Cache& c = cache();
+  c.statistics.book(category, -static_cast<std::int64_t>(size.bytes));
+  if (!cache_blocks) {
+    std::free(data);
+    return;
+  }
+  c.blocks[size.index].push_back(data);
+  c.statistics.cached += static_cast<std::int64_t>(size.bytes);
+}
+
+void release_cached_memory() {
+  cache().clear();
+  large_blocks().trim();
+}
+
+}  // namespace tessera

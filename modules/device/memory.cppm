@@ -1,0 +1,93 @@
+export module tessera.device:memory;
+
+import tessera.base;
+import :blocks;
+import :stream;
+
+export namespace tessera {
+
+/// What the calling thread (a rank) has in use of the CPU's memory.
+MemoryStatistics memory_statistics();
+/// Resets the peaks to what is in use now.
+void reset_memory_peaks();
+/// What is in use of a device's memory, whichever thread has it; of the CPU: as above.
+MemoryStatistics memory_statistics(Device device);
+void reset_memory_peaks(Device device);
+
+/// The device's allocator, which lives as long as the process: its cap, trim() and table(). Of the
+/// CPU: the one of blocks from 1 MiB on; smaller ones are kept by each thread, in size classes.
+/// Error: the meta device.
+BlockAllocator& allocator_of(Device device);
+
+/// Memory of a device, freed in the order of the stream for which it was allocated.
+class DeviceMemory {
+ public:
+  /// For the current stream of the device. Throws OutOfMemory.
+  DeviceMemory(Device device, std::size_t bytes, MemoryOwner owner);
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  inline void* data() const { return data_; }
+  inline const Stream& stream() const { return stream_; }
+  /// Work that is queued in the stream uses the memory: it is not reused before that is done.
+  inline void used_on(const Stream& stream) {
+    if (!(stream == stream_)) [[unlikely]] {
+      used_elsewhere(stream);
+    }
+  }
+  void move_to(MemoryCategory category);
+
+ private:
+  void used_elsewhere(const Stream& stream);
+
+  Stream stream_;
+  BlockAllocator& allocator_;
+  void* data_;
+};
+
+/// Counts memory that does not come from the allocator (shared buffers); negative bytes undo
+/// it.
+void account_memory(MemoryCategory category, std::int64_t bytes);
+
+/// Allocations of the calling thread are counted under `category` within the scope.
+class MemoryScope {
+ public:
+  explicit MemoryScope(MemoryCategory category);
+  ~MemoryScope();
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
+
+ private:
+  MemoryCategory before_;
+};
+MemoryCategory current_memory_category();
+
+/// Within the scope the calling thread books the meta tensors that it creates and destroys as if
+/// they had memory: a trial on the meta device then shows in memory_statistics() what a rank will
+/// need. What outlives the scope stays booked, so a trial runs on a thread of its own.
+class PlannedMemoryScope {
+ public:
+  PlannedMemoryScope();
+  ~PlannedMemoryScope();
+  PlannedMemoryScope(const PlannedMemoryScope&) = delete;
+  PlannedMemoryScope& operator=(const PlannedMemoryScope&) = delete;
+
+ private:
+  bool before_;
+};
+bool memory_planned();
+
+/// What an allocation of `bytes` occupies: allocations have size classes.
+std::int64_t occupied_bytes(std::size_t bytes);
+
+/// `bytes` of the CPU's memory aligned to 64, from the thread's cache when it holds a block of that
+/// size class, or from the allocator of large blocks. When there is none left, all cached memory
+/// goes back to the system first; then it throws OutOfMemory.
+void* allocate_bytes(std::size_t bytes, MemoryCategory category);
+void free_bytes(void* data, std::size_t bytes, MemoryCategory category) noexcept;
+/// Returns the cached blocks of the calling thread, and the process' cached large ones, to the
+/// system.
+void release_cached_memory();
+
+}  // namespace tessera

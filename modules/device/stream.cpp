@@ -1,0 +1,170 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+module tessera.device;
+
+import tessera.base;
+
+namespace tessera {
+namespace {
+
+/// The streams that exist, so that all of a device can be waited for.
+struct Streams {
+  std::mutex mutex;
+  std::vector<std::pair<Device, std::weak_ptr<const void>>> made;
+};
+
+Streams& streams() {
+  static auto* instance = new Streams;
+  return *instance;
+}
+
+/// What StreamScopes set, the innermost last.
+std::vector<Stream>& scopes() {
+  thread_local std::vector<Stream> instance;
+  return instance;
+}
+
+}  // namespace
+
+Stream::State::~State() {
+  if (queue != nullptr) {
+    driver_of(device).free_queue(queue);
+  }
+}
+
+Stream Stream::make(Device device) {
+  Stream stream;
+  stream.state_ = std::make_shared<const State>(device, driver_of(device).make_queue());
+  Streams& all = streams();
+  const std::lock_guard lock(all.mutex);
+  std::erase_if(all.made, [](const auto& entry) { return entry.second.expired(); });
+  all.made.emplace_back(device, stream.state_);
+  return stream;
+}
+
+Stream Stream::default_of(Device device) {
+  if (device == cpu) {
+    return {};
+  }
+  static std::mutex mutex;
+  static auto* made = new std::vector<Stream>;  // never destroyed: tensors may outlive statics
+  const std::lock_guard lock(mutex);
+  const auto found =
+      std::ranges::find_if(*made, [&](const Stream& s) { return s.device() == device; });
+  if (found != made->end()) {
+    return *found;
+  }
+  Stream stream;
+  stream.state_ = std::make_shared<const State>(device, nullptr);
+  made->push_back(stream);
+  return stream;
+}
+
+void Stream::launch(std::function<void()> function) const {
+  driver_of(device()).launch(native(), std::move(function));
+}
+
+void Stream::wait(const Event& event) const {
+  if (!event.state_) {
+    return;
+  }
+  if (event.state_->device.type != device().type) {
+    fail(
+        fmt::format("stream of {}: it cannot wait for an event of {}, which is another kind of "
+                    "device; wait for the event on the host (Event::synchronize)",
+                    to_string(device()), to_string(event.state_->device)));
+  }
+  driver_of(device()).wait(native(), event.state_->mark);
+}
+
+void Stream::synchronize() const { driver_of(device()).synchronize(native()); }
+
+void Stream::copy(void* to, const void* from, std::size_t bytes, CopyKind kind) const {
+  if (bytes > 0) {
+    driver_of(device()).copy(native(), to, from, bytes, kind);
+  }
+}
+
+void Stream::fill(void* to, const void* element, std::size_t width, std::int64_t count) const {
+  if (count > 0) {
+    driver_of(device()).fill(native(), to, element, width, count);
+  }
+}
+
+Event::State::~State() { driver_of(device).free_mark(mark); }
+
+void Event::record(const Stream& stream) {
+  if (!state_) {
+    state_ = std::make_shared<State>(stream.device());
+  }
+  if (state_->device.type != stream.device().type) {
+    fail(
+        fmt::format("event of {}: it cannot be recorded in a stream of {}, which is another kind "
+                    "of device; use an event for each",
+                    to_string(state_->device), to_string(stream.device())));
+  }
+  driver_of(stream.device()).record(state_->mark, stream.native());
+}
+
+bool Event::reached() const { return !state_ || driver_of(state_->device).reached(state_->mark); }
+
+void Event::synchronize() const {
+  if (state_) {
+    driver_of(state_->device).await(state_->mark);
+  }
+}
+
+Event record_event(const Stream& stream) {
+  Event event;
+  event.record(stream);
+  return event;
+}
+
+Stream current_stream(Device device) {
+  const std::vector<Stream>& set = scopes();
+  const auto found =
+      std::find_if(set.rbegin(), set.rend(), [&](const Stream& s) { return s.device() == device; });
+  return found != set.rend() ? *found : Stream::default_of(device);
+}
+
+StreamScope::StreamScope(const Stream& stream) {
+  if (stream.device() == cpu && !stream.is_default()) {
+    fail(
+        "stream scope: operators of the CPU run on the calling thread (expected a stream of "
+        "another "
+        "device); queue functions on a stream of the CPU by Stream::launch");
+  }
+  scopes().push_back(stream);
+}
+StreamScope::~StreamScope() { scopes().pop_back(); }
+
+void synchronize(Device device) {
+  DeviceDriver& driver = driver_of(device);
+  driver.synchronize(nullptr);
+  std::vector<std::shared_ptr<const void>> held;
+  {
+    Streams& all = streams();
+    const std::lock_guard lock(all.mutex);
+    for (const auto& [on, stream] : all.made) {
+      if (on == device) {
+        held.push_back(stream.lock());
+      }
+    }
+  }
+  for (const std::shared_ptr<const void>& stream : held) {
+    if (stream) {
+      driver.synchronize(static_cast<const Stream::State*>(stream.get())->queue);
+    }
+  }
+}
+
+}  // namespace tessera

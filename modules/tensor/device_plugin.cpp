@@ -1,0 +1,60 @@
+module;
+#include <fmt/format.h>
+
+#include <charconv>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+module tessera.tensor;
+
+import tessera.base;
+import tessera.device;
+import tessera.plugin;
+
+namespace tessera {
+namespace {
+
+[[maybe_unused]] const bool declared = plugin::declare_kind<DevicePlugin>();
+
+DeviceType load_kind(std::string_view name) {
+  static std::mutex mutex;  // ranks that are threads call this at the same time
+  const std::lock_guard lock(mutex);
+  if (const std::optional<DeviceType> type = device_type(name)) {
+    return *type;
+  }
+  const DeviceOffer offer = plugin::host().find<DevicePlugin>(name)();
+  if (offer.kernel_of == nullptr) {
+    fail(
+        fmt::format("device '{}': its plugin offers no kernels; set DeviceOffer::kernel_of", name));
+  }
+  const DeviceType type =
+      register_device_kind({.name = std::string(name), .count = offer.count, .open = offer.open});
+  register_kernels(type, offer.kernel_of);
+  return type;
+}
+
+}  // namespace
+
+Device find_device(std::string_view name) {
+  const auto colon = name.find(':');
+  const std::string_view number =
+      colon == std::string_view::npos ? std::string_view("0") : name.substr(colon + 1);
+  int index = -1;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), index);
+  constexpr int most = 127;
+  if (error != std::errc() || end != number.data() + number.size() || index < 0 || index > most) {
+    fail_input(fmt::format("device '{}': the number is wrong (expected 0 to {}, got '{}')", name,
+                           most, number));
+  }
+  const Device device{load_kind(name.substr(0, colon)), static_cast<std::int8_t>(index)};
+  check_device(device);
+  return device;
+}
+
+}  // namespace tessera
