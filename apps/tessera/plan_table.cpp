@@ -52,6 +52,9 @@ TableRows plan_rows(const Config& config, const LlamaConfig& shape, const Datase
                    shape.dim, shape.layers, shape.heads, shape.kv_heads, shape.ffn_dim,
                    shape.vocab)},
       {"mesh", mesh_text(config.mesh)}};
+  if (config.train.device != "cpu") {
+    rows.push_back({"device", config.train.device});
+  }
   rows.push_back({"data", fmt::format("{} file{}, {} tokens to train on, {} windows of {}, {}",
                                       data.files(), data.files() == 1 ? "" : "s",
                                       format_count(static_cast<double>(data.training_tokens())),

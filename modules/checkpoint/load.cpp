@@ -12,6 +12,7 @@ module tessera.checkpoint;
 
 import tessera.base;
 import tessera.mesh;
+import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
 import :values;
@@ -27,8 +28,9 @@ bool share_memory(const Tensor& a, const Tensor& b) {
   }
   const Tensor& x = local_of(a);
   const Tensor& y = local_of(b);
-  return a.shape() == b.shape() && a.dtype() == b.dtype() && x.raw_data() != nullptr &&
-         x.raw_data() == y.raw_data() && x.strides() == y.strides();
+  return a.shape() == b.shape() && a.dtype() == b.dtype() && x.device() == y.device() &&
+         x.device_address() != nullptr && x.device_address() == y.device_address() &&
+         x.strides() == y.strides();
 }
 
 /// The box that this rank holds.
@@ -176,8 +178,14 @@ LoadReport load_into(const TensorSource& from, StateDict& into, const LoadOption
   for (const auto& [name, tensor] : into.tensors) {
     if (from.contains(options.prefix + name)) {
       const LocalPart part = own_part(tensor);
-      const Tensor local = detached(local_of(tensor));
+      const Tensor there = detached(local_of(tensor));
+      // Files are read into the host's memory.
+      const Tensor local = is_on_host(there) ? there : empty(there.shape(), there.dtype());
       from.read(options.prefix + name, part, local);
+      if (!is_on_host(there)) {
+        const NoGrad constant;
+        ops::copy_(there, local);
+      }
       if (from_others) {
         checkpoint_detail::check_finite(
             local, part.offset, fmt::format("{}: tensor '{}'", from.path(), options.prefix + name));

@@ -117,7 +117,7 @@ std::optional<LocalPart> part_to_write(const std::string& name, const Tensor& te
 
 /// A tensor's own elements (of this rank), one after the other.
 Tensor packed_of(const Tensor& tensor) {
-  return ops::contiguous(detached(tensor.is_distributed() ? tensor.local() : tensor));
+  return ops::contiguous(on_host(detached(tensor.is_distributed() ? tensor.local() : tensor)));
 }
 
 std::span<const std::byte> bytes_of(const Tensor& packed) {

@@ -73,7 +73,8 @@ void check_same(const TensorSource& from, const std::string& a, const std::strin
 
 }  // namespace
 
-void check_finite(const Tensor& values, const Dims& offset, const std::string& what) {
+void check_finite(const Tensor& checked, const Dims& offset, const std::string& what) {
+  const Tensor values = on_host(checked);
   const Tensor x = values.is_contiguous() ? values : empty(values.shape(), values.dtype());
   if (!values.is_contiguous()) {
     ops::copy_(x, values);

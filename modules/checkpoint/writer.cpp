@@ -98,7 +98,7 @@ void SafetensorsWriter::write(const std::string& name, const Tensor& values) {
         "{}: tensor '{}' is not the one that was announced (expected a plain {}{}, got {})", path,
         name, name_of(info.dtype), to_string(info.shape), to_string(values)));
   }
-  const Tensor packed = ops::contiguous(detached(values));
+  const Tensor packed = ops::contiguous(on_host(detached(values)));
   content_->file.write(found->second.at,
                        {static_cast<const std::byte*>(packed.raw_data()),
                         static_cast<std::size_t>(packed.numel()) * size_of(info.dtype)});

@@ -54,7 +54,7 @@ Tensor append(Tensor& kept, const Tensor& x, std::int64_t length) {
   const std::int64_t needed = length + x.size(1);
   if (!kept || kept.size(2) < needed) {
     const std::int64_t room = std::max({needed, first_room, kept ? 2 * kept.size(2) : 0});
-    const Tensor larger = empty({x.size(0), x.size(2), room, x.size(3)}, x.dtype());
+    const Tensor larger = empty({x.size(0), x.size(2), room, x.size(3)}, x.dtype(), x.device());
     if (length > 0) {
       ops::copy_(ops::narrow(larger, 2, 0, length), ops::narrow(kept, 2, 0, length));
     }

@@ -306,7 +306,7 @@ void freeze(Module& root, std::span<const std::string> patterns) {
   }
 }
 
-void materialize(Module& root) {
+void materialize(Module& root, Device device) {
   const MemoryScope scope(MemoryCategory::parameter);
   for (const ParameterPointer& parameter : all_parameters(root)) {
     Tensor& value = parameter->value;
@@ -315,9 +315,9 @@ void materialize(Module& root) {
     }
     const bool trained = value.requires_grad();
     if (value.is_distributed()) {
-      value = make_distributed(zeros(value.local().shape(), value.dtype()), value.spec());
+      value = make_distributed(zeros(value.local().shape(), value.dtype(), device), value.spec());
     } else {
-      value = zeros(value.shape(), value.dtype());
+      value = zeros(value.shape(), value.dtype(), device);
     }
     value.set_requires_grad(trained);
   }

@@ -176,9 +176,9 @@ std::vector<std::size_t> matching_parameters(std::span<const ParameterPointer> p
 /// applied. Errors (input): a pattern that matches no parameter; no parameter is left to train.
 void freeze(Module& root, std::span<const std::string> patterns);
 
-/// Allocates memory for every parameter that is still on the meta device (for the local part only).
-/// Frozen parameters stay frozen.
-void materialize(Module& root);
+/// Allocates memory of `device` for every parameter that is still on the meta device (for the local
+/// part only). Frozen parameters stay frozen.
+void materialize(Module& root, Device device = cpu);
 /// Initialises all parameters, each by its Initialization, from the stream "init": bit-identical in
 /// every layout.
 void initialize(Module& root);

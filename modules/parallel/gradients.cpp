@@ -145,7 +145,8 @@ void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& 
     for (std::size_t i = 0; i < members.size(); ++i) {
       Tensor& gradient = members[i]->value.grad();
       const Layout layout = gradient.layout().with_placement(axis, Replicate());
-      gradient = make_distributed(slots[i], Spec::make(layout, gradient.shape(), dtype));
+      gradient = make_distributed(ops::to_device(slots[i], gradient.device()),
+                                  Spec::make(layout, gradient.shape(), dtype));
     }
   }
 }

@@ -287,7 +287,7 @@ Layout ParallelPlan::batch_layout() const {
   return layout;
 }
 
-void ParallelPlan::materialize() {
+void ParallelPlan::materialize(Device device) {
   if (materialized_) {
     fail("parallel plan: materialize() was called twice; the parameters have their memory already");
   }
@@ -295,7 +295,17 @@ void ParallelPlan::materialize() {
   for (const auto& style : *styles_) {
     style->materialize();
   }
-  nn::materialize(model_);
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(model_)) {
+    const Tensor& value = parameter->value;
+    if (!value.is_meta() && !(value.device() == device)) {
+      fail_input(
+          fmt::format("parallel plan: a style keeps parameter '{}' in the memory of {} (expected "
+                      "{}); use styles that leave the memory to the plan, or train on {}",
+                      parameter->name, to_string(value.device()), to_string(device),
+                      to_string(value.device())));
+    }
+  }
+  nn::materialize(model_, device);
 }
 
 void ParallelPlan::before_optimizer() {

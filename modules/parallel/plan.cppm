@@ -55,9 +55,9 @@ class ParallelPlan {
   Layout batch_layout() const;
   const std::vector<StyleSummary>& summary() const { return summary_; }
 
-  /// Allocates every parameter's memory: first the styles', then plain memory for the rest. Errors:
-  /// it was called before.
-  void materialize();
+  /// Allocates every parameter's memory: first the styles', then plain memory of `device` for the
+  /// rest. Errors: it was called before; (input) a style keeps parameters in other memory.
+  void materialize(Device device = cpu);
   /// An error of a forward or backward with this plan, extended by the config's entries that apply
   /// to the module in which it was raised, or to the nearest one around it. Kind input.
   Error explained(const Error& error) const;

@@ -198,7 +198,7 @@ on = ["model.layers.*", "."]
   run.data = std::make_shared<Dataset>(run.config, run.shape.vocab);
   const double flops = check_plan(run).account.model_flops;  // and loads the plugins
   return on_two_ranks([&](collective::World& world) {
-    Trainer trainer(run);
+    Trainer trainer(run, device_of(run.config, current_rank()));
     for (int i = 0; i < 3; ++i) {
       trainer.step();
     }

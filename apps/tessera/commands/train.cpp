@@ -129,7 +129,8 @@ class RankRun {
     const DeviceMesh mesh = make_mesh(run.config);
     set_configured_links(run.config, mesh);
     measure_links(run.config, mesh, world);
-    trainer_ = std::make_unique<Trainer>(run);
+    device_ = device_of(run.config, world.rank());
+    trainer_ = std::make_unique<Trainer>(run, device_);
     if (start.checkpoint) {
       trainer_->resume(*start.checkpoint);
     }
@@ -172,7 +173,7 @@ class RankRun {
       }
       if (progress_ && (stop || trainer_->done() == train.steps)) {
         progress_->finish();  // no further step: notes come below its line
-        note("peak memory of rank 0: " + memory_text(memory_statistics()));
+        note("peak memory of rank 0: " + memory_text(memory_statistics(device_)));
       }
       if (stop || trainer_->done() == train.steps || (every > 0 && trainer_->done() % every == 0)) {
         save();
@@ -239,6 +240,7 @@ class RankRun {
   const Run& run_;
   double step_flops_;
   collective::World& world_;
+  Device device_ = cpu;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Progress> progress_;

@@ -47,6 +47,7 @@ struct TrainConfig {
   std::vector<std::string> freeze;
   bool activation_checkpointing = false;
   std::int64_t threads = 0;  // per rank; 0 = cores / ranks
+  std::string device = "cpu";
 };
 
 /// Options of a style or an optimizer as the text of a JSON object; who reads them checks them.

@@ -124,6 +124,9 @@ std::vector<Key> train_keys() {
        "about a third more work."},
       {"train.threads", field<s, &T::threads>, "Threads per rank. 0: cores / ranks.",
        from(0, 65536)},
+      {"train.device", field<s, &T::device>,
+       "The device that each rank computes on: `cpu`, or the name of a device plugin. `NAME` gives "
+       "rank r device r of the plugin (modulo their number), `NAME:2` gives every rank device 2."},
   };
 }
 

@@ -13,6 +13,7 @@
 import tessera.base;
 import tessera.options;
 import tessera.mesh;
+import tessera.tensor;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
@@ -52,6 +53,22 @@ DeviceMesh make_mesh(const Config& config) {
     return DeviceMesh::make({"rank"}, {1});
   }
   return DeviceMesh::make(config.mesh.axes, Dims(config.mesh.shape));
+}
+
+Device device_of(const Config& config, int rank) {
+  const std::string& name = config.train.device;
+  try {
+    Device device = find_device(name);
+    if (name.find(':') == std::string::npos) {
+      device.index = static_cast<std::int8_t>(rank % device_count(device.type));
+    }
+    if (device == meta) {
+      fail_input("device 'meta': it has no memory and runs nothing; use a device that does");
+    }
+    return device;
+  } catch (const Error& error) {
+    fail_input(fmt::format("{}: {}", config.place("train.device"), error.what()));
+  }
 }
 
 std::vector<parallel::StyleEntry> style_entries(const Config& config) {

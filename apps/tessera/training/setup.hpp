@@ -1,5 +1,5 @@
 // From a config to the library's objects; shared by the ranks and by the check before the launch.
-// Included after the imports of tessera.{base,mesh,nn,optim,parallel}.
+// Included after the imports of tessera.{base,mesh,tensor,nn,optim,parallel}.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -20,6 +20,8 @@ std::shared_ptr<nn::LlamaForCausalLM> make_model(const LlamaConfig& shape, doubl
 /// The config's mesh; one axis "rank" of size 1 where it has none.
 DeviceMesh make_mesh(const Config& config);
 
+/// The device of a rank. Errors (input): there is no such device.
+Device device_of(const Config& config, int rank);
 std::vector<parallel::StyleEntry> style_entries(const Config& config);
 
 /// Errors (input), with the place in the config: no such optimizer, options that it does not have,

@@ -76,10 +76,10 @@ Trainer::Trainer(const Run& run, Device device)
   if (device_ == meta) {
     // Shapes and layouts are all that there is.
   } else if (run.config.model.from.empty()) {
-    plan_->materialize();
+    plan_->materialize(device_);
     nn::initialize(*model_);
   } else {
-    plan_->materialize();
+    plan_->materialize(device_);
     StateDict weights;
     for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
       weights.tensors.emplace(name, parameter->value);
@@ -102,8 +102,9 @@ Batch Trainer::no_data(std::int64_t rows) const {
 Tensor Trainer::sum_of(const Batch& batch) {
   const auto rows_of = [&](const std::vector<std::int64_t>& values) {
     const Dims shape = {batch.rows, batch.seq_len};
-    return device_ == meta ? empty(shape, DType::i64, meta)
-                           : from_values(std::span<const std::int64_t>(values), shape);
+    return device_ == meta
+               ? empty(shape, DType::i64, meta)
+               : ops::to_device(from_values(std::span<const std::int64_t>(values), shape), device_);
   };
   return loss_sum(*model_, *plan_, rows_of(batch.inputs), rows_of(batch.targets));
 }
@@ -147,6 +148,7 @@ std::string memory_text(const MemoryStatistics& memory) {
 }
 
 CheckedPlan check_plan(const Run& run) {
+  device_of(run.config, 0);  // its plugin is loaded before the ranks start
   const auto model = make_model(run.shape, run.config);
   const DeviceMesh mesh = make_mesh(run.config);
   set_configured_links(run.config, mesh);

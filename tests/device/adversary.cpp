@@ -1,0 +1,405 @@
+// A device as hard to use as the interface allows, as a plugin: the host cannot touch its memory
+// (which is mapped twice: without any access at the addresses that the host knows, and for the
+// kernels at others), and its queues run as late as they can, in as odd an order as events permit.
+// Nothing runs before somebody waits for it. Device 0 then runs the least that is needed, the queue
+// that is waited for first; device 1 runs everything else before; further devices draw the order
+// from their number.
+//
+// An operator's kernel is that of the CPU, queued: it runs on views of the kernels' mapping, which
+// keep nothing alive.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+import tessera.base;
+import tessera.plugin;
+import tessera.mesh;
+import tessera.tensor;
+
+namespace {
+
+using namespace tessera;
+
+/// The memory of all these devices.
+class Arena {
+ public:
+  static constexpr std::size_t size = std::size_t{4} << 30;
+
+  static Arena& instance() {
+    static auto* arena = new Arena;
+    return *arena;
+  }
+
+  void* allocate(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const std::size_t wanted = (bytes + step - 1) / step * step;
+    for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
+      if (hole->second >= wanted) {
+        const auto [begin, length] = *hole;
+        holes_.erase(hole);
+        if (length > wanted) {
+          holes_[begin + wanted] = length - wanted;
+        }
+        std::memset(hidden_ + begin, 0xff, bytes);  // NaN, where somebody reads it too early
+        return closed_ + begin;
+      }
+    }
+    return nullptr;
+  }
+
+  void free(void* data, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto begin = static_cast<std::size_t>(static_cast<std::byte*>(data) - closed_);
+    const std::size_t length = (bytes + step - 1) / step * step;
+    madvise(hidden_ + begin, length, MADV_REMOVE);
+    const auto [here, fresh] = holes_.emplace(begin, length);
+    const auto after = std::next(here);
+    if (after != holes_.end() && here->first + here->second == after->first) {
+      here->second += after->second;
+      holes_.erase(after);
+    }
+    if (here != holes_.begin()) {
+      const auto before = std::prev(here);
+      if (before->first + before->second == here->first) {
+        before->second += here->second;
+        holes_.erase(here);
+      }
+    }
+  }
+
+  /// Where the kernels find what the host knows by this address.
+  void* hidden(const void* data) const {
+    return hidden_ + (static_cast<const std::byte*>(data) - closed_);
+  }
+
+ private:
+  static constexpr std::size_t step = std::size_t{1} << 20;
+
+  Arena() {
+    const int file = memfd_create("adversary", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, static_cast<off_t>(size)) != 0) {
+      fail("adversary: there is no memory for the device; check the limits of the process");
+    }
+    void* open = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    void* closed = mmap(nullptr, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    close(file);
+    if (open == MAP_FAILED || closed == MAP_FAILED) {
+      fail("adversary: its memory cannot be mapped; check the limits of the process");
+    }
+    hidden_ = static_cast<std::byte*>(open);
+    closed_ = static_cast<std::byte*>(closed);
+    holes_[0] = size;
+  }
+
+  std::mutex mutex_;
+  std::map<std::size_t, std::size_t> holes_;
+  std::byte* hidden_ = nullptr;
+  std::byte* closed_ = nullptr;
+};
+
+struct Place {
+  std::uint64_t placed = 0;
+  std::uint64_t reached = 0;
+};
+
+/// Work, a mark that is reached, or a mark that is waited for.
+struct Task {
+  std::function<void()> work;
+  std::shared_ptr<Place> reaches;
+  std::shared_ptr<Place> awaits;
+  std::uint64_t place = 0;
+
+  bool can_run() const { return !awaits || awaits->reached >= place; }
+};
+
+struct WorkQueue {
+  std::deque<Task> tasks;
+  std::exception_ptr error;
+};
+
+/// The queues of all devices of the kind, run by whoever waits for one.
+class Queues {
+ public:
+  static Queues& instance() {
+    static auto* queues = new Queues;
+    return *queues;
+  }
+
+  std::shared_ptr<WorkQueue> make() {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(all_, [](const auto& q) { return q.use_count() == 1 && q->tasks.empty(); });
+    all_.push_back(std::make_shared<WorkQueue>());
+    return all_.back();
+  }
+  void push(WorkQueue& queue, Task task) {
+    const std::lock_guard lock(mutex_);
+    queue.tasks.push_back(std::move(task));
+  }
+  void record(WorkQueue& queue, const std::shared_ptr<Place>& mark) {
+    const std::lock_guard lock(mutex_);
+    queue.tasks.push_back({.work = {}, .reaches = mark, .awaits = {}, .place = ++mark->placed});
+  }
+  void wait(WorkQueue& queue, const std::shared_ptr<Place>& mark) {
+    const std::lock_guard lock(mutex_);
+    queue.tasks.push_back({.work = {}, .reaches = {}, .awaits = mark, .place = mark->placed});
+  }
+  bool reached(const Place& mark) {
+    const std::lock_guard lock(mutex_);
+    return mark.reached >= mark.placed;
+  }
+
+  void synchronize(WorkQueue& queue, int device) {
+    const std::lock_guard lock(mutex_);
+    run([&] { return queue.tasks.empty(); }, [&] { return &queue; }, device);
+    raise(queue);
+  }
+  void await(const std::shared_ptr<Place>& mark, int device) {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t place = mark->placed;
+    WorkQueue* last = nullptr;
+    run([&] { return mark->reached >= place; }, [&] { return last = holder(mark, place); }, device);
+    if (last != nullptr) {
+      raise(*last);
+    }
+  }
+
+ private:
+  /// The queue in which the mark's place is still to be reached.
+  WorkQueue* holder(const std::shared_ptr<Place>& mark, std::uint64_t place) {
+    for (const std::shared_ptr<WorkQueue>& queue : all_) {
+      for (const Task& task : queue->tasks) {
+        if (task.reaches == mark && task.place >= place) {
+          return queue.get();
+        }
+      }
+    }
+    fail("adversary: nobody will ever reach an event that is waited for");
+  }
+
+  static void raise(WorkQueue& queue) {
+    if (std::exception_ptr error = std::exchange(queue.error, nullptr)) {
+      std::rethrow_exception(error);
+    }
+  }
+
+  WorkQueue* any_that_can_run(std::mt19937& numbers) {
+    std::vector<WorkQueue*> ready;
+    for (const std::shared_ptr<WorkQueue>& queue : all_) {
+      if (!queue->tasks.empty() && queue->tasks.front().can_run()) {
+        ready.push_back(queue.get());
+      }
+    }
+    return ready.empty() ? nullptr : ready[numbers() % ready.size()];
+  }
+
+  /// The queue whose first task must run so that the wanted one can go on.
+  WorkQueue* needed(WorkQueue* wanted) {
+    while (!wanted->tasks.front().can_run()) {
+      const Task& waiting = wanted->tasks.front();
+      wanted = holder(waiting.awaits, waiting.place);
+    }
+    return wanted;
+  }
+
+  static void run_first(WorkQueue& queue) {
+    Task task = std::move(queue.tasks.front());
+    queue.tasks.pop_front();
+    if (task.work) {
+      try {
+        task.work();
+      } catch (...) {
+        if (queue.error == nullptr) {
+          queue.error = std::current_exception();
+        }
+      }
+    }
+    if (task.reaches) {
+      task.reaches->reached = std::max(task.reaches->reached, task.place);
+    }
+  }
+
+  /// Runs tasks until `done`, on a thread that has nothing of the caller's (no modes, for example).
+  template <class Done, class Wanted>
+  void run(const Done& done, const Wanted& wanted, int device) {
+    if (done()) {
+      return;
+    }
+    std::exception_ptr error;
+    std::thread([&] {
+      try {
+        std::mt19937& numbers = numbers_[static_cast<std::size_t>(device)];
+        const bool others_first = device == 1 || (device > 1 && numbers() % 2 == 0);
+        const NoGrad constant;
+        while (!done()) {
+          WorkQueue* queue = others_first ? other_than(wanted(), numbers) : nullptr;
+          run_first(*(queue != nullptr ? queue : needed(wanted())));
+        }
+      } catch (...) {
+        error = std::current_exception();
+      }
+    }).join();
+    if (error != nullptr) {
+      std::rethrow_exception(error);
+    }
+  }
+
+  /// Another queue that can run; null: there is none.
+  WorkQueue* other_than(const WorkQueue* wanted, std::mt19937& numbers) {
+    for (int tries = 0; tries < 8; ++tries) {
+      WorkQueue* queue = any_that_can_run(numbers);
+      if (queue != wanted) {
+        return queue;
+      }
+    }
+    return nullptr;
+  }
+
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<WorkQueue>> all_;
+  std::array<std::mt19937, 64> numbers_ = [] {
+    std::array<std::mt19937, 64> all;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      all[i].seed(static_cast<unsigned>(i));
+    }
+    return all;
+  }();
+};
+
+class Adversary final : public DeviceDriver {
+ public:
+  explicit Adversary(int index) : index_(index), usual_(Queues::instance().make()) {}
+
+  DeviceProperties properties() const override {
+    return {"adversary " + std::to_string(index_), Arena::size};
+  }
+
+  void* allocate(std::size_t bytes) override { return Arena::instance().allocate(bytes); }
+  void free(void* data, std::size_t bytes) noexcept override {
+    Arena::instance().free(data, bytes);
+  }
+
+  Queue make_queue() override { return new std::shared_ptr<WorkQueue>(Queues::instance().make()); }
+  void free_queue(Queue queue) noexcept override {
+    delete static_cast<std::shared_ptr<WorkQueue>*>(queue);
+  }
+  void synchronize(Queue queue) override { Queues::instance().synchronize(of(queue), index_); }
+
+  Mark make_mark() override { return new std::shared_ptr<Place>(std::make_shared<Place>()); }
+  void free_mark(Mark mark) noexcept override { delete static_cast<std::shared_ptr<Place>*>(mark); }
+  void record(Mark mark, Queue queue) override {
+    Queues::instance().record(of(queue), place_of(mark));
+  }
+  void wait(Queue queue, Mark mark) override { Queues::instance().wait(of(queue), place_of(mark)); }
+  bool reached(Mark mark) override { return Queues::instance().reached(*place_of(mark)); }
+  void await(Mark mark) override { Queues::instance().await(place_of(mark), index_); }
+
+  void copy(Queue queue, void* to, const void* from, std::size_t bytes, CopyKind kind) override {
+    const Arena& arena = Arena::instance();
+    if (kind == CopyKind::to_device) {
+      const auto* first = static_cast<const std::byte*>(from);
+      launch(queue, [to = arena.hidden(to), held = std::vector<std::byte>(first, first + bytes)] {
+        std::memcpy(to, held.data(), held.size());
+      });
+      return;
+    }
+    void* there = kind == CopyKind::to_host ? to : arena.hidden(to);
+    launch(queue, [there, from = arena.hidden(from), bytes] { std::memmove(there, from, bytes); });
+  }
+  void fill(Queue queue, void* to, const void* element, std::size_t width,
+            std::int64_t count) override {
+    std::array<std::byte, 8> held{};
+    std::memcpy(held.data(), element, width);
+    launch(queue, [to = Arena::instance().hidden(to), held, width, count] {
+      auto* next = static_cast<std::byte*>(to);
+      for (std::int64_t i = 0; i < count; ++i, next += width) {
+        std::memcpy(next, held.data(), width);
+      }
+    });
+  }
+  void launch(Queue queue, std::function<void()> function) override {
+    Queues::instance().push(of(queue),
+                            {.work = std::move(function), .reaches = {}, .awaits = {}, .place = 0});
+  }
+
+ private:
+  WorkQueue& of(Queue queue) const {
+    return queue == nullptr ? *usual_ : **static_cast<std::shared_ptr<WorkQueue>*>(queue);
+  }
+  static std::shared_ptr<Place> place_of(Mark mark) {
+    return *static_cast<std::shared_ptr<Place>*>(mark);
+  }
+
+  int index_;
+  std::shared_ptr<WorkQueue> usual_;
+};
+
+/// The tensor as the CPU's kernel sees it, over the kernels' mapping.
+Tensor seen_by_kernel(const Tensor& x) {
+  const Storage& storage = x.storage();
+  void* data = storage.data() == nullptr ? nullptr : Arena::instance().hidden(storage.data());
+  return from_storage(Storage::borrow(data, storage.bytes()), x.shape(), x.strides(), x.offset(),
+                      x.dtype());
+}
+
+/// A call that waits in a queue.
+struct Queued {
+  const Op& op;
+  Attributes attributes;
+  std::vector<Tensor> in;
+  std::vector<Tensor> out;
+};
+
+/// The kernel of every operator.
+void queue_kernel(const Call& call, std::span<Tensor> out) {
+  auto queued = std::make_shared<Queued>(Queued{call.op, call.attributes, {}, {}});
+  for (const Tensor& x : call.in) {
+    queued->in.push_back(x ? seen_by_kernel(x) : x);
+  }
+  for (const Tensor& x : out) {
+    const auto same = std::ranges::find_if(call.in, [&](const Tensor& y) { return y.same_as(x); });
+    queued->out.push_back(same == call.in.end()
+                              ? seen_by_kernel(x)
+                              : queued->in[static_cast<std::size_t>(same - call.in.begin())]);
+  }
+  current_stream(out[0].device()).launch([queued, rank = current_rank()] {
+    set_current_rank(rank);  // random numbers follow from the rank's place in the mesh
+    queued->op.cpu({queued->op, queued->in, queued->attributes}, queued->out);
+  });
+}
+
+Kernel kernel_for(const Op& op) {
+  if (op.cpu == nullptr || op.name.starts_with("no_kernel_")) {
+    return nullptr;  // tests of what is missing register such operators
+  }
+  return op.communicates == Communicates::none ? queue_kernel : kernel_on_host;
+}
+
+}  // namespace
+
+void register_plugin(tessera::plugin::Registrar& registrar) {
+  registrar.add<DevicePlugin>("adversary", [] {
+    return DeviceOffer{
+        .count = 64,
+        .open = [](int index) { return std::make_unique<Adversary>(index); },
+        .kernel_of = kernel_for,
+    };
+  });
+}

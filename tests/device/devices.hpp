@@ -1,0 +1,17 @@
+// The adversarial device of the tests. Include it after `import tessera.tensor;`.
+#pragma once
+#include <string>
+
+namespace tessera::testing {
+
+/// "adversary:INDEX", whose plugin is loaded first.
+inline Device adversary(int index = 0) {
+  static const bool loaded = [] {
+    plugin::host().load(ADVERSARY);
+    return true;
+  }();
+  (void)loaded;
+  return find_device("adversary:" + std::to_string(index));
+}
+
+}  // namespace tessera::testing
