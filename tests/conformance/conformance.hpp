@@ -44,6 +44,8 @@ struct Extent {
   bool both_gradient_forms = false;
   bool list_narrow = false;  // fills in Verdict::narrow, of what is right on all sizes
   int order = 1;             // of the gradients: 2 for those of gradients
+  /// Moves a rank's part of an operand or a gradient to where the rank computes; none: it stays.
+  std::function<Tensor(const Tensor&)> place = {};
 };
 
 /// How the operands of a call lie; absent operands have no layout.
@@ -94,6 +96,7 @@ struct Case {
   Layouts layouts;
   GradientForm form = GradientForm::replicate;
   int order = 1;
+  std::function<Tensor(const Tensor&)> place = {};  // see Extent
 };
 /// Runs the cases on thread ranks: result[rank][case].
 std::vector<std::vector<CallResult>> run_cases(const DeviceMesh& mesh, std::span<const Case> cases);

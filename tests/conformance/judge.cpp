@@ -280,10 +280,11 @@ Verdict check_operator(std::span<const CallSample> samples, const Extent& extent
   const auto plan = [&](std::vector<Planned>& planned, std::size_t s, Layouts layouts,
                         const Placements* from) {
     const bool natural = planned.size() % 2 != 0;
-    planned.push_back({{&samples[s], std::move(layouts),
-                        natural ? GradientForm::natural : GradientForm::replicate, extent.order},
-                       s,
-                       from});
+    planned.push_back(
+        {{&samples[s], std::move(layouts),
+          natural ? GradientForm::natural : GradientForm::replicate, extent.order, extent.place},
+         s,
+         from});
     if (extent.both_gradient_forms) {
       planned.push_back(planned.back());
       planned.back().one.form = natural ? GradientForm::replicate : GradientForm::natural;

@@ -128,11 +128,16 @@ CallResult call_once(const CallSample& sample, std::span<const Tensor> operands,
   return result;
 }
 
+Tensor operand_of(const Case& one, const Tensor& whole, const Layout& layout) {
+  const Tensor x = make_operand(whole, layout);
+  return one.place ? make_distributed(one.place(x.local()), x.spec()) : x;
+}
+
 std::vector<Tensor> operands_of(const Case& one) {
   const CallSample& sample = *one.sample;
   std::vector<Tensor> operands;
   for (std::size_t i = 0; i < sample.inputs.size(); ++i) {
-    operands.push_back(sample.inputs[i] ? make_operand(sample.inputs[i], one.layouts[i])
+    operands.push_back(sample.inputs[i] ? operand_of(one, sample.inputs[i], one.layouts[i])
                                         : Tensor());
   }
   return operands;
@@ -146,7 +151,7 @@ CallResult call_case(const Case& one) {
   const auto gradient = [&](const Tensor& value, const Tensor& x) {
     const Layout natural = gradient_layout(x.layout());
     const Layout whole = Layout::replicated(x.layout().mesh());
-    return make_operand(value, one.form == GradientForm::natural ? natural : whole);
+    return operand_of(one, value, one.form == GradientForm::natural ? natural : whole);
   };
   CallResult result = call_once(sample, operands_of(one), one.order, gradient, no_scope);
   if (!result.backward_error.empty()) {
