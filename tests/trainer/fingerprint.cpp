@@ -109,7 +109,8 @@ const std::map<std::string, Words>& harmless() {
       {"train.steps", {"train.steps=1000"}},
       {"train.micro_batch", {"train.micro_batch=2"}},
       {"train.activation_checkpointing", {"train.activation_checkpointing=true"}},
-      {"train.threads", {"train.threads=3"}}};
+      {"train.threads", {"train.threads=3"}},
+      {"train.device", {"train.device=cpu:0"}}};
   return all;
 }
 
