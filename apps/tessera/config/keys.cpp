@@ -252,7 +252,7 @@ std::vector<Key> run_keys() {
        "What may differ between the config and the run that is continued, by key or section "
        "(`optimizer.lr`, `data`; `data.content` is the text itself). Without it, a difference in "
        "anything that changes the loss curve is an error that lists it. Steps, layout, world size, "
-       "accumulation, threads and logs may always differ."},
+       "accumulation, threads, device and logs may always differ."},
   };
 }
 
