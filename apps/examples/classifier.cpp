@@ -52,8 +52,8 @@ int train(int ranks, std::int64_t steps) {
   const DeviceMesh mesh = DeviceMesh::make({"shard"}, {ranks});
 
   Classifier model;  // without memory until materialize()
-  parallel::ParallelPlan plan(model, mesh, {{.style = "FSDP", .axis = "shard", .on = {"*", "."}}},
-                              plugin::host());
+  parallel::ParallelPlan plan =
+      parallel::apply(model, mesh, {{.style = "FSDP", .axis = "shard", .on = {"*", "."}}});
   plan.materialize();
   nn::initialize(model);
 

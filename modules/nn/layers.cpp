@@ -5,10 +5,12 @@ module;
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 module tessera.nn;
 
 import tessera.base;
+import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 
@@ -42,6 +44,18 @@ Tensors Linear::forward(const Tensors& inputs) {
   return {ops::linear(input(inputs, 0), parameters()[0].second->use(), bias_of(*this))};
 }
 
+std::vector<LayerSplit> Linear::splits() const {
+  LayerSplit columns{.name = "columns", .inputs = {Replicate()}, .output = Shard(-1)};
+  for (const auto& [name, parameter] : parameters()) {
+    columns.parameters.push_back({parameter, Shard(0)});
+  }
+  return {std::move(columns),
+          {.name = "rows",
+           .parameters = {{parameter("weight"), Shard(1)}},
+           .inputs = {Shard(-1)},
+           .output = Partial()}};
+}
+
 Embedding::Embedding(std::int64_t count, std::int64_t dim, double standard_deviation, DType dtype) {
   add_parameter("weight", normal({count, dim}, dtype, standard_deviation));
 }
@@ -51,6 +65,17 @@ std::vector<std::string> Embedding::input_names() const { return {"input"}; }
 
 Tensors Embedding::forward(const Tensors& inputs) {
   return {ops::embedding(parameters()[0].second->use(), input(inputs, 0))};
+}
+
+std::vector<LayerSplit> Embedding::splits() const {
+  return {{.name = "columns",
+           .parameters = {{parameter("weight"), Shard(1)}},
+           .inputs = {Replicate()},
+           .output = Shard(-1)},
+          {.name = "rows",
+           .parameters = {{parameter("weight"), Shard(0)}},
+           .inputs = {Replicate()},
+           .output = Partial()}};
 }
 
 RMSNorm::RMSNorm(std::int64_t dim, double eps, DType dtype) : eps_(eps) {
@@ -111,6 +136,17 @@ Tensors Conv2d::forward(const Tensors& inputs) {
   return {ops::conv2d(input(inputs, 0), parameters()[0].second->use(), bias_of(*this), settings_)};
 }
 
+std::vector<LayerSplit> Conv2d::splits() const {
+  if (settings_.groups != 1) {
+    return {};
+  }
+  LayerSplit columns{.name = "columns", .inputs = {Replicate()}, .output = Shard(1)};
+  for (const auto& [name, parameter] : parameters()) {
+    columns.parameters.push_back({parameter, Shard(0)});
+  }
+  return {std::move(columns)};
+}
+
 Dropout::Dropout(double p) : p_(p) {}
 
 std::string_view Dropout::kind() const { return "Dropout"; }
@@ -135,5 +171,11 @@ Tensors CrossEntropyLoss::forward(const Tensors& inputs) {
                               .ignore_index = ignore_index_,
                               .loss_parallel = loss_parallel_})};
 }
+
+std::vector<LayerSplit> CrossEntropyLoss::splits() const {
+  return {{.name = "classes", .inputs = {Shard(-1), Replicate()}, .output = Replicate()}};
+}
+
+void CrossEntropyLoss::use_split(std::string_view) { loss_parallel_ = true; }
 
 }  // namespace tessera::nn

@@ -3,11 +3,12 @@ export module tessera.nn:layers;
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
+import :parameter;
 import :tree;
 
 export namespace tessera::nn {
 
-/// y = x W^T (+ b): x [..., in], weight [out, in], bias [out].
+/// y = x W^T (+ b): x [..., in], weight [out, in], bias [out]. Split by columns (out) or rows (in).
 class Linear : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, bool bias, double standard_deviation,
@@ -15,9 +16,11 @@ class Linear : public Module {
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
+  std::vector<LayerSplit> splits() const override;
 };
 
-/// Rows of weight [count, dim] by integer indices of any shape.
+/// Rows of weight [count, dim] by integer indices of any shape. Split by columns (dim) or rows
+/// (count).
 class Embedding : public Module {
  public:
   Embedding(std::int64_t count, std::int64_t dim, double standard_deviation,
@@ -25,6 +28,7 @@ class Embedding : public Module {
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
+  std::vector<LayerSplit> splits() const override;
 };
 
 /// x / rms(x) * weight over the last dim.
@@ -65,7 +69,7 @@ class Gelu : public Module {
 };
 
 /// Images [N, in, H, W] -> [N, out, H', W'] (see ops::conv2d): weight [out, in / groups, kh, kw],
-/// bias [out].
+/// bias [out]. Split by columns (out), without groups.
 class Conv2d : public Module {
  public:
   /// Errors: channels that the groups do not divide; a kernel that is not two sizes.
@@ -74,6 +78,7 @@ class Conv2d : public Module {
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
+  std::vector<LayerSplit> splits() const override;
 
  private:
   ops::Convolution settings_;
@@ -93,17 +98,18 @@ class Dropout : public Module {
 };
 
 /// The SUM over all tokens of -log softmax(input)[target]: input (logits) [..., vocab], target
-/// [...] (i64), one output, a scalar. Tokens whose target is ignore_index are ignored.
+/// [...] (i64), one output, a scalar. Tokens whose target is ignore_index are ignored. Split by
+/// classes (vocab).
 class CrossEntropyLoss : public Module {
  public:
   explicit CrossEntropyLoss(std::int64_t ignore_index = -100);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
-
-  /// Whether the vocabulary may be sharded: the ranks then all-reduce a few numbers per token, and
-  /// the logits are not moved (see ops::cross_entropy).
-  void set_loss_parallel(bool enabled) { loss_parallel_ = enabled; }
+  std::vector<LayerSplit> splits() const override;
+  /// "classes": the vocabulary may be sharded. The ranks then all-reduce a few numbers per token,
+  /// and the logits are not moved (see ops::cross_entropy).
+  void use_split(std::string_view name) override;
 
  private:
   std::int64_t ignore_index_;

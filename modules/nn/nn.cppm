@@ -1,6 +1,7 @@
 // Modules with qualified names, hooks and parameters; layers; the model families.
 export module tessera.nn;
 
-export import :tree;    // Module, Parameter, hooks, EvaluationScope
-export import :layers;  // Linear, Embedding, RMSNorm, Dropout
-export import :llama;   // the Llama family, with Hugging Face's names
+export import :parameter;  // Parameter, Buffer, LayerSplit
+export import :tree;       // Module, Child, hooks, EvaluationScope
+export import :layers;     // Linear, Embedding, norms, Dropout, the loss
+export import :llama;      // the Llama family, with Hugging Face's names

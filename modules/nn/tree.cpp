@@ -4,7 +4,6 @@ module;
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <set>
 #include <span>
@@ -16,93 +15,17 @@ module tessera.nn;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.ops;
 
 namespace tessera::nn {
-
-Parameter::Parameter(const Dims& shape, DType dtype, Initialization init)
-    : value(empty(shape, dtype, meta)), initialization(init) {
-  value.set_requires_grad();
-}
 
 Module::Module() = default;
 Module::~Module() = default;
 
-Tensors Module::operator()(const Tensors& inputs) {
-  const ModuleScope scope(scope_);
-  try {
-    if (!modes_installed()) [[likely]] {
-      return run(inputs);
-    }
-    Action action{.kind = ActionKind::module, .name = *scope_, .in = inputs};
-    perform(action, [&] { action.out = run(action.in); });
-    return std::move(action.out);
-  } catch (const Error& error) {
-    rethrow_in_module(error, scope_, false);
+Module& Child::operator*() const {
+  if (parent_ == nullptr) {
+    fail("module: a Child that was never added is used; assign what add_child returns");
   }
-}
-
-std::size_t Module::named_inputs() {
-  if (!named_inputs_) {
-    named_inputs_ = input_names().size();
-  }
-  return *named_inputs_;
-}
-
-Tensors Module::run(const Tensors& inputs) {
-  const std::size_t named = named_inputs();
-  if (named > 0 && inputs.size() > named) {
-    fail(fmt::format("{}: got too many inputs (expected at most {}: {}; got {})", kind(), named,
-                     join_words(input_names()), inputs.size()));
-  }
-  if (pre_hooks_.empty() && hooks_.empty() && inputs.size() >= named) {
-    return forward(inputs);
-  }
-  Tensors seen = inputs;
-  seen.resize(std::max(named, inputs.size()));
-  for (const ForwardPreHook& hook : pre_hooks_) {
-    hook(*this, seen);
-  }
-  Tensors outputs = forward(seen);
-  for (const ForwardHook& hook : hooks_) {
-    hook(*this, seen, outputs);
-  }
-  return outputs;
-}
-
-Tensor Module::operator()(const Tensor& input) {
-  Tensors outputs = (*this)(Tensors{input});
-  if (outputs.empty()) {
-    fail(
-        fmt::format("module '{}' ({}): returned no output (expected at least one)", name_, kind()));
-  }
-  return std::move(outputs[0]);
-}
-
-const Tensor& Module::input(const Tensors& inputs, std::size_t position) const {
-  if (position < inputs.size() && inputs[position]) {
-    return inputs[position];
-  }
-  const std::vector<std::string> names = input_names();
-  fail(fmt::format(
-      "{}: input {} is missing (expected a tensor, got {}); pass it in the call", kind(),
-      position < names.size() ? fmt::format("'{}'", names[position]) : fmt::format("{}", position),
-      position < inputs.size() ? "an undefined one" : "none"));
-}
-
-Tensors Module::by_name(std::initializer_list<NamedTensor> inputs) {
-  const std::vector<std::string> names = input_names();
-  Tensors all;
-  all.resize(names.size());
-  for (const NamedTensor& input : inputs) {
-    const auto found = std::find(names.begin(), names.end(), input.name);
-    if (found == names.end()) {
-      fail(fmt::format("module '{}' ({}): has no input '{}' (its inputs: {})", name_, kind(),
-                       input.name, names.empty() ? "unnamed" : join_words(names)));
-    }
-    all[static_cast<std::size_t>(found - names.begin())] = input.value;
-  }
-  return (*this)(all);
+  return *parent_->children_[index_].second;
 }
 
 std::vector<std::string> Module::input_names() const { return {}; }
@@ -127,6 +50,11 @@ void Module::set_names(const std::string& name) {
         parameter->other_names.push_back(name_here);
       }
     }
+    for (const auto& [key, buffer] : module.buffers_) {
+      if (buffer->name.empty()) {
+        buffer->name = path.empty() ? key : path + "." + key;
+      }
+    }
     for (const auto& [key, child] : module.children_) {
       visit(*child, path.empty() ? key : path + "." + key);
     }
@@ -141,6 +69,15 @@ const ParameterPointer& Module::parameter(std::string_view name) const {
     }
   }
   fail(fmt::format("module '{}' ({}): has no parameter '{}'", name_, kind(), name));
+}
+
+const BufferPointer& Module::buffer(std::string_view name) const {
+  for (const auto& [key, buffer] : buffers_) {
+    if (key == name) {
+      return buffer;
+    }
+  }
+  fail(fmt::format("module '{}' ({}): has no buffer '{}'", name_, kind(), name));
 }
 
 void Module::set_parameter(std::string_view name, ParameterPointer parameter) {
@@ -166,12 +103,6 @@ void Module::set_parameter(std::string_view name, ParameterPointer parameter) {
   fail(fmt::format("module '{}' ({}): has no parameter '{}'", name_, kind(), name));
 }
 
-void Module::add_pre_hook(ForwardPreHook hook) { pre_hooks_.push_back(std::move(hook)); }
-void Module::add_hook(ForwardHook hook) { hooks_.push_back(std::move(hook)); }
-void Module::add_outer_pre_hook(ForwardPreHook hook) {
-  pre_hooks_.insert(pre_hooks_.begin(), std::move(hook));
-}
-
 void Module::keep_alive(std::shared_ptr<const void> owner) {
   kept_alive_.push_back(std::move(owner));
 }
@@ -184,6 +115,24 @@ void Module::train(bool training) {
 }
 
 void Module::check_placements(std::span<const int>) const {}
+
+std::vector<LayerSplit> Module::splits() const { return {}; }
+void Module::use_split(std::string_view) {}
+
+LayerSplit Module::split(std::string_view name) const {
+  std::vector<std::string> known;
+  for (LayerSplit& split : splits()) {
+    if (split.name == name) {
+      return std::move(split);
+    }
+    known.push_back(split.name);
+  }
+  fail_input(
+      fmt::format("module '{}' is a {}, which declares no split by {} (its splits: {}); choose "
+                  "layers that declare it in Module::splits, as Linear and Embedding declare "
+                  "columns and rows",
+                  name_, kind(), name, known.empty() ? "none" : join_words(known)));
+}
 
 namespace {
 
@@ -208,9 +157,102 @@ void Module::add_parameter(std::string name, ParameterPointer parameter) {
   parameters_.emplace_back(std::move(name), std::move(parameter));
 }
 
-void Module::attach(std::string name, std::shared_ptr<Module> child) {
+void Module::add_buffer(std::string name, BufferPointer buffer) {
+  check_addition("buffer", name, buffers_, buffer);
+  if (std::ranges::any_of(parameters_, [&](const auto& entry) { return entry.first == name; })) {
+    fail(fmt::format("module: it has a parameter '{}' already; use another name", name));
+  }
+  buffers_.emplace_back(std::move(name), std::move(buffer));
+}
+
+Child Module::attach(std::string name, std::shared_ptr<Module> child) {
   check_addition("child", name, children_, child);
   children_.emplace_back(std::move(name), std::move(child));
+  return {*this, children_.size() - 1};
+}
+
+namespace {
+
+/// Forgets the names of a parameter that lie below `path`.
+void forget_names(Parameter& parameter, const std::string& path) {
+  const auto below = [&](const std::string& name) { return name.starts_with(path + "."); };
+  std::erase_if(parameter.other_names, below);
+  if (below(parameter.name)) {
+    parameter.name.clear();
+    if (!parameter.other_names.empty()) {
+      parameter.name = parameter.other_names.front();
+      parameter.other_names.erase(parameter.other_names.begin());
+    }
+  }
+}
+
+}  // namespace
+
+void Module::replace_child(std::string_view name, const Replacement& make) {
+  const auto found =
+      std::ranges::find_if(children_, [&](const auto& child) { return child.first == name; });
+  const auto refuse = [&](const std::string& why) {
+    fail(fmt::format("module '{}' ({}): child '{}' cannot be replaced: {}", name_, kind(), name,
+                     why));
+  };
+  if (found == children_.end()) {
+    refuse("there is no such child");
+  }
+  std::shared_ptr<Module>& place = found->second;
+  if (planned_ || place->planned_) {
+    refuse("a plan was applied to it; replace children before");
+  }
+  if (place.use_count() > 1) {
+    refuse(
+        "somebody else holds a pointer to it and would go on calling it; its parent must keep it "
+        "as an nn::Child, and nothing else may hold it");
+  }
+  std::shared_ptr<Module> after = make(place);
+  if (!after) {
+    refuse("nothing was made for its place");
+  }
+  const std::string path = name_.empty() ? found->first : name_ + "." + found->first;
+  for (const ParameterPointer& parameter : all_parameters(*after)) {
+    forget_names(*parameter, path);
+  }
+  place = std::move(after);
+  place->set_names(path);
+}
+
+int replace_modules(Module& root, const std::string& pattern, const Replacement& make) {
+  struct Place {
+    Module* parent;
+    std::string child;
+    std::string name;
+  };
+  std::vector<Place> places;
+  std::vector<std::string> names;
+  for (Module* const parent : all_modules(root)) {
+    for (const auto& [key, child] : parent->children()) {
+      names.push_back(parent->name().empty() ? key : parent->name() + "." + key);
+      if (matches_pattern(names.back(), pattern)) {
+        places.push_back({parent, key, names.back()});
+      }
+    }
+  }
+  if (places.empty()) {
+    fail_input(fmt::format("the pattern '{}' matches no module that can be replaced{}", pattern,
+                           did_you_mean(pattern, names)));
+  }
+  for (const Place& outer : places) {
+    for (const Place& inner : places) {
+      if (inner.name.starts_with(outer.name + ".")) {
+        fail_input(
+            fmt::format("the pattern '{}' matches '{}' and, inside of it, '{}'; replace "
+                        "them with two patterns, the inner ones first",
+                        pattern, outer.name, inner.name));
+      }
+    }
+  }
+  for (const Place& place : places) {
+    place.parent->replace_child(place.child, make);
+  }
+  return static_cast<int>(places.size());
 }
 
 namespace {
@@ -244,110 +286,6 @@ EvaluationScope::~EvaluationScope() {
   for (const auto& [module, training] : before_) {
     module->training_ = training;
   }
-}
-
-std::vector<std::pair<std::string, ParameterPointer>> named_parameters(Module& root) {
-  std::vector<std::pair<std::string, ParameterPointer>> named;
-  for (Module* module : all_modules(root)) {
-    for (const auto& [key, parameter] : module->parameters()) {
-      named.emplace_back(module->name().empty() ? key : module->name() + "." + key, parameter);
-    }
-  }
-  return named;
-}
-
-std::vector<ParameterPointer> all_parameters(Module& root) {
-  std::vector<ParameterPointer> parameters;
-  std::set<const Parameter*> seen;
-  for (const auto& [name, parameter] : named_parameters(root)) {
-    if (seen.insert(parameter.get()).second) {
-      parameters.push_back(parameter);
-    }
-  }
-  return parameters;
-}
-
-std::vector<std::size_t> matching_parameters(std::span<const ParameterPointer> parameters,
-                                             const std::string& pattern) {
-  std::vector<std::size_t> found;
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const Parameter& p = *parameters[i];
-    names.push_back(p.name);
-    names.insert(names.end(), p.other_names.begin(), p.other_names.end());
-    if (matches_pattern(p.name, pattern) ||
-        std::ranges::any_of(p.other_names, [&](const std::string& name) {
-          return matches_pattern(name, pattern);
-        })) {
-      found.push_back(i);
-    }
-  }
-  if (found.empty()) {
-    fail_input(fmt::format("the pattern '{}' matches no parameter{}", pattern,
-                           did_you_mean(pattern, names)));
-  }
-  return found;
-}
-
-void freeze(Module& root, std::span<const std::string> patterns) {
-  const std::vector<ParameterPointer> parameters = all_parameters(root);
-  for (const std::string& pattern : patterns) {
-    for (const std::size_t i : matching_parameters(parameters, pattern)) {
-      parameters[i]->value.set_requires_grad(false);
-    }
-  }
-  if (!patterns.empty() && std::ranges::none_of(parameters, [](const ParameterPointer& p) {
-        return p->value.requires_grad();
-      })) {
-    fail_input(
-        fmt::format("all {} parameters are frozen, so there is nothing to train; remove a "
-                    "pattern",
-                    parameters.size()));
-  }
-}
-
-void materialize(Module& root, Device device) {
-  const MemoryScope scope(MemoryCategory::parameter);
-  for (const ParameterPointer& parameter : all_parameters(root)) {
-    Tensor& value = parameter->value;
-    if (!value.is_meta()) {
-      continue;
-    }
-    const bool trained = value.requires_grad();
-    if (value.is_distributed()) {
-      value = make_distributed(zeros(value.local().shape(), value.dtype(), device), value.spec());
-    } else {
-      value = zeros(value.shape(), value.dtype(), device);
-    }
-    value.set_requires_grad(trained);
-  }
-}
-
-void initialize(Module& root) {
-  const NoGrad no_grad;
-  RandomStream& stream = random_stream("init");
-  for (const ParameterPointer& parameter : all_parameters(root)) {
-    const Initialization& init = parameter->initialization;
-    switch (init.kind) {
-      case Initialization::Kind::zeros:
-        ops::fill_(parameter->value, 0);
-        break;
-      case Initialization::Kind::ones:
-        ops::fill_(parameter->value, 1);
-        break;
-      case Initialization::Kind::normal:
-        ops::normal_(parameter->value, 0, init.standard_deviation, stream);
-        break;
-    }
-  }
-}
-
-std::int64_t parameter_count(Module& root) {
-  std::int64_t count = 0;
-  for (const ParameterPointer& parameter : all_parameters(root)) {
-    count += parameter->value.numel();
-  }
-  return count;
 }
 
 }  // namespace tessera::nn

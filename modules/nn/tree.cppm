@@ -2,41 +2,9 @@ export module tessera.nn:tree;
 
 import tessera.base;
 import tessera.tensor;
+import :parameter;
 
 export namespace tessera::nn {
-
-/// How a new parameter is initialised.
-struct Initialization {
-  enum class Kind { zeros, ones, normal } kind = Kind::zeros;
-  double standard_deviation = 0;  // of the normal distribution; its mean is 0
-};
-
-/// A parameter's place in the model. Tied weights share one.
-class Parameter {
- public:
-  /// On the meta device until it is materialised. value.set_requires_grad(false) freezes it.
-  Parameter(const Dims& shape, DType dtype, Initialization initialization);
-
-  /// What the optimizer updates and a checkpoint stores; between two steps the only form.
-  Tensor value;
-  /// What forward computes with while a style provides another form (an unsharded one); otherwise
-  /// undefined.
-  Tensor computed;
-  Initialization initialization;
-  /// The qualified name under which the tree reaches it first; filled by Module::set_names.
-  std::string name;
-  /// Its other qualified names, if it is tied.
-  std::vector<std::string> other_names;
-  /// For each mesh axis, who placed the parameter on it.
-  struct PlacedBy {
-    std::string style;  // "ColwiseParallel"; empty: no style
-    std::string entry;  // its name in errors: "run.toml:31: ColwiseParallel"
-  };
-  std::vector<PlacedBy> placed_by;
-
-  inline const Tensor& use() const { return computed ? computed : value; }
-};
-using ParameterPointer = std::shared_ptr<Parameter>;
 
 /// A value and the name of the input that it is passed to.
 struct NamedTensor {
@@ -45,13 +13,67 @@ struct NamedTensor {
 };
 
 class Module;
+struct ModuleHooks;
+/// A hook that was added to a module. Destroying the handle does not remove the hook.
+class HookHandle {
+ public:
+  HookHandle() = default;
+  /// Removes the hook, from the module's next call on: a call that has begun still runs it. A
+  /// second call, and one after the module is gone, change nothing.
+  void remove();
+
+ private:
+  friend class Module;
+  HookHandle(std::weak_ptr<ModuleHooks> hooks, std::uint64_t number)
+      : hooks_(std::move(hooks)), number_(number) {}
+
+  std::weak_ptr<ModuleHooks> hooks_;
+  std::uint64_t number_ = 0;
+};
+
 /// May replace the inputs before forward.
 using ForwardPreHook = std::function<void(Module& module, Tensors& inputs)>;
 /// May replace the outputs after forward.
 using ForwardHook = std::function<void(Module& module, const Tensors& inputs, Tensors& outputs)>;
 
-/// A node of the model's tree: parameters, children, forward. Called through operator(), which runs
-/// the hooks.
+/// A child as its parent calls it: the module that has this place now. Keep it as a member of the
+/// parent, instead of a pointer to the module, so that the child can be replaced.
+class Child {
+ public:
+  /// No child.
+  Child() = default;
+  explicit operator bool() const { return parent_ != nullptr; }
+  Module& operator*() const;
+  Module* operator->() const { return &**this; }
+
+ private:
+  friend class Module;
+  Child(const Module& parent, std::size_t index) : parent_(&parent), index_(index) {}
+
+  const Module* parent_ = nullptr;
+  std::size_t index_ = 0;
+};
+
+/// What add_child returns: a pointer to the new module, and its place as a Child.
+template <class M>
+class AddedChild {
+ public:
+  AddedChild(std::shared_ptr<M> module, Child child) : module_(std::move(module)), child_(child) {}
+  operator std::shared_ptr<M>() const { return module_; }
+  operator Child() const { return child_; }
+  M& operator*() const { return *module_; }
+  M* operator->() const { return module_.get(); }
+
+ private:
+  std::shared_ptr<M> module_;
+  Child child_;
+};
+
+/// Makes the module that takes another one's place.
+using Replacement = std::function<std::shared_ptr<Module>(const std::shared_ptr<Module>& before)>;
+
+/// A node of the model's tree: parameters, buffers, children, forward. Called through operator(),
+/// which runs the hooks.
 class Module {
  public:
   Module();
@@ -88,16 +110,32 @@ class Module {
   const std::vector<std::pair<std::string, std::shared_ptr<Module>>>& children() const {
     return children_;
   }
+  const std::vector<std::pair<std::string, BufferPointer>>& buffers() const { return buffers_; }
   /// The parameter with this name. Errors: there is none.
   const ParameterPointer& parameter(std::string_view name) const;
   /// Replaces a parameter of this module by another module's (tied weights). Errors: no parameter
   /// has this name; the shape or type differs.
   void set_parameter(std::string_view name, ParameterPointer parameter);
 
-  void add_pre_hook(ForwardPreHook hook);
-  void add_hook(ForwardHook hook);
+  /// The buffer with this name. Errors: there is none.
+  const BufferPointer& buffer(std::string_view name) const;
+  /// Puts what `make` returns in the place of the child with this name, and renames what is inside.
+  /// The new module may contain the one before. Before a plan is applied. Errors: there is no such
+  /// child; nothing is made; a plan was applied; somebody else holds a pointer to the child, and
+  /// would go on calling it (its parent must keep it as a Child).
+  void replace_child(std::string_view name, const Replacement& make);
+
+  /// How styles can split this layer over the ranks of a mesh axis. None by default.
+  virtual std::vector<LayerSplit> splits() const;
+  /// The split of this name. Error (input): the layer has none; the text names those that it has.
+  LayerSplit split(std::string_view name) const;
+  /// A style has applied the split: from now on forward gets shards. Does nothing by default.
+  virtual void use_split(std::string_view name);
+
+  HookHandle add_pre_hook(ForwardPreHook hook);
+  HookHandle add_hook(ForwardHook hook);
   /// The hook runs before the existing ones (an outer style around inner ones).
-  void add_outer_pre_hook(ForwardPreHook hook);
+  HookHandle add_outer_pre_hook(ForwardPreHook hook);
 
   /// Keeps `owner` alive as long as the module. For code whose hooks refer to an object of its own.
   void keep_alive(std::shared_ptr<const void> owner);
@@ -119,17 +157,19 @@ class Module {
   const Tensor& input(const Tensors& inputs, std::size_t position) const;
   /// Errors, here and in attach: the name is taken, or empty; nothing is given.
   void add_parameter(std::string name, ParameterPointer parameter);
+  void add_buffer(std::string name, BufferPointer buffer);
   template <class M, class... A>
-  std::shared_ptr<M> add_child(std::string name, A&&... arguments) {
+  AddedChild<M> add_child(std::string name, A&&... arguments) {
     std::shared_ptr<M> child(new M(std::forward<A>(arguments)...));
-    attach(std::move(name), child);
-    return child;
+    return {child, attach(std::move(name), child)};
   }
-  void attach(std::string name, std::shared_ptr<Module> child);
+  Child attach(std::string name, std::shared_ptr<Module> child);
 
  private:
+  friend class Child;
   friend class EvaluationScope;
   Tensors run(const Tensors& inputs);
+  ModuleHooks& hooks();
   /// How many inputs have names; counted at the first call.
   std::size_t named_inputs();
 
@@ -141,8 +181,8 @@ class Module {
   std::vector<std::shared_ptr<const void>> kept_alive_;
   std::vector<std::pair<std::string, ParameterPointer>> parameters_;
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
-  std::vector<ForwardPreHook> pre_hooks_;
-  std::vector<ForwardHook> hooks_;
+  std::vector<std::pair<std::string, BufferPointer>> buffers_;
+  std::shared_ptr<ModuleHooks> hooks_;  // null: none was ever added
 };
 
 /// Within the scope a module and all below it are in evaluation mode (no dropout). Afterwards, also
@@ -166,6 +206,14 @@ std::vector<Module*> all_modules(Module& root);
 std::vector<ParameterPointer> all_parameters(Module& root);
 /// All qualified names with their parameters, tied ones under each of their names.
 std::vector<std::pair<std::string, ParameterPointer>> named_parameters(Module& root);
+/// All buffers below `root`, each once, in the order of the tree.
+std::vector<BufferPointer> all_buffers(Module& root);
+
+/// Replaces every module whose qualified name matches the pattern (see matches_pattern) by what
+/// `make` returns for it (see Module::replace_child). Returns how many. Errors (input): the pattern
+/// matches no module; it matches the root; a match is inside of another match.
+int replace_modules(Module& root, const std::string& pattern, const Replacement& make);
+
 /// Places in `parameters` of those that have a name which matches the pattern (see
 /// matches_pattern); of a tied parameter, any of its names. Error (input): there is none; the
 /// nearest name is offered.
@@ -177,7 +225,7 @@ std::vector<std::size_t> matching_parameters(std::span<const ParameterPointer> p
 void freeze(Module& root, std::span<const std::string> patterns);
 
 /// Allocates memory of `device` for every parameter that is still on the meta device (for the local
-/// part only). Frozen parameters stay frozen.
+/// part only), and gives buffers their values there. Frozen parameters stay frozen.
 void materialize(Module& root, Device device = cpu);
 /// Initialises all parameters, each by its Initialization, from the stream "init": bit-identical in
 /// every layout.

@@ -5,6 +5,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -19,30 +20,84 @@ namespace tessera {
 
 using nlohmann::json;
 
-PluginOptions::PluginOptions(std::string_view text, std::string where) : where_(std::move(where)) {
-  const json parsed = json::parse(text.empty() ? "{}" : text, nullptr, false);
-  if (!parsed.is_object()) {
-    fail_input(fmt::format("{}: options must be a table (got {})", where_, text));
+struct PluginOptions::State {
+  std::string where;
+  std::string path;                          // of a table: "groups[0]"
+  std::map<std::string, std::string> given;  // values as JSON text
+  std::map<std::string, OptionUse> asked;
+  std::map<std::string, std::shared_ptr<State>> tables;  // that were read, by path
+
+  State(std::string_view text, std::string place, std::string inside)
+      : where(std::move(place)), path(std::move(inside)) {
+    const json parsed = json::parse(text.empty() ? "{}" : text, nullptr, false);
+    if (!parsed.is_object()) {
+      fail_input(fmt::format("{}: options must be a table (got {})", where, text));
+    }
+    for (const auto& [name, value] : parsed.items()) {
+      given[name] = value.dump();
+    }
   }
-  for (const auto& [name, value] : parsed.items()) {
-    given_[name] = value.dump();
+
+  std::string path_of(const std::string& name) const {
+    return path.empty() ? name : path + "." + name;
   }
+
+  void finish() const {
+    std::vector<std::string> known;
+    for (const auto& [name, unused] : asked) {
+      known.push_back(name);
+    }
+    for (const auto& [name, value] : given) {
+      if (!asked.contains(name)) {
+        fail_input(fmt::format("{}: there is no option '{}' (options{}: {}){}", where,
+                               path_of(name), path.empty() ? "" : fmt::format(" of '{}'", path),
+                               known.empty() ? "none" : join_words(known),
+                               did_you_mean(name, known)));
+      }
+    }
+    for (const auto& [name, table] : tables) {
+      table->finish();
+    }
+  }
+
+  void collect(std::vector<OptionUse>& all) const {
+    for (const auto& [name, use] : asked) {
+      all.push_back({path_of(name), use.expected, use.otherwise});
+    }
+    for (const auto& [name, table] : tables) {
+      table->collect(all);
+    }
+  }
+};
+
+PluginOptions::PluginOptions(std::string_view text, std::string where)
+    : state_(std::make_shared<State>(text, std::move(where), "")) {}
+
+PluginOptions PluginOptions::inner(const std::string& entry, const std::string& text) {
+  const std::string path = path_of(entry);
+  PluginOptions options;
+  options.state_ = std::make_shared<State>(text, where(), path);
+  state_->tables.insert_or_assign(path, options.state_);
+  return options;
 }
 
-const std::string* PluginOptions::take(const std::string& name, const char* expected,
+const std::string& PluginOptions::where() const { return state_->where; }
+std::string PluginOptions::path_of(const std::string& name) const { return state_->path_of(name); }
+
+const std::string* PluginOptions::take(const std::string& name, const std::string& expected,
                                        std::string otherwise) {
-  asked_[name] = {name, expected, std::move(otherwise)};
-  const auto found = given_.find(name);
-  return found == given_.end() ? nullptr : &found->second;
+  state_->asked[name] = {name, expected, std::move(otherwise)};
+  const auto found = state_->given.find(name);
+  return found == state_->given.end() ? nullptr : &found->second;
 }
 
 void PluginOptions::set_default(const std::string& name, std::string otherwise) {
-  asked_.at(name).otherwise = std::move(otherwise);
+  state_->asked.at(name).otherwise = std::move(otherwise);
 }
 
 void PluginOptions::wrong(const std::string& name, const std::string& got) const {
-  fail_input(fmt::format("{}: option '{}' must be {} (got {})", where_, name,
-                         asked_.at(name).expected, got));
+  fail_input(fmt::format("{}: option '{}' must be {} (got {})", where(), path_of(name),
+                         state_->asked.at(name).expected, got));
 }
 
 bool PluginOptions::flag(const std::string& name, bool otherwise) {
@@ -121,17 +176,74 @@ std::vector<double> PluginOptions::numbers(const std::string& name,
   return parsed.get<std::vector<double>>();
 }
 
-std::vector<std::string> PluginOptions::texts(const std::string& name) {
-  const std::string* const value = take(name, "a list of texts", "[]");
+template <class T, class Fits>
+std::vector<T> PluginOptions::list(const std::string& name, const std::vector<T>& otherwise,
+                                   const char* expected, const char* entry_expected, Fits fits) {
+  const std::string* const value = take(name, expected, json(otherwise).dump());
   if (value == nullptr) {
-    return {};
+    return otherwise;
   }
   const json parsed = json::parse(*value);
-  if (!parsed.is_array() ||
-      !std::ranges::all_of(parsed, [](const json& one) { return one.is_string(); })) {
+  if (!parsed.is_array()) {
     wrong(name, *value);
   }
-  return parsed.get<std::vector<std::string>>();
+  for (std::size_t i = 0; i < parsed.size(); ++i) {
+    if (!fits(parsed[i])) {
+      fail_input(fmt::format("{}: option '{}[{}]' must be {} (got {})", where(), path_of(name), i,
+                             entry_expected, parsed[i].dump()));
+    }
+  }
+  return parsed.get<std::vector<T>>();
+}
+
+std::vector<bool> PluginOptions::flags(const std::string& name,
+                                       const std::vector<bool>& otherwise) {
+  return list(name, otherwise, "a list of true and false", "true or false",
+              [](const json& one) { return one.is_boolean(); });
+}
+
+std::vector<std::int64_t> PluginOptions::integers(const std::string& name,
+                                                  const std::vector<std::int64_t>& otherwise) {
+  return list(name, otherwise, "a list of whole numbers", "a whole number",
+              [](const json& one) { return one.is_number_integer(); });
+}
+
+std::vector<double> PluginOptions::numbers(const std::string& name,
+                                           const std::vector<double>& otherwise) {
+  return list(name, otherwise, "a list of numbers", "a number",
+              [](const json& one) { return one.is_number(); });
+}
+
+std::vector<std::string> PluginOptions::texts(const std::string& name,
+                                              const std::vector<std::string>& otherwise) {
+  return list(name, otherwise, "a list of texts", "a text",
+              [](const json& one) { return one.is_string(); });
+}
+
+std::string PluginOptions::choice(const std::string& name, const std::string& otherwise,
+                                  const std::vector<std::string>& choices) {
+  std::string expected;
+  for (const std::string& choice : choices) {
+    expected += fmt::format("{}\"{}\"", expected.empty() ? "" : " or ", choice);
+  }
+  const std::string* const value = take(name, expected, json(otherwise).dump());
+  if (value == nullptr) {
+    return otherwise;
+  }
+  const json parsed = json::parse(*value);
+  if (!parsed.is_string() ||
+      std::ranges::find(choices, parsed.get<std::string>()) == choices.end()) {
+    wrong(name, *value);
+  }
+  return parsed.get<std::string>();
+}
+
+PluginOptions PluginOptions::table(const std::string& name) {
+  const std::string* const value = take(name, "a table", "{}");
+  if (value != nullptr && !json::parse(*value).is_object()) {
+    wrong(name, *value);
+  }
+  return inner(name, value == nullptr ? "{}" : *value);
 }
 
 std::vector<PluginOptions> PluginOptions::tables(const std::string& name) {
@@ -141,40 +253,30 @@ std::vector<PluginOptions> PluginOptions::tables(const std::string& name) {
     return all;
   }
   const json parsed = json::parse(*value);
-  if (!parsed.is_array() ||
-      !std::ranges::all_of(parsed, [](const json& one) { return one.is_object(); })) {
+  if (!parsed.is_array()) {
     wrong(name, *value);
   }
   for (std::size_t i = 0; i < parsed.size(); ++i) {
-    all.emplace_back(parsed[i].dump(), fmt::format("{}: {}[{}]", where_, name, i));
+    if (!parsed[i].is_object()) {
+      fail_input(fmt::format("{}: option '{}[{}]' must be a table (got {})", where(), path_of(name),
+                             i, parsed[i].dump()));
+    }
+    all.push_back(inner(fmt::format("{}[{}]", name, i), parsed[i].dump()));
   }
   return all;
 }
 
 void PluginOptions::refuse(std::string_view why) const {
-  fail_input(fmt::format("{}: {}", where_, why));
+  fail_input(state_->path.empty() ? fmt::format("{}: {}", where(), why)
+                                  : fmt::format("{}: option '{}': {}", where(), state_->path, why));
 }
 
 std::vector<OptionUse> PluginOptions::asked() const {
   std::vector<OptionUse> all;
-  for (const auto& [name, use] : asked_) {
-    all.push_back(use);
-  }
+  state_->collect(all);
   return all;
 }
 
-void PluginOptions::finish() const {
-  std::vector<std::string> known;
-  for (const auto& [name, unused] : asked_) {
-    known.push_back(name);
-  }
-  for (const auto& [name, value] : given_) {
-    if (!asked_.contains(name)) {
-      fail_input(fmt::format("{}: there is no option '{}' (options: {}){}", where_, name,
-                             known.empty() ? "none" : join_words(known),
-                             did_you_mean(name, known)));
-    }
-  }
-}
+void PluginOptions::finish() const { state_->finish(); }
 
 }  // namespace tessera

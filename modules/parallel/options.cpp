@@ -32,7 +32,7 @@ std::optional<Placement> Options::optional_placement(const std::string& name) {
   try {
     return parse_placement(parsed.get<std::string>());
   } catch (const Error& error) {
-    fail_input(fmt::format("{}: option '{}': {}", where(), name, error.what()));
+    fail_input(fmt::format("{}: option '{}': {}", where(), path_of(name), error.what()));
   }
 }
 
@@ -61,7 +61,7 @@ ValuePlacements Options::placements(const std::string& name, std::optional<Place
           {key, position, text == "None" ? std::nullopt : std::optional(parse_placement(text))});
     } catch (const Error& error) {
       fail_input(fmt::format("{}: option '{}': {}; \"None\" leaves a value as it comes", where(),
-                             name, error.what()));
+                             path_of(name), error.what()));
     }
   };
   if (parsed.is_array()) {
@@ -74,6 +74,14 @@ ValuePlacements Options::placements(const std::string& name, std::optional<Place
     }
   } else {
     add("", 0, parsed);
+  }
+  return all;
+}
+
+std::vector<Options> Options::tables(const std::string& name) {
+  std::vector<Options> all;
+  for (PluginOptions& table : PluginOptions::tables(name)) {
+    all.emplace_back(std::move(table));
   }
   return all;
 }

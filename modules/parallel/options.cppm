@@ -18,6 +18,7 @@ using ValuePlacements = std::vector<ValuePlacement>;
 class Options : public PluginOptions {
  public:
   using PluginOptions::PluginOptions;
+  Options(PluginOptions options) : PluginOptions(std::move(options)) {}
 
   /// A placement as text: "Shard(1)", "Replicate".
   Placement placement(const std::string& name, Placement otherwise);
@@ -27,6 +28,9 @@ class Options : public PluginOptions {
   /// the default for the first value; without it no value is redistributed.
   ValuePlacements placements(const std::string& name,
                              std::optional<Placement> otherwise = std::nullopt);
+  /// As PluginOptions::table and tables, with placements inside.
+  Options table(const std::string& name) { return PluginOptions::table(name); }
+  std::vector<Options> tables(const std::string& name);
 };
 
 }  // namespace tessera::parallel

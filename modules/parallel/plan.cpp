@@ -1,5 +1,6 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -17,15 +18,14 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
+import tessera.ops;
+import tessera.dtensor;
 import tessera.nn;
 import tessera.plugin;
+import :entries;
 
 namespace tessera::parallel {
 namespace {
-
-std::string place_of(const StyleEntry& entry) {
-  return entry.where.empty() ? entry.style : entry.where + ": " + entry.style;
-}
 
 /// An error of a style or its options, with the entry's place in front unless it says it already.
 [[noreturn]] void fail_at(const StyleEntry& entry, const Error& error) {
@@ -34,106 +34,8 @@ std::string place_of(const StyleEntry& entry) {
                                                                   : entry.where + ": " + text);
 }
 
-std::string in_words(const nn::Module& module) {
-  return module.name().empty() ? "the whole model" : fmt::format("module '{}'", module.name());
-}
-
-/// The modules that the patterns match, inner ones first; every alternative of every pattern must
-/// match something.
-std::vector<nn::Module*> matched_modules(nn::Module& model, const StyleEntry& entry) {
-  const std::vector<nn::Module*> all = nn::all_modules(model);
-  std::vector<std::string> names;
-  for (const nn::Module* module : all) {
-    names.push_back(module->name());
-  }
-  std::set<nn::Module*> matched;
-  if (entry.on.empty()) {
-    fail_input(
-        fmt::format("{}: 'on' names no module; write patterns over qualified names, or \".\" for "
-                    "the whole model",
-                    place_of(entry)));
-  }
-  for (const std::string& pattern : entry.on) {
-    for (const std::string& alternative : expand_braces(pattern)) {
-      const std::size_t before = matched.size();
-      std::size_t hits = 0;
-      for (nn::Module* module : all) {
-        if (matches_pattern(module->name(), alternative)) {
-          matched.insert(module);
-          ++hits;
-        }
-      }
-      if (hits == 0 && matched.size() == before) {
-        fail_input(fmt::format("{}: pattern '{}' matches no module of the model{}", place_of(entry),
-                               alternative, did_you_mean(alternative, names)));
-      }
-    }
-  }
-  std::vector<nn::Module*> ordered;
-  for (nn::Module* module : all) {
-    if (matched.contains(module)) {
-      ordered.push_back(module);
-    }
-  }
-  const auto depth = [](const nn::Module* module) {
-    return module->name().empty() ? -1
-                                  : std::count(module->name().begin(), module->name().end(), '.');
-  };
-  std::map<long, std::vector<nn::Module*>, std::greater<>>
-      by_depth;  // the order of the tree within a depth
-  for (nn::Module* module : ordered) {
-    by_depth[depth(module)].push_back(module);
-  }
-  ordered.clear();
-  for (const auto& [level, modules] : by_depth) {
-    ordered.insert(ordered.end(), modules.begin(), modules.end());
-  }
-  return ordered;
-}
-
-int axis_of(const DeviceMesh& mesh, const StyleEntry& entry) {
-  const auto names = mesh.axis_names();
-  const auto found = std::find(names.begin(), names.end(), entry.axis);
-  if (found == names.end()) {
-    const std::vector<std::string> known(names.begin(), names.end());
-    fail_input(fmt::format("{}: the mesh has no axis '{}' (its axes: {}){}", place_of(entry),
-                           entry.axis, join_words(known), did_you_mean(entry.axis, known)));
-  }
-  return static_cast<int>(found - names.begin());
-}
-
-/// Holds the entries' facts against each other.
-void check_together(const std::vector<StyleEntry>& entries, const std::vector<StyleFacts>& facts) {
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    for (std::size_t j = 0; j < entries.size(); ++j) {
-      const StyleEntry& a = entries[i];
-      const StyleEntry& b = entries[j];
-      const auto& after = facts[i].after;
-      if (j > i && std::find(after.begin(), after.end(), b.style) != after.end()) {
-        fail_input(fmt::format("{}: must come after {} ({}); swap the two entries", place_of(a),
-                               b.style, b.where.empty() ? "a later entry" : b.where));
-      }
-      if (i == j || a.axis != b.axis) {
-        continue;
-      }
-      const auto& excludes = facts[i].excludes;
-      if (std::find(excludes.begin(), excludes.end(), b.style) != excludes.end()) {
-        fail_input(fmt::format("{}: cannot share axis '{}' with {}; give one of them another axis",
-                               place_of(a), a.axis, place_of(b)));
-      }
-      if (i < j && facts[i].splits_batch != facts[j].splits_batch) {
-        fail_input(fmt::format(
-            "{} and {} are both on axis '{}', but one splits the batch along it and the other does "
-            "not; give one of them another axis",
-            place_of(a), place_of(b), a.axis));
-      }
-    }
-  }
-}
-
 /// Marks the model as planned and lets it keep what the plan's hooks refer to.
 void take_model(nn::Module& model, const std::shared_ptr<const void>& styles) {
-  model.set_names(model.name());  // patterns, groups and errors refer to names
   const std::vector<nn::Module*> modules = nn::all_modules(model);
   for (const nn::Module* module : modules) {
     if (module->is_planned()) {
@@ -148,32 +50,59 @@ void take_model(nn::Module& model, const std::shared_ptr<const void>& styles) {
   }
 }
 
+/// Every parameter and buffer becomes Replicate over the whole mesh, without memory.
+void distribute_model(nn::Module& model, const DeviceMesh& mesh) {
+  const auto replicated = [&](const Tensor& value) {
+    return make_distributed(value,
+                            Spec::make(Layout::replicated(mesh), value.shape(), value.dtype()));
+  };
+  const std::vector<nn::PlacedBy> nobody(static_cast<std::size_t>(mesh.ndim()));
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    const bool trained = parameter->value.requires_grad();
+    parameter->value = replicated(parameter->value);
+    parameter->value.set_requires_grad(trained);
+    parameter->placed_by = nobody;
+  }
+  for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
+    buffer->value = replicated(empty(buffer->initial.shape(), buffer->initial.dtype(), meta));
+    buffer->placed_by = nobody;
+  }
+}
+
+std::unique_ptr<ParallelStyle> make_style(const StyleEntry& entry, plugin::Host& host) {
+  Options options(entry.options, place_of(entry));
+  std::unique_ptr<ParallelStyle> style;
+  try {
+    style = entry.make ? entry.make(options) : host.find<ParallelStyle>(entry.style)(options);
+    options.finish();
+  } catch (const Error& error) {
+    fail_at(entry, error);
+  }
+  if (!style) {
+    fail_input(fmt::format("{}: its factory made no style; return one", place_of(entry)));
+  }
+  return style;
+}
+
 }  // namespace
 
 ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
                            const std::vector<StyleEntry>& entries, plugin::Host& host)
     : model_(model), mesh_(mesh), styles_(std::make_shared<Styles>()) {
-  std::vector<StyleFacts> facts;
-  std::vector<int> axes;
+  model.set_names(model.name());  // patterns, groups and errors refer to names
+  std::vector<ResolvedEntry> resolved;
   for (const StyleEntry& entry : entries) {
-    axes.push_back(axis_of(mesh, entry));
-    Options options(entry.options, place_of(entry));
-    try {
-      styles_->push_back(host.find<ParallelStyle>(entry.style)(options));
-    } catch (const Error& error) {
-      fail_at(entry, error);
-    }
-    options.finish();
-    facts.push_back(styles_->back()->facts());
+    styles_->push_back(make_style(entry, host));
+    resolved.push_back(resolve(entry, styles_->back()->facts(), model, mesh));
   }
-  check_together(entries, facts);
+  check_together(resolved, mesh);
 
   std::set<int> splitting;
   std::set<int> used;
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    used.insert(axes[i]);
-    if (facts[i].splits_batch) {
-      splitting.insert(axes[i]);
+  for (const ResolvedEntry& entry : resolved) {
+    used.insert(entry.axes.begin(), entry.axes.end());
+    if (entry.facts.splits_batch) {
+      splitting.insert(entry.axes.begin(), entry.axes.end());
     }
   }
   batch_axes_.assign(splitting.begin(), splitting.end());
@@ -187,34 +116,47 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
   }
 
   take_model(model, styles_);
-  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
-    const bool trained = parameter->value.requires_grad();
-    const Spec* const spec =
-        Spec::make(Layout::replicated(mesh), parameter->value.shape(), parameter->value.dtype());
-    parameter->value = make_distributed(parameter->value, spec);
-    parameter->value.set_requires_grad(trained);
-    parameter->placed_by.assign(static_cast<std::size_t>(mesh.ndim()), {});
+  distribute_model(model, mesh);
+  apply(resolved);
+  std::vector<int> compute_axes;
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    if (!splitting.contains(axis)) {
+      compute_axes.push_back(axis);
+    }
   }
+  for (const nn::Module* module : nn::all_modules(model)) {
+    module->check_placements(compute_axes);
+  }
+}
+
+void ParallelPlan::apply(const std::vector<ResolvedEntry>& entries) {
   std::map<std::tuple<std::string, int, const nn::Module*>, const StyleEntry*> first;
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    StyleSummary row{entries[i].style, entries[i].axis, 0, 0};
+    const StyleEntry& entry = entries[i].entry;
+    StyleSummary row{entry.style, fmt::format("{}", fmt::join(entry.axis.names(), ", ")), 0, 0};
     std::set<const nn::Parameter*> covered;
-    for (nn::Module* module : matched_modules(model, entries[i])) {
-      const auto [before, fresh] =
-          first.try_emplace({entries[i].style, axes[i], module}, &entries[i]);
-      if (!fresh && !facts[i].repeatable) {
-        fail_input(fmt::format(
-            "{}: {} is applied to {} along axis '{}' already, by {}; remove one of the two "
-            "entries, or give them different modules",
-            place_of(entries[i]), entries[i].style, in_words(*module), entries[i].axis,
-            before->second->where.empty() ? "an earlier entry" : before->second->where));
+    for (nn::Module* module : entries[i].modules) {
+      for (const int axis : entries[i].axes) {
+        const auto [before, fresh] = first.try_emplace({entry.style, axis, module}, &entry);
+        if (!fresh && !entries[i].facts.repeatable) {
+          fail_input(fmt::format(
+              "{}: {} is applied to {} along axis '{}' already, by {}; remove one of the two "
+              "entries, or give them different modules",
+              place_of(entry), entry.style, in_words(*module), mesh_.axis_name(axis),
+              before->second->where.empty() ? "an earlier entry" : before->second->where));
+        }
       }
       applied_.emplace_back(module->name(),
-                            fmt::format("{} on '{}'", place_of(entries[i]), entries[i].axis));
+                            fmt::format("{} on {}", place_of(entry), axes_in_words(entry)));
       try {
-        (*styles_)[i]->apply({*module, mesh, axes[i], entries[i].style, place_of(entries[i])});
+        (*styles_)[i]->apply({.module = *module,
+                              .mesh = mesh_,
+                              .axis = entries[i].axes.back(),
+                              .axes = entries[i].axes,
+                              .style = entry.style,
+                              .entry = place_of(entry)});
       } catch (const Error& error) {
-        fail_at(entries[i], error);
+        fail_at(entry, error);
       }
       ++row.modules;
       for (const nn::ParameterPointer& parameter : nn::all_parameters(*module)) {
@@ -224,15 +166,6 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
       }
     }
     summary_.push_back(std::move(row));
-  }
-  std::vector<int> compute_axes;
-  for (int axis = 0; axis < mesh.ndim(); ++axis) {
-    if (!splitting.contains(axis)) {
-      compute_axes.push_back(axis);
-    }
-  }
-  for (const nn::Module* module : nn::all_modules(model)) {
-    module->check_placements(compute_axes);
   }
 }
 
@@ -305,6 +238,11 @@ void ParallelPlan::materialize(Device device) {
                       to_string(value.device())));
     }
   }
+  for (const nn::BufferPointer& buffer : nn::all_buffers(model_)) {
+    const Tensor part = distribute(buffer->initial, buffer->value.layout()).local();
+    buffer->value =
+        make_distributed(ops::clone(ops::to_device(part, device)), buffer->value.spec());
+  }
   nn::materialize(model_, device);
 }
 
@@ -312,6 +250,11 @@ void ParallelPlan::before_optimizer() {
   for (const auto& style : *styles_) {
     style->before_optimizer();
   }
+}
+
+ParallelPlan apply(nn::Module& model, const DeviceMesh& mesh,
+                   const std::vector<StyleEntry>& entries) {
+  return {model, mesh, entries, plugin::host()};
 }
 
 }  // namespace tessera::parallel

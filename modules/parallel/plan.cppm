@@ -11,22 +11,41 @@ import :style;
 
 export namespace tessera::parallel {
 
-/// One [[parallel]] entry of a config.
+/// The mesh axes of an entry, by name: "shard", or {"replicate", "shard"}.
+class AxisNames {
+ public:
+  AxisNames() = default;
+  AxisNames(const char* name) : names_{name} {}
+  AxisNames(std::string name) : names_{std::move(name)} {}
+  AxisNames(std::initializer_list<const char*> names) : names_(names.begin(), names.end()) {}
+  AxisNames(std::vector<std::string> names) : names_(std::move(names)) {}
+  const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  std::vector<std::string> names_;
+};
+
+/// One [[parallel]] entry of a config, or of a call of apply().
 struct StyleEntry {
   std::string style;
-  std::string axis;
+  AxisNames axis;
   std::vector<std::string> on;  // patterns over qualified names
   std::string options = "{}";   // a JSON object
-  std::string where;            // "run.toml:31", for errors; may be empty
+  std::string where = {};       // "run.toml:31", for errors; may be empty
+  /// Makes a style of the program itself, whose name in texts is `style`. Without it, `style` is
+  /// the name of a plugin's.
+  ParallelStyle::Factory make = {};
 };
 
 /// What a style was applied to, for the table before the first step.
 struct StyleSummary {
   std::string style;
-  std::string axis;
+  std::string axis;  // "shard", or "replicate, shard"
   int modules = 0;
   std::int64_t parameters = 0;  // elements, of the whole model
 };
+
+struct ResolvedEntry;
 
 /// Styles applied to a model on a mesh. The constructor finds every error, without communication:
 /// a plan can be constructed before ranks are started, to check it. The model may be used after the
@@ -35,10 +54,11 @@ class ParallelPlan {
  public:
   /// Makes every parameter a distributed tensor over the whole mesh (still on the meta device) and
   /// applies the entries in order. Errors (input), all with the entry's location: unknown style or
-  /// axis, a pattern that matches nothing, styles that conflict or come in the wrong order, a style
-  /// twice on one module (both entries are named), an axis of several ranks that no style uses, a
-  /// model that a plan was applied to before, wholly or until it failed. Frozen parameters stay
-  /// frozen.
+  /// axis, more axes than the style takes, a pattern that matches nothing, a module without the
+  /// split that the style needs, styles that conflict or come in the wrong order (see StyleFacts),
+  /// a style twice on one module (both entries are named), an axis of several ranks that no style
+  /// uses, a model that a plan was applied to before, wholly or until it failed. Frozen parameters
+  /// stay frozen.
   ParallelPlan(nn::Module& model, const DeviceMesh& mesh, const std::vector<StyleEntry>& entries,
                plugin::Host& host);
   ~ParallelPlan();
@@ -54,9 +74,12 @@ class ParallelPlan {
   /// The layout of a batch: dim 0 sharded along batch_axes().
   Layout batch_layout() const;
   const std::vector<StyleSummary>& summary() const { return summary_; }
+  /// The styles, in the order of the entries.
+  const std::vector<std::unique_ptr<ParallelStyle>>& styles() const { return *styles_; }
 
   /// Allocates every parameter's memory: first the styles', then plain memory of `device` for the
-  /// rest. Errors: it was called before; (input) a style keeps parameters in other memory.
+  /// rest; and gives buffers their values. Errors: it was called before; (input) a style keeps
+  /// parameters in other memory.
   void materialize(Device device = cpu);
   /// An error of a forward or backward with this plan, extended by the config's entries that apply
   /// to the module in which it was raised, or to the nearest one around it. Kind input.
@@ -66,6 +89,8 @@ class ParallelPlan {
   void before_optimizer();
 
  private:
+  void apply(const std::vector<ResolvedEntry>& entries);
+
   nn::Module& model_;
   DeviceMesh mesh_;
   using Styles = std::vector<std::unique_ptr<ParallelStyle>>;
@@ -76,5 +101,11 @@ class ParallelPlan {
   /// The entries in the order in which they were applied: the module's name and the entry.
   std::vector<std::pair<std::string, std::string>> applied_;
 };
+
+/// Applies styles to a model, with the plugins of this process (plugin::host()): a ParallelPlan.
+///   auto plan = parallel::apply(model, mesh, {{"ColwiseParallel", "tensor", {"up"}},
+///                                             {"RowwiseParallel", "tensor", {"down"}}});
+ParallelPlan apply(nn::Module& model, const DeviceMesh& mesh,
+                   const std::vector<StyleEntry>& entries);
 
 }  // namespace tessera::parallel

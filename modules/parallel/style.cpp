@@ -4,6 +4,7 @@ module;
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 module tessera.parallel;
@@ -101,27 +102,63 @@ std::string call_it(const char* what, std::size_t position, const std::vector<st
 
 ParallelStyle::~ParallelStyle() = default;
 
-void StyleTarget::place(nn::Parameter& parameter, Placement placement) const {
-  const auto a = static_cast<std::size_t>(axis);
-  parameter.placed_by.resize(static_cast<std::size_t>(mesh.ndim()));
-  const Layout layout = parameter.value.layout();
-  const Placement wanted = resolved(placement, parameter.value.dims());
-  nn::Parameter::PlacedBy& placed_by = parameter.placed_by[a];
-  if (!placed_by.style.empty()) {
-    if (layout.placement(axis) == wanted) {
-      return;  // tied weights under two styles that agree
-    }
-    fail_input(
-        fmt::format("{}: parameter '{}' is {} on axis '{}' by {}; {} needs {} in module '{}'",
-                    entry, parameter.name, to_string(layout.placement(axis)), mesh.axis_name(axis),
-                    placed_by.entry, style, to_string(wanted), module.name()));
+ShardedParameters::~ShardedParameters() = default;
+
+namespace {
+
+/// Whether `placed` is to be placed on the axis now; false where it already is, in the same way.
+/// Error: it is, in another way.
+template <class Placed>
+bool begin_placing(const StyleTarget& target, Placed& placed, const char* what, int axis,
+                   Placement wanted) {
+  placed.placed_by.resize(static_cast<std::size_t>(target.mesh.ndim()));
+  nn::PlacedBy& placed_by = placed.placed_by[static_cast<std::size_t>(axis)];
+  const Placement now = placed.value.layout().placement(axis);
+  if (placed_by.style.empty()) {
+    placed_by = {target.style, target.entry};
+    return true;
   }
-  placed_by = {style, entry};
-  const bool trained = parameter.value.requires_grad();
-  const Spec* const spec = Spec::make(layout.with_placement(axis, wanted), parameter.value.shape(),
-                                      parameter.value.dtype());
-  parameter.value = make_distributed(empty(local_shape(*spec), spec->dtype, meta), spec);
-  parameter.value.set_requires_grad(trained);
+  if (now == wanted) {
+    return false;  // tied weights under two styles that agree
+  }
+  fail_input(fmt::format("{}: {} '{}' is {} on axis '{}' by {}; {} needs {} in module '{}'",
+                         target.entry, what, placed.name, to_string(now),
+                         target.mesh.axis_name(axis), placed_by.entry, target.style,
+                         to_string(wanted), target.module.name()));
+}
+
+/// A tensor without memory like `value`, with another placement on the axis.
+Tensor placed_on(const Tensor& value, int axis, Placement placement) {
+  const Spec* const spec =
+      Spec::make(value.layout().with_placement(axis, placement), value.shape(), value.dtype());
+  return make_distributed(empty(local_shape(*spec), spec->dtype, meta), spec);
+}
+
+}  // namespace
+
+void StyleTarget::place(nn::Parameter& parameter, int on_axis, Placement placement) const {
+  const Placement wanted = resolved(placement, parameter.value.dims());
+  if (begin_placing(*this, parameter, "parameter", on_axis, wanted)) {
+    const bool trained = parameter.value.requires_grad();
+    parameter.value = placed_on(parameter.value, on_axis, wanted);
+    parameter.value.set_requires_grad(trained);
+  }
+}
+
+void StyleTarget::place(nn::Buffer& buffer, Placement placement) const {
+  const Placement wanted = resolved(placement, buffer.value.dims());
+  if (begin_placing(*this, buffer, "buffer", axis, wanted)) {
+    buffer.value = placed_on(buffer.value, axis, wanted);
+  }
+}
+
+nn::LayerSplit StyleTarget::split(std::string_view name) const {
+  nn::LayerSplit split = module.split(name);
+  for (const nn::LayerSplit::Placed& placed : split.parameters) {
+    place(*placed.parameter, placed.placement);
+  }
+  module.use_split(name);
+  return split;
 }
 
 void redistribute_inputs(nn::Module& module, const ValuePlacements& values, int axis) {
@@ -164,6 +201,17 @@ void redistribute_around(const StyleTarget& target, std::optional<Placement> inp
     redistribute_input(target.module, 0, target.axis, *input);
   }
   redistribute_input(target.module, 0, target.axis, desired);
+  redistribute_output(target.module, 0, target.axis, output);
+}
+
+void redistribute_around(const StyleTarget& target, std::optional<Placement> input,
+                         const nn::LayerSplit& split, Placement output) {
+  if (input) {
+    redistribute_input(target.module, 0, target.axis, *input);
+  }
+  for (std::size_t i = 0; i < split.inputs.size(); ++i) {
+    redistribute_input(target.module, i, target.axis, split.inputs[i]);
+  }
   redistribute_output(target.module, 0, target.axis, output);
 }
 

@@ -10,32 +10,72 @@ import :options;
 
 export namespace tessera::parallel {
 
-/// A module that a style is applied to, with the mesh and the axis.
+/// A module that a style is applied to, with the mesh and the axes of the entry.
 struct StyleTarget {
   nn::Module& module;
   DeviceMesh mesh;
-  int axis = 0;
-  std::string style;  // the style's name
-  std::string entry;  // the style with its location in the config, for errors
+  int axis = 0;           // the entry's axis; of several, the last
+  std::vector<int> axes;  // all of them, in the entry's order
+  std::string style;      // the style's name
+  std::string entry;      // the style with its location in the config, for errors
 
   int axis_size() const { return mesh.axis_size(axis); }
   /// Places a parameter on the axis (applied last on its dim). A parameter of several modules (tied
   /// weights) may be placed again in the same way. Errors (input): it was placed differently before
   /// (the text names both entries).
-  void place(nn::Parameter& parameter, Placement placement) const;
+  void place(nn::Parameter& parameter, Placement placement) const {
+    place(parameter, axis, placement);
+  }
+  void place(nn::Parameter& parameter, int on_axis, Placement placement) const;
+  /// The same for a buffer.
+  void place(nn::Buffer& buffer, Placement placement) const;
+  /// Places all parameters of a split that the layer declares, and tells the layer. Returns the
+  /// split: what forward now needs of its inputs, and how its output comes. Error (input): the
+  /// layer declares no such split.
+  nn::LayerSplit split(std::string_view name) const;
 };
 
-/// What the plan must know about a style before it applies it.
+/// What a style does to the modules that it is applied to, on how many axes, and what it needs of
+/// them. The plan derives from this alone which entries can be combined and in which order, so no
+/// style has to know another.
 struct StyleFacts {
-  /// Whether every rank of the axis works on its own part of the batch.
+  /// Every rank of the axes works on its own part of the batch. Two styles that share an axis must
+  /// agree in this, and of those that split it, only one style can be on the axis.
   bool splits_batch = false;
-  /// Styles that must have been applied before this one where both are used: [FSDP] after
-  /// [ColwiseParallel]...
-  std::vector<std::string> after;
-  /// Styles that cannot be used on the same axis.
-  std::vector<std::string> excludes;
-  /// Whether several entries may apply the style to one module along one axis.
+  /// Calls StyleTarget::place for parameters of the module or of modules inside.
+  bool places_parameters = false;
+  /// Redistributes inputs or outputs of the module.
+  bool converts_values = false;
+  /// Its hooks must run around all conversions of the module's values: it comes after the entries
+  /// that convert them.
+  bool wraps_forward = false;
+  /// Keeps the parameters inside the module in memory of its own, in the layout that they have by
+  /// then: it comes after the entries that place them, and no second entry can keep them too.
+  bool keeps_parameters = false;
+  /// Several entries may apply the style to one module along one axis.
   bool repeatable = false;
+  /// On how many axes one entry may work: axis = ["replicate", "shard"].
+  int most_axes = 1;
+  /// The split that each module must declare (nn::LayerSplit); empty: none.
+  std::string needs_split = {};
+};
+
+/// Sharded parameters whose whole values a program gathers and frees by hand, besides what the
+/// style does in forward and backward. All ranks of the axis call each method together.
+class ShardedParameters {
+ public:
+  virtual ~ShardedParameters();
+  /// Gathers the whole values of a module that the style was applied to ("" is the whole model);
+  /// its parameters compute with them until reshard(). Errors: the style was not applied to it; the
+  /// plan is not materialised.
+  virtual void unshard(std::string_view module) = 0;
+  /// Frees them. After a forward whose backward is still to come, backward gathers them again.
+  virtual void reshard(std::string_view module) = 0;
+  /// Whether forward frees whole values after their use (see the style's option), from the next
+  /// forward on.
+  virtual void set_reshard_after_forward(bool reshard) = 0;
+  /// Without sync, backward keeps whole gradients; the next backward with sync reduces them too.
+  virtual void set_gradient_sync(bool sync) = 0;
 };
 
 /// A parallel style: changes parameters' placements and hooks a module's forward. One object for
@@ -56,6 +96,8 @@ class ParallelStyle {
   virtual void materialize() {}
   /// Called before the optimizer writes the parameters.
   virtual void before_optimizer() {}
+  /// Control by hand, of a style that offers it; it lives as long as the style.
+  virtual ShardedParameters* sharded_parameters() { return nullptr; }
 };
 
 /// Redistributes inputs of a module to placements on the axis before each forward. Their gradients
@@ -74,5 +116,9 @@ void redistribute_output(nn::Module& module, std::size_t position, int axis, Pla
 /// and then to `desired`, and the output to `output`.
 void redistribute_around(const StyleTarget& target, std::optional<Placement> input,
                          Placement desired, Placement output);
+/// For a layer that was split: its first input to `input` (if it is given), all inputs to what the
+/// split needs, its first output to `output`.
+void redistribute_around(const StyleTarget& target, std::optional<Placement> input,
+                         const nn::LayerSplit& split, Placement output);
 
 }  // namespace tessera::parallel

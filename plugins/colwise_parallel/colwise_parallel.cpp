@@ -1,8 +1,7 @@
-// ColwiseParallel: a linear layer split by its outputs (weight Shard(0)), an embedding by its
-// columns (Shard(1)). Options: input (the placement to which the input is redistributed first;
-// then Replicate), output = "Shard(-1)" (the placement of the output).
-#include <fmt/format.h>
-
+// ColwiseParallel: a layer split by columns: each rank computes some features of the output. A
+// linear layer's weight is then Shard(0), an embedding's Shard(1). Options: input (the placement to
+// which the input is redistributed first; then to what the layer's split needs), output (the
+// placement of the output; default: as the layer returns it, Shard(-1)).
 #include <memory>
 #include <optional>
 
@@ -21,27 +20,20 @@ class ColwiseParallel final : public ParallelStyle {
  public:
   explicit ColwiseParallel(Options& options)
       : input_(options.optional_placement("input")),
-        output_(options.placement("output", Shard(-1))) {}
+        output_(options.optional_placement("output")) {}
 
-  StyleFacts facts() const override { return {}; }
+  StyleFacts facts() const override {
+    return {.places_parameters = true, .converts_values = true, .needs_split = "columns"};
+  }
 
   void apply(const StyleTarget& target) override {
-    nn::Module& module = target.module;
-    if (module.kind() != "Linear" && module.kind() != "Embedding") {
-      fail_input(fmt::format(
-          "ColwiseParallel: module '{}' is a {}; only Linear and Embedding can be split by columns",
-          module.name(), module.kind()));
-    }
-    const bool linear = module.kind() == "Linear";
-    for (const auto& [name, parameter] : module.parameters()) {
-      target.place(*parameter, Shard(linear ? 0 : 1));
-    }
-    redistribute_around(target, input_, Replicate(), output_);
+    const nn::LayerSplit split = target.split("columns");
+    redistribute_around(target, input_, split, output_.value_or(split.output));
   }
 
  private:
   std::optional<Placement> input_;
-  Placement output_;
+  std::optional<Placement> output_;
 };
 
 }  // namespace

@@ -230,9 +230,10 @@ class Fsdp final : public ParallelStyle {
 
   StyleFacts facts() const override {
     return {.splits_batch = true,
-            .after = {"ColwiseParallel", "RowwiseParallel", "SequenceParallel", "NoParallel",
-                      "PrepareModuleInput", "PrepareModuleOutput", "PrepareModuleInputOutput"},
-            .excludes = {"Replicate"}};
+            .places_parameters = true,
+            .wraps_forward = true,
+            .keeps_parameters = true,
+            .most_axes = 2};
   }
 
   void apply(const StyleTarget& target) override {
@@ -242,6 +243,9 @@ class Fsdp final : public ParallelStyle {
       const auto& placed_by = parameter->placed_by[static_cast<std::size_t>(target.axis)];
       if (placed_by.style == target.style) {
         continue;  // an inner module's group has it
+      }
+      if (target.axes.size() > 1) {
+        target.place(*parameter, target.axes.front(), Replicate());
       }
       target.place(*parameter, Shard(0));
       auto& group = by_type[parameter->value.dtype()];

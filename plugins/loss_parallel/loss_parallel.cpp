@@ -4,6 +4,7 @@
 // output. No options.
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <memory>
 
 import tessera.base;
@@ -20,17 +21,10 @@ using namespace tessera::parallel;
 
 class LossParallel final : public ParallelStyle {
  public:
-  StyleFacts facts() const override { return {}; }
+  StyleFacts facts() const override { return {.converts_values = true, .needs_split = "classes"}; }
 
   void apply(const StyleTarget& target) override {
-    auto* const loss = dynamic_cast<nn::CrossEntropyLoss*>(&target.module);
-    if (loss == nullptr) {
-      fail_input(fmt::format(
-          "LossParallel: module '{}' has the wrong kind (expected CrossEntropyLoss, got {}); apply "
-          "it to 'loss'",
-          target.module.name(), target.module.kind()));
-    }
-    loss->set_loss_parallel(true);
+    const nn::LayerSplit split = target.split("classes");
     target.module.add_pre_hook([axis = target.axis](nn::Module&, Tensors& inputs) {
       if (!inputs[0]) {
         return;  // forward reports the missing input
@@ -39,13 +33,14 @@ class LossParallel final : public ParallelStyle {
       if (!logits.placement(axis).is_shard(inputs[0].dims() - 1)) {
         fail_input(fmt::format(
             "LossParallel: the logits have the wrong placement on axis '{}' (expected Shard({}), "
-            "the "
-            "vocabulary, got {}); use ColwiseParallel with output = \"Shard(-1)\" on 'lm_head'",
+            "the vocabulary, got {}); use ColwiseParallel with output = \"Shard(-1)\" on 'lm_head'",
             logits.mesh().axis_name(axis), inputs[0].dims() - 1,
             to_string(logits.placement(axis))));
       }
     });
-    redistribute_input(target.module, 1, target.axis, Replicate());
+    for (std::size_t i = 1; i < split.inputs.size(); ++i) {
+      redistribute_input(target.module, i, target.axis, split.inputs[i]);
+    }
   }
 };
 

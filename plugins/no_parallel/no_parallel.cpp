@@ -23,7 +23,7 @@ class NoParallel final : public ParallelStyle {
         desired_(options.placement("desired", Replicate())),
         output_(options.placement("output", Replicate())) {}
 
-  StyleFacts facts() const override { return {}; }
+  StyleFacts facts() const override { return {.places_parameters = true, .converts_values = true}; }
 
   void apply(const StyleTarget& target) override {
     for (const nn::ParameterPointer& parameter : nn::all_parameters(target.module)) {

@@ -20,7 +20,7 @@ class PrepareModuleInput final : public ParallelStyle {
   explicit PrepareModuleInput(Options& options)
       : input_(options.placements("input")), desired_(options.placements("desired", Replicate())) {}
 
-  StyleFacts facts() const override { return {.after = {}, .excludes = {}, .repeatable = true}; }
+  StyleFacts facts() const override { return {.converts_values = true, .repeatable = true}; }
 
   void apply(const StyleTarget& target) override {
     redistribute_inputs(target.module, input_, target.axis);

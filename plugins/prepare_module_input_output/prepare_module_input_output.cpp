@@ -22,7 +22,7 @@ class PrepareModuleInputOutput final : public ParallelStyle {
         output_(options.placements("output")),
         desired_output_(options.placements("desired_output", Replicate())) {}
 
-  StyleFacts facts() const override { return {.after = {}, .excludes = {}, .repeatable = true}; }
+  StyleFacts facts() const override { return {.converts_values = true, .repeatable = true}; }
 
   void apply(const StyleTarget& target) override {
     redistribute_inputs(target.module, input_, target.axis);

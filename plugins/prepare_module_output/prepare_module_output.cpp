@@ -20,7 +20,7 @@ class PrepareModuleOutput final : public ParallelStyle {
       : output_(options.placements("output")),
         desired_(options.placements("desired", Replicate())) {}
 
-  StyleFacts facts() const override { return {.after = {}, .excludes = {}, .repeatable = true}; }
+  StyleFacts facts() const override { return {.converts_values = true, .repeatable = true}; }
 
   void apply(const StyleTarget& target) override {
     redistribute_outputs(target.module, output_, target.axis);

@@ -14,9 +14,7 @@ using namespace tessera::parallel;
 
 class ReplicateStyle final : public ParallelStyle {
  public:
-  StyleFacts facts() const override {
-    return {.splits_batch = true, .after = {}, .excludes = {"FSDP"}};
-  }
+  StyleFacts facts() const override { return {.splits_batch = true}; }
   void apply(const StyleTarget&) override {}
 };
 

@@ -1,9 +1,7 @@
-// RowwiseParallel: a linear layer split by its inputs (weight Shard(1)), an embedding by its rows
-// (Shard(0)). Each rank computes one term of the result; the terms are summed when the output is
-// redistributed. Options: input (the placement to which the input is redistributed first; then
-// Shard(-1), or Replicate for an embedding), output = "Replicate".
-#include <fmt/format.h>
-
+// RowwiseParallel: a layer split by rows: each rank computes one term of the output, and the terms
+// are summed when the output is redistributed. A linear layer's weight is then Shard(1), an
+// embedding's Shard(0). Options: input (the placement to which the input is redistributed first;
+// then to what the layer's split needs), output = "Replicate".
 #include <memory>
 #include <optional>
 
@@ -24,18 +22,13 @@ class RowwiseParallel final : public ParallelStyle {
       : input_(options.optional_placement("input")),
         output_(options.placement("output", Replicate())) {}
 
-  StyleFacts facts() const override { return {}; }
+  StyleFacts facts() const override {
+    return {.places_parameters = true, .converts_values = true, .needs_split = "rows"};
+  }
 
   void apply(const StyleTarget& target) override {
-    nn::Module& module = target.module;
-    if (module.kind() != "Linear" && module.kind() != "Embedding") {
-      fail_input(fmt::format(
-          "RowwiseParallel: module '{}' is a {}; only Linear and Embedding can be split by rows",
-          module.name(), module.kind()));
-    }
-    const bool linear = module.kind() == "Linear";
-    target.place(*module.parameter("weight"), Shard(linear ? 1 : 0));
-    redistribute_around(target, input_, linear ? Shard(-1) : Replicate(), output_);
+    const nn::LayerSplit split = target.split("rows");
+    redistribute_around(target, input_, split, output_);
   }
 
  private:

@@ -78,9 +78,10 @@ TEST_CASE("wrong overrides are refused") {
        {{"optimizer.groups=[{on=[nothing]}]"},
         {"optimizer.groups: the pattern 'nothing' matches no parameter\n"}},
        {{"optimizer.groups=[{on=[\"**\"],lr=-1}]"},
-        {"groups[0]: option 'lr' must be a number more than 0 (got -1)"}},
+        {"option 'groups[0].lr' must be a number more than 0 (got -1)"}},
        {{"optimizer.groups=[{on=[\"**\"],rate=1}]"},
-        {"groups[0]: there is no option 'rate' (options: lr, on and weight_decay)"}}});
+        {"there is no option 'groups[0].rate' (options of 'groups[0]': lr, on and "
+         "weight_decay)"}}});
 }
 
 TEST_CASE("wrong data is refused") {

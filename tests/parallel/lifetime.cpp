@@ -135,7 +135,8 @@ TEST_CASE("a model takes one plan") {
   CHECK(planned(twice, {fsdp({"."})}) == "parallel plan: the whole model " + refused);
   Net part;
   CHECK(planned(*part.children()[1].second, {fsdp({"."})}).find("matches no module") !=
-        std::string::npos);  // its name is "blocks.0"
+        std::string::npos);  // its name is "blocks.0"; nothing was changed
+  CHECK(planned(*part.children()[1].second, {fsdp({"blocks.0"})}).empty());
   CHECK(planned(*part.children()[1].second, {fsdp({"blocks.0"})}).find(refused) !=
         std::string::npos);
   CHECK(planned(part, {fsdp({"."})}) == "parallel plan: module 'blocks.0' " + refused);

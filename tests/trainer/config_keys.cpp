@@ -140,6 +140,7 @@ TEST_CASE("a value of another type is refused for every key") {
     std::vector<std::string> operator()(const std::vector<double>*) const {
       return {"[2.5]", "[3]", "[]"};
     }
+    std::vector<std::string> operator()(const Names*) const { return {"\"w\"", "[\"w\"]"}; }
     std::vector<std::string> operator()(const JsonText*) const { return {"{a=1}"}; }
     std::vector<std::string> operator()(const JsonList*) const { return {"[{a=1}]", "[]"}; }
   };

@@ -229,14 +229,17 @@ class Checks {
   void style(std::size_t i) {
     const StyleConfig& s = c_.parallel[i];
     const std::string name = fmt::format("parallel[{}]", i);
-    if (known({"mesh.axes"}) && !unread_.contains(name + ".axis") && !s.axis.empty() &&
-        std::ranges::find(c_.mesh.axes, s.axis) == c_.mesh.axes.end()) {
+    for (const std::string& axis : s.axis.all) {
+      if (!known({"mesh.axes"}) || unread_.contains(name + ".axis") ||
+          std::ranges::find(c_.mesh.axes, axis) != c_.mesh.axes.end()) {
+        continue;
+      }
       blame(
           {name + ".axis"},
-          fmt::format("the mesh has no axis '{}'{}", s.axis,
+          fmt::format("the mesh has no axis '{}'{}", axis,
                       c_.mesh.axes.empty() ? "; it has no axes: set mesh.axes and mesh.shape"
                                            : fmt::format(" (it has {}){}", join_words(c_.mesh.axes),
-                                                         did_you_mean(s.axis, c_.mesh.axes))));
+                                                         did_you_mean(axis, c_.mesh.axes))));
     }
     if (unread_.contains(name + ".on")) {
       return;

@@ -84,10 +84,15 @@ struct PluginsConfig {
   std::vector<std::string> paths;
 };
 
+/// One name or a list of names.
+struct Names {
+  std::vector<std::string> all;
+};
+
 /// One [[parallel]] entry.
 struct StyleConfig {
   std::string style;
-  std::string axis;
+  Names axis;
   std::vector<std::string> on;
   JsonText options;
   std::string where;  // "run.toml:31", for the text of errors found when the style is applied

@@ -205,7 +205,7 @@ std::vector<Key> run_keys() {
        .required = true},
       {.path = "parallel.axis",
        .slot = style_field<&StyleConfig::axis>,
-       .doc = "The mesh axis on which it works.",
+       .doc = "The mesh axis on which it works, or a list of axes for a style that takes several.",
        .required = true},
       {.path = "parallel.on",
        .slot = style_field<&StyleConfig::on>,

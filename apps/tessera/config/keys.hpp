@@ -15,8 +15,9 @@
 namespace tessera::app {
 
 /// The field of a Config that a key fills; its type is the key's type.
-using Slot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*,
-                          std::vector<std::int64_t>*, std::vector<double>*, JsonText*, JsonList*>;
+using Slot =
+    std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*,
+                 std::vector<std::int64_t>*, std::vector<double>*, Names*, JsonText*, JsonList*>;
 
 /// Allowed numbers, for a number or for each entry of a list of numbers.
 struct Range {

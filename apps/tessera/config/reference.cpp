@@ -16,6 +16,7 @@ struct TypeName {
   std::string operator()(const double*) const { return "number"; }
   std::string operator()(const std::string*) const { return "text"; }
   std::string operator()(const std::vector<std::string>*) const { return "list of texts"; }
+  std::string operator()(const Names*) const { return "text or list of texts"; }
   std::string operator()(const std::vector<std::int64_t>*) const { return "list of integers"; }
   std::string operator()(const std::vector<double>*) const { return "list of numbers"; }
   std::string operator()(const JsonText*) const { return "table"; }

@@ -120,6 +120,18 @@ struct Reader {
     out = text->get();
     return true;
   }
+  bool read(const toml::node& node, Names& out) {
+    const toml::array* list = node.as_array();
+    std::vector<std::string> names(list == nullptr ? 1 : list->size());
+    bool good = !names.empty();
+    for (std::size_t i = 0; good && i < names.size(); ++i) {
+      good = read(list == nullptr ? node : *list->get(i), names[i]);
+    }
+    if (node.as_string() == nullptr) {
+      expected = "a text or a list of texts, none of them empty";
+    }
+    return good && (out.all = std::move(names), true);
+  }
   bool read(const toml::node& node, JsonText& out) {
     expected = "a table of texts, finite numbers, booleans, lists and tables";
     const auto value = node.is_table() ? json_of(node) : std::nullopt;
@@ -224,6 +236,9 @@ nlohmann::ordered_json slot_json(const Slot& slot) {
       []<class T>(const T* value) -> nlohmann::ordered_json {
         if constexpr (std::is_same_v<T, JsonText> || std::is_same_v<T, JsonList>) {
           return nlohmann::ordered_json::parse(value->text);
+        } else if constexpr (std::is_same_v<T, Names>) {
+          return value->all.size() == 1 ? nlohmann::ordered_json(value->all[0])
+                                        : nlohmann::ordered_json(value->all);
         } else {
           return *value;
         }

@@ -75,7 +75,7 @@ std::vector<parallel::StyleEntry> style_entries(const Config& config) {
   std::vector<parallel::StyleEntry> entries;
   entries.reserve(config.parallel.size());
   for (const StyleConfig& style : config.parallel) {
-    entries.push_back({style.style, style.axis, style.on, style.options.text, style.where});
+    entries.push_back({style.style, style.axis.all, style.on, style.options.text, style.where});
   }
   return entries;
 }
@@ -98,9 +98,9 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
     }
     group.weight_decay = table.optional_number("weight_decay", "a number of at least 0",
                                                [](double decay) { return decay >= 0; });
-    table.finish();
     options.groups.push_back(std::move(group));
   }
+  section.finish();
   optim::check_rule_name(o.name, config.place("optimizer.name"));
   auto rule = optim::load_rule(o.name, o.options.text, config.place("optimizer.options"));
   try {

@@ -1,0 +1,180 @@
+// A module's call: inputs by position and by name, and the hooks around forward.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.nn;
+
+import tessera.base;
+import tessera.tensor;
+
+namespace tessera::nn {
+namespace {
+
+/// Hooks in the order of their calls. A change makes a new list, so that a call in progress keeps
+/// the one that it began with.
+template <class F>
+class HookList {
+ public:
+  struct Hook {
+    std::uint64_t number;
+    F call;
+  };
+  using Hooks = std::vector<Hook>;
+
+  std::shared_ptr<const Hooks> now() const { return hooks_; }
+
+  void add(std::uint64_t number, F call, bool first) {
+    Hooks hooks = hooks_ ? *hooks_ : Hooks{};
+    hooks.insert(first ? hooks.begin() : hooks.end(), {number, std::move(call)});
+    hooks_ = std::make_shared<const Hooks>(std::move(hooks));
+  }
+
+  void remove(std::uint64_t number) {
+    if (hooks_) {
+      Hooks hooks = *hooks_;
+      std::erase_if(hooks, [number](const Hook& hook) { return hook.number == number; });
+      hooks_ = std::make_shared<const Hooks>(std::move(hooks));
+    }
+  }
+
+ private:
+  std::shared_ptr<const Hooks> hooks_;
+};
+
+}  // namespace
+
+struct ModuleHooks {
+  HookList<ForwardPreHook> before;
+  HookList<ForwardHook> after;
+  std::uint64_t added = 0;
+};
+
+void HookHandle::remove() {
+  if (const std::shared_ptr<ModuleHooks> hooks = hooks_.lock()) {
+    hooks->before.remove(number_);
+    hooks->after.remove(number_);
+  }
+  hooks_.reset();
+}
+
+ModuleHooks& Module::hooks() {
+  if (!hooks_) {
+    hooks_ = std::make_shared<ModuleHooks>();
+  }
+  return *hooks_;
+}
+
+HookHandle Module::add_pre_hook(ForwardPreHook hook) {
+  const std::uint64_t number = ++hooks().added;
+  hooks_->before.add(number, std::move(hook), false);
+  return {hooks_, number};
+}
+
+HookHandle Module::add_outer_pre_hook(ForwardPreHook hook) {
+  const std::uint64_t number = ++hooks().added;
+  hooks_->before.add(number, std::move(hook), true);
+  return {hooks_, number};
+}
+
+HookHandle Module::add_hook(ForwardHook hook) {
+  const std::uint64_t number = ++hooks().added;
+  hooks_->after.add(number, std::move(hook), false);
+  return {hooks_, number};
+}
+
+Tensors Module::operator()(const Tensors& inputs) {
+  const ModuleScope scope(scope_);
+  try {
+    if (!modes_installed()) [[likely]] {
+      return run(inputs);
+    }
+    Action action{.kind = ActionKind::module, .name = *scope_, .in = inputs};
+    perform(action, [&] { action.out = run(action.in); });
+    return std::move(action.out);
+  } catch (const Error& error) {
+    rethrow_in_module(error, scope_, false);
+  }
+}
+
+std::size_t Module::named_inputs() {
+  if (!named_inputs_) {
+    named_inputs_ = input_names().size();
+  }
+  return *named_inputs_;
+}
+
+Tensors Module::run(const Tensors& inputs) {
+  const std::size_t named = named_inputs();
+  if (named > 0 && inputs.size() > named) {
+    fail(fmt::format("{}: got too many inputs (expected at most {}: {}; got {})", kind(), named,
+                     join_words(input_names()), inputs.size()));
+  }
+  if (!hooks_ && inputs.size() >= named) {
+    return forward(inputs);
+  }
+  Tensors seen = inputs;
+  seen.resize(std::max(named, inputs.size()));
+  if (!hooks_) {
+    return forward(seen);
+  }
+  const auto before = hooks_->before.now();  // what is added or removed from here on has effect
+  const auto after = hooks_->after.now();    // at the next call
+  if (before) {
+    for (const auto& hook : *before) {
+      hook.call(*this, seen);
+    }
+  }
+  Tensors outputs = forward(seen);
+  if (after) {
+    for (const auto& hook : *after) {
+      hook.call(*this, seen, outputs);
+    }
+  }
+  return outputs;
+}
+
+Tensor Module::operator()(const Tensor& input) {
+  Tensors outputs = (*this)(Tensors{input});
+  if (outputs.empty()) {
+    fail(
+        fmt::format("module '{}' ({}): returned no output (expected at least one)", name_, kind()));
+  }
+  return std::move(outputs[0]);
+}
+
+const Tensor& Module::input(const Tensors& inputs, std::size_t position) const {
+  if (position < inputs.size() && inputs[position]) {
+    return inputs[position];
+  }
+  const std::vector<std::string> names = input_names();
+  fail(fmt::format(
+      "{}: input {} is missing (expected a tensor, got {}); pass it in the call", kind(),
+      position < names.size() ? fmt::format("'{}'", names[position]) : fmt::format("{}", position),
+      position < inputs.size() ? "an undefined one" : "none"));
+}
+
+Tensors Module::by_name(std::initializer_list<NamedTensor> inputs) {
+  const std::vector<std::string> names = input_names();
+  Tensors all;
+  all.resize(names.size());
+  for (const NamedTensor& input : inputs) {
+    const auto found = std::find(names.begin(), names.end(), input.name);
+    if (found == names.end()) {
+      fail(fmt::format("module '{}' ({}): has no input '{}' (its inputs: {})", name_, kind(),
+                       input.name, names.empty() ? "unnamed" : join_words(names)));
+    }
+    all[static_cast<std::size_t>(found - names.begin())] = input.value;
+  }
+  return (*this)(all);
+}
+
+}  // namespace tessera::nn

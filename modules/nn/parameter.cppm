@@ -1,0 +1,82 @@
+export module tessera.nn:parameter;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+
+export namespace tessera::nn {
+
+/// How a new parameter is initialised.
+struct Initialization {
+  enum class Kind { zeros, ones, normal } kind = Kind::zeros;
+  double standard_deviation = 0;  // of the normal distribution; its mean is 0
+};
+
+/// For one mesh axis, who placed a parameter or a buffer on it.
+struct PlacedBy {
+  std::string style;  // "ColwiseParallel"; empty: no style
+  std::string entry;  // its name in errors: "run.toml:31: ColwiseParallel"
+};
+
+/// A parameter's place in the model. Tied weights share one.
+class Parameter {
+ public:
+  /// On the meta device until it is materialised. value.set_requires_grad(false) freezes it.
+  Parameter(const Dims& shape, DType dtype, Initialization initialization);
+
+  /// What the optimizer updates and a checkpoint stores; between two steps the only form.
+  Tensor value;
+  /// What forward computes with while a style provides another form (an unsharded one); otherwise
+  /// undefined.
+  Tensor computed;
+  Initialization initialization;
+  /// The qualified name under which the tree reaches it first; filled by Module::set_names.
+  std::string name;
+  /// Its other qualified names, if it is tied.
+  std::vector<std::string> other_names;
+  std::vector<PlacedBy> placed_by;  // for each mesh axis
+
+  inline const Tensor& use() const { return computed ? computed : value; }
+};
+using ParameterPointer = std::shared_ptr<Parameter>;
+
+/// A tensor of a module that no gradient trains: a table, a mask, a statistic. On the meta device
+/// until it is materialised, as a parameter is. A plan makes it a distributed tensor over the whole
+/// mesh, Replicate unless a style places it.
+class Buffer {
+ public:
+  /// `first`: the values that it gets when it is materialised, on the CPU. `is_saved`: a checkpoint
+  /// stores it. Errors: the values are undefined, distributed, on another device, or require a
+  /// gradient.
+  explicit Buffer(Tensor first, bool is_saved = true);
+
+  Tensor value;
+  Tensor initial;
+  bool saved;
+  std::string name;  // the qualified name; filled by Module::set_names
+  std::vector<PlacedBy> placed_by;
+};
+using BufferPointer = std::shared_ptr<Buffer>;
+
+/// One way in which a layer can be split over the ranks of a mesh axis. Layers declare it
+/// (Module::splits), and styles use it without knowing the layer.
+struct LayerSplit {
+  struct Placed {
+    ParameterPointer parameter;
+    Placement placement;
+  };
+  /// What is split; styles request it by this name. Tessera's own:
+  /// "columns": each rank computes some features of the output;
+  /// "rows": each rank computes one term of the output, which is their sum;
+  /// "classes": a loss whose logits are split by class.
+  /// A layer and a style outside of Tessera may agree on others.
+  std::string name;
+  /// Of this layer and of the layers inside. One that is not listed stays as it is (Replicate).
+  std::vector<Placed> parameters = {};
+  /// What forward needs of its inputs, by position. An input that is not listed is not changed.
+  std::vector<Placement> inputs = {};
+  /// Of the first output, as forward then returns it; Shard(-1) is the last dim.
+  Placement output = {};
+};
+
+}  // namespace tessera::nn
