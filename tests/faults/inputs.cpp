@@ -186,7 +186,7 @@ TEST_CASE("layouts that do not fit are found before the ranks start") {
        {"module 'loss'", "LossParallel: the logits have the wrong placement", "expected Shard(2)",
         "got Replicate", "lm_head"}},
       {tensor_run(style("LossParallel", "lm_head")),
-       {"expected CrossEntropyLoss, got Linear", "CrossEntropyLoss"}},
+       {"is a Linear", "of the kind CrossEntropyLoss", "CrossEntropyLoss"}},
       {tensor_run(style("PrepareModuleInput", up, "desired={inptu=\"Shard(1)\"}")),
        {"has no input 'inptu'", "did you mean 'input'"}},
       {{one_axis, two_ranks, "parallel=[" + fsdp + "," + fsdp + "]"},
