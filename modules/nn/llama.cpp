@@ -1,7 +1,7 @@
 module;
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -12,8 +12,6 @@ module;
 module tessera.nn;
 
 import tessera.base;
-import tessera.mesh;
-import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
@@ -44,86 +42,6 @@ void LlamaShape::check() const {
   }
 }
 
-namespace {
-
-/// Writes x [B, T, KV, D] after the first `length` tokens of `kept` [B, KV, room, D], which grows
-/// if it must, and returns all of them as [B, T, KV, D]. A head's tokens are contiguous: attention
-/// reads them one head after the other.
-Tensor append(Tensor& kept, const Tensor& x, std::int64_t length) {
-  constexpr std::int64_t first_room = 256;
-  const std::int64_t needed = length + x.size(1);
-  if (!kept || kept.size(2) < needed) {
-    const std::int64_t room = std::max({needed, first_room, kept ? 2 * kept.size(2) : 0});
-    const Tensor larger = empty({x.size(0), x.size(2), room, x.size(3)}, x.dtype(), x.device());
-    if (length > 0) {
-      ops::copy_(ops::narrow(larger, 2, 0, length), ops::narrow(kept, 2, 0, length));
-    }
-    kept = larger;
-  }
-  ops::copy_(ops::narrow(kept, 2, length, x.size(1)), ops::transpose(x, 1, 2));
-  return ops::transpose(ops::narrow(kept, 2, 0, needed), 1, 2);
-}
-
-}  // namespace
-
-LlamaAttention::LlamaAttention(const LlamaShape& shape, int layer, KeyValueCache* const* cache)
-    : shape_(shape), layer_(static_cast<std::size_t>(layer)), cache_(cache) {
-  const std::int64_t d = shape.head_extent();
-  q_ = add_child<Linear>("q_proj", shape.dim, shape.heads * d, false, shape.standard_deviation,
-                         shape.dtype);
-  k_ = add_child<Linear>("k_proj", shape.dim, shape.kv_heads * d, false, shape.standard_deviation,
-                         shape.dtype);
-  v_ = add_child<Linear>("v_proj", shape.dim, shape.kv_heads * d, false, shape.standard_deviation,
-                         shape.dtype);
-  o_ = add_child<Linear>("o_proj", shape.heads * d, shape.dim, false, shape.standard_deviation,
-                         shape.dtype);
-}
-
-std::string_view LlamaAttention::kind() const { return "LlamaAttention"; }
-std::vector<std::string> LlamaAttention::input_names() const { return {"hidden_states"}; }
-
-Tensors LlamaAttention::forward(const Tensors& inputs) {
-  const Tensor& x = input(inputs, 0);
-  const std::int64_t d = shape_.head_extent();
-  const auto heads_of = [&](const Tensor& projected) {
-    return ops::view(projected, {projected.size(0), projected.size(1), projected.size(2) / d, d});
-  };
-  KeyValueCache* const cache = *cache_;
-  const std::int64_t position = cache == nullptr ? 0 : cache->length;
-  const Tensor q = ops::rotary(heads_of((*q_)(x)), shape_.rope_theta, position);
-  Tensor k = ops::rotary(heads_of((*k_)(x)), shape_.rope_theta, position);
-  Tensor v = heads_of((*v_)(x));
-  if (cache != nullptr) {
-    if (cache->layers.size() <= layer_) {
-      cache->layers.resize(layer_ + 1);
-    }
-    KeyValueCache::Layer& kept = cache->layers[layer_];
-    k = append(kept.keys, k, position);
-    v = append(kept.values, v, position);
-  }
-  const Tensor attended = ops::causal_attention(q, k, v);
-  return {(*o_)(ops::view(attended, {attended.size(0), attended.size(1), attended.size(2) * d}))};
-}
-
-void LlamaAttention::check_placements(std::span<const int> axes) const {
-  const std::pair<const Linear*, std::int64_t> projections[] = {
-      {q_.get(), shape_.heads}, {k_.get(), shape_.kv_heads}, {v_.get(), shape_.kv_heads}};
-  for (const auto& [projection, heads] : projections) {
-    const Layout& layout = projection->parameter("weight")->value.layout();
-    std::int64_t shards = 1;
-    for (const int axis : axes) {
-      shards *= layout.placement(axis).is_shard(0) ? layout.mesh().axis_size(axis) : 1;
-    }
-    if (heads % shards != 0) {
-      fail_input(
-          fmt::format("module '{}': its {} heads cannot be split over {} ranks; choose a mesh axis "
-                      "whose size divides "
-                      "model.heads ({}) and model.kv_heads ({})",
-                      projection->name(), heads, shards, shape_.heads, shape_.kv_heads));
-    }
-  }
-}
-
 LlamaMLP::LlamaMLP(const LlamaShape& shape) {
   gate_ = add_child<Linear>("gate_proj", shape.dim, shape.ffn_dim, false, shape.standard_deviation,
                             shape.dtype);
@@ -141,8 +59,15 @@ Tensors LlamaMLP::forward(const Tensors& inputs) {
   return {(*down_)(ops::swiglu((*gate_)(x), (*up_)(x)))};
 }
 
-LlamaBlock::LlamaBlock(const LlamaShape& shape, int layer, KeyValueCache* const* cache) {
-  attention_ = add_child<LlamaAttention>("self_attn", shape, layer, cache);
+LlamaBlock::LlamaBlock(const LlamaShape& shape) {
+  attention_ = add_child<Attention>("self_attn",
+                                    AttentionOptions{.dim = shape.dim,
+                                                     .heads = shape.heads,
+                                                     .kv_heads = shape.kv_heads,
+                                                     .head_dim = shape.head_dim,
+                                                     .rope_theta = shape.rope_theta,
+                                                     .standard_deviation = shape.standard_deviation,
+                                                     .dtype = shape.dtype});
   mlp_ = add_child<LlamaMLP>("mlp", shape);
   input_norm_ = add_child<RMSNorm>("input_layernorm", shape.dim, shape.norm_eps, shape.dtype);
   post_norm_ =
@@ -157,7 +82,7 @@ std::string_view LlamaBlock::kind() const { return "LlamaBlock"; }
 std::vector<std::string> LlamaBlock::input_names() const { return {"hidden_states"}; }
 
 Tensors LlamaBlock::forward(const Tensors& inputs) {
-  const auto dropped = [](const std::shared_ptr<Dropout>& dropout, Tensor x) {
+  const auto dropped = [](const Child& dropout, Tensor x) {
     return dropout ? (*dropout)(x) : std::move(x);
   };
   const Tensor& x = input(inputs, 0);
@@ -165,12 +90,12 @@ Tensors LlamaBlock::forward(const Tensors& inputs) {
   return {ops::add(middle, dropped(mlp_dropout_, (*mlp_)((*post_norm_)(middle))))};
 }
 
-LlamaModel::LlamaModel(const LlamaShape& shape, KeyValueCache* const* cache) {
+LlamaModel::LlamaModel(const LlamaShape& shape) {
   embedding_ = add_child<Embedding>("embed_tokens", shape.vocab, shape.dim,
                                     shape.standard_deviation, shape.dtype);
   // "layers.0": the dot is part of the path, as in a list of modules.
   for (int i = 0; i < shape.layers; ++i) {
-    blocks_.push_back(add_child<LlamaBlock>(fmt::format("layers.{}", i), shape, i, cache));
+    blocks_.push_back(add_child<LlamaBlock>(fmt::format("layers.{}", i), shape));
   }
   norm_ = add_child<RMSNorm>("norm", shape.dim, shape.norm_eps, shape.dtype);
 }
@@ -180,10 +105,11 @@ std::vector<std::string> LlamaModel::input_names() const { return {"input_ids"};
 
 Tensors LlamaModel::forward(const Tensors& inputs) {
   Tensor x = (*embedding_)(input(inputs, 0));
-  for (const auto& block : blocks_) {
+  for (const Child& block : blocks_) {
     if (activation_checkpointing && grad_enabled()) {
       const Tensors in{x};
-      x = checkpoint([block](std::span<const Tensor> again) { return (*block)(Tensors{again[0]}); },
+      x = checkpoint([kept = block.pointer()](
+                         std::span<const Tensor> again) { return (*kept)(Tensors{again[0]}); },
                      in)[0];
     } else {
       x = (*block)(x);
@@ -194,12 +120,13 @@ Tensors LlamaModel::forward(const Tensors& inputs) {
 
 LlamaForCausalLM::LlamaForCausalLM(const LlamaShape& shape) : shape_(shape) {
   shape.check();
-  model_ = add_child<LlamaModel>("model", shape, &cache_);
-  head_ = add_child<Linear>("lm_head", shape.dim, shape.vocab, false, shape.standard_deviation,
-                            shape.dtype);
+  model_ = add_child<LlamaModel>("model", shape);
+  const AddedChild<Linear> head = add_child<Linear>("lm_head", shape.dim, shape.vocab, false,
+                                                    shape.standard_deviation, shape.dtype);
   if (shape.tie_embeddings) {
-    head_->set_parameter("weight", model_->embedding()->parameter("weight"));
+    head->set_parameter("weight", model_->embedding().parameter("weight"));
   }
+  head_ = head;
   loss_ = add_child<CrossEntropyLoss>("loss");
   set_names();
 }
@@ -208,11 +135,28 @@ std::string_view LlamaForCausalLM::kind() const { return "LlamaForCausalLM"; }
 std::vector<std::string> LlamaForCausalLM::input_names() const { return {"input_ids"}; }
 
 Tensors LlamaForCausalLM::forward(const Tensors& inputs) {
-  const Tensor hidden = (*model_)(input(inputs, 0));
-  if (cache_ != nullptr) {
-    cache_->length += inputs[0].size(1);
+  return {(*head_)((*model_)(input(inputs, 0)))};
+}
+
+void LlamaForCausalLM::set_cache(KeyValueCache* cache) {
+  std::vector<Attention*> attentions;
+  for (Module* const module : all_modules(*this)) {
+    if (auto* const attention = dynamic_cast<Attention*>(module)) {
+      attentions.push_back(attention);
+    }
   }
-  return {(*head_)(hidden)};
+  if (std::ssize(attentions) != shape_.layers) {
+    fail(
+        fmt::format("LlamaForCausalLM: a cache needs an Attention in each layer (expected {}, got "
+                    "{}); generate with the model before its attention was replaced",
+                    shape_.layers, attentions.size()));
+  }
+  if (cache != nullptr) {
+    cache->layers.resize(attentions.size());
+  }
+  for (std::size_t i = 0; i < attentions.size(); ++i) {
+    attentions[i]->set_cache(cache == nullptr ? nullptr : &cache->layers[i]);
+  }
 }
 
 void LlamaForCausalLM::set_activation_checkpointing(bool enabled) {

@@ -3,6 +3,7 @@ export module tessera.nn:llama;
 import tessera.base;
 import tessera.tensor;
 import :tree;
+import :attention;
 import :layers;
 
 export namespace tessera::nn {
@@ -29,30 +30,11 @@ struct LlamaShape {
   std::int64_t head_extent() const { return head_dim > 0 ? head_dim : dim / heads; }
 };
 
-/// Keys and values of the tokens so far, for generation. Starts empty; its capacity doubles
-/// when it is full, so copying costs constant time per token.
+/// The caches of all attention layers, for generation.
 struct KeyValueCache {
-  struct Layer {
-    Tensor keys;    // [B, KV, capacity, D]; undefined before the first token
-    Tensor values;  // the same
-  };
-  std::vector<Layer> layers;
-  std::int64_t length = 0;  // tokens, the same in all layers
-};
-
-class LlamaAttention : public Module {
- public:
-  LlamaAttention(const LlamaShape& shape, int layer, KeyValueCache* const* cache);
-  std::string_view kind() const override;
-  Tensors forward(const Tensors& inputs) override;
-  std::vector<std::string> input_names() const override;
-  void check_placements(std::span<const int> axes) const override;
-
- private:
-  LlamaShape shape_;
-  std::size_t layer_;
-  KeyValueCache* const* cache_;
-  std::shared_ptr<Linear> q_, k_, v_, o_;
+  std::vector<AttentionCache> layers;
+  /// How many tokens it has.
+  std::int64_t length() const { return layers.empty() ? 0 : layers.back().length(); }
 };
 
 class LlamaMLP : public Module {
@@ -63,39 +45,36 @@ class LlamaMLP : public Module {
   std::vector<std::string> input_names() const override;
 
  private:
-  std::shared_ptr<Linear> gate_, up_, down_;
+  Child gate_, up_, down_;
 };
 
 /// x + attention(norm(x)), then x + mlp(norm(x)).
 class LlamaBlock : public Module {
  public:
-  LlamaBlock(const LlamaShape& shape, int layer, KeyValueCache* const* cache);
+  explicit LlamaBlock(const LlamaShape& shape);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
 
  private:
-  std::shared_ptr<RMSNorm> input_norm_, post_norm_;
-  std::shared_ptr<LlamaAttention> attention_;
-  std::shared_ptr<LlamaMLP> mlp_;
-  std::shared_ptr<Dropout> attention_dropout_, mlp_dropout_;
+  Child input_norm_, post_norm_, attention_, mlp_, attention_dropout_, mlp_dropout_;
 };
 
 /// tokens [B, T] (i64) -> hidden states [B, T, dim].
 class LlamaModel : public Module {
  public:
-  LlamaModel(const LlamaShape& shape, KeyValueCache* const* cache);
+  explicit LlamaModel(const LlamaShape& shape);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
 
   bool activation_checkpointing = false;
-  const std::shared_ptr<Embedding>& embedding() const { return embedding_; }
+  Module& embedding() const { return *embedding_; }
 
  private:
-  std::shared_ptr<Embedding> embedding_;
-  std::vector<std::shared_ptr<LlamaBlock>> blocks_;
-  std::shared_ptr<RMSNorm> norm_;
+  Child embedding_;
+  std::vector<Child> blocks_;
+  Child norm_;
 };
 
 /// tokens [B, T] -> logits [B, T, vocab]. Built on the meta device; names are Hugging Face's. Its
@@ -112,16 +91,16 @@ class LlamaForCausalLM : public Module {
   /// Each block recomputes its activations in backward instead of saving them.
   void set_activation_checkpointing(bool enabled);
   /// With a cache, forward takes the tokens that follow those in the cache and appends them; null
-  /// for none.
-  void set_cache(KeyValueCache* cache) { cache_ = cache; }
+  /// for none. The cache must live as long as it is set. Error: a layer's attention was replaced by
+  /// a module that is not an Attention.
+  void set_cache(KeyValueCache* cache);
   /// logits [B, T, vocab], targets [B, T] -> the sum of the tokens' losses.
   CrossEntropyLoss& loss() { return *loss_; }
 
  private:
   LlamaShape shape_;
-  KeyValueCache* cache_ = nullptr;
   std::shared_ptr<LlamaModel> model_;
-  std::shared_ptr<Linear> head_;
+  Child head_;
   std::shared_ptr<CrossEntropyLoss> loss_;
 };
 

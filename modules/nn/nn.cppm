@@ -4,4 +4,5 @@ export module tessera.nn;
 export import :parameter;  // Parameter, Buffer, LayerSplit
 export import :tree;       // Module, Child, hooks, EvaluationScope
 export import :layers;     // Linear, Embedding, norms, Dropout, the loss
+export import :attention;  // Attention with masks and a cache, PositionEmbedding
 export import :llama;      // the Llama family, with Hugging Face's names

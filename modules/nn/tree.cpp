@@ -28,6 +28,10 @@ Module& Child::operator*() const {
   return *parent_->children_[index_].second;
 }
 
+std::shared_ptr<Module> Child::pointer() const {
+  return parent_ == nullptr ? nullptr : parent_->children_[index_].second;
+}
+
 std::vector<std::string> Module::input_names() const { return {}; }
 std::vector<std::string> Module::output_names() const { return {}; }
 

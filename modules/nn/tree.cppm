@@ -45,6 +45,8 @@ class Child {
   explicit operator bool() const { return parent_ != nullptr; }
   Module& operator*() const;
   Module* operator->() const { return &**this; }
+  /// The module itself, for who must keep it alive; while somebody does, it cannot be replaced.
+  std::shared_ptr<Module> pointer() const;
 
  private:
   friend class Module;

@@ -1,9 +1,10 @@
 // The interfaces that parallel plugins implement, and the plan that applies them to a model.
 export module tessera.parallel;
 
-export import :options;    // a style's options, read with defaults and checked
-export import :style;      // ParallelStyle: what a style plugin implements
-export import :plan;       // patterns over qualified names -> styles; their order and conflicts;
-                           // application
+export import :options;      // a style's options, read with defaults and checked
+export import :style;        // ParallelStyle: what a style plugin implements
+export import :plan;         // patterns over qualified names -> styles; their order and conflicts;
+                             // application
+export import :fully_shard;  // the style FSDP by call, and its control by hand
 export import :gradients;  // accumulation without communication; redistributing gradients to their
                            // parameters' layouts

@@ -66,15 +66,15 @@ class ShardedParameters {
  public:
   virtual ~ShardedParameters();
   /// Gathers the whole values of a module that the style was applied to ("" is the whole model);
-  /// its parameters compute with them until reshard(). Errors: the style was not applied to it; the
-  /// plan is not materialised.
+  /// its parameters compute with them until they are freed, here or by the next forward. Error: the
+  /// style was not applied to it.
   virtual void unshard(std::string_view module) = 0;
   /// Frees them. After a forward whose backward is still to come, backward gathers them again.
   virtual void reshard(std::string_view module) = 0;
-  /// Whether forward frees whole values after their use (see the style's option), from the next
-  /// forward on.
+  /// Whether forward frees whole values after their use, from the next forward on.
   virtual void set_reshard_after_forward(bool reshard) = 0;
-  /// Without sync, backward keeps whole gradients; the next backward with sync reduces them too.
+  /// Without sync, backward keeps whole gradients, as in a GradientSyncScope(false); the next
+  /// backward with sync reduces them too.
   virtual void set_gradient_sync(bool sync) = 0;
 };
 

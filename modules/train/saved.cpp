@@ -86,6 +86,13 @@ TrainingProgress read_training_progress(const CheckpointReader& reader) {
 
 StateDict Training::state() const {
   StateDict all = training_state(*optimizer_);
+  StateDict buffers;
+  for (const nn::BufferPointer& buffer : nn::all_buffers(model_)) {
+    if (buffer->saved) {
+      buffers.tensors.emplace(buffer->name, buffer->value);
+    }
+  }
+  all.merge("model", buffers);
   StateDict progress;
   progress.scalars["step"] = done_;
   for (const auto& [name, stream] : random_state()) {

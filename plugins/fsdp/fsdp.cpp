@@ -6,6 +6,8 @@
 // computes -> frees; its backward gathers again (and issues the one before) -> when all gradients
 // of a group have arrived, they are reduced into the shards' gradients and the whole values are
 // freed.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,7 +43,7 @@ struct Unit {
 };
 
 /// What the hooks share. Modules and graphs keep it alive, whatever becomes of the plan.
-class Sharding : public std::enable_shared_from_this<Sharding> {
+class Sharding : public ShardedParameters, public std::enable_shared_from_this<Sharding> {
  public:
   explicit Sharding(bool reshard_after_forward) : reshard_after_forward_(reshard_after_forward) {}
 
@@ -71,6 +74,20 @@ class Sharding : public std::enable_shared_from_this<Sharding> {
     }
   }
 
+  void unshard(std::string_view module) override {
+    for (const auto& group : unit_of(module).groups) {
+      group->unshard(false);
+    }
+  }
+  void reshard(std::string_view module) override {
+    for (const auto& group : unit_of(module).groups) {
+      group->reshard();
+    }
+    settle();
+  }
+  void set_reshard_after_forward(bool reshard) override { reshard_after_forward_ = reshard; }
+  void set_gradient_sync(bool sync) override { gradient_sync_ = sync; }
+
   /// Parameters may be written from here on.
   void settle() {
     for_each_group([](fsdp::Group& group) { group.wait_sources_free(); });
@@ -92,6 +109,20 @@ class Sharding : public std::enable_shared_from_this<Sharding> {
       }
     }
   };
+
+  const Unit& unit_of(std::string_view module) const {
+    std::vector<std::string> known;
+    for (const Unit& unit : units_) {
+      if (unit.module->name() == module) {
+        return unit;
+      }
+      known.push_back(fmt::format("'{}'", unit.module->name()));
+    }
+    fail(
+        fmt::format("FSDP: it gathers no parameters of module '{}' together (expected one of {}); "
+                    "let a pattern of its groups match the module",
+                    module, join_words(known)));
+  }
 
   void start(std::size_t unit) {
     for (const auto& group : units_[unit].groups) {
@@ -182,7 +213,9 @@ class Sharding : public std::enable_shared_from_this<Sharding> {
     }
   }
 
-  void end_backward(fsdp::Group& group) { group.end_backward(gradient_sync_enabled(), reducing_); }
+  void end_backward(fsdp::Group& group) {
+    group.end_backward(gradient_sync_ && gradient_sync_enabled(), reducing_);
+  }
 
   void finish_backward() {
     for_each_group([this](fsdp::Group& group) { end_backward(group); });
@@ -206,6 +239,7 @@ class Sharding : public std::enable_shared_from_this<Sharding> {
   }
 
   bool reshard_after_forward_;
+  bool gradient_sync_ = true;
   std::vector<Unit> units_;
   /// The unit around all others, if there is one.
   std::optional<std::size_t> outermost_;
@@ -262,6 +296,8 @@ class Fsdp final : public ParallelStyle {
       sharding_->add(target.module, std::move(groups));
     }
   }
+
+  ShardedParameters* sharded_parameters() override { return sharding_.get(); }
 
   void materialize() override {
     sharding_->for_each_group([](fsdp::Group& group) { group.materialize(); });

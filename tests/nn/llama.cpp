@@ -237,7 +237,7 @@ TEST_CASE("with a cache, tokens that come in parts have the logits of the whole 
     begin += count;
   }
   REQUIRE(begin == tokens.size());
-  CHECK(cache.length == 600);
+  CHECK(cache.length() == 600);
   CHECK(largest(parts, whole) < 1e-11);
 }
 

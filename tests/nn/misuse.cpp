@@ -48,17 +48,17 @@ TEST_CASE("a module without its input says which one is missing") {
   shape.vocab = shape.dim = shape.heads = shape.kv_heads = shape.ffn_dim = 4;
   shape.head_dim = 2;
   shape.layers = 1;
-  nn::KeyValueCache* cache = nullptr;
   const std::vector<std::pair<std::string, std::shared_ptr<nn::Module>>> layers = {
       {"input", std::make_shared<nn::Linear>(2, 3, true, 0.1)},
       {"input", std::make_shared<nn::Embedding>(2, 3, 0.1)},
       {"hidden_states", std::make_shared<nn::RMSNorm>(2, 1e-5)},
       {"input", std::make_shared<nn::Dropout>(0.5)},
       {"input", std::make_shared<nn::CrossEntropyLoss>()},
-      {"hidden_states", std::make_shared<nn::LlamaAttention>(shape, 0, &cache)},
+      {"hidden_states",
+       std::make_shared<nn::Attention>(nn::AttentionOptions{.dim = 4, .heads = 2})},
       {"hidden_states", std::make_shared<nn::LlamaMLP>(shape)},
-      {"hidden_states", std::make_shared<nn::LlamaBlock>(shape, 0, &cache)},
-      {"input_ids", std::make_shared<nn::LlamaModel>(shape, &cache)},
+      {"hidden_states", std::make_shared<nn::LlamaBlock>(shape)},
+      {"input_ids", std::make_shared<nn::LlamaModel>(shape)},
       {"input_ids", std::make_shared<nn::LlamaForCausalLM>(shape)}};
   for (const auto& [input, layer] : layers) {
     layer->set_names("net");

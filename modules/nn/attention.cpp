@@ -1,0 +1,215 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.nn;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+
+namespace tessera::nn {
+namespace {
+
+/// Writes x [B, T, KV, D] after the first `length` tokens of `kept` [B, KV, room, D], which grows
+/// if it must, and returns all of them as [B, T, KV, D]. A head's tokens are contiguous: attention
+/// reads them one head after the other.
+Tensor append_to(Tensor& kept, const Tensor& x, std::int64_t length) {
+  constexpr std::int64_t first_room = 256;
+  const std::int64_t needed = length + x.size(1);
+  if (!kept || kept.size(2) < needed) {
+    const std::int64_t room = std::max({needed, first_room, kept ? 2 * kept.size(2) : 0});
+    const Tensor larger = empty({x.size(0), x.size(2), room, x.size(3)}, x.dtype(), x.device());
+    if (length > 0) {
+      ops::copy_(ops::narrow(larger, 2, 0, length), ops::narrow(kept, 2, 0, length));
+    }
+    kept = larger;
+  }
+  ops::copy_(ops::narrow(kept, 2, length, x.size(1)), ops::transpose(x, 1, 2));
+  return ops::transpose(ops::narrow(kept, 2, 0, needed), 1, 2);
+}
+
+void check_fits(const Tensor& kept, const Tensor& x, const char* what) {
+  if (kept &&
+      (kept.size(0) != x.size(0) || kept.size(1) != x.size(2) || kept.size(3) != x.size(3))) {
+    fail(
+        fmt::format("attention cache: {} do not fit those before (expected [{}, T, {}, {}], got "
+                    "{}); clear the cache for another batch",
+                    what, kept.size(0), kept.size(1), kept.size(3), to_string(x.shape())));
+  }
+}
+
+Tensor sinusoids(std::int64_t count, std::int64_t dim, DType dtype) {
+  std::vector<double> values;
+  for (std::int64_t p = 0; p < count; ++p) {
+    for (std::int64_t i = 0; i < dim; ++i) {
+      const double angle =
+          static_cast<double>(p) *
+          std::pow(10000, -static_cast<double>(i - i % 2) / static_cast<double>(dim));
+      values.push_back(i % 2 == 0 ? std::sin(angle) : std::cos(angle));
+    }
+  }
+  return ops::cast(from_values(std::span<const double>(values), {count, dim}), dtype);
+}
+
+}  // namespace
+
+void AttentionCache::append(Tensor& keys, Tensor& values) {
+  check_fits(keys_, keys, "keys");
+  check_fits(values_, values, "values");
+  const std::int64_t added = keys.size(1);
+  keys = append_to(keys_, keys, length_);
+  values = append_to(values_, values, length_);
+  length_ += added;
+}
+
+void AttentionCache::clear() { *this = {}; }
+
+void AttentionOptions::check() const {
+  const std::pair<const char*, std::int64_t> extents[] = {{"dim", dim}, {"heads", heads}};
+  for (const auto& [name, value] : extents) {
+    if (value < 1) {
+      fail_input(fmt::format("attention: {} must be at least 1 (got {})", name, value));
+    }
+  }
+  if (heads % key_heads() != 0) {
+    fail_input(fmt::format("attention: kv_heads must divide heads ({} heads, {} kv_heads)", heads,
+                           key_heads()));
+  }
+  if (head_dim <= 0 && dim % heads != 0) {
+    fail_input(
+        fmt::format("attention: heads must divide dim ({} heads, dim {}), unless head_dim is given",
+                    heads, dim));
+  }
+  if (rope_theta > 0 && head_extent() % 2 != 0) {
+    fail_input(fmt::format("attention: the rotary embedding needs an even head_dim (got {})",
+                           head_extent()));
+  }
+}
+
+Attention::Attention(const AttentionOptions& options) : options_(options) {
+  options.check();
+  const std::int64_t d = options.head_extent();
+  const auto projection = [&](const char* name, std::int64_t in, std::int64_t out) {
+    return add_child<Linear>(name, in, out, options.bias, options.standard_deviation,
+                             options.dtype);
+  };
+  q_ = projection("q_proj", options.dim, options.heads * d);
+  k_ = projection("k_proj", options.dim, options.key_heads() * d);
+  v_ = projection("v_proj", options.dim, options.key_heads() * d);
+  o_ = projection("o_proj", options.heads * d, options.dim);
+}
+
+std::string_view Attention::kind() const { return "Attention"; }
+std::vector<std::string> Attention::input_names() const {
+  return {"hidden_states", "mask", "positions"};
+}
+
+Tensors Attention::forward(const Tensors& inputs) {
+  const Tensor& x = input(inputs, 0);
+  const Tensor& mask = inputs[1];
+  const Tensor& positions = inputs[2];
+  const std::int64_t d = options_.head_extent();
+  const auto heads_of = [&](const Tensor& projected) {
+    return ops::view(projected, {projected.size(0), projected.size(1), projected.size(2) / d, d});
+  };
+  const std::int64_t before = cache_ == nullptr ? 0 : cache_->length();
+  const auto rotated = [&](const Tensor& heads) {
+    if (options_.rope_theta == 0) {
+      return heads;
+    }
+    return positions ? ops::rotary(heads, positions, options_.rope_theta)
+                     : ops::rotary(heads, options_.rope_theta, before);
+  };
+  const Tensor q = rotated(heads_of((*q_)(x)));
+  Tensor k = rotated(heads_of((*k_)(x)));
+  Tensor v = heads_of((*v_)(x));
+  if (cache_ != nullptr) {
+    cache_->append(k, v);
+  }
+  const double dropout = is_training() ? options_.dropout : 0;
+  Tensor attended;
+  if (!mask && dropout == 0 && options_.causal) {
+    attended = ops::causal_attention(q, k, v);
+  } else {
+    const Tensor by_head = ops::scaled_dot_product_attention(
+        ops::transpose(q, 1, 2), ops::transpose(k, 1, 2), ops::transpose(v, 1, 2), mask, dropout,
+        options_.causal ? ops::Causal::lower_right : ops::Causal::none);
+    attended = ops::contiguous(ops::transpose(by_head, 1, 2));
+  }
+  return {(*o_)(ops::view(attended, {attended.size(0), attended.size(1), attended.size(2) * d}))};
+}
+
+void Attention::check_placements(std::span<const int> axes) const {
+  const std::int64_t d = options_.head_extent();
+  const std::pair<const Child*, std::int64_t> projections[] = {
+      {&q_, options_.heads}, {&k_, options_.key_heads()}, {&v_, options_.key_heads()}};
+  for (const auto& [projection, heads] : projections) {
+    // Whatever the projection is: its parameters with a row for each feature of the output.
+    for (const ParameterPointer& parameter : all_parameters(**projection)) {
+      const Layout& layout = parameter->value.layout();
+      if (parameter->value.size(0) != heads * d) {
+        continue;
+      }
+      std::int64_t shards = 1;
+      for (const int axis : axes) {
+        shards *= layout.placement(axis).is_shard(0) ? layout.mesh().axis_size(axis) : 1;
+      }
+      if (heads % shards != 0) {
+        fail_input(fmt::format(
+            "module '{}': its {} heads cannot be split over {} ranks; choose a mesh axis whose "
+            "size divides model.heads ({}) and model.kv_heads ({})",
+            (*projection)->name(), heads, shards, options_.heads, options_.key_heads()));
+      }
+    }
+  }
+}
+
+PositionEmbedding::PositionEmbedding(std::int64_t count, std::int64_t dim, Kind which,
+                                     double standard_deviation, DType dtype)
+    : count_(count) {
+  if (which == Kind::learned) {
+    add_parameter("weight", std::make_shared<Parameter>(
+                                Dims{count, dim}, dtype,
+                                Initialization{Initialization::Kind::normal, standard_deviation}));
+    return;
+  }
+  if (dim % 2 != 0) {
+    fail(fmt::format("PositionEmbedding: a sinusoidal table needs an even dim (got {})", dim));
+  }
+  add_buffer("table", std::make_shared<Buffer>(sinusoids(count, dim, dtype), false));
+}
+
+std::string_view PositionEmbedding::kind() const { return "PositionEmbedding"; }
+std::vector<std::string> PositionEmbedding::input_names() const {
+  return {"hidden_states", "positions"};
+}
+
+Tensors PositionEmbedding::forward(const Tensors& inputs) {
+  const Tensor& x = input(inputs, 0);
+  const Tensor& table =
+      parameters().empty() ? buffers()[0].second->value : parameters()[0].second->use();
+  if (const Tensor& positions = inputs[1]) {
+    return {ops::add(x, ops::embedding(table, positions))};
+  }
+  if (x.size(1) > count_) {
+    fail(
+        fmt::format("PositionEmbedding: the sequence is too long (expected at most {} positions, "
+                    "got {}); build it with a larger count",
+                    count_, x.size(1)));
+  }
+  return {ops::add(x, ops::narrow(table, 0, 0, x.size(1)))};
+}
+
+}  // namespace tessera::nn

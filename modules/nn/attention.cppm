@@ -1,0 +1,90 @@
+export module tessera.nn:attention;
+
+import tessera.base;
+import tessera.tensor;
+import :parameter;
+import :tree;
+import :layers;
+
+export namespace tessera::nn {
+
+/// The keys and values of an attention layer for the tokens so far. Starts empty; its room doubles
+/// when it is full, so copying costs constant time per token.
+class AttentionCache {
+ public:
+  /// How many tokens it has.
+  std::int64_t length() const { return length_; }
+  /// Appends keys [B, T, KV, D] and values [B, T, KV, Dv] and makes them those of all tokens.
+  /// Errors: another batch, or other heads, than the tokens before.
+  void append(Tensor& keys, Tensor& values);
+  /// Forgets all tokens.
+  void clear();
+
+ private:
+  Tensor keys_;    // [B, KV, room, D]; undefined before the first token
+  Tensor values_;  // the same with Dv
+  std::int64_t length_ = 0;
+};
+
+struct AttentionOptions {
+  std::int64_t dim = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;  // 0: as many as heads; query head h uses kv head h * kv_heads / heads
+  std::int64_t head_dim = 0;  // 0: dim / heads
+  bool bias = false;          // of the four projections
+  bool causal = true;         // a query sees no later key
+  double rope_theta = 0;      // the base of the rotary embedding; 0: none
+  double dropout = 0;         // of the probabilities, while training
+  double standard_deviation = 0.02;  // of the initial weights
+  DType dtype = DType::f32;
+
+  /// Errors (input): extents that are not positive, heads that kv_heads does not divide, an odd
+  /// head_dim with a rotary embedding.
+  void check() const;
+  std::int64_t key_heads() const { return kv_heads > 0 ? kv_heads : heads; }
+  std::int64_t head_extent() const { return head_dim > 0 ? head_dim : dim / heads; }
+};
+
+/// Self-attention: hidden_states [B, T, dim] -> [B, T, dim]. Children q_proj, k_proj, v_proj and
+/// o_proj. Optional inputs: mask, bool (true: the query sees the key) or added to the scores,
+/// broadcast to [B, heads, T, keys]; positions, i64 [T] or [B, T], for the rotary embedding
+/// (default: counted from the tokens in the cache).
+class Attention : public Module {
+ public:
+  explicit Attention(const AttentionOptions& options);
+  std::string_view kind() const override;
+  Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
+  void check_placements(std::span<const int> axes) const override;
+
+  const AttentionOptions& options() const { return options_; }
+  /// With a cache, forward takes the tokens that follow those in it and appends them; null for
+  /// none. The cache must live as long as it is set.
+  void set_cache(AttentionCache* cache) { cache_ = cache; }
+
+ private:
+  AttentionOptions options_;
+  AttentionCache* cache_ = nullptr;
+  Child q_, k_, v_, o_;
+};
+
+/// Adds an embedding of each position: hidden_states [B, T, dim] -> the same. Optional input:
+/// positions, i64 [T] or [B, T] (default: 0 to T - 1). Errors: more positions than `count`.
+class PositionEmbedding : public Module {
+ public:
+  enum class Kind {
+    learned,    // a parameter "weight" [count, dim], as GPT and BERT
+    sinusoidal  // a buffer "table": sin(p / 10000^(2i / dim)) at 2i, the cosine at 2i + 1
+  };
+  /// Errors: an odd dim with a sinusoidal table.
+  PositionEmbedding(std::int64_t count, std::int64_t dim, Kind which,
+                    double standard_deviation = 0.02, DType dtype = DType::f32);
+  std::string_view kind() const override;
+  Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
+
+ private:
+  std::int64_t count_;
+};
+
+}  // namespace tessera::nn

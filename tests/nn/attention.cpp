@@ -1,0 +1,302 @@
+// Attention with masks, positions and a cache against loops over numbers; position embeddings
+// against their formula.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.ops;
+import tessera.nn;
+
+#include "errors.hpp"
+
+using namespace tessera;
+using tessera::testing::error_of;
+
+namespace {
+
+using Values = std::vector<double>;
+
+Tensor pattern(const Dims& shape, double phase) {
+  const Tensor x = empty(shape, DType::f64);
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    x.data<double>()[i] = std::sin(1.3 * static_cast<double>(i) + phase);
+  }
+  return x;
+}
+
+void fill(nn::Module& module) {
+  nn::materialize(module);
+  const NoGrad no_grad;
+  double phase = 0.2;
+  for (const nn::ParameterPointer& p : nn::all_parameters(module)) {
+    ops::copy_(p->value, ops::mul_scalar(pattern(p->value.shape(), phase += 0.7), 0.5));
+  }
+}
+
+double largest(const Values& a, const Values& b) {
+  REQUIRE(a.size() == b.size());
+  double difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference = std::max(difference, std::abs(a[i] - b[i]));
+  }
+  return difference;
+}
+
+constexpr std::int64_t batches = 2, tokens = 5, width = 8, heads = 4, kv_heads = 2, extent = 2;
+
+nn::AttentionOptions options() {
+  return {.dim = width, .heads = heads, .kv_heads = kv_heads, .bias = true, .dtype = DType::f64};
+}
+
+/// y[o] = sum_i w[o, i] x[i] + b[o].
+Values project(nn::Module& module, const std::string& name, const Values& x) {
+  for (const auto& [key, child] : module.children()) {
+    if (key == name) {
+      const Values w = to_doubles(child->parameter("weight")->value);
+      Values y = to_doubles(child->parameter("bias")->value);
+      for (std::size_t o = 0; o < y.size(); ++o) {
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          y[o] += w[o * x.size() + i] * x[i];
+        }
+      }
+      return y;
+    }
+  }
+  return {};
+}
+
+/// What is added to the score of query t and key s of a head; -infinity: it is not seen.
+using Score = std::function<double(std::int64_t head, std::int64_t t, std::int64_t s)>;
+constexpr double unseen = -std::numeric_limits<double>::infinity();
+
+/// Rotates pairs (i, i + extent / 2) by position * theta^(-2i / extent).
+void rotate(Values& x, double position, double theta) {
+  constexpr std::size_t half = extent / 2;
+  for (std::size_t begin = 0; begin < x.size(); begin += extent) {
+    for (std::size_t i = 0; i < half; ++i) {
+      const double angle = position * std::pow(theta, -2.0 * static_cast<double>(i) / extent);
+      const double a = x[begin + i];
+      const double b = x[begin + half + i];
+      x[begin + i] = a * std::cos(angle) - b * std::sin(angle);
+      x[begin + half + i] = b * std::cos(angle) + a * std::sin(angle);
+    }
+  }
+}
+
+Values expected(nn::Module& module, const Tensor& input, const Score& score, double theta = 0,
+                const std::vector<std::int64_t>& positions = {}) {
+  Values result;
+  const Values all = to_doubles(input);
+  for (std::int64_t b = 0; b < batches; ++b) {
+    std::vector<Values> q, k, v;
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      const auto begin = all.begin() + (b * tokens + t) * width;
+      const Values x(begin, begin + width);
+      q.push_back(project(module, "q_proj", x));
+      k.push_back(project(module, "k_proj", x));
+      v.push_back(project(module, "v_proj", x));
+      if (theta > 0) {
+        const auto position =
+            static_cast<double>(positions.empty() ? t : positions[static_cast<std::size_t>(t)]);
+        rotate(q.back(), position, theta);
+        rotate(k.back(), position, theta);
+      }
+    }
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      Values attended(static_cast<std::size_t>(heads * extent));
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const std::int64_t g = h * kv_heads / heads;
+        Values weights;
+        for (std::int64_t s = 0; s < tokens; ++s) {
+          double dot = 0;
+          for (std::int64_t i = 0; i < extent; ++i) {
+            dot += q[static_cast<std::size_t>(t)][static_cast<std::size_t>(h * extent + i)] *
+                   k[static_cast<std::size_t>(s)][static_cast<std::size_t>(g * extent + i)];
+          }
+          weights.push_back(
+              std::exp(dot / std::sqrt(static_cast<double>(extent)) + score(h, t, s)));
+        }
+        const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+        for (std::int64_t s = 0; s < tokens; ++s) {
+          for (std::int64_t i = 0; i < extent; ++i) {
+            attended[static_cast<std::size_t>(h * extent + i)] +=
+                weights[static_cast<std::size_t>(s)] / sum *
+                v[static_cast<std::size_t>(s)][static_cast<std::size_t>(g * extent + i)];
+          }
+        }
+      }
+      const Values y = project(module, "o_proj", attended);
+      result.insert(result.end(), y.begin(), y.end());
+    }
+  }
+  return result;
+}
+
+double causal(std::int64_t, std::int64_t t, std::int64_t s) { return s <= t ? 0 : unseen; }
+
+Tensor input() { return pattern({batches, tokens, width}, 0.4); }
+
+}  // namespace
+
+TEST_CASE("attention, causal or not, with and without masks") {
+  for (const bool is_causal : {true, false}) {
+    nn::AttentionOptions chosen = options();
+    chosen.causal = is_causal;
+    nn::Attention attention(chosen);
+    fill(attention);
+    const Tensor x = input();
+    const auto base = [&](std::int64_t h, std::int64_t t, std::int64_t s) {
+      return is_causal ? causal(h, t, s) : 0.0;
+    };
+    CHECK(largest(to_doubles(attention(x)), expected(attention, x, base)) < 1e-12);
+    // Every second key is hidden, but the query's own.
+    const Tensor sees = empty({tokens, tokens}, DType::boolean);
+    const Tensor added = empty({heads, tokens, tokens}, DType::f64);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      for (std::int64_t s = 0; s < tokens; ++s) {
+        sees.data<bool>()[t * tokens + s] = s == t || s % 2 == 0;
+        for (std::int64_t h = 0; h < heads; ++h) {
+          added.data<double>()[(h * tokens + t) * tokens + s] =
+              0.3 * static_cast<double>(h * s - t);
+        }
+      }
+    }
+    CHECK(largest(to_doubles(attention.by_name({{"hidden_states", x}, {"mask", sees}})[0]),
+                  expected(attention, x, [&](std::int64_t h, std::int64_t t, std::int64_t s) {
+                    return s == t || s % 2 == 0 ? base(h, t, s) : unseen;
+                  })) < 1e-12);
+    CHECK(largest(to_doubles(attention({x, added})[0]),
+                  expected(attention, x, [&](std::int64_t h, std::int64_t t, std::int64_t s) {
+                    return base(h, t, s) + 0.3 * static_cast<double>(h * s - t);
+                  })) < 1e-12);
+  }
+}
+
+TEST_CASE("attention rotates by positions that are counted or given") {
+  nn::AttentionOptions chosen = options();
+  chosen.rope_theta = 50;
+  nn::Attention attention(chosen);
+  fill(attention);
+  const Tensor x = input();
+  CHECK(largest(to_doubles(attention(x)), expected(attention, x, causal, 50)) < 1e-12);
+  const std::vector<std::int64_t> positions = {0, 1, 0, 1, 2};
+  const Tensor given = from_values(std::span<const std::int64_t>(positions), {tokens});
+  CHECK(largest(to_doubles(attention.by_name({{"hidden_states", x}, {"positions", given}})[0]),
+                expected(attention, x, causal, 50, positions)) < 1e-12);
+}
+
+TEST_CASE("attention with a cache continues a sequence, causal or with a mask") {
+  nn::AttentionOptions chosen = options();
+  chosen.rope_theta = 50;
+  nn::Attention attention(chosen);
+  fill(attention);
+  const NoGrad no_grad;
+  const Tensor x = input();
+  const Tensor whole = attention(x);
+  nn::AttentionCache cache;
+  attention.set_cache(&cache);
+  for (const bool masked : {false, true}) {
+    for (const std::int64_t first : {3, 1}) {
+      cache.clear();
+      for (const auto& [begin, count] :
+           {std::pair<std::int64_t, std::int64_t>{0, first}, {first, tokens - first}}) {
+        const Tensor part = ops::contiguous(ops::narrow(x, 1, begin, count));
+        const Tensor mask = masked ? full({count, begin + count}, 1, DType::boolean) : Tensor();
+        const Tensor y = attention({part, mask})[0];
+        CHECK(cache.length() == begin + count);
+        CHECK(largest(to_doubles(y),
+                      to_doubles(ops::contiguous(ops::narrow(whole, 1, begin, count)))) < 1e-12);
+      }
+    }
+  }
+  CHECK(error_of([&] { attention(pattern({batches + 1, 1, width}, 0.1)); })
+            .find("attention cache: keys do not fit those before (expected [2, T, 2, 2], got [3, "
+                  "1, 2, 2]); clear the cache for another batch") != std::string::npos);
+  cache.clear();
+  CHECK(cache.length() == 0);
+  attention(pattern({batches + 1, 1, width}, 0.1));
+  attention.set_cache(nullptr);
+  CHECK(largest(to_doubles(attention(x)), to_doubles(whole)) == 0);
+}
+
+TEST_CASE("attention drops probabilities while training only") {
+  nn::AttentionOptions chosen = options();
+  chosen.dropout = 0.5;
+  nn::Attention attention(chosen);
+  fill(attention);
+  const Tensor x = input();
+  const Values all = expected(attention, x, causal);
+  CHECK(largest(to_doubles(attention(x)), all) > 1e-3);
+  attention.train(false);
+  CHECK(largest(to_doubles(attention(x)), all) < 1e-12);
+}
+
+TEST_CASE("sizes of attention that do not fit are refused") {
+  const auto refused = [](const std::function<void(nn::AttentionOptions&)>& change) {
+    nn::AttentionOptions chosen = options();
+    change(chosen);
+    return error_of([&] { const nn::Attention attention(chosen); });
+  };
+  CHECK(refused([](auto& o) { o.heads = 0; }) == "attention: heads must be at least 1 (got 0)");
+  CHECK(refused([](auto& o) { o.kv_heads = 3; }) ==
+        "attention: kv_heads must divide heads (4 heads, 3 kv_heads)");
+  CHECK(refused([](auto& o) { o.dim = 10; }).find("heads must divide dim") != std::string::npos);
+  CHECK(refused([](auto& o) {
+          o.head_dim = 3;
+          o.rope_theta = 50;
+        }) == "attention: the rotary embedding needs an even head_dim (got 3)");
+}
+
+TEST_CASE("position embeddings are added by counted and by given positions") {
+  const Tensor x = pattern({2, 3, 4}, 0.3);
+  const std::vector<std::int64_t> given = {5, 0, 5};
+  for (const auto kind :
+       {nn::PositionEmbedding::Kind::learned, nn::PositionEmbedding::Kind::sinusoidal}) {
+    nn::PositionEmbedding layer(6, 4, kind, 0.5, DType::f64);
+    fill(layer);
+    Values table;
+    if (kind == nn::PositionEmbedding::Kind::learned) {
+      table = to_doubles(layer.parameter("weight")->value);
+    } else {
+      CHECK(layer.parameters().empty());
+      for (int p = 0; p < 6; ++p) {
+        for (const double rate : {1.0, 0.01}) {  // 10000^0 and 10000^(-2/4)
+          table.push_back(std::sin(p * rate));
+          table.push_back(std::cos(p * rate));
+        }
+      }
+      CHECK(largest(to_doubles(layer.buffer("table")->value), table) < 1e-14);
+      CHECK(!layer.buffer("table")->saved);
+    }
+    Values counted = to_doubles(x);
+    Values at_given = counted;
+    for (std::size_t i = 0; i < counted.size(); ++i) {
+      const std::size_t t = i / 4 % 3;
+      counted[i] += table[t * 4 + i % 4];
+      at_given[i] += table[static_cast<std::size_t>(given[t]) * 4 + i % 4];
+    }
+    CHECK(largest(to_doubles(layer(x)), counted) < 1e-14);
+    const Tensor positions = from_values(std::span<const std::int64_t>(given), {3});
+    CHECK(largest(to_doubles(layer({x, positions})[0]), at_given) < 1e-14);
+    CHECK(error_of([&] {
+            layer(pattern({1, 7, 4}, 0));
+          }).find("expected at most 6 positions, got 7") != std::string::npos);
+  }
+  CHECK(error_of([] {
+          const nn::PositionEmbedding odd(6, 3, nn::PositionEmbedding::Kind::sinusoidal);
+        }).find("needs an even dim") != std::string::npos);
+}
