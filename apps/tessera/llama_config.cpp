@@ -25,7 +25,7 @@ constexpr std::int64_t most = 100000;
 
 Json parsed(ParsedJson json, const std::string& name) {
   if (!json.problem.empty()) {
-    fail_input(fmt::format("{}: {}", name, json.problem));
+    fail_input({.thing = std::string(name), .wrong = json.problem});
   }
   return std::move(json.value);
 }
@@ -115,8 +115,9 @@ void check_parameter_count(const LlamaConfig& c, const std::string& name) {
   const double all = 2 * number(c.vocab) * number(c.dim) + number(c.layers) * layer;
   constexpr double limit = 0x1p50;
   if (all > limit) {
-    fail_input(fmt::format("{}: the sizes make {:.3g} parameters (expected at most {:.3g})", name,
-                           all, limit));
+    fail_input({.thing = std::string(name),
+                .wrong = fmt::format("the sizes make {:.3g} parameters", all),
+                .expected = fmt::format("at most {:.3g}", limit)});
   }
 }
 
@@ -127,10 +128,9 @@ LlamaConfig parse_llama_config(std::string_view text, const std::string& name) {
 LlamaConfig read_llama_config(const std::filesystem::path& folder,
                               std::vector<std::string>* unknown) {
   if (!std::filesystem::is_directory(folder)) {
-    fail_input(
-        fmt::format("{}: there is no such folder (expected one with config.json and "
-                    "*.safetensors)",
-                    folder.string()));
+    fail_input({.thing = folder.string(),
+                .wrong = "there is no such folder",
+                .expected = "one with config.json and *.safetensors"});
   }
   const std::string file = (folder / "config.json").string();
   LlamaConfig config = config_of(parsed(read_json_object(file, limits), file), file, unknown);
@@ -148,7 +148,8 @@ LlamaConfig stored_llama_config(std::string_view meta, const std::string& checkp
   const ParsedJson json = parse_json_object(meta, limits);
   const auto model = json.value.find("model");
   if (!json.problem.empty() || model == json.value.end() || !model->is_object()) {
-    fail_input(fmt::format("{}: is not a checkpoint of 'tessera train'", checkpoint));
+    fail_input(
+        {.thing = std::string(checkpoint), .wrong = "is not a checkpoint of 'tessera train'"});
   }
   Json words = *model;
   for (const char* key : {"eos_token_id", "bos_token_id"}) {

@@ -16,8 +16,9 @@ namespace tessera::app {
 namespace {
 
 [[noreturn]] void cannot_write(const std::filesystem::path& path, int code) {
-  fail(fmt::format("metrics: {} cannot be written: {}", path.string(),
-                   std::error_code(code, std::generic_category()).message()));
+  fail({.thing = "metrics",
+        .wrong = fmt::format("{} cannot be written: {}", path.string(),
+                             std::error_code(code, std::generic_category()).message())});
 }
 
 /// The lines of steps up to `last`, as they are.

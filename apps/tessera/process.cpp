@@ -39,9 +39,11 @@ void raise_stack_limit() {
   }
   ::getrlimit(RLIMIT_STACK, &limit);
   if (limit.rlim_cur < smallest) {
-    fail_input(fmt::format(
-        "stack: the limit is too low (expected at least {}, got {}); raise it with `ulimit -s {}`",
-        format_bytes(smallest), format_bytes(limit.rlim_cur), usual >> 10));
+    fail_input({.thing = "stack",
+                .wrong = "the limit is too low",
+                .expected = fmt::format("at least {}", format_bytes(smallest)),
+                .got = fmt::format("{}", format_bytes(limit.rlim_cur)),
+                .advice = fmt::format("raise it with `ulimit -s {}`", usual >> 10)});
   }
   // Threads have the limit of the process's start otherwise.
   pthread_attr_t attributes;

@@ -82,8 +82,9 @@ class CommandLine {
       }
       const auto named = std::ranges::find(names, words[i]);
       if (named == names.end()) {
-        fail_input(fmt::format("{}{}: unknown command{} (the commands are {})", before, words[i],
-                               did_you_mean(words[i], names), join_words(names)));
+        fail_input({.thing = fmt::format("{}{}", before, words[i]),
+                    .wrong = fmt::format("unknown command{} (the commands are {})",
+                                         did_you_mean(words[i], names), join_words(names))});
       }
       at = commands[static_cast<std::size_t>(named - names.begin())];
       before += *named + " ";

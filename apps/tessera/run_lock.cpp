@@ -85,16 +85,19 @@ void RunLock::take(const char* key, const fs::path& file) {
   while (true) {
     const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (descriptor < 0) {
-      fail_input(fmt::format("{}: the lock file {} cannot be opened ({}); choose another path", key,
-                             file.string(), std::strerror(errno)));
+      fail_input({.thing = std::string(key),
+                  .wrong = fmt::format("the lock file {} cannot be opened ({})", file.string(),
+                                       std::strerror(errno)),
+                  .advice = "choose another path"});
     }
     const int code = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     if (code == EWOULDBLOCK) {
       const std::string who = holder(descriptor);
       ::close(descriptor);
-      fail_input(fmt::format(
-          "{}: another run is writing {} ({}); wait for its end, or choose another path", key,
-          fs::absolute(file).parent_path().string(), who));
+      fail_input({.thing = std::string(key),
+                  .wrong = fmt::format("another run is writing {} ({})",
+                                       fs::absolute(file).parent_path().string(), who),
+                  .advice = "wait for its end, or choose another path"});
     }
     if (code != 0) {
       log(LogLevel::warning,

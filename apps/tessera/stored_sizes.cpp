@@ -67,8 +67,9 @@ void check_stored_sizes(const LlamaConfig& c, const TensorSource& stored, const 
     }
   }
   if (!problems.empty()) {
-    fail_input(fmt::format("{}: does not describe the stored weights: {}", name,
-                           fmt::join(problems, "; ")));
+    fail_input({.thing = std::string(name),
+                .wrong = fmt::format("does not describe the stored weights: {}",
+                                     fmt::join(problems, "; "))});
   }
 }
 

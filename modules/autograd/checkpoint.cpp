@@ -31,9 +31,10 @@ struct Recomputation {
 void compute_again(const Recomputation& r, std::span<const Tensor> grads,
                    std::span<Tensor> results) {
   if (grad_enabled()) {
-    fail(
-        "checkpoint: its gradient cannot be differentiated again, as backward ends at the inputs "
-        "(requested by create_graph); call the function without checkpoint()");
+    fail({.thing = "checkpoint",
+          .wrong = "its gradient cannot be differentiated again, as backward ends at the inputs "
+                   "(requested by create_graph)",
+          .advice = "call the function without checkpoint()"});
   }
   std::vector<Tensor> inputs;
   std::vector<Node::Edge> ends;
@@ -59,10 +60,11 @@ void compute_again(const Recomputation& r, std::span<const Tensor> grads,
     captured.get_unfilled("checkpoint");  // a parameter may have been gathered again: other values
   }
   if (computed.size() != grads.size()) {
-    fail(
-        fmt::format("checkpoint: the function returns another number of tensors when it is called "
-                    "again for backward (expected {}, got {})",
-                    grads.size(), computed.size()));
+    fail({.thing = "checkpoint",
+          .wrong =
+              "the function returns another number of tensors when it is called again for backward",
+          .expected = fmt::format("{}", grads.size()),
+          .got = fmt::format("{}", computed.size())});
   }
   std::vector<Tensor> roots;
   std::vector<Tensor> root_grads;

@@ -95,7 +95,8 @@ class Pass {
   void start(const Tensor& root, Tensor gradient) {
     Node::Edge edge = gradient_edge(root);
     if (!edge.node) {
-      fail("backward: the root does not depend on any tensor that requires a gradient");
+      fail({.thing = "backward",
+            .wrong = "the root does not depend on any tensor that requires a gradient"});
     }
     if (!is_end(*edge.node)) {
       discover(edge.node);
@@ -141,11 +142,10 @@ class Pass {
       return false;
     }
     if (!ends_->contains(&node)) {
-      fail(
-          fmt::format("{}: when the function was called again for backward, it used a tensor that "
-                      "needs a gradient and that its first call did not use; the function must "
-                      "use the same tensors in each call",
-                      ends_->user));
+      fail({.thing = std::string(ends_->user),
+            .wrong = "when the function was called again for backward, it used a tensor that needs "
+                     "a gradient and that its first call did not use",
+            .advice = "the function must use the same tensors in each call"});
     }
     return true;
   }
@@ -259,8 +259,9 @@ class Pass {
 Tensor root_gradient(const Tensor& root, const Tensor& given) {
   if (!given) {
     if (root.numel() != 1) {
-      fail(fmt::format("backward: only a root of one element needs no gradient (got shape {})",
-                       to_string(root.shape())));
+      fail({.thing = "backward",
+            .wrong = "only a root of one element needs no gradient",
+            .got = fmt::format("shape {}", to_string(root.shape()))});
     }
     return call_one(find_op("ones_like"), {detached(root)});
   }
@@ -273,9 +274,9 @@ Tensor root_gradient(const Tensor& root, const Tensor& given) {
 
 void run_pass(Pass& pass, std::span<const Tensor> roots, std::span<const Tensor> grads) {
   if (roots.size() != grads.size()) {
-    fail(
-        fmt::format("backward: one gradient for each root is expected (got {} roots, {} gradients)",
-                    roots.size(), grads.size()));
+    fail({.thing = "backward",
+          .wrong = "one gradient for each root is expected",
+          .got = fmt::format("{} roots, {} gradients", roots.size(), grads.size())});
   }
   const PassScope scope;
   for (std::size_t i = 0; i < roots.size(); ++i) {

@@ -72,17 +72,22 @@ void refuse_gradient(const std::string& what, const GradientTarget& target, cons
       gradient.is_distributed()
           ? to_string(*gradient.spec())
           : fmt::format("a plain {}", text_of(gradient.dtype(), gradient.shape()));
-  fail(fmt::format("backward: {} is wrong (expected {}, got {}); {}", what, expected, got, advice));
+  fail({.thing = "backward",
+        .wrong = fmt::format("{} is wrong", what),
+        .expected = fmt::format("{}", expected),
+        .got = fmt::format("{}", got),
+        .advice = std::string(advice)});
 }
 
 void call_hook(const GradientHook& hook, std::string_view name, Tensor& gradient) {
   const std::uint64_t version = memory_of(gradient).storage().version();
   Tensor changed = result_of(hook, name, gradient);
   if (memory_of(gradient).storage().version() != version) {
-    fail(
-        fmt::format("backward: a hook on a gradient of '{}' wrote the gradient in place, which "
-                    "other steps may share; return a new tensor",
-                    name));
+    fail({.thing = "backward",
+          .wrong = fmt::format("a hook on a gradient of '{}' wrote the gradient in place, which "
+                               "other steps may share",
+                               name),
+          .advice = "return a new tensor"});
   }
   if (!changed) {
     return;
@@ -114,10 +119,10 @@ Tensor add_gradients(Tensor& a, const Tensor& b) {
   static const Op& add = find_op("add");
   static const Op& add_in_place = find_op("add_");
   if (!(a.shape() == b.shape())) {
-    fail(
-        fmt::format("backward: two gradients of one tensor have different shapes ({} and {}); was "
-                    "a grad() set by hand?",
-                    to_string(a.shape()), to_string(b.shape())));
+    fail({.thing = "backward",
+          .wrong = fmt::format("two gradients of one tensor have different shapes ({} and {})",
+                               to_string(a.shape()), to_string(b.shape())),
+          .advice = "was a grad() set by hand?"});
   }
   struct AddArgs {  // of the operator, which is in a module above
     Dynamic<double> alpha;

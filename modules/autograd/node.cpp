@@ -80,17 +80,17 @@ class FunctionNode final : public Node {
   std::string_view name() const override { return name_; }
   void backward(std::span<Tensor> grads, std::span<Tensor> out, bool) override {
     if (!backward_) {
-      fail(fmt::format(
-          "backward: the graph of '{}' was freed by an earlier backward; pass retain_graph there",
-          name_));
+      fail({.thing = "backward",
+            .wrong = fmt::format("the graph of '{}' was freed by an earlier backward", name_),
+            .advice = "pass retain_graph there"});
     }
     const std::uint64_t before = versions_of(grads);
     backward_(grads, out);
     if (versions_of(grads) != before) {
-      fail(
-          fmt::format("backward: '{}' wrote a gradient that it was given, which other steps may "
-                      "share; fill a new tensor",
-                      name_));
+      fail({.thing = "backward",
+            .wrong = fmt::format(
+                "'{}' wrote a gradient that it was given, which other steps may share", name_),
+            .advice = "fill a new tensor"});
     }
   }
   void release_saved() override { backward_ = nullptr; }
@@ -198,10 +198,11 @@ SavedTensor::SavedTensor(Tensor x)
 
 const Tensor& SavedTensor::get_unfilled(std::string_view user) const {
   if (value_ && memory_of(value_).storage().version() != version_) {
-    fail(
-        fmt::format("backward: a tensor that '{}' needs was changed in place after it was used "
-                    "({}); change a copy",
-                    user, to_string(value_.shape())));
+    fail({.thing = "backward",
+          .wrong =
+              fmt::format("a tensor that '{}' needs was changed in place after it was used ({})",
+                          user, to_string(value_.shape())),
+          .advice = "change a copy"});
   }
   return value_;
 }
@@ -209,10 +210,9 @@ const Tensor& SavedTensor::get_unfilled(std::string_view user) const {
 const Tensor& SavedTensor::get(std::string_view user) const {
   get_unfilled(user);
   if (value_ && !memory_of(value_).storage().has_memory() && !value_.is_meta()) {
-    fail(
-        fmt::format("backward: the memory of a tensor that '{}' needs was released; gather the "
-                    "parameter before its module's backward",
-                    user));
+    fail({.thing = "backward",
+          .wrong = fmt::format("the memory of a tensor that '{}' needs was released", user),
+          .advice = "gather the parameter before its module's backward"});
   }
   return value_;
 }

@@ -50,9 +50,9 @@ class OpNode final : public Node {
 
   void backward(std::span<Tensor> grads, std::span<Tensor> result, bool create_graph) override {
     if (released_) {
-      fail(fmt::format(
-          "backward: the graph of '{}' was freed by an earlier backward; pass retain_graph there",
-          op_.name));
+      fail({.thing = "backward",
+            .wrong = fmt::format("the graph of '{}' was freed by an earlier backward", op_.name),
+            .advice = "pass retain_graph there"});
     }
     if (op_.constant_outputs != saves_none) {
       check_constant_results(grads);
@@ -92,10 +92,10 @@ class OpNode final : public Node {
   void check_constant_results(std::span<const Tensor> grads) const {
     for (std::size_t i = 0; i < grads.size() && i < 64; ++i) {
       if (grads[i] && ((op_.constant_outputs >> i) & 1U) != 0) {
-        fail(
-            fmt::format("{}: result {} has no gradient (expected gradients of other results only); "
-                        "detach() it before it is used",
-                        op_.name, i));
+        fail({.thing = std::string(op_.name),
+              .wrong = fmt::format("result {} has no gradient", i),
+              .expected = "gradients of other results only",
+              .advice = "detach() it before it is used"});
       }
     }
   }
@@ -131,10 +131,11 @@ bool shares_memory(const Tensor& x) {
 /// Errors: the steps that are recorded would not describe what the written tensor, or others, hold.
 void check_recorded_write(const Op& op, const Tensor& written) {
   const auto refuse = [&](const char* what) {
-    fail(
-        fmt::format("{}: operand '{}' cannot be written while gradients are recorded, because {}; "
-                    "use the form that makes a new tensor, or a NoGrad scope",
-                    op.name, op.operand_name(0, op.operands.size()), what));
+    fail({.thing = op.name,
+          .wrong =
+              fmt::format("operand '{}' cannot be written while gradients are recorded, because {}",
+                          op.operand_name(0, op.operands.size()), what),
+          .advice = "use the form that makes a new tensor, or a NoGrad scope"});
   };
   const Op* const form = op.form_of;
   if (form == nullptr || form->backward == nullptr || form->operands.size() != op.operands.size()) {

@@ -10,7 +10,8 @@ module tessera.base;
 namespace tessera {
 
 void Dims::too_many(std::size_t count) {
-  fail(fmt::format("tensor: too many dims (at most {}, got {})", max_dims, count));
+  fail({.thing = "tensor",
+        .wrong = fmt::format("too many dims (at most {}, got {})", max_dims, count)});
 }
 
 std::string to_string(const Dims& dims) {
@@ -20,8 +21,9 @@ std::string to_string(const Dims& dims) {
 int wrap_dim(std::int64_t dim, int count, const char* what) {
   const std::int64_t wrapped = dim < 0 ? dim + count : dim;
   if (wrapped < 0 || wrapped >= count) {
-    fail(fmt::format("{}: dim {} is out of range (a tensor of {} dims has dims {} to {})", what,
-                     dim, count, -count, count - 1));
+    fail({.thing = std::string(what),
+          .wrong = fmt::format("dim {} is out of range (a tensor of {} dims has dims {} to {})",
+                               dim, count, -count, count - 1)});
   }
   return static_cast<int>(wrapped);
 }
@@ -43,12 +45,16 @@ std::int64_t checked_product(const Dims& shape, std::string_view what) {
   bool empty = false;
   for (const std::int64_t extent : shape) {
     if (extent < 0) {
-      fail(fmt::format("{}: extents must not be negative (got {})", what, to_string(shape)));
+      fail({.thing = std::string(what),
+            .wrong = "extents must not be negative",
+            .got = to_string(shape)});
     }
     empty |= extent == 0;
     if (extent != 0 && (__builtin_mul_overflow(count, extent, &count) || count > most)) {
-      fail(fmt::format("{}: the shape {} has more elements than can be counted (at most 2^62)",
-                       what, to_string(shape)));
+      fail(
+          {.thing = std::string(what),
+           .wrong = fmt::format("the shape {} has more elements than can be counted (at most 2^62)",
+                                to_string(shape))});
     }
   }
   return empty ? 0 : count;
@@ -57,7 +63,8 @@ std::int64_t checked_product(const Dims& shape, std::string_view what) {
 std::int64_t checked_add(std::int64_t a, std::int64_t b, std::string_view what) {
   std::int64_t sum = 0;
   if (__builtin_add_overflow(a, b, &sum)) {
-    fail(fmt::format("{}: {} + {} is out of the range of 64-bit integers", what, a, b));
+    fail({.thing = std::string(what),
+          .wrong = fmt::format("{} + {} is out of the range of 64-bit integers", a, b)});
   }
   return sum;
 }
@@ -65,7 +72,8 @@ std::int64_t checked_add(std::int64_t a, std::int64_t b, std::string_view what) 
 std::int64_t checked_multiply(std::int64_t a, std::int64_t b, std::string_view what) {
   std::int64_t product = 0;
   if (__builtin_mul_overflow(a, b, &product)) {
-    fail(fmt::format("{}: {} * {} is out of the range of 64-bit integers", what, a, b));
+    fail({.thing = std::string(what),
+          .wrong = fmt::format("{} * {} is out of the range of 64-bit integers", a, b)});
   }
   return product;
 }
@@ -73,7 +81,8 @@ std::int64_t checked_multiply(std::int64_t a, std::int64_t b, std::string_view w
 std::int64_t checked_integer(double value, std::string_view what) {
   constexpr double limit = 9223372036854775808.0;  // 2^63
   if (!(value >= -limit && value < limit)) {
-    fail(fmt::format("{}: {} is out of the range of 64-bit integers", what, value));
+    fail({.thing = std::string(what),
+          .wrong = fmt::format("{} is out of the range of 64-bit integers", value)});
   }
   return static_cast<std::int64_t>(value);
 }

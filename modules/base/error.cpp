@@ -1,16 +1,68 @@
 module;
+#include <fmt/format.h>
+
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 module tessera.base;
 
 namespace tessera {
 
-Error::Error(const std::string& text, ErrorKind kind) : std::runtime_error(text), kind_(kind) {}
+std::string to_string(const ErrorFields& fields) {
+  std::string text;
+  const auto lead = [&](const std::string& part) {
+    if (!part.empty()) {
+      text += part + ": ";
+    }
+  };
+  lead(fields.where);
+  if (fields.module) {
+    lead(fmt::format(
+        "{}{}", fields.module->empty() ? "the model" : fmt::format("module '{}'", *fields.module),
+        fields.backward ? ", backward" : ""));
+  }
+  lead(fields.thing);
+  text += fields.wrong;
+  if (!fields.expected.empty() && !fields.got.empty()) {
+    text += fmt::format(" (expected {}, got {})", fields.expected, fields.got);
+  } else if (!fields.expected.empty()) {
+    text += fmt::format(" (expected {})", fields.expected);
+  } else if (!fields.got.empty()) {
+    text += fmt::format(" (got {})", fields.got);
+  }
+  if (!fields.advice.empty()) {
+    text += "; " + fields.advice;
+  }
+  if (!fields.details.empty()) {
+    text += "\n" + fields.details;
+  }
+  return text;
+}
+
+Error::Error(ErrorFields fields, ErrorKind kind)
+    : std::runtime_error(to_string(fields)),
+      kind_(kind),
+      fields_(std::make_shared<const ErrorFields>(std::move(fields))) {}
+
+Error::Error(const std::string& text, ErrorKind kind) : Error(ErrorFields{.wrong = text}, kind) {}
 
 ErrorKind Error::kind() const noexcept { return kind_; }
 
+const ErrorFields& Error::fields() const noexcept { return *fields_; }
+
 void fail(const std::string& text) { throw Error(text, ErrorKind::run); }
+void fail(ErrorFields fields) { throw Error(std::move(fields), ErrorKind::run); }
 
 void fail_input(const std::string& text) { throw Error(text, ErrorKind::input); }
+void fail_input(ErrorFields fields) { throw Error(std::move(fields), ErrorKind::input); }
+
+void fail_at(const std::string& where, const Error& error) {
+  ErrorFields fields = error.fields();
+  if (fields.where.empty()) {
+    fields.where = where;
+  }
+  fail_input(std::move(fields));
+}
 
 }  // namespace tessera

@@ -105,7 +105,7 @@ std::vector<std::string> expand_braces(std::string_view pattern) {
   const std::size_t open = pattern.find('{');
   if (open == std::string_view::npos) {
     if (pattern.find('}') != std::string_view::npos) {
-      fail_input(fmt::format("pattern '{}': '}}' without '{{'", pattern));
+      fail_input({.thing = fmt::format("pattern '{}'", pattern), .wrong = "'}' without '{'"});
     }
     return {std::string(pattern)};
   }
@@ -113,8 +113,8 @@ std::vector<std::string> expand_braces(std::string_view pattern) {
   if (close == std::string_view::npos ||
       pattern.substr(0, open).find('}') != std::string_view::npos ||
       pattern.substr(open + 1, close - open - 1).find('{') != std::string_view::npos) {
-    fail_input(
-        fmt::format("pattern '{}': braces do not pair (write {{a,b}}, not nested)", pattern));
+    fail_input({.thing = fmt::format("pattern '{}'", pattern),
+                .wrong = "braces do not pair (write {a,b}, not nested)"});
   }
   std::vector<std::string> all;
   std::string_view choices = pattern.substr(open + 1, close - open - 1);

@@ -18,7 +18,8 @@ namespace tessera::checkpoint_detail {
 namespace {
 
 [[noreturn]] void wrong(const std::string& path, const std::string& what) {
-  fail_input(fmt::format("{}: {}; use another checkpoint", path, what));
+  fail_input(
+      {.thing = std::string(path), .wrong = std::string(what), .advice = "use another checkpoint"});
 }
 
 bool inside(const LocalPart& box, const Dims& shape) {
@@ -87,11 +88,11 @@ void merge(CheckpointIndex& into, CheckpointIndex from, const std::string& path)
     }
     IndexedTensor& known = at->second;
     if (!(known.info == tensor.info)) {
-      fail(
-          fmt::format("checkpoint {}: the ranks disagree about tensor '{}' ({}{} and {}{}); every "
-                      "rank must save the same model",
-                      path, name, name_of(known.info.dtype), to_string(known.info.shape),
-                      name_of(tensor.info.dtype), to_string(tensor.info.shape)));
+      fail({.thing = fmt::format("checkpoint {}", path),
+            .wrong = fmt::format("the ranks disagree about tensor '{}' ({}{} and {}{})", name,
+                                 name_of(known.info.dtype), to_string(known.info.shape),
+                                 name_of(tensor.info.dtype), to_string(tensor.info.shape)),
+            .advice = "every rank must save the same model"});
     }
     for (StoredPart& part : tensor.parts) {
       const bool replica =

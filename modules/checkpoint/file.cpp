@@ -29,11 +29,13 @@ namespace {
 std::string reason() { return std::generic_category().message(errno); }
 
 [[noreturn]] void cannot_read(const std::string& path, std::string_view why) {
-  fail_input(fmt::format("{}: it cannot be read ({})", path, why));
+  fail_input({.thing = std::string(path), .wrong = fmt::format("it cannot be read ({})", why)});
 }
 
 [[noreturn]] void cannot_write(const std::string& path, std::string_view step) {
-  fail(fmt::format("{}: {} failed ({}); make room there or write elsewhere", path, step, reason()));
+  fail({.thing = std::string(path),
+        .wrong = fmt::format("{} failed ({})", step, reason()),
+        .advice = "make room there or write elsewhere"});
 }
 
 }  // namespace
@@ -79,15 +81,15 @@ void MappedFile::check_intact() const {
   std::error_code problem;
   const std::uintmax_t now = std::filesystem::file_size(path_, problem);
   if (problem || now >= size_) {
-    fail_input(
-        fmt::format("{}: a part of its {} bytes cannot be read; download or write the file "
-                    "again, and check the disk",
-                    path_, size_));
+    fail_input({.thing = std::string(path_),
+                .wrong = fmt::format("a part of its {} bytes cannot be read", size_),
+                .advice = "download or write the file again, and check the disk"});
   }
-  fail_input(
-      fmt::format("{}: the file was truncated while it was read (expected {} bytes, got {}); "
-                  "download or write the file again",
-                  path_, size_, now));
+  fail_input({.thing = std::string(path_),
+              .wrong = "the file was truncated while it was read",
+              .expected = fmt::format("{} bytes", size_),
+              .got = fmt::format("{}", now),
+              .advice = "download or write the file again"});
 }
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {

@@ -22,7 +22,9 @@ namespace {
 /// tensor -> file, as model.safetensors.index.json says.
 std::map<std::string, std::string> read_weight_map(const std::string& path) {
   const auto wrong = [&](const std::string& what) {
-    fail_input(fmt::format("{}: {}; download the folder again", path, what));
+    fail_input({.thing = std::string(path),
+                .wrong = std::string(what),
+                .advice = "download the folder again"});
   };
   const auto index = read_json_object(path);
   if (!index.problem.empty()) {
@@ -61,10 +63,9 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(f
     return;
   }
   if (!std::filesystem::exists(index, ignored)) {
-    fail_input(fmt::format(
-        "{}: there is neither model.safetensors nor model.safetensors.index.json; name a model "
-        "folder in the format of transformers",
-        folder));
+    fail_input({.thing = std::string(folder),
+                .wrong = "there is neither model.safetensors nor model.safetensors.index.json",
+                .advice = "name a model folder in the format of transformers"});
   }
   for (const auto& [name, file_name] : read_weight_map(index)) {
     auto& file = files_[file_name];
@@ -72,10 +73,10 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(f
       file = std::make_shared<const SafetensorsFile>((base / file_name).string());
     }
     if (!file->contains(name)) {
-      fail_input(fmt::format(
-          "{}: tensor '{}' is not in the file '{}' that the index names; download the folder "
-          "again",
-          index, name, file_name));
+      fail_input({.thing = std::string(index),
+                  .wrong = fmt::format("tensor '{}' is not in the file '{}' that the index names",
+                                       name, file_name),
+                  .advice = "download the folder again"});
     }
     tensors_.emplace(name, file->info(name));
     file_of_.emplace(name, file.get());
@@ -85,10 +86,12 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(f
     for (const auto& [name, info] : file->tensors()) {
       const auto listed = file_of_.find(name);
       if (listed == file_of_.end() || listed->second != file.get()) {
-        fail_input(fmt::format(
-            "{}: tensor '{}' is also in the file '{}', which the index does not name for it; "
-            "download the folder again",
-            index, name, file_name));
+        fail_input(
+            {.thing = std::string(index),
+             .wrong = fmt::format(
+                 "tensor '{}' is also in the file '{}', which the index does not name for it", name,
+                 file_name),
+             .advice = "download the folder again"});
       }
     }
   }

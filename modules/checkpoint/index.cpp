@@ -35,7 +35,8 @@ constexpr const char* format_name = "tessera.checkpoint";
 constexpr std::int64_t format_version = 2;  // 1 had no hashes
 
 [[noreturn]] void wrong(const std::string& path, const std::string& what) {
-  fail_input(fmt::format("{}: {}; use another checkpoint", path, what));
+  fail_input(
+      {.thing = std::string(path), .wrong = std::string(what), .advice = "use another checkpoint"});
 }
 
 std::vector<std::int64_t> list_of(const Dims& dims) { return {dims.begin(), dims.end()}; }
@@ -180,10 +181,12 @@ CheckpointIndex index_from(const ParsedJson& parsed, const std::string& path) {
                             format_name, whole["format"].dump()));
   }
   if (entry(whole, "version", "the index", path) != format_version) {
-    fail_input(fmt::format(
-        "{}: the checkpoint has another format version (expected {}, got {}); export it with the "
-        "Tessera that wrote it ('tessera checkpoint export') and start from there (model.from)",
-        path, format_version, whole["version"].dump()));
+    fail_input({.thing = std::string(path),
+                .wrong = "the checkpoint has another format version",
+                .expected = fmt::format("{}", format_version),
+                .got = fmt::format("{}", whole["version"].dump()),
+                .advice = "export it with the Tessera that wrote it ('tessera checkpoint export') "
+                          "and start from there (model.from)"});
   }
   const std::string hash = hash_of(entry(whole, "hash", "the index", path), "'hash'", path);
   if (const std::string own = hash_of_index(whole); hash != own) {
@@ -237,8 +240,9 @@ CheckpointIndex index_from(const ParsedJson& parsed, const std::string& path) {
 std::string to_json(const CheckpointIndex& index) {
   const ParsedJson meta = parse_json_object(index.meta);
   if (!meta.problem.empty()) {
-    fail_input(fmt::format("checkpoint: the meta data is not valid: {}; pass a JSON object",
-                           meta.problem));
+    fail_input({.thing = "checkpoint",
+                .wrong = fmt::format("the meta data is not valid: {}", meta.problem),
+                .advice = "pass a JSON object"});
   }
   json tensors = json::object();
   for (const auto& [name, tensor] : index.tensors) {
@@ -269,7 +273,9 @@ std::string to_json(const CheckpointIndex& index) {
     whole["hash"] = hash_of_index(whole);
     return whole.dump(1) + "\n";
   } catch (const json::exception&) {
-    fail("checkpoint: a name or a string of the state is not UTF-8; rename it");
+    fail({.thing = "checkpoint",
+          .wrong = "a name or a string of the state is not UTF-8",
+          .advice = "rename it"});
   }
 }
 

@@ -80,7 +80,9 @@ void compare_box(const CheckpointContent& content, const std::string& folder,
   const auto chunk =
       damaged_chunk(content, part, first * width / chunk_bytes, last * width / chunk_bytes);
   if (chunk) {
-    fail_input(fmt::format("{}: {}; use another checkpoint", folder, damage(name, part, *chunk)));
+    fail_input({.thing = std::string(folder),
+                .wrong = damage(name, part, *chunk),
+                .advice = "use another checkpoint"});
   }
 }
 
@@ -120,17 +122,18 @@ Tensor box_of(const Tensor& x, const Dims& begin, const Dims& shape) {
 SafetensorsFile open_file(const std::filesystem::path& path, const StoredFile& expected) {
   const MappedFile file(path.string());
   if (file.bytes().size() != expected.bytes) {
-    fail_input(
-        fmt::format("{}: the file is not the one that was saved (expected {} bytes, got {}); use "
-                    "another checkpoint",
-                    path.string(), expected.bytes, file.bytes().size()));
+    fail_input({.thing = path.string(),
+                .wrong = "the file is not the one that was saved",
+                .expected = fmt::format("{} bytes", expected.bytes),
+                .got = fmt::format("{}", file.bytes().size()),
+                .advice = "use another checkpoint"});
   }
   const bool same_header = header_hash(file) == expected.header;
   file.check_intact();
   if (!same_header) {
-    fail_input(
-        fmt::format("{}: the file's header is not the one that was saved; use another checkpoint",
-                    path.string()));
+    fail_input({.thing = path.string(),
+                .wrong = "the file's header is not the one that was saved",
+                .advice = "use another checkpoint"});
   }
   return SafetensorsFile(path.string());
 }
@@ -142,10 +145,11 @@ void check_files(const CheckpointContent& content, const std::string& path) {
       const TensorInfo expected{tensor.info.dtype, part.box.shape};
       if (file == content.files.end() || !file->second.contains(part.key) ||
           !(file->second.info(part.key) == expected)) {
-        fail_input(fmt::format(
-            "{}: tensor '{}': file '{}' has no key '{}' that is {}{}; use another "
-            "checkpoint",
-            path, name, part.file, part.key, name_of(expected.dtype), to_string(expected.shape)));
+        fail_input({.thing = std::string(path),
+                    .wrong = fmt::format("tensor '{}': file '{}' has no key '{}' that is {}{}",
+                                         name, part.file, part.key, name_of(expected.dtype),
+                                         to_string(expected.shape)),
+                    .advice = "use another checkpoint"});
       }
     }
   }
@@ -159,10 +163,10 @@ CheckpointReader::CheckpointReader(const std::string& folder) : TensorSource(fol
   const std::string path = (base / checkpoint_detail::index_name).string();
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
-    fail_input(
-        fmt::format("{}: it is not a checkpoint (it has no {}); name the folder of a "
-                    "checkpoint",
-                    folder, checkpoint_detail::index_name));
+    fail_input({.thing = std::string(folder),
+                .wrong = fmt::format("it is not a checkpoint (it has no {})",
+                                     checkpoint_detail::index_name),
+                .advice = "name the folder of a checkpoint"});
   }
   auto content = std::make_shared<checkpoint_detail::CheckpointContent>();
   content->index = checkpoint_detail::read_index(path);

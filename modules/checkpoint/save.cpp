@@ -78,10 +78,9 @@ void check_target(const std::string& folder) {
   std::error_code ignored;
   if (fs::exists(folder, ignored) && !fs::is_empty(folder, ignored) &&
       !(fs::is_directory(folder, ignored) && fs::exists(fs::path(folder) / index_name, ignored))) {
-    fail_input(
-        fmt::format("checkpoint: '{}' exists and is not a checkpoint; save elsewhere or "
-                    "remove it",
-                    folder));
+    fail_input({.thing = "checkpoint",
+                .wrong = fmt::format("'{}' exists and is not a checkpoint", folder),
+                .advice = "save elsewhere or remove it"});
   }
 }
 
@@ -89,7 +88,9 @@ void check_target(const std::string& folder) {
 /// empty.
 std::optional<LocalPart> part_to_write(const std::string& name, const Tensor& tensor, int rank) {
   if (!tensor || tensor.is_meta()) {
-    fail(fmt::format("checkpoint: tensor '{}' has no memory; materialize the model first", name));
+    fail({.thing = "checkpoint",
+          .wrong = fmt::format("tensor '{}' has no memory", name),
+          .advice = "materialize the model first"});
   }
   LocalPart part{Dims::filled(tensor.dims(), 0), tensor.shape()};
   if (!tensor.is_distributed()) {
@@ -97,10 +98,10 @@ std::optional<LocalPart> part_to_write(const std::string& name, const Tensor& te
   }
   const Layout& layout = tensor.layout();
   if (layout.has_partial()) {
-    fail(
-        fmt::format("checkpoint: tensor '{}' is {}: its ranks hold partial values; "
-                    "redistribute it first",
-                    name, to_string(layout)));
+    fail({.thing = "checkpoint",
+          .wrong = fmt::format("tensor '{}' is {}: its ranks hold partial values", name,
+                               to_string(layout)),
+          .advice = "redistribute it first"});
   }
   const std::optional<Dims> coordinates = layout.mesh().coordinates_of(rank);
   if (!coordinates) {
@@ -130,10 +131,9 @@ std::vector<std::string> checked_hashes(const std::string& name, const Tensor& p
                                         const SaveOptions& options) {
   const std::span<const std::byte> bytes = bytes_of(packed);
   if (options.only_finite && !all_finite(bytes, packed.dtype())) {
-    fail(
-        fmt::format("checkpoint: tensor '{}' holds values that are NaN or infinite; nothing was "
-                    "saved",
-                    name));
+    fail({.thing = "checkpoint",
+          .wrong = fmt::format("tensor '{}' holds values that are NaN or infinite", name),
+          .advice = "nothing was saved"});
   }
   return hashes_of(bytes);
 }
@@ -232,11 +232,14 @@ void save_checkpoint(const std::string& folder, const StateDict& state,
   Temporary mine;  // rank 0's only
   act_together(group, [&] {
     if (current_rank() != rank) {
-      fail(fmt::format(
-          "checkpoint: this thread acts as the wrong rank (expected {} as in its world, got {}); "
-          "save from the thread in which launch, join_launch or run_threads runs the rank, or "
-          "call set_current_rank({}) in this thread before anything else",
-          rank, current_rank(), rank));
+      fail({.thing = "checkpoint",
+            .wrong = "this thread acts as the wrong rank",
+            .expected = fmt::format("{} as in its world", rank),
+            .got = fmt::format("{}", current_rank()),
+            .advice = fmt::format(
+                "save from the thread in which launch, join_launch or run_threads runs the rank, "
+                "or call set_current_rank({}) in this thread before anything else",
+                rank)});
     }
     if (rank == 0) {
       const std::string parent = parent_of(folder);

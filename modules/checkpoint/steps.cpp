@@ -69,16 +69,19 @@ std::optional<std::string> latest_checkpoint(const std::string& folder) {
   }
   const auto good = std::find_if(steps.begin() + 1, steps.end(),
                                  [](const std::string& path) { return problem_of(path).empty(); });
-  fail_input(
-      fmt::format("checkpoint: the newest one, '{}', cannot be used ({}); {}", steps[0], problem,
+  fail_input({.thing = "checkpoint",
+              .wrong = fmt::format("the newest one, '{}', cannot be used ({})", steps[0], problem),
+              .advice = std::string(
                   good != steps.end()
                       ? fmt::format("remove it to continue from '{}', the newest good one", *good)
-                      : std::string("there is no good one: remove it to start a new run")));
+                      : std::string("there is no good one: remove it to start a new run"))});
 }
 
 void prune_checkpoints(const std::string& folder, int keep) {
   if (keep < 1) {
-    fail_input(fmt::format("checkpoint: at least one must be kept (got {})", keep));
+    fail_input({.thing = "checkpoint",
+                .wrong = "at least one must be kept",
+                .got = fmt::format("{}", keep)});
   }
   const std::vector<std::string> steps = checkpoints_in(folder);
   for (std::size_t i = static_cast<std::size_t>(keep); i < steps.size(); ++i) {
@@ -90,8 +93,9 @@ void prune_checkpoints(const std::string& folder, int keep) {
       fs::remove_all(doomed, error);
     }
     if (error) {
-      fail(fmt::format("checkpoint: '{}' cannot be removed ({}); remove it by hand", steps[i],
-                       error.message()));
+      fail({.thing = "checkpoint",
+            .wrong = fmt::format("'{}' cannot be removed ({})", steps[i], error.message()),
+            .advice = "remove it by hand"});
     }
   }
 }

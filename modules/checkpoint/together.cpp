@@ -68,7 +68,8 @@ void act_together(collective::Communicator& group, const std::function<void()>& 
   group.all_gather(own.data(), rows.data(), static_cast<std::int64_t>(row), DType::u8);
   for (std::size_t at = 0; at < rows.size(); at += row) {
     if (rows[at] != 0) {
-      throw Error(rows.c_str() + at + 1, static_cast<ErrorKind>(rows[at] - 1));
+      throw Error(ErrorFields{.wrong = rows.c_str() + at + 1, .rank = static_cast<int>(at / row)},
+                  static_cast<ErrorKind>(rows[at] - 1));
     }
   }
 }

@@ -62,11 +62,13 @@ void check_same(const TensorSource& from, const std::string& a, const std::strin
       if (index.size() > 0) {
         index[0] += box.offset[0];
       }
-      fail_input(fmt::format(
-          "{}: '{}' and '{}' are one tensor in this model (tied embeddings), but have different "
-          "values here (first at {}: {} and {}); for a model that has both, set "
-          "tie_word_embeddings to false in its config.json",
-          from.path(), a, b, to_string(index), *differ.in1, *differ.in2));
+      fail_input(
+          {.thing = std::string(from.path()),
+           .wrong = fmt::format("'{}' and '{}' are one tensor in this model (tied embeddings), but "
+                                "have different values here (first at {}: {} and {})",
+                                a, b, to_string(index), *differ.in1, *differ.in2),
+           .advice =
+               "for a model that has both, set tie_word_embeddings to false in its config.json"});
     }
   });
 }
@@ -89,9 +91,11 @@ void check_finite(const Tensor& checked, const Dims& offset, const std::string& 
   for (int d = 0; d < index.size(); ++d) {
     index[d] += offset[d];
   }
-  fail_input(fmt::format("{}: element {} is {} as {} (expected finite values)", what,
-                         to_string(index), std::isnan(*bad) ? "nan" : (*bad > 0 ? "inf" : "-inf"),
-                         name_of(x.dtype())));
+  fail_input({.thing = std::string(what),
+              .wrong = fmt::format("element {} is {} as {}", to_string(index),
+                                   std::isnan(*bad) ? "nan" : (*bad > 0 ? "inf" : "-inf"),
+                                   name_of(x.dtype())),
+              .expected = "finite values"});
 }
 
 void check_stored_finite(const TensorSource& from, const StateDict& state,

@@ -37,14 +37,16 @@ std::vector<std::string> export_weights(const TensorSource& from, const std::str
     written.push_back(name);
   }
   if (tensors.empty()) {
-    fail_input(fmt::format("{}: it has no tensor whose name begins with '{}'", from.path(),
-                           options.prefix));
+    fail_input(
+        {.thing = std::string(from.path()),
+         .wrong = fmt::format("it has no tensor whose name begins with '{}'", options.prefix)});
   }
   std::error_code problem;
   fs::create_directories(folder, problem);
   if (problem) {
-    fail_input(fmt::format("{}: the folder cannot be created ({}); export elsewhere", folder,
-                           problem.message()));
+    fail_input({.thing = std::string(folder),
+                .wrong = fmt::format("the folder cannot be created ({})", problem.message()),
+                .advice = "export elsewhere"});
   }
   const std::string path = (fs::path(folder) / "model.safetensors").string();
   const std::string temporary = fmt::format("{}.tmp-{:x}", path, ::getpid());

@@ -67,7 +67,9 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
   try {
     text = header.dump();
   } catch (const nlohmann::json::exception&) {
-    fail(fmt::format("{}: a tensor's name or the metadata is not UTF-8; rename it", path));
+    fail({.thing = std::string(path),
+          .wrong = "a tensor's name or the metadata is not UTF-8",
+          .advice = "rename it"});
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
   content_ = std::make_unique<checkpoint_detail::WriterContent>(path);
@@ -89,14 +91,16 @@ void SafetensorsWriter::write(const std::string& name, const Tensor& values) {
   const std::string& path = content_->file.path();
   const auto found = content_->missing.find(name);
   if (found == content_->missing.end()) {
-    fail(fmt::format("{}: tensor '{}' was not announced, or is written twice", path, name));
+    fail({.thing = std::string(path),
+          .wrong = fmt::format("tensor '{}' was not announced, or is written twice", name)});
   }
   const TensorInfo& info = found->second.info;
   if (values.is_distributed() || values.is_meta() || values.dtype() != info.dtype ||
       !(values.shape() == info.shape)) {
-    fail(fmt::format(
-        "{}: tensor '{}' is not the one that was announced (expected a plain {}{}, got {})", path,
-        name, name_of(info.dtype), to_string(info.shape), to_string(values)));
+    fail({.thing = std::string(path),
+          .wrong = fmt::format("tensor '{}' is not the one that was announced", name),
+          .expected = fmt::format("a plain {}{}", name_of(info.dtype), to_string(info.shape)),
+          .got = to_string(values)});
   }
   const Tensor packed = ops::contiguous(on_host(detached(values)));
   content_->file.write(found->second.at,
@@ -108,8 +112,8 @@ void SafetensorsWriter::write(const std::string& name, const Tensor& values) {
 void SafetensorsWriter::finish() {
   for (const auto& [name, entry] : content_->missing) {
     if (entry.info.shape.product() > 0) {
-      fail(fmt::format("{}: tensor '{}' was announced and not written", content_->file.path(),
-                       name));
+      fail({.thing = std::string(content_->file.path()),
+            .wrong = fmt::format("tensor '{}' was announced and not written", name)});
     }
   }
   content_->file.finish();

@@ -127,7 +127,9 @@ void WorldState::reap_retired() {
 
 void WorldState::throw_peer_failed() const {
   const FirstError error = control->first_error();
-  throw PeerFailed(fmt::format("stopped, because of: {}", to_string(error)), error.kind);
+  throw PeerFailed(
+      ErrorFields{.thing = "stopped, because of", .wrong = to_string(error), .rank = error.rank},
+      error.kind);
 }
 
 void WorldState::fail_published(const std::string& text, ErrorKind kind) {

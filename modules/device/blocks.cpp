@@ -7,7 +7,6 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -60,7 +59,7 @@ struct BySize {
 
 }  // namespace
 
-OutOfMemory::OutOfMemory(const std::string& text) : Error(text) {}
+OutOfMemory::OutOfMemory(ErrorFields fields) : Error(std::move(fields)) {}
 MemorySource::~MemorySource() = default;
 
 struct BlockAllocator::State {
@@ -166,19 +165,19 @@ struct BlockAllocator::State {
            (a->any_stream || b->any_stream || a->stream == b->stream);
   }
 
-  /// `block` and the free block behind it (neither is among the free ones) become one.
-  void join(Block* block, Block* behind) {
-    if (block->any_stream && !behind->any_stream) {
+  /// `block` and the free block after it (neither is among the free ones) become one.
+  void join(Block* block, Block* next) {
+    if (block->any_stream && !next->any_stream) {
       block->any_stream = false;
-      block->stream = behind->stream;
+      block->stream = next->stream;
     }
-    block->bytes += behind->bytes;
-    block->pending.insert(block->pending.end(), behind->pending.begin(), behind->pending.end());
-    block->after = behind->after;
+    block->bytes += next->bytes;
+    block->pending.insert(block->pending.end(), next->pending.begin(), next->pending.end());
+    block->after = next->after;
     if (block->after != nullptr) {
       block->after->before = block;
     }
-    blocks.erase(behind->data);
+    blocks.erase(next->data);
   }
 
   /// Adds a free block to the others, joined with its neighbours.
@@ -238,34 +237,13 @@ struct BlockAllocator::State {
   }
 
   std::string table() const {
-    struct Held {
-      std::size_t bytes = 0;
-      std::size_t blocks = 0;
-    };
-    std::map<std::pair<std::string, std::string>, Held> by_owner;
+    std::vector<HeldMemory> held;
     for (const auto& [data, block] : blocks) {
       if (block->used) {
-        Held& held = by_owner[{std::string(name_of(block->owner.category)),
-                               block->owner.module == nullptr ? "-" : *block->owner.module}];
-        held.bytes += block->bytes;
-        ++held.blocks;
+        held.push_back({block->owner, block->bytes});
       }
     }
-    std::vector<std::pair<std::pair<std::string, std::string>, Held>> rows(by_owner.begin(),
-                                                                           by_owner.end());
-    std::ranges::sort(rows, std::greater<>(), [](const auto& row) { return row.second.bytes; });
-    std::string text =
-        fmt::format("  {:<14} {:>12} {:>8}  {}", "category", "in use", "blocks", "module");
-    constexpr std::size_t most = 20;
-    for (std::size_t i = 0; i < rows.size() && i < most; ++i) {
-      const auto& [owner, held] = rows[i];
-      text += fmt::format("\n  {:<14} {:>12} {:>8}  {}", owner.first, format_bytes(held.bytes),
-                          held.blocks, owner.second);
-    }
-    if (rows.size() > most) {
-      text += fmt::format("\n  and {} more rows", rows.size() - most);
-    }
-    return text;
+    return memory_table(held);
   }
 
   [[noreturn]] void exhausted(std::size_t bytes, MemoryOwner owner) const {
@@ -273,14 +251,17 @@ struct BlockAllocator::State {
     for (const Block* block : free_blocks) {
       largest = std::max(largest, block->bytes);
     }
-    throw OutOfMemory(fmt::format(
-        "{}: there is not enough memory for {} ({}): {} in use, {} cached (at most {} in one "
-        "piece), {}; use smaller batches, or free what holds most:\n{}",
-        name, format_bytes(bytes), name_of(owner.category),
-        format_bytes(static_cast<std::uint64_t>(statistics.total)),
-        format_bytes(static_cast<std::uint64_t>(statistics.cached)), format_bytes(largest),
-        cap != 0 ? "the cap is " + format_bytes(cap) : std::string("the device has no more"),
-        table()));
+    throw OutOfMemory(
+        {.thing = name,
+         .wrong = fmt::format(
+             "there is not enough memory for {} ({}): {} in use, {} cached (at most {} in one "
+             "piece), {}",
+             format_bytes(bytes), name_of(owner.category),
+             format_bytes(static_cast<std::uint64_t>(statistics.total)),
+             format_bytes(static_cast<std::uint64_t>(statistics.cached)), format_bytes(largest),
+             cap != 0 ? "the cap is " + format_bytes(cap) : std::string("the device has no more")),
+         .advice = "use smaller batches, or free what holds most:",
+         .details = table()});
   }
 };
 

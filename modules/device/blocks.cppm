@@ -12,9 +12,10 @@ enum class MemoryCategory : std::uint8_t {
   optimizer,
   activation,
   communication,
+  workspace,  // intermediate values of one operator's kernel
   other
 };
-inline constexpr int memory_category_count = 6;
+inline constexpr int memory_category_count = 7;
 std::string_view name_of(MemoryCategory category);
 
 /// Bytes in use, for each category and in total.
@@ -45,10 +46,17 @@ struct MemoryOwner {
   const std::string* module = nullptr;  // interned; null: none
 };
 
-/// There is not enough memory. The text begins with the device and ends with who holds what.
+struct HeldMemory {
+  MemoryOwner owner;
+  std::size_t bytes = 0;
+};
+/// A line for each category and module that holds memory, the most first.
+std::string memory_table(std::span<const HeldMemory> held);
+
+/// There is not enough memory on a device (fields().thing). The details list who holds what.
 class OutOfMemory : public Error {
  public:
-  explicit OutOfMemory(const std::string& text);
+  explicit OutOfMemory(ErrorFields fields);
 };
 
 /// Where an allocator gets its segments from.

@@ -53,22 +53,25 @@ DeviceType register_device_kind(DeviceKind kind) {
   Kinds& k = kinds();
   const std::lock_guard lock(k.mutex);
   if (!is_word(kind.name)) {
-    fail(fmt::format("device '{}': the name is wrong (expected letters, digits, '_' and '-')",
-                     kind.name));
+    fail({.thing = fmt::format("device '{}'", kind.name),
+          .wrong = "the name is wrong",
+          .expected = "letters, digits, '_' and '-'"});
   }
   const auto same = [&kind](const DeviceKind& other) { return other.name == kind.name; };
   if (kind.name == "meta" || std::ranges::any_of(k.all, same)) {
-    fail(fmt::format("device '{}': a kind of this name exists already", kind.name));
+    fail({.thing = fmt::format("device '{}'", kind.name),
+          .wrong = "a kind of this name exists already"});
   }
   if (k.all.size() == device_type_count) {
-    fail(fmt::format("device '{}': there are {} kinds of devices already, which is the most",
-                     kind.name, k.all.size()));
+    fail({.thing = fmt::format("device '{}'", kind.name),
+          .wrong = fmt::format("there are {} kinds of devices already, which is the most",
+                               k.all.size())});
   }
   if (!kind.open || kind.count < 1) {
-    fail(
-        fmt::format("device '{}': the kind has no devices (expected a function that opens one, and "
-                    "a count of at least 1, got {})",
-                    kind.name, kind.count));
+    fail({.thing = fmt::format("device '{}'", kind.name),
+          .wrong = "the kind has no devices",
+          .expected = "a function that opens one, and a count of at least 1",
+          .got = fmt::format("{}", kind.count)});
   }
   kind.count = std::min(kind.count, most_devices);
   k.all.push_back(std::move(kind));
@@ -125,8 +128,9 @@ void check_device(Device device) {
   }
   const int count = device_count(device.type);
   if (device.index < 0 || device.index >= count) {
-    fail_input(fmt::format("device '{}': there is no such device (there are {} of this kind)",
-                           to_string(device), count));
+    fail_input(
+        {.thing = fmt::format("device '{}'", to_string(device)),
+         .wrong = fmt::format("there is no such device (there are {} of this kind)", count)});
   }
 }
 
@@ -154,7 +158,8 @@ DeviceDriver& driver_of(Device device) {
     }
     std::unique_ptr<DeviceDriver> driver = open(device.index);
     if (!driver) {
-      fail(fmt::format("device '{}': its kind returned no driver", to_string(device)));
+      fail({.thing = fmt::format("device '{}'", to_string(device)),
+            .wrong = "its kind returned no driver"});
     }
     place.store(driver.release(), std::memory_order_release);
   }

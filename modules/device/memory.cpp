@@ -144,8 +144,8 @@ struct OfDevice {
 }  // namespace
 
 std::string_view name_of(MemoryCategory category) {
-  constexpr std::string_view names[] = {"parameter",  "gradient",      "optimizer",
-                                        "activation", "communication", "other"};
+  constexpr std::string_view names[] = {"parameter",     "gradient",  "optimizer", "activation",
+                                        "communication", "workspace", "other"};
   return names[static_cast<int>(category)];
 }
 
@@ -222,8 +222,10 @@ namespace {
       block = std::aligned_alloc(alignment, size.bytes);
     }
     if (block == nullptr) {
-      throw OutOfMemory("cpu: there is not enough memory; the blocks from 1 MiB on are held by:\n" +
-                        large_blocks().table());
+      throw OutOfMemory({.thing = "cpu",
+                         .wrong = "there is not enough memory",
+                         .advice = "the blocks from 1 MiB on are held by:",
+                         .details = large_blocks().table()});
     }
   }
   return block;

@@ -78,10 +78,10 @@ void Stream::wait(const Event& event) const {
     return;
   }
   if (event.state_->device.type != device().type) {
-    fail(
-        fmt::format("stream of {}: it cannot wait for an event of {}, which is another kind of "
-                    "device; wait for the event on the host (Event::synchronize)",
-                    to_string(device()), to_string(event.state_->device)));
+    fail({.thing = fmt::format("stream of {}", to_string(device())),
+          .wrong = fmt::format("it cannot wait for an event of {}, which is another kind of device",
+                               to_string(event.state_->device)),
+          .advice = "wait for the event on the host (Event::synchronize)"});
   }
   driver_of(device()).wait(native(), event.state_->mark);
 }
@@ -107,10 +107,11 @@ void Event::record(const Stream& stream) {
     state_ = std::make_shared<State>(stream.device());
   }
   if (state_->device.type != stream.device().type) {
-    fail(
-        fmt::format("event of {}: it cannot be recorded in a stream of {}, which is another kind "
-                    "of device; use an event for each",
-                    to_string(state_->device), to_string(stream.device())));
+    fail({.thing = fmt::format("event of {}", to_string(state_->device)),
+          .wrong = fmt::format(
+              "it cannot be recorded in a stream of {}, which is another kind of device",
+              to_string(stream.device())),
+          .advice = "use an event for each"});
   }
   driver_of(stream.device()).record(state_->mark, stream.native());
 }
@@ -138,10 +139,10 @@ Stream current_stream(Device device) {
 
 StreamScope::StreamScope(const Stream& stream) {
   if (stream.device() == cpu && !stream.is_default()) {
-    fail(
-        "stream scope: operators of the CPU run on the calling thread (expected a stream of "
-        "another "
-        "device); queue functions on a stream of the CPU by Stream::launch");
+    fail({.thing = "stream scope",
+          .wrong = "operators of the CPU run on the calling thread",
+          .expected = "a stream of another device",
+          .advice = "queue functions on a stream of the CPU by Stream::launch"});
   }
   scopes().push_back(stream);
 }

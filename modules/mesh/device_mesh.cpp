@@ -42,23 +42,32 @@ Table& table() {
 void check_names(std::span<const std::string> names, const Dims& shape) {
   if (static_cast<int>(names.size()) != shape.size()) {
     fail_input(
-        fmt::format("mesh: {} axis names for a shape of {} sizes (names {}, shape {}); give "
-                    "each axis one name",
-                    names.size(), shape.size(), fmt::join(names, ", "), to_string(shape)));
+        {.thing = "mesh",
+         .wrong = fmt::format("{} axis names for a shape of {} sizes (names {}, shape {})",
+                              names.size(), shape.size(), fmt::join(names, ", "), to_string(shape)),
+         .advice = "give each axis one name"});
   }
   if (names.empty()) {
-    fail_input("mesh: it has no axis; give at least one, such as axes [\"data\"] and shape [1]");
+    fail_input({.thing = "mesh",
+                .wrong = "it has no axis",
+                .advice = "give at least one, such as axes [\"data\"] and shape [1]"});
   }
   for (int i = 0; i < shape.size(); ++i) {
     const std::string& name = names[static_cast<std::size_t>(i)];
     if (name.empty()) {
-      fail_input(fmt::format("mesh: the name of axis {} is empty; name every axis", i));
+      fail_input({.thing = "mesh",
+                  .wrong = fmt::format("the name of axis {} is empty", i),
+                  .advice = "name every axis"});
     }
     if (std::find(names.begin(), names.begin() + i, name) != names.begin() + i) {
-      fail_input(fmt::format("mesh: two axes are named '{}'; names must differ", name));
+      fail_input({.thing = "mesh",
+                  .wrong = fmt::format("two axes are named '{}'", name),
+                  .advice = "names must differ"});
     }
     if (shape[i] < 1) {
-      fail_input(fmt::format("mesh: axis '{}' has size {} (expected at least 1)", name, shape[i]));
+      fail_input({.thing = "mesh",
+                  .wrong = fmt::format("axis '{}' has size {}", name, shape[i]),
+                  .expected = "at least 1"});
     }
   }
 }
@@ -69,7 +78,8 @@ std::int64_t count_ranks(const Dims& shape) {
   std::int64_t count = 1;
   for (const std::int64_t size : shape) {
     if (size > most / count) {
-      fail_input(fmt::format("mesh: shape {} has more than {} ranks", to_string(shape), most));
+      fail_input({.thing = "mesh",
+                  .wrong = fmt::format("shape {} has more than {} ranks", to_string(shape), most)});
     }
     count *= size;
   }
@@ -78,19 +88,21 @@ std::int64_t count_ranks(const Dims& shape) {
 
 void check_ranks(std::span<const int> ranks, const Dims& shape, std::int64_t count) {
   if (static_cast<std::int64_t>(ranks.size()) != count) {
-    fail_input(
-        fmt::format("mesh: shape {} needs {} ranks (got {}); the sizes must multiply to the "
-                    "number of ranks",
-                    to_string(shape), count, ranks.size()));
+    fail_input({.thing = "mesh",
+                .wrong = fmt::format("shape {} needs {} ranks", to_string(shape), count),
+                .got = fmt::format("{}", ranks.size()),
+                .advice = "the sizes must multiply to the number of ranks"});
   }
   std::vector<int> sorted(ranks.begin(), ranks.end());
   std::sort(sorted.begin(), sorted.end());
   if (sorted.front() < 0) {
-    fail_input(fmt::format("mesh: rank {} is below 0", sorted.front()));
+    fail_input({.thing = "mesh", .wrong = fmt::format("rank {} is below 0", sorted.front())});
   }
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   if (twice != sorted.end()) {
-    fail_input(fmt::format("mesh: rank {} appears twice; ranks must differ", *twice));
+    fail_input({.thing = "mesh",
+                .wrong = fmt::format("rank {} appears twice", *twice),
+                .advice = "ranks must differ"});
   }
 }
 
@@ -187,8 +199,9 @@ std::optional<int> DeviceMesh::find_axis(std::string_view name) const {
 int DeviceMesh::axis_index(std::string_view name) const {
   const std::optional<int> axis = find_axis(name);
   if (!axis) {
-    fail_input(fmt::format("mesh: it has no axis '{}' (its axes are {}){}", name,
-                           join_words(data_->names), did_you_mean(name, data_->names)));
+    fail_input({.thing = "mesh",
+                .wrong = fmt::format("it has no axis '{}' (its axes are {}){}", name,
+                                     join_words(data_->names), did_you_mean(name, data_->names))});
   }
   return *axis;
 }
@@ -215,10 +228,10 @@ std::string to_string(const DeviceMesh& mesh) {
 namespace {
 
 [[noreturn]] void not_a_mesh(std::string_view text) {
-  fail_input(
-      fmt::format("mesh: '{}' is not a mesh (expected the form \"mesh(shard=2, tensor=2)\", with "
-                  "\" of ranks 4 5 6 7\" after it where they are not 0, 1, ...)",
-                  text));
+  fail_input({.thing = "mesh",
+              .wrong = fmt::format("'{}' is not a mesh", text),
+              .expected = "the form \"mesh(shard=2, tensor=2)\", with \" of ranks 4 5 6 7\" after "
+                          "it where they are not 0, 1, ..."});
 }
 
 std::int64_t number_in_mesh(std::string_view digits, std::string_view text) {

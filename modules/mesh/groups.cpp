@@ -48,8 +48,9 @@ int DeviceMesh::find_position(int rank) const {
 int DeviceMesh::require_position(int rank, const char* what) const {
   const int position = position_of(rank);
   if (position < 0) [[unlikely]] {
-    fail(fmt::format("{}: rank {} is not in {}; only ranks of the mesh may ask", what, rank,
-                     to_string(*this)));
+    fail({.thing = std::string(what),
+          .wrong = fmt::format("rank {} is not in {}", rank, to_string(*this)),
+          .advice = "only ranks of the mesh may ask"});
   }
   return position;
 }
@@ -64,14 +65,17 @@ Dims DeviceMesh::coordinates_at(int position) const {
 
 int DeviceMesh::rank_at(const Dims& coordinates) const {
   if (coordinates.size() != ndim()) {
-    fail(fmt::format("mesh: {} coordinates for {} axes (got {}, {})", coordinates.size(), ndim(),
-                     to_string(coordinates), to_string(*this)));
+    fail({.thing = "mesh",
+          .wrong = fmt::format("{} coordinates for {} axes", coordinates.size(), ndim()),
+          .got = fmt::format("{}, {}", to_string(coordinates), to_string(*this))});
   }
   std::int64_t position = 0;
   for (int axis = 0; axis < ndim(); ++axis) {
     if (coordinates[axis] < 0 || coordinates[axis] >= data_->shape[axis]) {
-      fail(fmt::format("mesh: coordinate {} on axis '{}' is out of range (expected 0 to {})",
-                       coordinates[axis], axis_name(axis), data_->shape[axis] - 1));
+      fail({.thing = "mesh",
+            .wrong = fmt::format("coordinate {} on axis '{}' is out of range", coordinates[axis],
+                                 axis_name(axis)),
+            .expected = fmt::format("0 to {}", data_->shape[axis] - 1)});
     }
     position += coordinates[axis] * data_->strides[axis];
   }
@@ -106,8 +110,9 @@ std::span<const int> DeviceMesh::group(std::span<const int> axes, int rank) cons
     if (axis < 0 || axis >= ndim() ||
         std::find(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(i), axis) !=
             axes.begin() + static_cast<std::ptrdiff_t>(i)) {
-      fail(fmt::format("mesh group: axes [{}] are not distinct axes of {}", fmt::join(axes, ", "),
-                       to_string(*this)));
+      fail({.thing = "mesh group",
+            .wrong = fmt::format("axes [{}] are not distinct axes of {}", fmt::join(axes, ", "),
+                                 to_string(*this))});
     }
     first -=
         static_cast<int>(first / data_->strides[axis] % data_->shape[axis] * data_->strides[axis]);

@@ -45,14 +45,16 @@ std::vector<int> permuted_ranks(const DeviceMesh& mesh, std::span<const int> axe
 
 std::vector<int> DeviceMesh::axes_of(std::span<const std::string> names, const char* what) const {
   if (names.empty()) {
-    fail_input(fmt::format("{}: no axis is named; name at least one of {}", what,
-                           join_words(data_->names)));
+    fail_input({.thing = std::string(what),
+                .wrong = "no axis is named",
+                .advice = fmt::format("name at least one of {}", join_words(data_->names))});
   }
   std::vector<int> axes;
   for (const std::string& name : names) {
     const int axis = axis_index(name);
     if (is_among(axes, axis)) {
-      fail_input(fmt::format("{}: axis '{}' is named twice", what, name));
+      fail_input(
+          {.thing = std::string(what), .wrong = fmt::format("axis '{}' is named twice", name)});
     }
     axes.push_back(axis);
   }
@@ -82,11 +84,15 @@ DeviceMesh DeviceMesh::slice(std::string_view name, int rank) const {
 DeviceMesh DeviceMesh::at(std::string_view name, int coordinate) const {
   const int axis = axis_index(name);
   if (ndim() == 1) {
-    fail_input(fmt::format("mesh: axis '{}' is the only one; a mesh needs an axis", name));
+    fail_input({.thing = "mesh",
+                .wrong = fmt::format("axis '{}' is the only one", name),
+                .advice = "a mesh needs an axis"});
   }
   if (coordinate < 0 || coordinate >= axis_size(axis)) {
-    fail_input(fmt::format("mesh: coordinate {} on axis '{}' is out of range (expected 0 to {})",
-                           coordinate, name, axis_size(axis) - 1));
+    fail_input(
+        {.thing = "mesh",
+         .wrong = fmt::format("coordinate {} on axis '{}' is out of range", coordinate, name),
+         .expected = fmt::format("0 to {}", axis_size(axis) - 1)});
   }
   return through(other_axes(ndim(), std::span(&axis, 1)),
                  static_cast<int>(coordinate * data_->strides[axis]));
@@ -132,8 +138,9 @@ DeviceMesh DeviceMesh::unflatten(std::string_view name, std::vector<std::string>
                                  const Dims& sizes) const {
   const int axis = axis_index(name);
   if (sizes.empty() || sizes.product() != data_->shape[axis]) {
-    fail_input(fmt::format("mesh unflatten: sizes {} do not multiply to axis '{}' of size {}",
-                           to_string(sizes), name, data_->shape[axis]));
+    fail_input({.thing = "mesh unflatten",
+                .wrong = fmt::format("sizes {} do not multiply to axis '{}' of size {}",
+                                     to_string(sizes), name, data_->shape[axis])});
   }
   std::vector<std::string> names;
   Dims shape;
@@ -154,17 +161,18 @@ DeviceMesh DeviceMesh::unflatten(std::string_view name, std::vector<std::string>
 
 DeviceMesh DeviceMesh::concatenate(std::span<const DeviceMesh> parts) const {
   if (parts.empty()) {
-    fail_input("mesh concatenate: no mesh is given; give at least one");
+    fail_input(
+        {.thing = "mesh concatenate", .wrong = "no mesh is given", .advice = "give at least one"});
   }
   std::vector<int> common(parts[0].ranks().begin(), parts[0].ranks().end());
   for (const DeviceMesh& part : parts.subspan(1)) {
     std::erase_if(common, [&](int rank) { return !part.contains(rank); });
   }
   if (common.size() != 1 && parts.size() > 1) {
-    fail_input(
-        fmt::format("mesh concatenate: the meshes share {} ranks (expected exactly one); "
-                    "take slices of different axes through one rank",
-                    common.size()));
+    fail_input({.thing = "mesh concatenate",
+                .wrong = fmt::format("the meshes share {} ranks", common.size()),
+                .expected = "exactly one",
+                .advice = "take slices of different axes through one rank"});
   }
   const Dims origin = coordinates_at(require_position(common.front(), "mesh concatenate"));
   std::vector<std::string> names;
@@ -181,9 +189,9 @@ DeviceMesh DeviceMesh::concatenate(std::span<const DeviceMesh> parts) const {
           moved[axis] += there[axis] - origin[axis];
           if (moved[axis] < 0 || moved[axis] >= data_->shape[axis]) {
             fail_input(
-                fmt::format("mesh concatenate: the meshes do not span a grid of {}; take "
-                            "slices of different axes",
-                            to_string(*this)));
+                {.thing = "mesh concatenate",
+                 .wrong = fmt::format("the meshes do not span a grid of {}", to_string(*this)),
+                 .advice = "take slices of different axes"});
           }
         }
         further.push_back(moved);

@@ -37,7 +37,7 @@ int current_rank() {
 
 void set_current_rank(int rank) {
   if (rank < 0) {
-    fail(fmt::format("rank: {} is below 0", rank));
+    fail({.thing = "rank", .wrong = fmt::format("{} is below 0", rank)});
   }
   if (is_main_thread()) {
     main_rank.store(rank, std::memory_order_relaxed);
@@ -59,10 +59,10 @@ DeviceMesh current_mesh() { return state().meshes.empty() ? DeviceMesh() : state
 DeviceMesh require_mesh(const char* what) {
   const DeviceMesh mesh = current_mesh();
   if (!mesh) {
-    fail(
-        fmt::format("{}: no mesh is current (expected a MeshScope around the call); open one or "
-                    "give the mesh as an argument",
-                    what));
+    fail({.thing = std::string(what),
+          .wrong = "no mesh is current",
+          .expected = "a MeshScope around the call",
+          .advice = "open one or give the mesh as an argument"});
   }
   return mesh;
 }

@@ -31,7 +31,7 @@ struct PluginOptions::State {
       : where(std::move(place)), path(std::move(inside)) {
     const json parsed = json::parse(text.empty() ? "{}" : text, nullptr, false);
     if (!parsed.is_object()) {
-      fail_input(fmt::format("{}: options must be a table (got {})", where, text));
+      fail_input({.where = where, .wrong = "options must be a table", .got = std::string(text)});
     }
     for (const auto& [name, value] : parsed.items()) {
       given[name] = value.dump();
@@ -49,10 +49,11 @@ struct PluginOptions::State {
     }
     for (const auto& [name, value] : given) {
       if (!asked.contains(name)) {
-        fail_input(fmt::format("{}: there is no option '{}' (options{}: {}){}", where,
-                               path_of(name), path.empty() ? "" : fmt::format(" of '{}'", path),
-                               known.empty() ? "none" : join_words(known),
-                               did_you_mean(name, known)));
+        fail_input({.where = where,
+                    .wrong = fmt::format("there is no option '{}' (options{}: {}){}", path_of(name),
+                                         path.empty() ? "" : fmt::format(" of '{}'", path),
+                                         known.empty() ? "none" : join_words(known),
+                                         did_you_mean(name, known))});
       }
     }
     for (const auto& [name, table] : tables) {
@@ -96,8 +97,10 @@ void PluginOptions::set_default(const std::string& name, std::string otherwise) 
 }
 
 void PluginOptions::wrong(const std::string& name, const std::string& got) const {
-  fail_input(fmt::format("{}: option '{}' must be {} (got {})", where(), path_of(name),
-                         state_->asked.at(name).expected, got));
+  fail_input({.where = where(),
+              .wrong = fmt::format("option '{}' must be {}", path_of(name),
+                                   state_->asked.at(name).expected),
+              .got = got});
 }
 
 bool PluginOptions::flag(const std::string& name, bool otherwise) {
@@ -189,8 +192,10 @@ std::vector<T> PluginOptions::list(const std::string& name, const std::vector<T>
   }
   for (std::size_t i = 0; i < parsed.size(); ++i) {
     if (!fits(parsed[i])) {
-      fail_input(fmt::format("{}: option '{}[{}]' must be {} (got {})", where(), path_of(name), i,
-                             entry_expected, parsed[i].dump()));
+      fail_input(
+          {.where = where(),
+           .wrong = fmt::format("option '{}[{}]' must be {}", path_of(name), i, entry_expected),
+           .got = parsed[i].dump()});
     }
   }
   return parsed.get<std::vector<T>>();
@@ -258,8 +263,9 @@ std::vector<PluginOptions> PluginOptions::tables(const std::string& name) {
   }
   for (std::size_t i = 0; i < parsed.size(); ++i) {
     if (!parsed[i].is_object()) {
-      fail_input(fmt::format("{}: option '{}[{}]' must be a table (got {})", where(), path_of(name),
-                             i, parsed[i].dump()));
+      fail_input({.where = where(),
+                  .wrong = fmt::format("option '{}[{}]' must be a table", path_of(name), i),
+                  .got = parsed[i].dump()});
     }
     all.push_back(inner(fmt::format("{}[{}]", name, i), parsed[i].dump()));
   }
@@ -267,8 +273,9 @@ std::vector<PluginOptions> PluginOptions::tables(const std::string& name) {
 }
 
 void PluginOptions::refuse(std::string_view why) const {
-  fail_input(state_->path.empty() ? fmt::format("{}: {}", where(), why)
-                                  : fmt::format("{}: option '{}': {}", where(), state_->path, why));
+  fail_input({.where = where(),
+              .wrong = state_->path.empty() ? std::string(why)
+                                            : fmt::format("option '{}': {}", state_->path, why)});
 }
 
 std::vector<OptionUse> PluginOptions::asked() const {

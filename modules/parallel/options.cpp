@@ -32,7 +32,7 @@ std::optional<Placement> Options::optional_placement(const std::string& name) {
   try {
     return parse_placement(parsed.get<std::string>());
   } catch (const Error& error) {
-    fail_input(fmt::format("{}: option '{}': {}", where(), path_of(name), error.what()));
+    fail_at(fmt::format("{}: option '{}'", where(), path_of(name)), error);
   }
 }
 
@@ -60,8 +60,10 @@ ValuePlacements Options::placements(const std::string& name, std::optional<Place
       all.push_back(
           {key, position, text == "None" ? std::nullopt : std::optional(parse_placement(text))});
     } catch (const Error& error) {
-      fail_input(fmt::format("{}: option '{}': {}; \"None\" leaves a value as it comes", where(),
-                             path_of(name), error.what()));
+      ErrorFields fields = error.fields();
+      fields.where = fmt::format("{}: option '{}'", where(), path_of(name));
+      fields.advice += "; \"None\" leaves a value as it comes";
+      fail_input(std::move(fields));
     }
   };
   if (parsed.is_array()) {

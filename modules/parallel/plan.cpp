@@ -27,13 +27,6 @@ import :entries;
 namespace tessera::parallel {
 namespace {
 
-/// An error of a style or its options, with the entry's place in front unless it says it already.
-[[noreturn]] void fail_at(const StyleEntry& entry, const Error& error) {
-  const std::string text = error.what();
-  fail_input(entry.where.empty() || text.starts_with(entry.where) ? text
-                                                                  : entry.where + ": " + text);
-}
-
 /// Marks the model as planned and lets it keep what the plan's hooks refer to.
 void take_model(nn::Module& model, const std::shared_ptr<const void>& styles) {
   const std::vector<nn::Module*> modules = nn::all_modules(model);
@@ -76,7 +69,7 @@ std::unique_ptr<ParallelStyle> make_style(const StyleEntry& entry, plugin::Host&
     style = entry.make ? entry.make(options) : host.find<ParallelStyle>(entry.style)(options);
     options.finish();
   } catch (const Error& error) {
-    fail_at(entry, error);
+    fail_at(entry.where, error);
   }
   if (!style) {
     fail_input(fmt::format("{}: its factory made no style; return one", place_of(entry)));
@@ -156,7 +149,7 @@ void ParallelPlan::apply(const std::vector<ResolvedEntry>& entries) {
                               .style = entry.style,
                               .entry = place_of(entry)});
       } catch (const Error& error) {
-        fail_at(entry, error);
+        fail_at(entry.where, error);
       }
       ++row.modules;
       for (const nn::ParameterPointer& parameter : nn::all_parameters(*module)) {
@@ -172,8 +165,7 @@ void ParallelPlan::apply(const std::vector<ResolvedEntry>& entries) {
 ParallelPlan::~ParallelPlan() = default;
 
 Error ParallelPlan::explained(const Error& error) const {
-  const auto* const raised = dynamic_cast<const ModuleError*>(&error);
-  std::string scope = raised == nullptr ? "" : raised->module();
+  std::string scope = error.fields().module.value_or("");
   std::vector<std::string> at_work;
   while (true) {
     for (const auto& [module, entry] : applied_) {
@@ -188,12 +180,14 @@ Error ParallelPlan::explained(const Error& error) const {
     const std::size_t dot = scope.rfind('.');
     scope.resize(dot == std::string::npos ? 0 : dot);
   }
-  return Error(
-      fmt::format("{}\n  styles applied {}: {}; change their modules, or their input and output "
-                  "options, so that the layouts fit",
-                  error.what(), scope.empty() ? "in the model" : fmt::format("in '{}'", scope),
-                  at_work.empty() ? "none" : join_words(at_work)),
-      ErrorKind::input);
+  ErrorFields fields = error.fields();
+  fields.details += fmt::format(
+      "{}  styles applied {}: {}; change their modules, or their input and output options, so that "
+      "the layouts fit",
+      fields.details.empty() ? "" : "\n",
+      scope.empty() ? "in the model" : fmt::format("in '{}'", scope),
+      at_work.empty() ? "none" : join_words(at_work));
+  return Error(std::move(fields), ErrorKind::input);
 }
 
 int ParallelPlan::batch_parts() const {

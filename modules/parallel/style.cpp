@@ -121,10 +121,11 @@ bool begin_placing(const StyleTarget& target, Placed& placed, const char* what, 
   if (now == wanted) {
     return false;  // tied weights under two styles that agree
   }
-  fail_input(fmt::format("{}: {} '{}' is {} on axis '{}' by {}; {} needs {} in module '{}'",
-                         target.entry, what, placed.name, to_string(now),
-                         target.mesh.axis_name(axis), placed_by.entry, target.style,
-                         to_string(wanted), target.module.name()));
+  fail_input({.where = target.entry,
+              .wrong = fmt::format("{} '{}' is {} on axis '{}' by {}", what, placed.name,
+                                   to_string(now), target.mesh.axis_name(axis), placed_by.entry),
+              .advice = fmt::format("{} needs {} in module '{}'", target.style, to_string(wanted),
+                                    target.module.name())});
 }
 
 /// A tensor without memory like `value`, with another placement on the axis.

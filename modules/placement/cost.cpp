@@ -45,9 +45,9 @@ Link link_of(const DeviceMesh& mesh, int axis) {
 void set_link(const DeviceMesh& mesh, int axis, Link link) {
   if (!(link.latency >= 0) || !(link.bandwidth > 0)) {
     fail_input(
-        fmt::format("link of mesh axis '{}': latency {} s and bandwidth {} B/s (expected at "
-                    "least 0 and above 0)",
-                    mesh.axis_name(axis), link.latency, link.bandwidth));
+        {.thing = fmt::format("link of mesh axis '{}'", mesh.axis_name(axis)),
+         .wrong = fmt::format("latency {} s and bandwidth {} B/s", link.latency, link.bandwidth),
+         .expected = "at least 0 and above 0"});
   }
   const std::lock_guard lock(links().mutex);
   links().set[{mesh.id(), axis}] = link;

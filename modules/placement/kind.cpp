@@ -27,7 +27,9 @@ constexpr const char* allowed =
     "StridedShard(dim, split_factor)";
 
 [[noreturn]] void refuse(std::string_view text) {
-  fail_input(fmt::format("placement: cannot read '{}'; {}", text, allowed));
+  fail_input({.thing = "placement",
+              .wrong = fmt::format("cannot read '{}'", text),
+              .advice = std::string(allowed)});
 }
 
 std::string without_blanks(std::string_view text) {
@@ -177,10 +179,9 @@ Placement parse_placement(std::string_view text) {
 std::vector<Placement> parse_placements(std::string_view text) {
   const std::string plain = without_blanks(text);
   if (plain.size() < 2 || plain.front() != '[' || plain.back() != ']') {
-    fail_input(
-        fmt::format("placements: cannot read '{}' (expected a list such as [Shard(0), "
-                    "Replicate])",
-                    text));
+    fail_input({.thing = "placements",
+                .wrong = fmt::format("cannot read '{}'", text),
+                .expected = "a list such as [Shard(0), Replicate]"});
   }
   std::vector<Placement> placements;
   std::string_view rest = std::string_view(plain).substr(1, plain.size() - 2);

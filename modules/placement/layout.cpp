@@ -40,16 +40,18 @@ Table& table() {
 void check_placements(const DeviceMesh& mesh, std::span<const Placement> placements) {
   require(static_cast<bool>(mesh), "layout: there is no mesh; make one first");
   if (static_cast<int>(placements.size()) != mesh.ndim()) {
-    fail_input(fmt::format("layout: {} placements for {} axes (got {}, {}); give one for each axis",
-                           placements.size(), mesh.ndim(), to_string(placements), to_string(mesh)));
+    fail_input({.thing = "layout",
+                .wrong = fmt::format("{} placements for {} axes", placements.size(), mesh.ndim()),
+                .got = fmt::format("{}, {}", to_string(placements), to_string(mesh)),
+                .advice = "give one for each axis"});
   }
   for (const Placement placement : placements) {
     if ((placement.is_shard() || placement.is_strided_shard()) &&
         (placement.dim() < 0 || placement.dim() >= max_dims)) {
-      fail_input(
-          fmt::format("layout: {} in {} (expected a dim from 0 to {}); count dims from the "
-                      "front",
-                      to_string(placement), to_string(placements), max_dims - 1));
+      fail_input({.thing = "layout",
+                  .wrong = fmt::format("{} in {}", to_string(placement), to_string(placements)),
+                  .expected = fmt::format("a dim from 0 to {}", max_dims - 1),
+                  .advice = "count dims from the front"});
     }
   }
 }
@@ -60,19 +62,19 @@ void check_order(const DeviceMesh& mesh, std::span<const Placement> placements,
   for (const int axis : order) {
     if (axis < 0 || axis >= mesh.ndim() || seen[static_cast<std::size_t>(axis)]) {
       fail_input(
-          fmt::format("layout: shard order [{}] for {} (expected distinct axes from 0 to "
-                      "{})",
-                      fmt::join(order, ", "), to_string(mesh), mesh.ndim() - 1));
+          {.thing = "layout",
+           .wrong = fmt::format("shard order [{}] for {}", fmt::join(order, ", "), to_string(mesh)),
+           .expected = fmt::format("distinct axes from 0 to {}", mesh.ndim() - 1)});
     }
     seen[static_cast<std::size_t>(axis)] = true;
   }
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
     if (placements[static_cast<std::size_t>(axis)].is_shard() &&
         !seen[static_cast<std::size_t>(axis)]) {
-      fail_input(
-          fmt::format("layout: shard order [{}] misses axis {} ('{}'), which has a shard; "
-                      "name every sharding axis",
-                      fmt::join(order, ", "), axis, mesh.axis_name(axis)));
+      fail_input({.thing = "layout",
+                  .wrong = fmt::format("shard order [{}] misses axis {} ('{}'), which has a shard",
+                                       fmt::join(order, ", "), axis, mesh.axis_name(axis)),
+                  .advice = "name every sharding axis"});
     }
   }
 }
@@ -121,10 +123,10 @@ Layout Layout::make(const DeviceMesh& mesh, std::span<const Placement> placement
   if (std::any_of(placements.begin(), placements.end(),
                   [](Placement p) { return p.is_strided_shard(); })) {
     if (!order.empty()) {
-      fail_input(
-          fmt::format("layout: {} with a shard order besides (expected one of the two); "
-                      "write Shard and the order, or StridedShard alone",
-                      to_string(placements)));
+      fail_input({.thing = "layout",
+                  .wrong = fmt::format("{} with a shard order besides", to_string(placements)),
+                  .expected = "one of the two",
+                  .advice = "write Shard and the order, or StridedShard alone"});
     }
     axes = layout_detail::order_of_strided(mesh, placements);
     for (Placement& placement : data->placements) {
@@ -216,10 +218,10 @@ std::string to_string(const Layout& layout) {
 
 void check_layout_fits(const Layout& layout, int tensor_ndim, std::string_view what) {
   if (layout.top_dim() >= tensor_ndim) {
-    fail_input(
-        fmt::format("{}: layout {} shards dim {} of a tensor with {} dims; shard a dim that "
-                    "it has",
-                    what, to_string(layout), layout.top_dim(), tensor_ndim));
+    fail_input({.thing = std::string(what),
+                .wrong = fmt::format("layout {} shards dim {} of a tensor with {} dims",
+                                     to_string(layout), layout.top_dim(), tensor_ndim),
+                .advice = "shard a dim that it has"});
   }
 }
 

@@ -38,8 +38,9 @@ Dims local_offset(const Dims& shape, const Layout& layout, const Dims& coordinat
 LocalPart local_part(const Dims& shape, const Layout& layout, int rank) {
   const std::optional<Dims> coordinates = layout.mesh().coordinates_of(rank);
   if (!coordinates) {
-    fail(fmt::format("local part: rank {} is not in {}; only ranks of the mesh hold a part", rank,
-                     to_string(layout.mesh())));
+    fail({.thing = "local part",
+          .wrong = fmt::format("rank {} is not in {}", rank, to_string(layout.mesh())),
+          .advice = "only ranks of the mesh hold a part"});
   }
   return local_part(shape, layout, *coordinates);
 }

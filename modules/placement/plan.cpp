@@ -62,10 +62,10 @@ const Plan& kept(std::shared_ptr<const Plan> plan) {
 void check(const Layout& from, const Layout& to, const Dims& shape) {
   require(from && to, "redistribute: there is no layout; make one first");
   if (!(from.mesh() == to.mesh())) {
-    fail_input(
-        fmt::format("redistribute: the layouts are of different meshes ({} and {}); move "
-                    "between layouts of one mesh",
-                    to_string(from.mesh()), to_string(to.mesh())));
+    fail_input({.thing = "redistribute",
+                .wrong = fmt::format("the layouts are of different meshes ({} and {})",
+                                     to_string(from.mesh()), to_string(to.mesh())),
+                .advice = "move between layouts of one mesh"});
   }
   check_layout_fits(from, shape.size(), "redistribute");
   check_layout_fits(to, shape.size(), "redistribute");

@@ -34,10 +34,12 @@ std::vector<int> order_of_strided(const DeviceMesh& mesh, std::span<const Placem
     }
     if (pieces != placement.split_factor()) {
       fail_input(
-          fmt::format("layout: {} on axis '{}' of {} has no meaning in {}; the split factor "
-                      "must be the product of the sizes of later axes that shard dim {}",
-                      to_string(placement), mesh.axis_name(axis), to_string(mesh),
-                      to_string(placements), placement.dim()));
+          {.thing = "layout",
+           .wrong = fmt::format("{} on axis '{}' of {} has no meaning in {}", to_string(placement),
+                                mesh.axis_name(axis), to_string(mesh), to_string(placements)),
+           .advice = fmt::format(
+               "the split factor must be the product of the sizes of later axes that shard dim {}",
+               placement.dim())});
     }
     order.insert(order.begin() + static_cast<std::ptrdiff_t>(place), axis);
   }

@@ -58,10 +58,9 @@ bool intersect(const LocalPart& a, const LocalPart& b, LocalPart& common) {
 
 void refuse_partial(const Layout& layout) {
   if (layout.has_partial()) {
-    fail(
-        fmt::format("transfers: {} has a Partial, whose terms must be reduced; redistribute it to "
-                    "Replicate or Shard first",
-                    to_string(layout)));
+    fail({.thing = "transfers",
+          .wrong = fmt::format("{} has a Partial, whose terms must be reduced", to_string(layout)),
+          .advice = "redistribute it to Replicate or Shard first"});
   }
 }
 

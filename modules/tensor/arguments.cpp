@@ -136,14 +136,18 @@ class Collected {
       }
       names.emplace_back(f.name);
     }
-    fail_input(fmt::format("{}: there is no argument '{}'{}; the arguments are: {}", what_, name,
-                           did_you_mean(name, names), join_words(names)));
+    fail_input(
+        {.thing = std::string(what_),
+         .wrong = fmt::format("there is no argument '{}'{}", name, did_you_mean(name, names)),
+         .advice = fmt::format("the arguments are: {}", join_words(names))});
   }
 
   void set(const ArgumentField& field, ArgumentValue value) {
     const auto i = static_cast<std::size_t>(&field - info_.fields.data());
     if (given_[i]) {
-      fail_input(fmt::format("{}: argument '{}' is given twice; remove one", what_, field.name));
+      fail_input({.thing = std::string(what_),
+                  .wrong = fmt::format("argument '{}' is given twice", field.name),
+                  .advice = "remove one"});
     }
     given_[i] = true;
     values_[i] = std::move(value);
@@ -152,14 +156,16 @@ class Collected {
   Attributes attributes() const {
     for (std::size_t i = 0; i < values_.size(); ++i) {
       if (!given_[i]) {
-        fail_input(fmt::format("{}: argument '{}' ({}) is missing; add it", what_,
-                               info_.fields[i].name, info_.fields[i].type));
+        fail_input({.thing = std::string(what_),
+                    .wrong = fmt::format("argument '{}' ({}) is missing", info_.fields[i].name,
+                                         info_.fields[i].type),
+                    .advice = "add it"});
       }
     }
     try {
       return info_.from_values(values_);
     } catch (const Error& error) {
-      fail_input(fmt::format("{}: {}", what_, error.what()));
+      fail_at(std::string(what_), error);
     }
   }
 
@@ -180,7 +186,9 @@ const T& value_as(const ArgumentValue& value, std::string_view type) {
 
 }  // namespace
 
-void Attributes::overflow() { fail("operator: too many arguments for one call"); }
+void Attributes::overflow() {
+  fail({.thing = "operator", .wrong = "too many arguments for one call"});
+}
 
 void wrong_argument(std::string_view type, const ArgumentValue& value) {
   fail_input(fmt::format("a value of type {} is expected (got '{}')", type, value_text(value)));
@@ -191,10 +199,10 @@ void wrong_arguments_type(const ArgumentsInfo& expected) {
   for (const ArgumentField& f : expected.fields) {
     fields += fmt::format("{}{}", fields.empty() ? "" : ", ", to_string(f));
   }
-  fail(fmt::format(
-      "operator: the call has arguments of another type (expected {}); read them as the "
-      "type with which the operator is registered",
-      fields));
+  fail({.thing = "operator",
+        .wrong = "the call has arguments of another type",
+        .expected = fmt::format("{}", fields),
+        .advice = "read them as the type with which the operator is registered"});
 }
 
 std::string to_string(const ArgumentField& field) {
@@ -301,7 +309,9 @@ Attributes attributes_from_text(const ArgumentsInfo& info, std::string_view text
   for (const std::string_view part : split_outside(text)) {
     const auto equals = part.find('=');
     if (equals == std::string_view::npos) {
-      fail_input(fmt::format("{}: '{}' is not an argument (expected NAME=VALUE)", what, part));
+      fail_input({.thing = std::string(what),
+                  .wrong = fmt::format("'{}' is not an argument", part),
+                  .expected = "NAME=VALUE"});
     }
     const ArgumentField& field = collected.field(trimmed(part.substr(0, equals)));
     collected.set(field, value_from_text(field.type, trimmed(part.substr(equals + 1))));
@@ -322,7 +332,7 @@ Attributes attributes_from_json(const ArgumentsInfo& info, std::string_view json
                                 std::string_view what) {
   const ParsedJson parsed = parse_json_object(json);
   if (!parsed.problem.empty()) {
-    fail_input(fmt::format("{}: {}", what, parsed.problem));
+    fail_input({.thing = std::string(what), .wrong = parsed.problem});
   }
   Collected collected(info, what);
   for (const auto& [name, value] : parsed.value.items()) {

@@ -38,22 +38,24 @@ Device device_of(const Call& call) {
     if (first == call.in.size()) {
       first = i;
     } else if (!(call.in[i].device() == call.in[first].device())) {
-      fail(fmt::format(
-          "{}: the operands are on several devices (expected one, got '{}' on {} and '{}' on {}); "
-          "copy one of them by to_device()",
-          call.op.name, call.op.operand_name(first, call.in.size()),
-          to_string(call.in[first].device()), call.op.operand_name(i, call.in.size()),
-          to_string(call.in[i].device())));
+      fail({.thing = call.op.name,
+            .wrong = "the operands are on several devices",
+            .expected = "one",
+            .got = fmt::format(
+                "'{}' on {} and '{}' on {}", call.op.operand_name(first, call.in.size()),
+                to_string(call.in[first].device()), call.op.operand_name(i, call.in.size()),
+                to_string(call.in[i].device())),
+            .advice = "copy one of them by to_device()"});
     }
   }
   return call.in[first].device();
 }
 
 [[noreturn]] void no_kernel(const Op& op, Device device) {
-  fail(fmt::format(
-      "{}: the operator has no kernel on {}; use others, copy the operands to the host "
-      "(to_device(x, cpu)), or allow the host to compute it within a HostFallback scope",
-      op.name, to_string(device)));
+  fail({.thing = op.name,
+        .wrong = fmt::format("the operator has no kernel on {}", to_string(device)),
+        .advice = "use others, copy the operands to the host (to_device(x, cpu)), or allow the "
+                  "host to compute it within a HostFallback scope"});
 }
 
 void run_on_device(const Call& call, Device device, std::span<Tensor> out) {
@@ -72,7 +74,12 @@ void run_on_device(const Call& call, Device device, std::span<Tensor> out) {
       x.storage().used_on(stream);
     }
   }
-  kernel(call, out);
+  run_kernel_of(call, device, kernel, out);
+}
+
+/// On the meta device: no kernel runs, but its workspace is booked where memory is planned.
+void plan_kernel(const Call& call, std::span<Tensor> out) {
+  run_kernel_of(call, meta, [](const Call&, std::span<Tensor>) {}, out);
 }
 
 }  // namespace
@@ -86,7 +93,9 @@ Tensors call_elsewhere(const Call& call, std::uint8_t keys) {
   } else if (op.in_place) {
     check_writes(call, keys);
     out.push_back(call.in[0]);
-    if (!(device == meta)) {
+    if (device == meta) {
+      plan_kernel(call, out);
+    } else {
       run_on_device(call, device, out);
       for (std::size_t i = 0; i < call.in.size(); ++i) {
         // A kernel of the CPU moves the further ones itself; those of devices see other storages.
@@ -101,11 +110,37 @@ Tensors call_elsewhere(const Call& call, std::uint8_t keys) {
     for (const ResultShape& r : shapes) {
       out.push_back(allocate_result(r.shape, r.dtype, device, op.name));
     }
-    if (!(device == meta)) {
+    if (device == meta) {
+      plan_kernel(call, out);
+    } else {
       run_on_device(call, device, out);
     }
   }
   return out;
+}
+
+void run_in_workspace(const Call& call, Device device, Kernel kernel, std::span<Tensor> out) {
+  const std::size_t bytes = call.op.workspace(call, out);
+  if (bytes == 0) {
+    return kernel(call, out);
+  }
+  const MemoryScope scope(MemoryCategory::workspace);
+  Counted<Storage> memory;
+  try {
+    memory = device == meta  ? Storage::none(bytes)
+             : device == cpu ? Storage::allocate(bytes)
+                             : Storage::allocate_on(device, bytes);
+  } catch (const OutOfMemory& error) {
+    fail({.thing = call.op.name,
+          .wrong =
+              fmt::format("there is not enough memory for {} bytes of intermediate values", bytes),
+          .details = error.what()});
+  }
+  kernel({call.op,
+          call.in,
+          call.attributes,
+          {static_cast<std::byte*>(memory->data()), memory->data() == nullptr ? 0 : bytes}},
+         out);
 }
 
 HostFallback::HostFallback() : outer_(path_state().fallback) { path_state().fallback = this; }
@@ -185,7 +220,8 @@ std::int64_t compute_on_host(const Call& call, std::span<Tensor> out) {
     results.push_back(call.op.in_place ? in[0]
                                        : allocate_result(x.shape(), x.dtype(), cpu, call.op.name));
   }
-  call.op.cpu({call.op, in, call.attributes}, {results.begin(), results.size()});
+  run_kernel_of({call.op, in, call.attributes}, cpu, call.op.cpu,
+                {results.begin(), results.size()});
   std::int64_t bytes = 0;
   if (call.op.in_place) {
     for (std::size_t i = 0; i < in.size(); ++i) {

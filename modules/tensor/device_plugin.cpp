@@ -30,8 +30,9 @@ DeviceType load_kind(std::string_view name) {
   }
   const DeviceOffer offer = plugin::host().find<DevicePlugin>(name)();
   if (offer.kernel_of == nullptr) {
-    fail(
-        fmt::format("device '{}': its plugin offers no kernels; set DeviceOffer::kernel_of", name));
+    fail({.thing = fmt::format("device '{}'", name),
+          .wrong = "its plugin offers no kernels",
+          .advice = "set DeviceOffer::kernel_of"});
   }
   const DeviceType type =
       register_device_kind({.name = std::string(name), .count = offer.count, .open = offer.open});
@@ -49,8 +50,10 @@ Device find_device(std::string_view name) {
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), index);
   constexpr int most = 127;
   if (error != std::errc() || end != number.data() + number.size() || index < 0 || index > most) {
-    fail_input(fmt::format("device '{}': the number is wrong (expected 0 to {}, got '{}')", name,
-                           most, number));
+    fail_input({.thing = fmt::format("device '{}'", name),
+                .wrong = "the number is wrong",
+                .expected = fmt::format("0 to {}", most),
+                .got = fmt::format("'{}'", number)});
   }
   const Device device{load_kind(name.substr(0, colon)), static_cast<std::int8_t>(index)};
   check_device(device);

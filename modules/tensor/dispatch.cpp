@@ -37,19 +37,22 @@ inline std::uint8_t keys_of(std::span<const Tensor> in) {
 }
 
 [[noreturn]] void wrong_operands(const Op& op, std::size_t count) {
-  fail(fmt::format("{}: wrong number of operands (expected {}, got {}); the schema is {}", op.name,
-                   op.counts.lists > 0
-                       ? fmt::format("{} and {} list{} of one length", op.counts.single,
-                                     op.counts.lists, op.counts.lists > 1 ? "s" : "")
-                       : fmt::format("{}", op.counts.single),
-                   count, op.schema));
+  fail({.thing = op.name,
+        .wrong = "wrong number of operands",
+        .expected =
+            fmt::format("{}", op.counts.lists > 0
+                                  ? fmt::format("{} and {} list{} of one length", op.counts.single,
+                                                op.counts.lists, op.counts.lists > 1 ? "s" : "")
+                                  : fmt::format("{}", op.counts.single)),
+        .got = fmt::format("{}", count),
+        .advice = fmt::format("the schema is {}", op.schema)});
 }
 
 [[noreturn]] void wrong_arguments(const Op& op, const Attributes& attributes) {
-  fail(fmt::format(
-      "{}: the arguments do not match the schema {} ({}); pass the aggregate that the "
-      "operator is registered with",
-      op.name, op.schema, attributes.type() == 0 ? "got none" : "their names or types differ"));
+  fail({.thing = op.name,
+        .wrong = fmt::format("the arguments do not match the schema {} ({})", op.schema,
+                             attributes.type() == 0 ? "got none" : "their names or types differ"),
+        .advice = "pass the aggregate that the operator is registered with"});
 }
 
 /// An undefined operand: an error unless it is in a list whose tensors may be absent.
@@ -57,9 +60,10 @@ inline std::uint8_t keys_of(std::span<const Tensor> in) {
   const std::size_t operand = op.place_of(i, in.size()).operand;
   if (operand < op.operands.size() && op.operands[operand].type.find('?') == std::string::npos) {
     fail(
-        fmt::format("{}: operand '{}' is an undefined tensor (expected a tensor; only operands "
-                    "marked '?' may be absent: {})",
-                    op.name, op.operand_name(i, in.size()), op.schema));
+        {.thing = op.name,
+         .wrong = fmt::format("operand '{}' is an undefined tensor", op.operand_name(i, in.size())),
+         .expected =
+             fmt::format("a tensor; only operands marked '?' may be absent: {}", op.schema)});
   }
 }
 
@@ -99,11 +103,11 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
   for (std::size_t i = 0; i < call.in.size(); ++i) {
     if (call.in[i] && (call.in[i].impl()->keys & copied_view_key) != 0 &&
         call.op.writes(call.op.place_of(i, call.in.size()).operand)) {
-      fail(fmt::format(
-          "{}: operand '{}' is a view whose tensor was redistributed for it, so it is a copy, and "
-          "the write would not reach the tensor; redistribute the tensor before the view is "
-          "taken, or write a clone()",
-          call.op.name, call.op.operand_name(i, call.in.size())));
+      fail({.thing = call.op.name,
+            .wrong = fmt::format("operand '{}' is a view whose tensor was redistributed for it, so "
+                                 "it is a copy, and the write would not reach the tensor",
+                                 call.op.operand_name(i, call.in.size())),
+            .advice = "redistribute the tensor before the view is taken, or write a clone()"});
     }
   }
 }
@@ -120,7 +124,7 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
   } else if (op.in_place) {
     check_writes(c, keys);
     out.push_back(in[0]);
-    op.cpu(c, out);
+    run_kernel_of(c, cpu, op.cpu, out);
     in[0].storage().bump_version();
   } else {
     ResultShapes shapes;
@@ -128,7 +132,7 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
     for (const ResultShape& r : shapes) {
       out.push_back(allocate_result(r.shape, r.dtype, cpu, op.name));
     }
-    op.cpu(c, out);
+    run_kernel_of(c, cpu, op.cpu, out);
   }
   return out;
 }
@@ -136,8 +140,8 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
 [[gnu::always_inline]] inline Tensors call_distribution(const Op& op, std::span<const Tensor> in,
                                                         const Attributes& attributes) {
   if (distribution_slot == nullptr) {
-    fail(
-        fmt::format("{}: distributed operands need tessera.dtensor, which is not linked", op.name));
+    fail({.thing = op.name,
+          .wrong = "distributed operands need tessera.dtensor, which is not linked"});
   }
   return distribution_slot(op, in, attributes);
 }
@@ -195,19 +199,14 @@ const std::string* current_module() { return path.module; }
 ModuleScope::ModuleScope(const std::string* name) : before_(std::exchange(path.module, name)) {}
 ModuleScope::~ModuleScope() { path.module = before_; }
 
-ModuleError::ModuleError(const Error& error, const std::string& module, bool backward)
-    : Error(fmt::format(
-                "{}{}: {}",
-                module.empty() ? std::string("the model") : fmt::format("module '{}'", module),
-                backward ? ", backward" : "", error.what()),
-            error.kind()),
-      module_(interned_name(module)) {}
-
 void rethrow_in_module(const Error& error, const std::string* module, bool backward) {
-  if (module == nullptr || typeid(error) != typeid(Error)) {
+  if (module == nullptr || error.fields().module || typeid(error) != typeid(Error)) {
     throw;
   }
-  throw ModuleError(error, *module, backward);
+  ErrorFields fields = error.fields();
+  fields.module = *module;
+  fields.backward = backward;
+  throw Error(std::move(fields), error.kind());
 }
 
 bool grad_enabled() { return path.grad; }

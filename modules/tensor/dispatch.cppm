@@ -51,19 +51,9 @@ class ModuleScope {
   const std::string* before_;
 };
 
-/// An error and the innermost module in whose forward or backward it was raised:
-/// "module 'model.norm': TEXT", "module 'model.norm', backward: TEXT".
-class ModuleError : public Error {
- public:
-  ModuleError(const Error& error, const std::string& module, bool backward);
-  /// Its qualified name; empty for the root.
-  const std::string& module() const noexcept { return *module_; }
-
- private:
-  const std::string* module_;
-};
-/// To be called in a catch block: throws `error` on as a ModuleError. As it is where it names a
-/// module already, is of another class of its own, or `module` is null.
+/// To be called in a catch block: throws `error` on with the module in whose forward or backward it
+/// was raised. As it is where it names a module already, is of another class of its own, or
+/// `module` is null.
 [[noreturn]] void rethrow_in_module(const Error& error, const std::string* module, bool backward);
 
 /// Whether operators record for backward (per thread; true at the start).

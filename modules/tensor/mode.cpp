@@ -75,9 +75,9 @@ void Mode::perform(Action& action, NextAction& next) { next(action); }
 
 ModeScope::ModeScope(ModeLevel level, Mode& mode) : mode_(mode), level_(level) {
   if (std::exchange(mode.installed_, true)) {
-    fail(
-        "mode: it is installed already; a mode is at one level of one thread at a time (use an "
-        "object for each)");
+    fail({.thing = "mode",
+          .wrong = "it is installed already",
+          .advice = "a mode is at one level of one thread at a time (use an object for each)"});
   }
   PathState& path = path_state();
   if (++path.scopes == 1 && modes_slot != nullptr) {
@@ -126,10 +126,11 @@ void NextCall::check(const Call& call, const Tensors& out) const {
   const ResultShapes expected = called_ ? returned_ : inferred(call);
   const ResultShapes got = shapes_of(out);
   if (!same(expected, got)) {
-    fail(
-        fmt::format("{}: the results that a mode returns are wrong (expected {}, got {}); return "
-                    "what the operator would return",
-                    call.op.name, text_of(expected), text_of(got)));
+    fail({.thing = call.op.name,
+          .wrong = "the results that a mode returns are wrong",
+          .expected = fmt::format("{}", text_of(expected)),
+          .got = fmt::format("{}", text_of(got)),
+          .advice = "return what the operator would return"});
   }
 }
 

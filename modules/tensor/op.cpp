@@ -61,9 +61,9 @@ void read_schema(Op& op) {
   const std::string_view schema = op.schema;
   const auto open = schema.find('(');
   if (open == std::string_view::npos || schema.back() != ')') {
-    fail(fmt::format(
-        "register_op: '{}' is not a schema (expected \"name(operands; attribute: type)\")",
-        schema));
+    fail({.thing = "register_op",
+          .wrong = fmt::format("'{}' is not a schema", schema),
+          .expected = "\"name(operands; attribute: type)\""});
   }
   op.name = std::string(schema.substr(0, open));
   const std::string_view inside = schema.substr(open + 1, schema.size() - open - 2);
@@ -91,10 +91,9 @@ void read_schema(Op& op) {
   const std::string whole =
       fmt::format("{}{})", schema.substr(0, open + 1 + std::min(semicolon, inside.size())), all);
   if (semicolon != std::string_view::npos && whole != schema) {
-    fail(fmt::format(
-        "register_op: '{}' lists other arguments than its aggregate ({}); write only the "
-        "operands and register with register_op<ARGUMENTS>",
-        schema, whole));
+    fail({.thing = "register_op",
+          .wrong = fmt::format("'{}' lists other arguments than its aggregate ({})", schema, whole),
+          .advice = "write only the operands and register with register_op<ARGUMENTS>"});
   }
   op.schema = whole;
 }
@@ -110,8 +109,9 @@ void count_parameters(Op& op) {
     if (is_list(operand)) {
       ++op.counts.lists;
     } else if (op.counts.lists > 0) {
-      fail(fmt::format("register_op: operand '{}' of '{}' follows a list; lists come last",
-                       operand.name, op.name));
+      fail({.thing = "register_op",
+            .wrong = fmt::format("operand '{}' of '{}' follows a list", operand.name, op.name),
+            .advice = "lists come last"});
     } else {
       ++op.counts.single;
     }
@@ -165,6 +165,7 @@ Effects effects_of(const Op& op) {
   effects.draws = std::ranges::any_of(op.parameters, [](const Op::Parameter& parameter) {
     return parameter.type == ArgumentType<RandomNumbers>::name;
   });
+  effects.workspace = op.workspace != nullptr;
   return effects;
 }
 
@@ -178,7 +179,7 @@ const Op& register_op(Op op) {
   Registry& r = registry();
   const std::lock_guard lock(r.mutex);
   if (r.by_name.contains(op.name)) {
-    fail(fmt::format("register_op: operator '{}' exists already", op.name));
+    fail({.thing = "register_op", .wrong = fmt::format("operator '{}' exists already", op.name)});
   }
   for (std::size_t type = 1; type < r.choices.size(); ++type) {
     if (r.choices[type] != nullptr && op.view == nullptr) {
@@ -209,7 +210,8 @@ Attributes parse_arguments(const Op& op, std::string_view text) {
     return attributes_from_text(*op.arguments, text, op.name);
   }
   if (!text.empty()) {
-    fail_input(fmt::format("{}: it has no arguments (got '{}')", op.name, text));
+    fail_input(
+        {.thing = op.name, .wrong = "it has no arguments", .got = fmt::format("'{}'", text)});
   }
   return {};
 }
@@ -227,7 +229,8 @@ const Op& find_op(std::string_view name) {
     for (const auto& entry : r.by_name) {
       names.push_back(entry.first);
     }
-    fail(fmt::format("find_op: no operator is called '{}'{}", name, did_you_mean(name, names)));
+    fail({.thing = "find_op",
+          .wrong = fmt::format("no operator is called '{}'{}", name, did_you_mean(name, names))});
   }
   return *found->second;
 }

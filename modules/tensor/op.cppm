@@ -17,6 +17,8 @@ struct Call {
   const Op& op;
   std::span<const Tensor> in;
   const Attributes& attributes;
+  /// For a kernel: memory of the size that Op::workspace said, aligned to 64, not initialised.
+  std::span<std::byte> workspace = {};
 
   /// The operator's arguments: call.args<SoftmaxArgs>().dim.
   template <class A>
@@ -134,6 +136,10 @@ struct Op {
 
   /// The CPU's kernel. Those of other devices are in `kernels`.
   Kernel cpu = nullptr;
+  /// Bytes that a kernel needs for intermediate values, from the shapes of operands and results (of
+  /// any device) and the number of threads; 0: none in this call. Kernels have no other memory that
+  /// grows with their operands. Null: none in any call.
+  std::size_t (*workspace)(const Call& call, std::span<const Tensor> out) = nullptr;
   /// For operators whose results share an operand's memory: makes them (alias()). Then there is no
   /// `cpu`.
   void (*view)(const Call& call, Tensors& out) = nullptr;
@@ -219,7 +225,8 @@ struct Effects {
   Aliasing aliasing = Aliasing::none;
   std::vector<std::size_t> writes = {};  // operands of the schema, by index
   Communicates communicates = Communicates::none;
-  bool draws = false;  // random numbers, from the stream and offset in its arguments
+  bool draws = false;      // random numbers, from the stream and offset in its arguments
+  bool workspace = false;  // a kernel may need memory for intermediate values
 };
 Effects effects_of(const Op& op);
 

@@ -33,10 +33,11 @@ const Op& load_operator(std::string_view name) {
   }
   Op op = plugin::host().find<OperatorPlugin>(name)();
   if (!op.schema.starts_with(std::string(name) + "(")) {
-    fail(fmt::format(
-        "operator '{}': its plugin registers the wrong schema (expected '{}(...)', got '{}'); "
-        "offer an operator under its own name",
-        name, name, op.schema));
+    fail({.thing = fmt::format("operator '{}'", name),
+          .wrong = "its plugin registers the wrong schema",
+          .expected = fmt::format("'{}(...)'", name),
+          .got = fmt::format("'{}'", op.schema),
+          .advice = "offer an operator under its own name"});
   }
   return register_op(std::move(op));
 }

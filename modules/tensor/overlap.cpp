@@ -197,11 +197,13 @@ std::string operand_text(const Call& call, std::size_t i) {
 inline void check_itself(const Call& call, std::size_t i) {
   const Tensor& x = call.in[i];
   if ((x.impl()->keys & dense_key) == 0 && !x.is_contiguous() && strides_repeat(x)) [[unlikely]] {
-    fail(fmt::format(
-        "{}: {} is written, but some of its elements are the same memory (expected "
-        "separate elements, got shape {} with strides {}); write to a copy made by "
-        "clone()",
-        call.op.name, operand_text(call, i), to_string(x.shape()), to_string(x.strides())));
+    fail({.thing = call.op.name,
+          .wrong = fmt::format("{} is written, but some of its elements are the same memory",
+                               operand_text(call, i)),
+          .expected = "separate elements",
+          .got =
+              fmt::format("shape {} with strides {}", to_string(x.shape()), to_string(x.strides())),
+          .advice = "write to a copy made by clone()"});
   }
 }
 
@@ -213,11 +215,11 @@ void check_pair(const Call& call, std::size_t i, std::size_t j, bool aligned) {
       !elements_meet(a, b)) [[likely]] {
     return;
   }
-  fail(
-      fmt::format("{}: {} is written and shares memory with {} (expected separate memory{}); pass "
-                  "a clone() of one of them",
-                  call.op.name, operand_text(call, i), operand_text(call, j),
-                  aligned ? " or the same view" : ""));
+  fail({.thing = call.op.name,
+        .wrong = fmt::format("{} is written and shares memory with {}", operand_text(call, i),
+                             operand_text(call, j)),
+        .expected = fmt::format("separate memory{}", aligned ? " or the same view" : ""),
+        .advice = "pass a clone() of one of them"});
 }
 
 void check_single_operands(const Call& call) {

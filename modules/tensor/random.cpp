@@ -118,10 +118,11 @@ RandomNumbers RandomSource::take(std::string_view what, const Dims& shape) const
   const std::int64_t rows = m->rows * m->parts;
   if (shape.empty() || shape[0] % rows != 0) {
     fail(
-        fmt::format("{}: dim 0 of {} does not hold the micro-batch's rows (expected a multiple of "
-                    "{}); draw by batch row only for activations whose dim 0 is the batch, and "
-                    "from random_stream(name) for other tensors",
-                    what, to_string(shape), rows));
+        {.thing = std::string(what),
+         .wrong = fmt::format("dim 0 of {} does not hold the micro-batch's rows", to_string(shape)),
+         .expected = fmt::format("a multiple of {}", rows),
+         .advice = "draw by batch row only for activations whose dim 0 is the batch, and from "
+                   "random_stream(name) for other tensors"});
   }
   const std::int64_t row = shape.product() / rows;  // elements
   RandomNumbers taken = numbers(row * m->batch);

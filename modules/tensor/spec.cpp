@@ -52,10 +52,10 @@ const Spec* Spec::make(const Layout& layout, const Dims& shape, DType dtype) {
 Dims my_coordinates(const DeviceMesh& mesh) {
   const std::optional<Dims> coordinates = mesh.coordinates_of(current_rank());
   if (!coordinates) {
-    fail(fmt::format(
-        "tensor: rank {} is not in the mesh {}; only the mesh's own ranks hold parts of "
-        "its tensors",
-        current_rank(), tessera::to_string(mesh)));
+    fail({.thing = "tensor",
+          .wrong = fmt::format("rank {} is not in the mesh {}", current_rank(),
+                               tessera::to_string(mesh)),
+          .advice = "only the mesh's own ranks hold parts of its tensors"});
   }
   return *coordinates;
 }
@@ -84,9 +84,9 @@ const Spec* Spec::parse(std::string_view text) {
   if (shape_end == std::string_view::npos || on == std::string_view::npos ||
       shape_begin > shape_end || shape_end > on || !dtype) {
     fail_input(
-        fmt::format("spec: '{}' is not a spec (expected the form \"f32[8, 4] [Shard(0), Replicate] "
-                    "on mesh(shard=2, tensor=2)\")",
-                    text));
+        {.thing = "spec",
+         .wrong = fmt::format("'{}' is not a spec", text),
+         .expected = "the form \"f32[8, 4] [Shard(0), Replicate] on mesh(shard=2, tensor=2)\""});
   }
   const DeviceMesh mesh = DeviceMesh::parse(text.substr(on + 4));
   const ArgumentValue shape = value_from_text(

@@ -13,7 +13,8 @@ void StateDict::merge(const std::string& prefix, const StateDict& other) {
   const auto add = [&](auto& into, const auto& from) {
     for (const auto& [name, value] : from) {
       if (!into.emplace(prefix + "." + name, value).second) {
-        fail(fmt::format("state: the name '{}.{}' occurs twice", prefix, name));
+        fail({.thing = "state",
+              .wrong = fmt::format("the name '{}.{}' occurs twice", prefix, name)});
       }
     }
   };

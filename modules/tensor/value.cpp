@@ -31,20 +31,19 @@ void TensorImpl::destroy() { delete this; }
 namespace {
 
 [[noreturn]] void not_local(const char* what, const Tensor& x) {
-  fail(fmt::format(
-      "{}: the tensor is distributed ({}); use its local part, to_local(), or the whole, "
-      "full_tensor()",
-      what, to_string(*x.spec())));
+  fail({.thing = std::string(what),
+        .wrong = fmt::format("the tensor is distributed ({})", to_string(*x.spec())),
+        .advice = "use its local part, to_local(), or the whole, full_tensor()"});
 }
 
 [[noreturn]] void not_on_host(const char* what, const Tensor& x) {
   if (x.is_distributed()) {
     not_local(what, x);
   }
-  fail(
-      fmt::format("{}: the host cannot access the memory of {}; copy the tensor to the host "
-                  "(to_device(x, cpu)), or read it by item() or to_doubles()",
-                  what, to_string(x.device())));
+  fail({.thing = std::string(what),
+        .wrong = fmt::format("the host cannot access the memory of {}", to_string(x.device())),
+        .advice = "copy the tensor to the host (to_device(x, cpu)), or read it by item() or "
+                  "to_doubles()"});
 }
 
 inline void* address_of(const TensorImpl& t) {
@@ -108,9 +107,9 @@ void* Tensor::device_address() const {
   return address_of(*impl_);
 }
 void Tensor::undefined() {
-  fail(
-      "tensor: it is undefined (an absent value, or a gradient that did not arrive); test "
-      "defined() before you use it");
+  fail({.thing = "tensor",
+        .wrong = "it is undefined (an absent value, or a gradient that did not arrive)",
+        .advice = "test defined() before you use it"});
 }
 
 Storage& Tensor::storage() const {
@@ -122,31 +121,37 @@ Storage& Tensor::storage() const {
 
 const Tensor& Tensor::local() const {
   if (!is_distributed()) {
-    fail("local: the tensor is not distributed; distribute() or from_local() makes it so");
+    fail({.thing = "local",
+          .wrong = "the tensor is not distributed",
+          .advice = "distribute() or from_local() makes it so"});
   }
   return impl_->local;
 }
 
 const Layout& Tensor::layout() const {
   if (!is_distributed()) {
-    fail("layout: the tensor is not distributed; distribute() or from_local() makes it so");
+    fail({.thing = "layout",
+          .wrong = "the tensor is not distributed",
+          .advice = "distribute() or from_local() makes it so"});
   }
   return impl_->spec->layout;
 }
 
 Tensor& Tensor::set_requires_grad(bool value) {
   if (value && !is_floating(dtype())) {
-    fail(fmt::format("set_requires_grad: only floating tensors have gradients (got {})",
-                     name_of(dtype())));
+    fail({.thing = "set_requires_grad",
+          .wrong = "only floating tensors have gradients",
+          .got = std::string(name_of(dtype()))});
   }
   TensorImpl& impl = get();
   if (value) {
     impl.keys |= requires_grad_key;
   } else {
     if (impl.autograd && impl.autograd->is_computed()) {
-      fail(
-          "set_requires_grad: the tensor was computed from others (expected a leaf); use detach() "
-          "to get its value without a gradient");
+      fail({.thing = "set_requires_grad",
+            .wrong = "the tensor was computed from others",
+            .expected = "a leaf",
+            .advice = "use detach() to get its value without a gradient"});
     }
     impl.keys &= static_cast<std::uint8_t>(~requires_grad_key);
   }
@@ -160,16 +165,19 @@ double Tensor::item() const {
     not_local("item", *this);
   }
   if (numel() != 1) {
-    fail(fmt::format("item: a tensor of one element is expected (got shape {})",
-                     to_string(shape())));
+    fail({.thing = "item",
+          .wrong = "a tensor of one element is expected",
+          .got = fmt::format("shape {}", to_string(shape()))});
   }
   return to_doubles(*this)[0];
 }
 
 void Tensor::check_type(DType wanted) const {
   if (dtype() != wanted) [[unlikely]] {
-    fail(fmt::format("data: the element type is wrong (expected {}, got {})", name_of(wanted),
-                     name_of(dtype())));
+    fail({.thing = "data",
+          .wrong = "the element type is wrong",
+          .expected = std::string(name_of(wanted)),
+          .got = std::string(name_of(dtype()))});
   }
 }
 
@@ -190,8 +198,10 @@ namespace {
 
 [[noreturn]] void too_large(const Dims& shape, DType dtype, std::string_view what) {
   checked_product(shape, what);  // a negative extent, or too many elements
-  fail(fmt::format("{}: {} elements of {} in the shape {} are more bytes than can be addressed",
-                   what, shape.product(), name_of(dtype), to_string(shape)));
+  fail({.thing = std::string(what),
+        .wrong =
+            fmt::format("{} elements of {} in the shape {} are more bytes than can be addressed",
+                        shape.product(), name_of(dtype), to_string(shape))});
 }
 
 /// Contiguous strides of a shape, and its size in bytes.
@@ -227,10 +237,11 @@ inline Contiguous contiguous_memory(const Dims& shape, DType dtype, std::string_
 
 [[noreturn]] void no_memory(const Dims& shape, DType dtype, std::string_view what,
                             std::string_view who) {
-  fail(fmt::format("{}: there is not enough memory for a tensor of {}{} ({} bytes){}{}", what,
-                   name_of(dtype), to_string(shape),
-                   shape.product() * static_cast<std::int64_t>(size_of(dtype)),
-                   who.empty() ? "" : "; ", who));
+  fail({.thing = std::string(what),
+        .wrong = fmt::format("there is not enough memory for a tensor of {}{} ({} bytes)",
+                             name_of(dtype), to_string(shape),
+                             shape.product() * static_cast<std::int64_t>(size_of(dtype))),
+        .details = std::string(who)});
 }
 
 /// Fresh memory; for `shape`. Errors: there is none left.
@@ -267,11 +278,13 @@ Tensor create(std::string_view name, const Dims& shape, DType dtype, const F& ma
   perform(action, [&] { action.out = Tensors{make()}; });
   const Tensor made = action.out.size() == 1 ? action.out[0] : Tensor();
   if (!made || !(made.shape() == shape) || made.dtype() != dtype) {
-    fail(fmt::format(
-        "{}: the tensor that a mode makes is wrong (expected {}{}, got {}); return what the "
-        "factory would return",
-        name, name_of(dtype), to_string(shape),
-        made ? fmt::format("{}{}", name_of(made.dtype()), to_string(made.shape())) : "none"));
+    fail({.thing = std::string(name),
+          .wrong = "the tensor that a mode makes is wrong",
+          .expected = fmt::format("{}{}", name_of(dtype), to_string(shape)),
+          .got = fmt::format(
+              "{}",
+              made ? fmt::format("{}{}", name_of(made.dtype()), to_string(made.shape())) : "none"),
+          .advice = "return what the factory would return"});
   }
   return made;
 }
@@ -318,8 +331,9 @@ template <class T>
 Tensor from_values(std::span<const T> values, const Dims& shape) {
   const std::int64_t count = checked_product(shape, "from_values");
   if (count != static_cast<std::int64_t>(values.size())) {
-    fail(fmt::format("from_values: shape {} holds {} elements (got {} values)", to_string(shape),
-                     count, values.size()));
+    fail({.thing = "from_values",
+          .wrong = fmt::format("shape {} holds {} elements", to_string(shape), count),
+          .got = fmt::format("{} values", values.size())});
   }
   return create("from_values", shape, DTypeOf<T>::value, [&] {
     Tensor t = allocate_result(shape, DTypeOf<T>::value, cpu, "empty");

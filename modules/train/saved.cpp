@@ -111,7 +111,9 @@ void Training::save(const std::string& folder, const std::string& meta_data) {
   } catch (const collective::PeerFailed&) {
     throw;
   } catch (const Error& error) {
-    throw Error(fmt::format("{}; {}", error.what(), last_checkpoint()), error.kind());
+    ErrorFields fields = error.fields();
+    fields.advice += (fields.advice.empty() ? "" : "; ") + last_checkpoint();
+    throw Error(std::move(fields), error.kind());
   }
   last_checkpoint_ = folder;
 }

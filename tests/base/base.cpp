@@ -19,6 +19,41 @@ TEST_CASE("patterns match qualified names") {
   CHECK_THROWS_AS(matches_pattern("a", "{a"), Error);
 }
 
+TEST_CASE("an error has its parts as fields, and its text is made of them") {
+  const auto text_of = [](const ErrorFields& fields) { return std::string(Error(fields).what()); };
+  CHECK(text_of({.thing = "topk", .wrong = "k is out of range", .expected = "0 to 4", .got = "5"}) ==
+        "topk: k is out of range (expected 0 to 4, got 5)");
+  CHECK(text_of({.thing = "run.toml", .wrong = "it cannot be read", .advice = "check its name"}) ==
+        "run.toml: it cannot be read; check its name");
+  CHECK(text_of({.wrong = "no", .expected = "yes"}) == "no (expected yes)");
+  CHECK(text_of({.wrong = "no", .got = "no"}) == "no (got no)");
+  CHECK(text_of({.where = "a.toml:3",
+                 .thing = "add",
+                 .wrong = "no",
+                 .details = "  a line",
+                 .module = "",
+                 .backward = true,
+                 .rank = 2}) == "a.toml:3: the model, backward: add: no\n  a line");
+  CHECK(text_of({.wrong = "no", .module = "model.norm"}) == "module 'model.norm': no");
+
+  const Error plain("thing: text");
+  CHECK(plain.fields().wrong == "thing: text");
+  CHECK(plain.fields().rank == -1);
+  const Error copy = plain;  // NOLINT(performance-unnecessary-copy-initialization)
+  CHECK(&copy.fields() == &plain.fields());
+
+  const auto placed = [](const Error& error) {
+    try {
+      fail_at("a.toml:3", error);
+    } catch (const Error& thrown) {
+      CHECK(thrown.kind() == ErrorKind::input);
+      return thrown.fields().where;
+    }
+  };
+  CHECK(placed(plain) == "a.toml:3");
+  CHECK(placed(Error(ErrorFields{.where = "b.toml:1", .wrong = "no"})) == "b.toml:1");
+}
+
 TEST_CASE("a misspelt name finds its neighbour") {
   const std::vector<std::string> known = {"steps", "batch", "micro_batch", "seed"};
   CHECK(nearest_name("step", known) == "steps");

@@ -322,7 +322,7 @@ TEST_CASE("large blocks of the CPU are split and joined, small ones have size cl
   void* large = allocate_bytes(5 * mib, MemoryCategory::activation);
   void* small = allocate_bytes(1000, MemoryCategory::activation);
   CHECK(memory_statistics().total - before.total == occupied_bytes(5 * mib) + occupied_bytes(1000));
-  const std::size_t reserved = allocator_of(cpu).reserved();
+  [[maybe_unused]] const std::size_t reserved = allocator_of(cpu).reserved();
   for (std::size_t bytes = 4 * mib; bytes > 2 * mib; bytes -= 4096) {
     free_bytes(large, bytes == 4 * mib ? 5 * mib : bytes + 4096, MemoryCategory::activation);
     large = allocate_bytes(bytes, MemoryCategory::activation);

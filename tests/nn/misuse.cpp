@@ -94,6 +94,14 @@ TEST_CASE("more inputs than a module has are an error") {
   const Tensor x = full({1, 2}, 1);
   CHECK(error_of([&] { linear({x, x}); }) ==
         "module 'up': Linear: got too many inputs (expected at most 1: input; got 2)");
+  try {
+    linear(full({1, 4}, 1));
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.fields().module.value_or("none") == "up");
+    CHECK_FALSE(error.fields().backward);
+    CHECK(error.fields().thing == "linear");
+  }
 }
 
 TEST_CASE("a module that returns nothing has no first output") {

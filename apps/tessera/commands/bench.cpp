@@ -131,7 +131,7 @@ Json bench_dispatch(const BenchArguments&) {
 Json on_two_ranks(const std::function<Json(collective::World&)>& run) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), &std::fclose);
   if (!file) {
-    fail("bench: no temporary file can be made");
+    fail({.thing = "bench", .wrong = "no temporary file can be made"});
   }
   collective::LaunchOptions options;
   options.ranks = 2;
@@ -145,7 +145,7 @@ Json on_two_ranks(const std::function<Json(collective::World&)>& run) {
     return 0;
   });
   if (code != 0) {
-    fail("bench: a rank failed");
+    fail({.thing = "bench", .wrong = "a rank failed"});
   }
   std::rewind(file.get());
   std::string text(1 << 20, '\0');

@@ -52,14 +52,16 @@ fs::path free_place(const std::string& folder) {
   std::error_code error;
   const fs::path place = fs::weakly_canonical(folder, error);
   if (error) {
-    fail_input(fmt::format("{}: the folder cannot be created ({}); export elsewhere", folder,
-                           error.message()));
+    fail_input({.thing = std::string(folder),
+                .wrong = fmt::format("the folder cannot be created ({})", error.message()),
+                .advice = "export elsewhere"});
   }
   if (fs::exists(place, error) &&
       (!fs::is_directory(place, error) || !fs::is_empty(place, error))) {
-    fail_input(fmt::format(
-        "{}: {}; export into a new folder", folder,
-        fs::is_directory(place, error) ? "the folder is not empty" : "is not a folder"));
+    fail_input({.thing = std::string(folder),
+                .wrong = std::string(fs::is_directory(place, error) ? "the folder is not empty"
+                                                                    : "is not a folder"),
+                .advice = "export into a new folder"});
   }
   return place;
 }
@@ -69,7 +71,7 @@ void write_text(const fs::path& file, const std::string& text) {
   out << text << '\n';
   out.close();
   if (!out) {
-    fail(fmt::format("{}: cannot be written", file.string()));
+    fail({.thing = file.string(), .wrong = "cannot be written"});
   }
 }
 
@@ -123,7 +125,9 @@ int run_checkpoint_verify(const std::string& path) {
     }
   }
   if (!damage.empty()) {
-    fail_input(fmt::format("{}: damaged; use another checkpoint{}", path, damage));
+    fail_input({.thing = std::string(path),
+                .wrong = "damaged",
+                .advice = fmt::format("use another checkpoint{}", damage)});
   }
   return 0;
 }
@@ -141,8 +145,9 @@ int run_checkpoint_export(const ExportArguments& arguments) {
   std::error_code error;
   fs::create_directories(beside, error);
   if (error) {
-    fail_input(fmt::format("{}: the folder cannot be created ({}); export elsewhere",
-                           arguments.folder, error.message()));
+    fail_input({.thing = std::string(arguments.folder),
+                .wrong = fmt::format("the folder cannot be created ({})", error.message()),
+                .advice = "export elsewhere"});
   }
   std::size_t tensors = 0;
   try {
@@ -153,7 +158,8 @@ int run_checkpoint_export(const ExportArguments& arguments) {
     fs::rename(beside, place);
   } catch (const fs::filesystem_error& problem) {
     fs::remove_all(beside, error);
-    fail(fmt::format("{}: cannot be written ({})", arguments.folder, problem.code().message()));
+    fail({.thing = std::string(arguments.folder),
+          .wrong = fmt::format("cannot be written ({})", problem.code().message())});
   } catch (...) {
     fs::remove_all(beside, error);
     throw;

@@ -38,8 +38,9 @@ std::int64_t number(std::string_view text, std::string_view option, std::string_
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size() || value < 0) {
-    fail_input(
-        fmt::format("layout: {} has '{}' (expected a number, as in {})", option, text, example));
+    fail_input({.thing = "layout",
+                .wrong = fmt::format("{} has '{}'", option, text),
+                .expected = fmt::format("a number, as in {}", example)});
   }
   return value;
 }
@@ -48,8 +49,9 @@ std::int64_t number(std::string_view text, std::string_view option, std::string_
 Dims parse_extents(std::string_view text, std::string_view option) {
   const auto parts = split(text, text.find('x') != std::string_view::npos ? 'x' : ',');
   if (parts.size() > static_cast<std::size_t>(max_dims)) {
-    fail_input(fmt::format("layout: {} {} has {} sizes (expected at most {})", option, text,
-                           parts.size(), max_dims));
+    fail_input({.thing = "layout",
+                .wrong = fmt::format("{} {} has {} sizes", option, text, parts.size()),
+                .expected = fmt::format("at most {}", max_dims)});
   }
   Dims extents;
   for (const std::string_view part : parts) {
@@ -73,9 +75,9 @@ DeviceMesh parse_mesh(std::string_view text) {
       const auto equals = part.find('=');
       if (equals == std::string_view::npos || names.size() == static_cast<std::size_t>(max_dims)) {
         fail_input(
-            fmt::format("layout: --mesh {} cannot be read (expected up to {} axes, as in 2x2 or "
-                        "shard=2,tensor=2)",
-                        text, max_dims));
+            {.thing = "layout",
+             .wrong = fmt::format("--mesh {} cannot be read", text),
+             .expected = fmt::format("up to {} axes, as in 2x2 or shard=2,tensor=2", max_dims)});
       }
       names.emplace_back(part.substr(0, equals));
       shape.push_back(number(part.substr(equals + 1), "--mesh", "shard=2,tensor=2"));
@@ -83,8 +85,9 @@ DeviceMesh parse_mesh(std::string_view text) {
   }
   DeviceMesh mesh = DeviceMesh::make(std::move(names), shape);
   if (mesh.size() > most_ranks) {
-    fail_input(fmt::format("layout: {} has {} ranks (expected at most {})", to_string(mesh),
-                           mesh.size(), most_ranks));
+    fail_input({.thing = "layout",
+                .wrong = fmt::format("{} has {} ranks", to_string(mesh), mesh.size()),
+                .expected = fmt::format("at most {}", most_ranks)});
   }
   return mesh;
 }
@@ -104,8 +107,9 @@ void write_file(const std::string& path, const std::string& text) {
   file << text;
   file.close();
   if (!file) {
-    fail_input(
-        fmt::format("layout: cannot write {}; check that its folder exists and is writable", path));
+    fail_input({.thing = "layout",
+                .wrong = fmt::format("cannot write {}", path),
+                .advice = "check that its folder exists and is writable"});
   }
 }
 

@@ -103,7 +103,7 @@ const Op& named(const std::string& name) {
   }
   const std::string meant = did_you_mean(name, names);
   if (!meant.empty()) {
-    fail_input(fmt::format("ops: no operator is called '{}'{}", name, meant));
+    fail_input({.thing = "ops", .wrong = fmt::format("no operator is called '{}'{}", name, meant)});
   }
   return load_operator(name);
 }
@@ -125,7 +125,9 @@ int print_all() {
 int run_ops(const OpsArguments& arguments) {
   if (arguments.name.empty()) {
     if (!arguments.values.empty()) {
-      fail_input("ops: --arguments needs the name of an operator; name one");
+      fail_input({.thing = "ops",
+                  .wrong = "--arguments needs the name of an operator",
+                  .advice = "name one"});
     }
     return print_all();
   }

@@ -58,7 +58,8 @@ void configure_plugins(const Config& config, const TrainArguments& arguments) {
   paths.insert(paths.end(), config.plugins.paths.begin(), config.plugins.paths.end());
   for (std::string& path : paths) {
     if (!std::filesystem::exists(path)) {
-      fail_input(fmt::format("plugin {}: there is no such file or folder", path));
+      fail_input(
+          {.thing = fmt::format("plugin {}", path), .wrong = "there is no such file or folder"});
     }
     path = std::filesystem::absolute(path).string();
   }
@@ -71,8 +72,8 @@ void configure_plugins(const Config& config, const TrainArguments& arguments) {
       return std::filesystem::equivalent(path, found.file, ignored);
     });
     if (named && !found.refusals.empty()) {
-      fail_input(
-          fmt::format("plugin {}: is refused: {}", found.file, fmt::join(found.refusals, "; ")));
+      fail_input({.thing = fmt::format("plugin {}", found.file),
+                  .wrong = fmt::format("is refused: {}", fmt::join(found.refusals, "; "))});
     }
   }
 }
@@ -89,10 +90,10 @@ void compare_plugins(collective::World& world) {
       names += fmt::format(" {} {} ({}, {});", p.name, p.version, p.digest, p.file);
     }
     fail_input(
-        fmt::format("plugins: rank {} and rank {} have loaded different ones; this rank has:{} "
-                    "install the same "
-                    "files for all ranks",
-                    world.rank(), other - all.begin(), names));
+        {.thing = "plugins",
+         .wrong = fmt::format("rank {} and rank {} have loaded different ones", world.rank(),
+                              other - all.begin()),
+         .advice = fmt::format("this rank has:{} install the same files for all ranks", names)});
   }
 }
 

@@ -201,12 +201,13 @@ Config parse_config(std::string_view text, const std::filesystem::path& file,
 
 Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides) {
   if (std::filesystem::is_directory(file)) {
-    fail_input(fmt::format("{}: is a folder; name the config file in it", file.string()));
+    fail_input(
+        {.thing = file.string(), .wrong = "is a folder", .advice = "name the config file in it"});
   }
   std::ifstream stream(file, std::ios::binary);
   if (!stream) {
-    fail_input(fmt::format("{}: the config cannot be read (no such file, or no permission)",
-                           file.string()));
+    fail_input({.thing = file.string(),
+                .wrong = "the config cannot be read (no such file, or no permission)"});
   }
   std::stringstream text;
   text << stream.rdbuf();

@@ -22,7 +22,7 @@ void Problems::throw_if_any() {
     return;
   }
   if (all_.size() == 1) {
-    fail_input(fmt::format("{}: {}", all_[0].place.text(), all_[0].text));
+    fail_input({.where = all_[0].place.text(), .wrong = all_[0].text});
   }
   std::string text = fmt::format("{}: {} problems", file_, all_.size());
   for (const Problem& problem : all_) {

@@ -15,8 +15,9 @@ namespace tessera::app {
 namespace {
 
 [[noreturn]] void cannot_read(const std::filesystem::path& path, int code) {
-  fail_input(fmt::format("{}: cannot be read: {}", path.string(),
-                         std::error_code(code, std::generic_category()).message()));
+  fail_input({.thing = path.string(),
+              .wrong = fmt::format("cannot be read: {}",
+                                   std::error_code(code, std::generic_category()).message())});
 }
 
 int open_file(const std::filesystem::path& path) {
@@ -28,10 +29,9 @@ int open_file(const std::filesystem::path& path) {
 }
 
 [[noreturn]] void changed(const std::filesystem::path& path, const std::string& how) {
-  fail_input(
-      fmt::format("{}: the file was {} while the run read it; restore it, and resume from the "
-                  "last checkpoint",
-                  path.string(), how));
+  fail_input({.thing = path.string(),
+              .wrong = fmt::format("the file was {} while the run read it", how),
+              .advice = "restore it, and resume from the last checkpoint"});
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ DataFile::DataFile(std::filesystem::path path) : path_(std::move(path)) {
   const bool regular = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
   ::close(file);
   if (!regular) {
-    fail_input(fmt::format("{}: is not a regular file", path_.string()));
+    fail_input({.thing = path_.string(), .wrong = "is not a regular file"});
   }
   size_ = static_cast<std::size_t>(status.st_size);
   device_ = status.st_dev;

@@ -36,10 +36,12 @@ Dataset::Dataset(const Config& config, std::int64_t vocab)
   training_tokens_ = tokens_.size() - validation_tokens;
   windows_ = std::max<std::int64_t>(0, (training_tokens_ - 1) / seq_len_);
   if (windows_ < batch_) {
-    fail_input(fmt::format(
-        "data: too short: {} training tokens make {} windows of {} (expected at least {}, one "
-        "batch: {} tokens); add text, or lower train.batch, data.seq_len or data.validation",
-        training_tokens_, windows_, seq_len_, batch_, batch_ * seq_len_ + 1));
+    fail_input({.thing = "data",
+                .wrong = fmt::format("too short: {} training tokens make {} windows of {}",
+                                     training_tokens_, windows_, seq_len_),
+                .expected =
+                    fmt::format("at least {}, one batch: {} tokens", batch_, batch_ * seq_len_ + 1),
+                .advice = "add text, or lower train.batch, data.seq_len or data.validation"});
   }
   if (share == 0) {
     return;
@@ -67,8 +69,9 @@ std::int64_t Dataset::window_of(std::int64_t step, std::int64_t row) const {
 
 Batch Dataset::rows(std::int64_t step, std::int64_t first_row, std::int64_t count) const {
   if (step < 0 || first_row < 0 || count < 0 || first_row + count > batch_) {
-    fail(fmt::format("data: no rows [{}, {}) of step {} in a batch of {}", first_row,
-                     first_row + count, step, batch_));
+    fail({.thing = "data",
+          .wrong = fmt::format("no rows [{}, {}) of step {} in a batch of {}", first_row,
+                               first_row + count, step, batch_)});
   }
   std::vector<std::int64_t> windows(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
@@ -81,8 +84,9 @@ Batch Dataset::validation_rows(std::int64_t batch, std::int64_t first_row,
                                std::int64_t count) const {
   if (batch < 0 || batch >= validation_batches_ || first_row < 0 || count < 0 ||
       first_row + count > batch_) {
-    fail(fmt::format("data: no rows [{}, {}) of validation batch {} of {}", first_row,
-                     first_row + count, batch, validation_batches_));
+    fail({.thing = "data",
+          .wrong = fmt::format("no rows [{}, {}) of validation batch {} of {}", first_row,
+                               first_row + count, batch, validation_batches_)});
   }
   const std::int64_t used = validation_batches_ * batch_;
   std::vector<std::int64_t> windows(static_cast<std::size_t>(count));
@@ -115,15 +119,18 @@ void check_batch_division(const Config& config, std::int64_t parts) {
   const std::int64_t micro = config.train.micro_batch;
   if (batch % parts != 0) {
     fail_input(
-        fmt::format("{}: {} sequences cannot be divided equally over the {} ranks of the mesh's "
-                    "data axes; use a multiple of {}",
-                    config.place("train.batch"), batch, parts, parts));
+        {.where = config.place("train.batch"),
+         .wrong = fmt::format(
+             "{} sequences cannot be divided equally over the {} ranks of the mesh's data axes",
+             batch, parts),
+         .advice = fmt::format("use a multiple of {}", parts)});
   }
   if (micro > 0 && (batch / parts) % micro != 0) {
-    fail_input(fmt::format(
-        "{}: {} does not divide a rank's {} sequences (train.batch {} over {} "
-        "ranks); use a divisor of {}",
-        config.place("train.micro_batch"), micro, batch / parts, batch, parts, batch / parts));
+    fail_input({.where = config.place("train.micro_batch"),
+                .wrong = fmt::format(
+                    "{} does not divide a rank's {} sequences (train.batch {} over {} ranks)",
+                    micro, batch / parts, batch, parts),
+                .advice = fmt::format("use a divisor of {}", batch / parts)});
   }
 }
 

@@ -26,7 +26,7 @@ class Header {
       expect(':');
       if (key == "descr" && !descr) {
         if (!peek('\'') && !peek('"')) {
-          fail_input(fmt::format("{}: holds records, not token ids", name_));
+          fail_input({.thing = std::string(name_), .wrong = "holds records, not token ids"});
         }
         descr = quoted();
       } else if (key == "fortran_order" && !fortran) {
@@ -58,7 +58,8 @@ class Header {
 
  private:
   [[noreturn]] void bad(std::string_view why) const {
-    fail_input(fmt::format("{}: the header of the .npy file is damaged: {}", name_, why));
+    fail_input({.thing = std::string(name_),
+                .wrong = fmt::format("the header of the .npy file is damaged: {}", why)});
   }
   void skip() {
     while (!text_.empty() && (text_.front() == ' ' || text_.front() == '\n')) {
@@ -133,10 +134,10 @@ TokenType token_type(std::string_view descr, const std::string& name) {
     return TokenType::i32;
   }
   const std::string_view hint = descr.starts_with('>') ? " (big-endian)" : "";
-  fail_input(
-      fmt::format("{}: token ids have type '{}'{} (expected little-endian u16, u32 or i32: '<u2', "
-                  "'<u4', '<i4'); write them with numpy.save(FILE, ids.astype('<u2'))",
-                  name, descr, hint));
+  fail_input({.thing = std::string(name),
+              .wrong = fmt::format("token ids have type '{}'{}", descr, hint),
+              .expected = "little-endian u16, u32 or i32: '<u2', '<u4', '<i4'",
+              .advice = "write them with numpy.save(FILE, ids.astype('<u2'))"});
 }
 
 }  // namespace
@@ -158,12 +159,15 @@ NpyLayout read_npy_header(std::span<const std::byte> start, std::size_t size,
                           const std::string& name) {
   const std::string_view bytes(reinterpret_cast<const char*>(start.data()), start.size());
   if (bytes.size() < 12 || !bytes.starts_with("\x93NUMPY")) {
-    fail_input(fmt::format("{}: is not a .npy file (write it with numpy.save)", name));
+    fail_input(
+        {.thing = std::string(name), .wrong = "is not a .npy file (write it with numpy.save)"});
   }
   const int version = static_cast<unsigned char>(bytes[6]);
   if (version < 1 || version > 3 || bytes[7] != 0) {
-    fail_input(fmt::format("{}: .npy format {}.{} is unknown (expected 1.0 to 3.0)", name, version,
-                           static_cast<int>(bytes[7])));
+    fail_input(
+        {.thing = std::string(name),
+         .wrong = fmt::format(".npy format {}.{} is unknown", version, static_cast<int>(bytes[7])),
+         .expected = "1.0 to 3.0"});
   }
   const std::size_t length_bytes = version == 1 ? 2 : 4;
   std::size_t length = 0;
@@ -173,29 +177,33 @@ NpyLayout read_npy_header(std::span<const std::byte> start, std::size_t size,
   NpyLayout layout;
   layout.offset = 8 + length_bytes + length;
   if (layout.offset > size) {
-    fail_input(fmt::format("{}: the file is truncated: its header needs {} bytes, the file has {}",
-                           name, layout.offset, size));
+    fail_input(
+        {.thing = std::string(name),
+         .wrong = fmt::format("the file is truncated: its header needs {} bytes, the file has {}",
+                              layout.offset, size)});
   }
   if (layout.offset > bytes.size()) {
-    fail_input(
-        fmt::format("{}: the header of the .npy file is damaged: it is too long (expected at "
-                    "most {} bytes, got {})",
-                    name, npy_header_limit, layout.offset));
+    fail_input({.thing = std::string(name),
+                .wrong = "the header of the .npy file is damaged: it is too long",
+                .expected = fmt::format("at most {} bytes", npy_header_limit),
+                .got = fmt::format("{}", layout.offset)});
   }
   Header header(bytes.substr(8 + length_bytes, length), name);
   header.parse();
   layout.type = token_type(*header.descr, name);
   if (header.dims != 1) {
-    fail_input(fmt::format("{}: expected one dimension of token ids, got {}", name, header.dims));
+    fail_input({.thing = std::string(name),
+                .wrong = fmt::format("expected one dimension of token ids, got {}", header.dims)});
   }
   const std::size_t present = size - layout.offset;
   const std::size_t token = size_of(layout.type);
   if (header.first_extent > std::numeric_limits<std::int64_t>::max() / token ||
       header.first_extent * token != present) {
     fail_input(
-        fmt::format("{}: the header announces {} tokens of {} bytes, but {} bytes follow; "
-                    "the file is truncated or damaged",
-                    name, header.first_extent, token, present));
+        {.thing = std::string(name),
+         .wrong = fmt::format("the header announces {} tokens of {} bytes, but {} bytes follow",
+                              header.first_extent, token, present),
+         .advice = "the file is truncated or damaged"});
   }
   layout.count = static_cast<std::int64_t>(header.first_extent);
   return layout;

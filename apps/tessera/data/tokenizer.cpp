@@ -78,10 +78,11 @@ void check_tokenizer_fits(std::string_view name, std::int64_t tokenizer_vocab, s
       own.empty() ? fmt::format("the folder's model has a vocabulary of {} tokens (expected {})",
                                 vocab, tokenizer_vocab)
                   : fmt::format("the folder has its own tokenizer ({})", own);
-  fail_input(fmt::format(
-      "{}: {}, so the model cannot use the ids that tokenizer '{}' makes from data.text; "
-      "set data.tokens to files of ids that the model's own tokenizer made",
-      place, why, name));
+  fail_input({.thing = std::string(place),
+              .wrong = fmt::format(
+                  "{}, so the model cannot use the ids that tokenizer '{}' makes from data.text",
+                  why, name),
+              .advice = "set data.tokens to files of ids that the model's own tokenizer made"});
 }
 
 }  // namespace tessera::app

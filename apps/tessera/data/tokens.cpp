@@ -65,7 +65,9 @@ void Tokens::read_bytes(const Segment& segment, std::size_t offset,
 
 void Tokens::read(std::int64_t begin, std::span<std::int64_t> out) const {
   if (begin < 0 || begin > size_ || std::ssize(out) > size_ - begin) {
-    fail(fmt::format("tokens: no tokens [{}, {}) among {}", begin, begin + std::ssize(out), size_));
+    fail({.thing = "tokens",
+          .wrong =
+              fmt::format("no tokens [{}, {}) among {}", begin, begin + std::ssize(out), size_)});
   }
   auto segment = std::ranges::upper_bound(segments_, begin, {}, &Segment::begin);
   segment -= segment == segments_.begin() ? 0 : 1;
@@ -96,9 +98,9 @@ void Tokens::read(std::int64_t begin, std::span<std::int64_t> out) const {
     const auto bad =
         std::ranges::find_if(part, [&](std::int64_t id) { return id < 0 || id >= vocab_; });
     if (bad != part.end()) {
-      fail_input(fmt::format("{}: token {} is {} (expected 0 to {}, model.vocab is {})",
-                             segment->file.path().string(), skip + (bad - part.begin()), *bad,
-                             vocab_ - 1, vocab_));
+      fail_input({.thing = std::string(segment->file.path().string()),
+                  .wrong = fmt::format("token {} is {}", skip + (bad - part.begin()), *bad),
+                  .expected = fmt::format("0 to {}, model.vocab is {}", vocab_ - 1, vocab_)});
     }
     out = out.subspan(static_cast<std::size_t>(count));
     begin += count;

@@ -39,7 +39,9 @@ namespace {
 std::int64_t pick(const std::vector<double>& logits, const GenerationOptions& options,
                   double noise) {
   if (!std::ranges::all_of(logits, [](double logit) { return std::isfinite(logit); })) {
-    fail("generate: the model's logits are not finite; its weights are too large, or not finite");
+    fail({.thing = "generate",
+          .wrong = "the model's logits are not finite",
+          .advice = "its weights are too large, or not finite"});
   }
   const auto logit_of = [&](std::int64_t token) { return logits[static_cast<std::size_t>(token)]; };
   const auto likelier = [&](std::int64_t a, std::int64_t b) {
@@ -83,12 +85,13 @@ std::unique_ptr<Tokenizer> tokenizer_of(const std::string& meta, const std::stri
   const nlohmann::json data = at(at(json.value, "config"), "data");
   const nlohmann::json name = at(data, "tokenizer");
   if (!name.is_string()) {
-    fail_input(fmt::format("{}: is not a checkpoint of 'tessera train'", checkpoint));
+    fail_input(
+        {.thing = std::string(checkpoint), .wrong = "is not a checkpoint of 'tessera train'"});
   }
   if (!at(data, "tokens").empty()) {
-    fail_input(fmt::format(
-        "{}: the model was trained on token ids (data.tokens), so there is no tokenizer for text",
-        checkpoint));
+    fail_input({.thing = std::string(checkpoint),
+                .wrong = "the model was trained on token ids (data.tokens), so there is no "
+                         "tokenizer for text"});
   }
   return make_tokenizer(name.get<std::string>());
 }
@@ -109,9 +112,11 @@ class Generator {
     shape_ = stored_llama_config(reader.meta(), checkpoint);
     tokenizer_ = tokenizer_of(reader.meta(), checkpoint);
     if (shape_.vocab != tokenizer_->vocab()) {
-      fail_input(fmt::format(
-          "{}: the model's vocabulary is not that of tokenizer '{}' (expected {} tokens, got {})",
-          checkpoint, tokenizer_->name(), tokenizer_->vocab(), shape_.vocab));
+      fail_input({.thing = std::string(checkpoint),
+                  .wrong = fmt::format("the model's vocabulary is not that of tokenizer '{}'",
+                                       tokenizer_->name()),
+                  .expected = fmt::format("{} tokens", tokenizer_->vocab()),
+                  .got = fmt::format("{}", shape_.vocab)});
     }
     check_stored_sizes(shape_, reader, "model.", checkpoint);
     choose_threads(shape_);
@@ -159,7 +164,8 @@ std::string generate_text(const std::string& checkpoint, const std::string& prom
                           const GenerationOptions& options,
                           const std::function<void(const std::string&)>& each) {
   if (prompt.empty()) {
-    fail_input("generate: the prompt is empty; give --prompt TEXT");
+    fail_input(
+        {.thing = "generate", .wrong = "the prompt is empty", .advice = "give --prompt TEXT"});
   }
   const NoGrad no_grad;
   Generator generator(checkpoint);

@@ -63,7 +63,7 @@ class Reader {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    fail_input(fmt::format("trace: {} {}", file_, what));
+    fail_input({.thing = "trace", .wrong = fmt::format("{} {}", file_, what)});
   }
   [[noreturn]] void damaged(const std::string& what) const {
     refuse(fmt::format("is damaged: {}: {}; write it again", where_, what));

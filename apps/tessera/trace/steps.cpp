@@ -37,10 +37,11 @@ std::optional<TraceRange> trace_range(const Config& config, std::int64_t done) {
   const TraceRange range{config.trace.steps[0], config.trace.steps[1]};
   if (range.first <= done) {
     fail_input(
-        fmt::format("{}: the run continues after step {} (expected a first step of {} or more, got "
-                    "[{}, {}]); change trace.steps, or remove it to trace the run's second to "
-                    "fourth step",
-                    config.place("trace.steps"), done, done + 1, range.first, range.last));
+        {.where = config.place("trace.steps"),
+         .wrong = fmt::format("the run continues after step {}", done),
+         .expected = fmt::format("a first step of {} or more", done + 1),
+         .got = fmt::format("[{}, {}]", range.first, range.last),
+         .advice = "change trace.steps, or remove it to trace the run's second to fourth step"});
   }
   return range;
 }

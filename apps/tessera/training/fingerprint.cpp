@@ -101,9 +101,9 @@ Fingerprint stored_fingerprint(const std::string& meta, const std::string& check
   if (!parsed.problem.empty() || !parsed.value.contains("fingerprint") ||
       !parsed.value["fingerprint"].is_object()) {
     fail_input(
-        fmt::format("{}: it has no fingerprint of its run, so it is not a checkpoint of 'tessera "
-                    "train'; use another one",
-                    checkpoint));
+        {.thing = std::string(checkpoint),
+         .wrong = "it has no fingerprint of its run, so it is not a checkpoint of 'tessera train'",
+         .advice = "use another one"});
   }
   Fingerprint values;
   for (const auto& [name, value] : parsed.value["fingerprint"].items()) {

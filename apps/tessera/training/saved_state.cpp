@@ -95,15 +95,17 @@ StartPoint check_stored(const Run& run, const std::optional<std::string>& resume
   const std::string name = std::filesystem::path(*resume).filename();
   const std::string expected = std::filesystem::path(checkpoint_folder("", start.step)).filename();
   if (name.starts_with("step-") && name != expected) {
-    fail_input(
-        fmt::format("{}: it holds the checkpoint of step {} (expected the name {}); rename it",
-                    *resume, start.step, expected));
+    fail_input({.thing = std::string(*resume),
+                .wrong = fmt::format("it holds the checkpoint of step {}", start.step),
+                .expected = fmt::format("the name {}", expected),
+                .advice = "rename it"});
   }
   if (start.step > run.config.train.steps) {
     fail_input(
-        fmt::format("{}: the run to continue has done {} steps ({}), more than {}; raise "
-                    "train.steps, or name another checkpoint.folder to start a new run",
-                    run.config.place("train.steps"), start.step, *resume, run.config.train.steps));
+        {.where = run.config.place("train.steps"),
+         .wrong = fmt::format("the run to continue has done {} steps ({}), more than {}",
+                              start.step, *resume, run.config.train.steps),
+         .advice = "raise train.steps, or name another checkpoint.folder to start a new run"});
   }
   note_schedule(run, reader, start);
   return start;

@@ -43,7 +43,7 @@ std::shared_ptr<nn::LlamaForCausalLM> make_model(const LlamaConfig& shape, const
   try {
     nn::freeze(*model, config.train.freeze);
   } catch (const Error& error) {
-    fail_input(fmt::format("{}: {}", config.place("train.freeze"), error.what()));
+    fail_at(config.place("train.freeze"), error);
   }
   return model;
 }
@@ -67,7 +67,7 @@ Device device_of(const Config& config, int rank) {
     }
     return device;
   } catch (const Error& error) {
-    fail_input(fmt::format("{}: {}", config.place("train.device"), error.what()));
+    fail_at(config.place("train.device"), error);
   }
 }
 
@@ -106,7 +106,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
   try {
     return std::make_unique<optim::Optimizer>(std::move(parameters), std::move(rule), options);
   } catch (const Error& error) {
-    fail_input(fmt::format("{}: {}", place, error.what()));
+    fail_at(place, error);
   }
 }
 

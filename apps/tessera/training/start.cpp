@@ -40,11 +40,15 @@ void check_can_write(const char* key, const std::filesystem::path& folder) {
     at = at.parent_path();
   }
   if (!std::filesystem::is_directory(at, ignored)) {
-    fail_input(fmt::format("{}: {} is not a folder; choose another path", key, at.string()));
+    fail_input({.thing = std::string(key),
+                .wrong = fmt::format("{} is not a folder", at.string()),
+                .advice = "choose another path"});
   }
   if (::access(at.c_str(), W_OK | X_OK) != 0) {
-    fail_input(fmt::format("{}: {} cannot be written in ({}); choose another path", key,
-                           at.string(), std::strerror(errno)));
+    fail_input(
+        {.thing = std::string(key),
+         .wrong = fmt::format("{} cannot be written in ({})", at.string(), std::strerror(errno)),
+         .advice = "choose another path"});
   }
 }
 
@@ -88,11 +92,11 @@ void check_folder(const Config& config, const StartPoint& start) {
                         std::filesystem::equivalent(found.front(), *start.checkpoint, ignored))) {
     return;
   }
-  fail_input(
-      fmt::format("{}: the folder holds {}, which this run does not continue ({}); name another "
-                  "folder, or remove the checkpoints in it",
-                  config.place("checkpoint.folder"), found.front(),
-                  start.checkpoint ? "it continues " + *start.checkpoint : "it is a new run"));
+  fail_input({.where = config.place("checkpoint.folder"),
+              .wrong = fmt::format(
+                  "the folder holds {}, which this run does not continue ({})", found.front(),
+                  start.checkpoint ? "it continues " + *start.checkpoint : "it is a new run"),
+              .advice = "name another folder, or remove the checkpoints in it"});
 }
 
 void compare_runs(collective::World& world, const Run& run, const StartPoint& start) {
@@ -104,10 +108,11 @@ void compare_runs(collective::World& world, const Run& run, const StartPoint& st
   world.everyone().all_gather(&mine, all.data(), 1, DType::i64);
   const auto other = std::ranges::find_if(all, [&](std::int64_t hash) { return hash != all[0]; });
   if (other != all.end()) {
-    fail_input(
-        fmt::format("train: rank {} has another config, text or checkpoint than rank 0 (this rank "
-                    "starts after step {}); start all ranks with the same command",
-                    other - all.begin(), start.step));
+    fail_input({.thing = "train",
+                .wrong = fmt::format("rank {} has another config, text or checkpoint than rank 0 "
+                                     "(this rank starts after step {})",
+                                     other - all.begin(), start.step),
+                .advice = "start all ranks with the same command"});
   }
 }
 

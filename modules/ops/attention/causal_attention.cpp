@@ -30,8 +30,8 @@ constexpr auto no_mask = []<class T>(T) { return kernels::AttentionMask<T>{}; };
 void check_causal(const Call& call, const Tensor& q, const Tensor& k, const Tensor& v) {
   check(call, time_first, q, k, v);
   if (k.shape()[1] < q.shape()[1]) {
-    refuse(call, fmt::format("there are fewer keys than queries (got q {}, k {})",
-                             to_string(q.shape()), to_string(k.shape())));
+    refuse(call, {.wrong = "there are fewer keys than queries",
+                  .got = fmt::format("q {}, k {}", to_string(q.shape()), to_string(k.shape()))});
   }
 }
 

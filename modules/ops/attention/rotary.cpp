@@ -32,17 +32,15 @@ struct RotaryAtArgs {
 void check_even(const Call& call) {
   check_dims(call, 0, 4);
   if (call.in[0].shape()[3] % 2 != 0) {
-    refuse(call,
-           fmt::format(
-               "the last dim must be even because its two halves are rotated together (got {})",
-               to_string(call.in[0].shape())));
+    refuse(call, {.wrong = "the last dim must be even because its two halves are rotated together",
+                  .got = to_string(call.in[0].shape())});
   }
 }
 
 void check_theta(const Call& call, double theta, std::int64_t offset = 0) {
   if (!(theta > 0) || offset < 0) {
-    refuse(call, fmt::format("theta must be positive and offset at least 0 (got {}, {})",
-                             printable(theta), offset));
+    refuse(call, {.wrong = "theta must be positive and offset at least 0",
+                  .got = fmt::format("{}, {}", printable(theta), offset)});
   }
 }
 
@@ -50,7 +48,8 @@ void check_theta(const Call& call, double theta, std::int64_t offset = 0) {
 void check_last_position(const Call& call, std::int64_t end) {
   constexpr std::int64_t most = std::int64_t{1} << 26;
   if (end > most) {
-    refuse(call, fmt::format("position {} is too far (expected less than 2^26)", end - 1));
+    refuse(call,
+           {.wrong = fmt::format("position {} is too far", end - 1), .expected = "less than 2^26"});
   }
 }
 
@@ -167,8 +166,8 @@ void at_cpu(const Call& call, std::span<Tensor> out) {
   shape.stride_positions = positions.dims() == 2 ? x.size(1) : 0;
   for (std::int64_t i = 0; i < positions.numel(); ++i) {
     if (shape.positions[i] < 0) {
-      refuse(call, fmt::format("position {} is below 0 (number {} of {})", shape.positions[i], i,
-                               to_string(positions.shape())));
+      refuse(call, {.wrong = fmt::format("position {} is below 0 (number {} of {})",
+                                         shape.positions[i], i, to_string(positions.shape()))});
     }
     check_last_position(call, checked_add(shape.positions[i], 1, call.op.name));
     shape.positions_end = std::max(shape.positions_end, shape.positions[i] + 1);

@@ -51,14 +51,17 @@ void check_masked(const Call& call, std::size_t q, const Tensor& mask, double p)
   check(call, heads_first, call.in[q], call.in[q + 1], call.in[q + 2]);
   const Dims scores = scores_shape(call.in[q], call.in[q + 1]);
   if (!(p >= 0 && p <= 1)) {
-    refuse(call,
-           fmt::format("dropout_p must be a probability (expected 0 to 1, got {})", printable(p)));
+    refuse(call, {.wrong = "dropout_p must be a probability",
+                  .expected = "0 to 1",
+                  .got = fmt::format("{}", printable(p))});
   }
   if (mask) {
     operands::check_broadcasts_to(call.op.name, mask.shape(), scores);
     if (mask.dtype() != DType::boolean && mask.dtype() != call.in[q].dtype()) {
-      refuse(call, fmt::format("the mask has the wrong type (expected bool or {}, got {}); cast it",
-                               name_of(call.in[q].dtype()), name_of(mask.dtype())));
+      refuse(call, {.wrong = "the mask has the wrong type",
+                    .expected = fmt::format("bool or {}", name_of(call.in[q].dtype())),
+                    .got = std::string(name_of(mask.dtype())),
+                    .advice = "cast it"});
     }
   }
 }

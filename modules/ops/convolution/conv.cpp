@@ -45,9 +45,10 @@ A checked_args(const Call& call) {
   }
   if (!fits) {
     refuse(call,
-           fmt::format("the settings are invalid (expected one or two positive numbers, and "
-                       "padding of 0 or more; got stride {}, padding {}, dilation {}, groups {})",
-                       to_string(s.stride), to_string(s.padding), to_string(s.dilation), s.groups));
+           {.wrong = "the settings are invalid",
+            .expected = "one or two positive numbers, and padding of 0 or more",
+            .got = fmt::format("stride {}, padding {}, dilation {}, groups {}", to_string(s.stride),
+                               to_string(s.padding), to_string(s.dilation), s.groups)});
   }
   return s;
 }
@@ -65,9 +66,10 @@ kernels::Convolutions fitted(const Call& call, const A& s, Shapes& shapes) {
   const Dims& x = shapes.x;
   const Dims& weight = shapes.weight;
   if (x[1] % s.groups != 0 || x[1] / s.groups != weight[1] || weight[0] % s.groups != 0) {
-    refuse(call, fmt::format("the channels do not match (expected x [N, C, H, W], weight [groups "
-                             "n, C / groups, kh, kw]; got x {}, weight {}, {} groups)",
-                             to_string(x), to_string(weight), s.groups));
+    refuse(call, {.wrong = "the channels do not match",
+                  .expected = "x [N, C, H, W], weight [groups n, C / groups, kh, kw]",
+                  .got = fmt::format("x {}, weight {}, {} groups", to_string(x), to_string(weight),
+                                     s.groups)});
   }
   kernels::Convolutions all{
       .windows = {.channels = weight[1]},
@@ -85,8 +87,8 @@ kernels::Convolutions fitted(const Call& call, const A& s, Shapes& shapes) {
     w.dilation[i] = s.dilation[i];
     const std::int64_t room = window_room(call, w.in[i], w.kernel[i], w.dilation[i], w.padding[i]);
     if (room < 0) {
-      refuse(call, fmt::format("the kernel {} is larger than the padded image {}",
-                               to_string(weight), to_string(x)));
+      refuse(call, {.wrong = fmt::format("the kernel {} is larger than the padded image {}",
+                                         to_string(weight), to_string(x))});
     }
     w.out[i] = room / w.stride[i] + 1;
     shapes.y.push_back(w.out[i]);
@@ -377,24 +379,6 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
                    .padding = for_both_dims(settings.padding),
                    .dilation = for_both_dims(settings.dilation),
                    .groups = settings.groups});
-}
-
-Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
-              const Convolution& settings) {
-  operands::given("conv1d", x ? "weight" : "x", x ? weight : x);
-  if (x.dims() < 2 || x.dims() > 3 || weight.dims() != 3) {
-    fail(
-        fmt::format("conv1d: the operands have the wrong number of dims (expected x [N, C, L] or "
-                    "[C, L] and weight [out, C / groups, k], got {} and {})",
-                    to_string(x.shape()), to_string(weight.shape())));
-  }
-  // A line is an image of height 1.
-  return squeeze(convolve(unsqueeze(x, -2), unsqueeze(weight, -2), bias,
-                          {.stride = {1, settings.stride[0]},
-                           .padding = {0, settings.padding[0]},
-                           .dilation = {1, settings.dilation[0]},
-                           .groups = settings.groups}),
-                 -2);
 }
 
 }  // namespace tessera::ops

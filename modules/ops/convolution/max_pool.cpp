@@ -50,7 +50,8 @@ void max_infer(const Call& call, ResultShapes& out) {
   const Dims& x = call.in[0].shape();
   const kernels::Windows w = max_windows(call, x);
   if (w.out[0] < 1 || w.out[1] < 1) {
-    refuse(call, fmt::format("the kernel is larger than the padded image {}", to_string(x)));
+    refuse(call,
+           {.wrong = fmt::format("the kernel is larger than the padded image {}", to_string(x))});
   }
   const Dims shape = with_spatial(x, {w.out[0], w.out[1]});
   out.push_back({shape, call.in[0].dtype()});

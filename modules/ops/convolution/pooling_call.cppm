@@ -29,9 +29,9 @@ inline void check_image(const Call& call, int spatial_dims) {
   const Tensor& x = call.in[0];
   operands::check_floating(call.op.name, x);
   if (x.dims() != spatial_dims + 2) {
-    refuse(call,
-           fmt::format("the number of dims is wrong (expected [N, C] and {} more dims, got {})",
-                       spatial_dims, to_string(x.shape())));
+    refuse(call, {.wrong = "the number of dims is wrong",
+                  .expected = fmt::format("[N, C] and {} more dims", spatial_dims),
+                  .got = to_string(x.shape())});
   }
 }
 
@@ -44,9 +44,10 @@ inline void check_pooling(const Call& call, const A& p) {
   }
   if (!fits) {
     refuse(call,
-           fmt::format("the settings are invalid (expected positive kernel sizes and strides, and "
-                       "padding of at most half the kernel; got kernel {}, stride {}, padding {})",
-                       to_string(p.kernel_size), to_string(p.stride), to_string(p.padding)));
+           {.wrong = "the settings are invalid",
+            .expected = "positive kernel sizes and strides, and padding of at most half the kernel",
+            .got = fmt::format("kernel {}, stride {}, padding {}", to_string(p.kernel_size),
+                               to_string(p.stride), to_string(p.padding))});
   }
 }
 

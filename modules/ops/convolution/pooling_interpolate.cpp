@@ -100,8 +100,9 @@ SparseMap map_along(const Call& call, const AveragePoolArgs& p, int dim, std::in
 std::int64_t checked_results(const Call& call, std::int64_t count, std::int64_t extent) {
   constexpr std::int64_t most = std::int64_t{1} << 28;
   if (count < 0 || count > most) {
-    refuse(call,
-           fmt::format("the size is wrong (expected 0 to 2^28, got {} from {})", count, extent));
+    refuse(call, {.wrong = "the size is wrong",
+                  .expected = "0 to 2^28",
+                  .got = fmt::format("{} from {}", count, extent)});
   }
   return count;
 }
@@ -130,7 +131,9 @@ SparseMap map_along(const Call& call, const InterpolateArgs& arguments, int dim,
   const std::int64_t count = checked_results(call, arguments.size[dim], extent);
   if (arguments.mode != static_cast<std::int64_t>(InterpolateMode::nearest) &&
       arguments.mode != static_cast<std::int64_t>(InterpolateMode::linear)) {
-    refuse(call, fmt::format("mode is wrong (expected 0 or 1, got {})", arguments.mode));
+    refuse(
+        call,
+        {.wrong = "mode is wrong", .expected = "0 or 1", .got = fmt::format("{}", arguments.mode)});
   }
   SparseMap map;
   for (std::int64_t i = 0; i < count && extent > 0; ++i) {
@@ -162,8 +165,8 @@ void infer(const Call& call, ResultShapes& out) {
   for (int d = 0; d < extents.size(); ++d) {
     const std::int64_t results = map_along(call, arguments, d, extents[d]).results();
     if (results < 1) {
-      refuse(call, fmt::format("an extent of {} in {} is too small for one result", extents[d],
-                               to_string(call.in[0].shape())));
+      refuse(call, {.wrong = fmt::format("an extent of {} in {} is too small for one result",
+                                         extents[d], to_string(call.in[0].shape()))});
     }
     extents[d] = results;
   }
@@ -245,8 +248,9 @@ struct LinearPair {
     const A settings = without_extents(arguments);
     check_image(call, dims_of(settings));
     if (arguments.extents.size() != dims_of(settings)) {
-      refuse(call, fmt::format("extents has the wrong number of dims (expected {}, got {})",
-                               dims_of(settings), to_string(arguments.extents)));
+      refuse(call, {.wrong = "extents has the wrong number of dims",
+                    .expected = fmt::format("{}", dims_of(settings)),
+                    .got = to_string(arguments.extents)});
     }
     Dims expected = arguments.extents;
     for (int d = 0; d < expected.size(); ++d) {

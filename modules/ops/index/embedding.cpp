@@ -38,7 +38,8 @@ void visit_indices(const Call& call, const Tensor& indices, F f) {
   kernels::visit<kernels::IndexTypes>(
       indices.dtype(), [&]<class I>(I) { f(pointer<I>(indices)); },
       [&] {
-        refuse(call, fmt::format("indices must be i64 or i32 (got {})", name_of(indices.dtype())));
+        refuse(call, {.wrong = "indices must be i64 or i32",
+                      .got = std::string(name_of(indices.dtype()))});
       });
 }
 
@@ -57,8 +58,8 @@ void cpu(const Call& call, std::span<Tensor> out) {
     const std::int64_t count = indices.numel();
     for (std::int64_t i = 0; i < count; ++i) {
       if (index[i] < 0 || index[i] >= rows.whole) {
-        refuse(call, fmt::format("index {} is out of range (expected 0 to {})", index[i],
-                                 rows.whole - 1));
+        refuse(call, {.wrong = fmt::format("index {} is out of range", index[i]),
+                      .expected = fmt::format("0 to {}", rows.whole - 1)});
       }
     }
     visit_floating(table.dtype(), call.op.name, [&]<class T>(T) {

@@ -116,8 +116,9 @@ Tensor take_along_dim(const Tensor& x, const Tensor& index, std::int64_t dim) {
   operands::given("take_along_dim", "index", index);
   const int d = wrap_dim(dim, x.dims(), "take_along_dim");
   if (index.dims() != x.dims()) {
-    fail(fmt::format("take_along_dim: index must have as many dims as x (got {} for {})",
-                     to_string(index.shape()), to_string(x.shape())));
+    fail({.thing = "take_along_dim",
+          .wrong = "index must have as many dims as x",
+          .got = fmt::format("{} for {}", to_string(index.shape()), to_string(x.shape()))});
   }
   Dims here = x.shape();
   Dims there = index.shape();

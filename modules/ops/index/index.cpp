@@ -44,8 +44,10 @@ void check_mask(const char* op, const Tensor& mask, const Dims& x, int dim) {
     fits = mask.shape()[d] == x[dim + d];
   }
   if (!fits) {
-    fail(fmt::format("{}: the mask {} does not match dims {} and following of {}; expand it", op,
-                     to_string(mask.shape()), dim, to_string(x)));
+    fail({.thing = std::string(op),
+          .wrong = fmt::format("the mask {} does not match dims {} and following of {}",
+                               to_string(mask.shape()), dim, to_string(x)),
+          .advice = "expand it"});
   }
 }
 
@@ -57,8 +59,9 @@ Indexed indexed_dims(const char* op, const Dims& x, std::span<const Tensor> indi
   int dim = 0;
   const auto add = [&](const Tensor& index) {
     if (dim == x.size()) {
-      fail(fmt::format("{}: there are more indices than dims (got {} indices for {})", op,
-                       indices.size(), to_string(x)));
+      fail({.thing = std::string(op),
+            .wrong = "there are more indices than dims",
+            .got = fmt::format("{} indices for {}", indices.size(), to_string(x))});
     }
     if (index) {
       result.indices.push_back(index);
@@ -78,8 +81,9 @@ Indexed indexed_dims(const char* op, const Dims& x, std::span<const Tensor> indi
     }
   }
   if (result.indices.empty()) {
-    fail(
-        fmt::format("{}: no index is given (expected indices or a mask for at least one dim)", op));
+    fail({.thing = std::string(op),
+          .wrong = "no index is given",
+          .expected = "indices or a mask for at least one dim"});
   }
   return result;
 }
@@ -128,11 +132,13 @@ Tensor masked_put(const Tensor& x, const Tensor& mask, const Tensor& values, boo
   check_mask("index_put", mask, x.shape(), 0);
   operands::check_same_type("index_put", x, values);
   if (values.dims() > x.dims() - mask.dims()) {
-    fail(
-        fmt::format("index_put: the values {} have a dim for the positions where the mask is true, "
-                    "whose number depends on the mask's values (expected values that broadcast to "
-                    "the other dims of {}, or a plain mask); use where()",
-                    to_string(values.shape()), to_string(x.shape())));
+    fail({.thing = "index_put",
+          .wrong = fmt::format("the values {} have a dim for the positions where the mask is true, "
+                               "whose number depends on the mask's values",
+                               to_string(values.shape())),
+          .expected = fmt::format("values that broadcast to the other dims of {}, or a plain mask",
+                                  to_string(x.shape())),
+          .advice = "use where()"});
   }
   Tensor chosen = mask;
   while (chosen.dims() < x.dims()) {

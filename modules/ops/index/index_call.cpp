@@ -15,16 +15,17 @@ import :kernel_call;
 namespace tessera::ops::indexing {
 
 void refuse_index_type(const Call& call, const Tensor& index) {
-  refuse(call, fmt::format("index must be i64 or i32 (got {})", name_of(index.dtype())));
+  refuse(call, {.wrong = "index must be i64 or i32", .got = std::string(name_of(index.dtype()))});
 }
 
 void check_values_here(const char* op, const Tensor& x) {
   operands::given(op, "x", x);
   if (x.is_distributed() || x.is_meta()) {
-    fail(
-        fmt::format("{}: the result's shape depends on the values (expected a plain tensor, got "
-                    "{}); take full_tensor() or to_local(), or use masked_fill() or where()",
-                    op, x.is_meta() ? "one on the meta device" : to_string(*x.spec())));
+    fail({.thing = std::string(op),
+          .wrong = "the result's shape depends on the values",
+          .expected = "a plain tensor",
+          .got = fmt::format("{}", x.is_meta() ? "one on the meta device" : to_string(*x.spec())),
+          .advice = "take full_tensor() or to_local(), or use masked_fill() or where()"});
   }
 }
 
@@ -39,7 +40,8 @@ kernels::IndexShape shape_around(const Tensor& x, int dim, std::int64_t indices)
 
 void check_in_range(const Call& call, bool in_range, std::int64_t extent) {
   if (!in_range) {
-    refuse(call, fmt::format("an index is out of range (expected 0 to {})", extent - 1));
+    refuse(call,
+           {.wrong = "an index is out of range", .expected = fmt::format("0 to {}", extent - 1)});
   }
 }
 
@@ -59,8 +61,8 @@ void check_index(const Call& call, const Tensor& x, const Tensor& index, int dim
     fits = d == dim || index.shape()[d] <= x.shape()[d];
   }
   if (!fits) {
-    refuse(call, fmt::format("index {} does not match {} along dim {}", to_string(index.shape()),
-                             to_string(x.shape()), dim));
+    refuse(call, {.wrong = fmt::format("index {} does not match {} along dim {}",
+                                       to_string(index.shape()), to_string(x.shape()), dim)});
   }
 }
 
@@ -72,8 +74,9 @@ void check_source(const Call& call) {
     covered = index[d] <= source.shape()[d];
   }
   if (!covered) {
-    refuse(call, fmt::format("source {} is smaller than index {}, or has another type than x",
-                             to_string(source.shape()), to_string(index)));
+    refuse(call,
+           {.wrong = fmt::format("source {} is smaller than index {}, or has another type than x",
+                                 to_string(source.shape()), to_string(index))});
   }
 }
 

@@ -15,8 +15,10 @@ Tensor index_fill(const Tensor& x, const Tensor& index, double value, std::int64
   operands::given("index_fill", "index", index);
   const int d = wrap_dim(dim, x.dims(), "index_fill");
   if (index.dims() != 1) {
-    fail(fmt::format("index_fill: the index has the wrong number of dims (expected 1, got {})",
-                     to_string(index.shape())));
+    fail({.thing = "index_fill",
+          .wrong = "the index has the wrong number of dims",
+          .expected = "1",
+          .got = to_string(index.shape())});
   }
   Dims line = Dims::filled(x.dims(), 1);
   line[d] = index.size(0);

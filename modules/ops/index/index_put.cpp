@@ -35,8 +35,9 @@ struct PutArgs {
 /// The shape to which the indices broadcast. Errors: other types, more indices than dims of x.
 Dims places(const Call& call, const Dims& x, std::span<const Tensor> indices) {
   if (indices.empty() || indices.size() > static_cast<std::size_t>(x.size())) {
-    refuse(call, fmt::format("the number of indices is wrong (expected 1 to {} for {}, got {})",
-                             x.size(), to_string(x), indices.size()));
+    refuse(call, {.wrong = "the number of indices is wrong",
+                  .expected = fmt::format("1 to {} for {}", x.size(), to_string(x)),
+                  .got = fmt::format("{}", indices.size())});
   }
   Dims shape;
   for (const Tensor& each : indices) {
@@ -72,8 +73,8 @@ std::vector<std::int64_t> slices_of(const Call& call, const Dims& x,
         const auto given = static_cast<std::int64_t>(pointer<I>(whole)[k]);
         const std::int64_t at = given < 0 ? given + extent : given;
         if (at < 0 || at >= extent) {
-          refuse(call,
-                 fmt::format("index {} is out of range for dim {} of {}", given, i, to_string(x)));
+          refuse(call, {.wrong = fmt::format("index {} is out of range for dim {} of {}", given, i,
+                                             to_string(x))});
         }
         slices[k] = slices[k] * extent + at;
       }

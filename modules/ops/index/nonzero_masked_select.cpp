@@ -37,10 +37,11 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   check_values_here("masked_select", x);
   check_values_here("masked_select", mask);
   if (mask.dtype() != DType::boolean) {
-    fail(
-        fmt::format("masked_select: the mask has the wrong type (expected bool, got {}); compare "
-                    "it with a number",
-                    name_of(mask.dtype())));
+    fail({.thing = "masked_select",
+          .wrong = "the mask has the wrong type",
+          .expected = "bool",
+          .got = std::string(name_of(mask.dtype())),
+          .advice = "compare it with a number"});
   }
   const Dims shape = operands::broadcast_shape("masked_select", x.shape(), mask.shape());
   const Tensor places = nonzero(reshape(expand(mask, shape), {-1}));

@@ -20,9 +20,9 @@ struct OneHotArgs {
 void one_hot_infer(const Call& call, ResultShapes& out) {
   const std::int64_t classes = call.args<OneHotArgs>().num_classes;
   if (call.in[0].dtype() != DType::i64 || classes < 1) {
-    refuse(call, fmt::format("the type or the number of classes is wrong (expected i64 and at "
-                             "least one class, got {}, {})",
-                             name_of(call.in[0].dtype()), classes));
+    refuse(call, {.wrong = "the type or the number of classes is wrong",
+                  .expected = "i64 and at least one class",
+                  .got = fmt::format("{}, {}", name_of(call.in[0].dtype()), classes)});
   }
   Dims shape = call.in[0].shape();
   shape.push_back(classes);
@@ -36,7 +36,8 @@ void one_hot_cpu(const Call& call, std::span<Tensor> out) {
   for (std::int64_t i = 0; i < x.numel(); ++i) {
     const std::int64_t which = pointer<std::int64_t>(x)[i];
     if (which < 0 || which >= classes) {
-      refuse(call, fmt::format("class {} is out of range (expected 0 to {})", which, classes - 1));
+      refuse(call, {.wrong = fmt::format("class {} is out of range", which),
+                    .expected = fmt::format("0 to {}", classes - 1)});
     }
     for (std::int64_t c = 0; c < classes; ++c) {
       rows[i * classes + c] = c == which ? 1 : 0;

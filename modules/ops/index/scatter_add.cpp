@@ -63,10 +63,11 @@ void scatter_add_backward(const BackwardContext& context, std::span<const Tensor
   out[0] = grads[0];
   if (context.needs(2)) {
     if (context.in_shapes[2] != context.in[1].shape()) {
-      fail(
-          fmt::format("scatter_add: a source {} that is larger than its index {} cannot have a "
-                      "gradient; narrow it first",
-                      to_string(context.in_shapes[2]), to_string(context.in[1].shape())));
+      fail({.thing = "scatter_add",
+            .wrong =
+                fmt::format("a source {} that is larger than its index {} cannot have a gradient",
+                            to_string(context.in_shapes[2]), to_string(context.in[1].shape())),
+            .advice = "narrow it first"});
     }
     out[2] = gather(grads[0], context.in[1], context.args<DimArgs>().dim);
   }

@@ -21,8 +21,7 @@ struct TriangleArgs {
 
 void same_infer(const Call& call, ResultShapes& out) {
   if (call.in[0].dims() < 2) {
-    refuse(call,
-           fmt::format("x must have at least two dims (got {})", to_string(call.in[0].shape())));
+    refuse(call, {.wrong = "x must have at least two dims", .got = to_string(call.in[0].shape())});
   }
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }

@@ -22,7 +22,9 @@ struct JoinArgs {
 
 void check_some(std::string_view op, std::span<const Tensor> tensors) {
   if (tensors.empty()) {
-    fail(fmt::format("{}: the list is empty (expected at least one tensor)", op));
+    fail({.thing = std::string(op),
+          .wrong = "the list is empty",
+          .expected = "at least one tensor"});
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i]) {
@@ -32,8 +34,9 @@ void check_some(std::string_view op, std::span<const Tensor> tensors) {
 }
 
 [[noreturn]] void do_not_fit(std::string_view op, const Tensor& first, const Tensor& other) {
-  fail(fmt::format("{}: the tensors' shapes do not match (got {} and {})", op,
-                   to_string(first.shape()), to_string(other.shape())));
+  fail({.thing = std::string(op),
+        .wrong = "the tensors' shapes do not match",
+        .got = fmt::format("{} and {}", to_string(first.shape()), to_string(other.shape()))});
 }
 
 int cat_dim(const Call& call) {

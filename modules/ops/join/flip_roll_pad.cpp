@@ -56,8 +56,8 @@ Slides slides_of(const Call& call, const RollArgs& args, const Dims& x) {
   const Dims& shifts = args.shifts;
   const Dims& dims = args.dims;
   if (shifts.size() != dims.size()) {
-    refuse(call, fmt::format("shifts and dims have different lengths (got {} and {})",
-                             to_string(shifts), to_string(dims)));
+    refuse(call, {.wrong = "shifts and dims have different lengths",
+                  .got = fmt::format("{} and {}", to_string(shifts), to_string(dims))});
   }
   Slides slides = still(x);
   for (int i = 0; i < dims.size(); ++i) {
@@ -70,9 +70,8 @@ Slides slides_of(const Call& call, const RollArgs& args, const Dims& x) {
 
 PadMode mode_of(const Call& call, std::int64_t mode) {
   if (mode < 0 || mode > static_cast<std::int64_t>(PadMode::circular)) {
-    refuse(call, fmt::format("mode {} does not exist (expected 0: constant, 1: reflect, 2: "
-                             "replicate or 3: circular)",
-                             mode));
+    refuse(call, {.wrong = fmt::format("mode {} does not exist", mode),
+                  .expected = "0: constant, 1: reflect, 2: replicate or 3: circular"});
   }
   return static_cast<PadMode>(mode);
 }
@@ -83,9 +82,9 @@ Slides slides_of(const Call& call, const Args& args, const Dims& x) {
   const Dims& padding = args.padding;
   const PadMode mode = mode_of(call, args.mode);
   if (padding.size() % 2 != 0 || padding.size() / 2 > x.size()) {
-    refuse(call, fmt::format("the padding has the wrong length (expected two numbers for each of "
-                             "at most {} dims, got {})",
-                             x.size(), to_string(padding)));
+    refuse(call, {.wrong = "the padding has the wrong length",
+                  .expected = fmt::format("two numbers for each of at most {} dims", x.size()),
+                  .got = to_string(padding)});
   }
   Slides slides = still(x);
   for (int i = 0; i < padding.size() / 2; ++i) {
@@ -99,8 +98,9 @@ Slides slides_of(const Call& call, const Args& args, const Dims& x) {
     slide.mode = mode;
     slide.shift = before;
     if (before < -slide.extent || after < -slide.extent) {
-      refuse(call, fmt::format("{} removes more than an extent of {} (got {})", to_string(padding),
-                               slide.extent, to_string(x)));
+      refuse(call, {.wrong = fmt::format("{} removes more than an extent of {}", to_string(padding),
+                                         slide.extent),
+                    .got = to_string(x)});
     }
     slide.result = checked_add(slide.result, checked_add(before, after, "pad"), "pad");
     const std::int64_t most = std::max(before, after);
@@ -109,8 +109,9 @@ Slides slides_of(const Call& call, const Args& args, const Dims& x) {
                        : mode == PadMode::circular ? most <= slide.extent
                                                    : slide.extent > 0);
     if (slide.result < 0 || !fits) {
-      refuse(call, fmt::format("{} is too large for an extent of {} (got {})", to_string(padding),
-                               slide.extent, to_string(x)));
+      refuse(call, {.wrong = fmt::format("{} is too large for an extent of {}", to_string(padding),
+                                         slide.extent),
+                    .got = to_string(x)});
     }
   }
   return slides;
@@ -286,8 +287,8 @@ Dims unpadded(const Call& call, const Dims& padding, Dims shape) {
     const std::int64_t added = checked_add(padding[2 * i], padding[2 * i + 1], call.op.name);
     extent = checked_add(extent, checked_multiply(added, -1, call.op.name), call.op.name);
     if (extent < 0) {
-      refuse(call, fmt::format("dy {} is smaller than its padding {}",
-                               to_string(call.in[0].shape()), to_string(padding)));
+      refuse(call, {.wrong = fmt::format("dy {} is smaller than its padding {}",
+                                         to_string(call.in[0].shape()), to_string(padding))});
     }
   }
   return shape;
@@ -296,7 +297,9 @@ Dims unpadded(const Call& call, const Dims& padding, Dims shape) {
 void pad_grad_infer(const Call& call, ResultShapes& out) {
   const auto args = call.args<PadBackwardArgs>();
   if (mode_of(call, args.mode) == PadMode::constant) {
-    refuse(call, "mode is 0: constant padding takes nothing from x (expected 1 to 3); narrow() dy");
+    refuse(call, {.wrong = "mode is 0: constant padding takes nothing from x",
+                  .expected = "1 to 3",
+                  .advice = "narrow() dy"});
   }
   const Dims shape = unpadded(call, args.padding, call.in[0].shape());
   slides_of(call, args, shape);  // checks it

@@ -15,10 +15,10 @@ Tensor repeat(const Tensor& x, const Dims& repeats) {
   operands::given("repeat", "x", x);
   const int front = repeats.size() - x.dims();
   if (front < 0 || std::any_of(repeats.begin(), repeats.end(), [](auto r) { return r < 0; })) {
-    fail(
-        fmt::format("repeat: the number of repeats is wrong (expected one for each of {} dims or "
-                    "more, none negative; got {})",
-                    x.dims(), to_string(repeats)));
+    fail({.thing = "repeat",
+          .wrong = "the number of repeats is wrong",
+          .expected = fmt::format("one for each of {} dims or more, none negative", x.dims()),
+          .got = to_string(repeats)});
   }
   // A repeated dim of n becomes [times, n], and one dim again; new dims are their times alone.
   Dims apart;
@@ -41,8 +41,9 @@ Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::int64_t dim
   operands::given("repeat_interleave", "x", x);
   const int d = wrap_dim(dim, x.dims(), "repeat_interleave");
   if (repeats < 0) {
-    fail(fmt::format("repeat_interleave: the number of repeats must not be negative (got {})",
-                     repeats));
+    fail({.thing = "repeat_interleave",
+          .wrong = "the number of repeats must not be negative",
+          .got = fmt::format("{}", repeats)});
   }
   Dims apart = x.shape();
   apart.insert(d + 1, repeats);

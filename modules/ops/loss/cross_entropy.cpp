@@ -24,11 +24,12 @@ using rules::strategy;
 void check(const Call& call, std::size_t logits_at, std::size_t targets_at) {
   const Tensor& logits = call.in[logits_at];
   if (logits.dims() == 0) {
-    refuse(call, "logits has no dims (expected [..., vocab])");
+    refuse(call, {.wrong = "logits has no dims", .expected = "[..., vocab]"});
   }
   check_shape(call, targets_at, without_last(logits.shape()));
   if (call.in[targets_at].dtype() != DType::i64) {
-    refuse(call, fmt::format("targets must be i64 (got {})", name_of(call.in[targets_at].dtype())));
+    refuse(call, {.wrong = "targets must be i64",
+                  .got = std::string(name_of(call.in[targets_at].dtype()))});
   }
 }
 
@@ -61,9 +62,9 @@ void check_targets(const Call& call, const Tensor& logits, const Tensor& targets
   for (std::int64_t row = 0; row < targets.numel(); ++row) {
     const std::int64_t target = pointer<std::int64_t>(targets)[row];
     if (target != arguments.ignore_index && (target < 0 || target >= classes)) {
-      refuse(call, fmt::format("target {} of row {} is out of range (expected 0 to {}, or {} to "
-                               "ignore the row)",
-                               target, row, classes - 1, arguments.ignore_index));
+      refuse(call, {.wrong = fmt::format("target {} of row {} is out of range", target, row),
+                    .expected = fmt::format("0 to {}, or {} to ignore the row", classes - 1,
+                                            arguments.ignore_index)});
     }
   }
 }

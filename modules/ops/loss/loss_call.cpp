@@ -16,8 +16,10 @@ void check_same_shape(const char* op, const Tensor& a, const Tensor& b) {
   operands::given(op, "a", a);
   operands::given(op, "b", b);
   if (!(a.shape() == b.shape())) {
-    fail(fmt::format("{}: the shapes differ (got {} and {}); expand one operand", op,
-                     to_string(a.shape()), to_string(b.shape())));
+    fail({.thing = std::string(op),
+          .wrong = "the shapes differ",
+          .got = fmt::format("{} and {}", to_string(a.shape()), to_string(b.shape())),
+          .advice = "expand one operand"});
   }
 }
 

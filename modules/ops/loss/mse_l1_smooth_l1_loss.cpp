@@ -63,8 +63,10 @@ Tensor l1_loss(const Tensor& a, const Tensor& b, Reduction reduction) {
 Tensor smooth_l1_loss(const Tensor& a, const Tensor& b, Reduction reduction, double beta) {
   check_same_shape("smooth_l1_loss", a, b);
   if (!(beta >= 0)) {
-    fail(fmt::format("smooth_l1_loss: beta must not be negative (expected 0 or more, got {})",
-                     printable(beta)));
+    fail({.thing = "smooth_l1_loss",
+          .wrong = "beta must not be negative",
+          .expected = "0 or more",
+          .got = fmt::format("{}", printable(beta))});
   }
   return reduced(call_one(smooth_l1_op, {a, b}, SmoothL1Args{.beta = beta}), reduction);
 }

@@ -85,9 +85,9 @@ void for_each_target(const Call& call, const Tensor& log_probs, const Tensor& ta
       continue;
     }
     if (target[row] < 0 || target[row] >= classes.count) {
-      refuse(call, fmt::format("target {} is out of range (expected 0 to {}, or {} to ignore the "
-                               "row)",
-                               target[row], classes.count - 1, arguments.ignore_index));
+      refuse(call, {.wrong = fmt::format("target {} is out of range", target[row]),
+                    .expected = fmt::format("0 to {}, or {} to ignore the row", classes.count - 1,
+                                            arguments.ignore_index)});
     }
     const std::int64_t at = target[row] - classes.first;
     if (at >= 0 && at < local) {
@@ -99,7 +99,7 @@ void for_each_target(const Call& call, const Tensor& log_probs, const Tensor& ta
 void check_rows(const Call& call, std::size_t log_probs, std::size_t targets) {
   operands::check_floating(call.op.name, call.in[log_probs]);
   if (call.in[log_probs].dims() == 0) {
-    refuse(call, "log_probs has no dims (expected [..., classes])");
+    refuse(call, {.wrong = "log_probs has no dims", .expected = "[..., classes]"});
   }
   check_shape(call, targets, without_last(call.in[log_probs].shape()));
   check_type(call, targets, DType::i64);

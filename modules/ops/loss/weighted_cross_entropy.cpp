@@ -18,13 +18,17 @@ namespace {
 void check(const Tensor& logits, const CrossEntropyOptions& options) {
   const double smoothing = options.label_smoothing;
   if (!(smoothing >= 0 && smoothing <= 1)) {
-    fail(fmt::format("cross_entropy: label_smoothing is out of range (expected 0 to 1, got {})",
-                     printable(smoothing)));
+    fail({.thing = "cross_entropy",
+          .wrong = "label_smoothing is out of range",
+          .expected = "0 to 1",
+          .got = fmt::format("{}", printable(smoothing))});
   }
   const Tensor& weight = options.weight;
   if (weight && logits.dims() > 0 && !(weight.shape() == Dims{logits.shape().back()})) {
-    fail(fmt::format("cross_entropy: weight has the wrong shape (expected [{}], got {})",
-                     logits.shape().back(), to_string(weight.shape())));
+    fail({.thing = "cross_entropy",
+          .wrong = "weight has the wrong shape",
+          .expected = fmt::format("[{}]", logits.shape().back()),
+          .got = to_string(weight.shape())});
   }
   if (weight) {
     operands::check_floating("cross_entropy", weight);

@@ -29,7 +29,7 @@ struct Term {
 };
 
 [[noreturn]] void refuse_equation(std::string_view equation, const std::string& what) {
-  fail(fmt::format("einsum: \"{}\": {}", equation, what));
+  fail({.thing = "einsum", .wrong = fmt::format("\"{}\": {}", equation, what)});
 }
 
 /// "b...i" for a tensor of `dims` dims: "..." becomes the letters of as many dims as are left.

@@ -42,9 +42,11 @@ void check_matching(const Call& call, std::int64_t wanted) {
   check_one_type(call);
   check_dims(call, 1, 2);
   if (x.dims() == 0 || x.shape().back() != wanted) {
-    refuse(call, fmt::format("the last dim of {} does not match weight (expected {}, got {} x {})",
-                             call.op.operands[0].name, wanted, to_string(x.shape()),
-                             to_string(call.in[1].shape())));
+    refuse(
+        call,
+        {.wrong = fmt::format("the last dim of {} does not match weight", call.op.operands[0].name),
+         .expected = fmt::format("{}", wanted),
+         .got = fmt::format("{} x {}", to_string(x.shape()), to_string(call.in[1].shape()))});
   }
 }
 
@@ -143,8 +145,8 @@ void grad_weight_infer(const Call& call, ResultShapes& out) {
   const Dims& dy = call.in[0].shape();
   const Dims& x = call.in[1].shape();
   if (dy.empty() || x.empty() || without_last(dy) != without_last(x)) {
-    refuse(call, fmt::format("dy and x have different rows (got {} and {})", to_string(dy),
-                             to_string(x)));
+    refuse(call, {.wrong = "dy and x have different rows",
+                  .got = fmt::format("{} and {}", to_string(dy), to_string(x))});
   }
   out.push_back({Dims{dy.back(), x.back()}, call.in[0].dtype()});
 }

@@ -26,8 +26,8 @@ struct Product {
     check_one_type(call);
     const std::int64_t inner = b[b.size() >= 2 ? b.size() - 2 : 0];
     if (a.empty() || b.empty() || a.back() != inner) {
-      refuse(call,
-             fmt::format("the shapes do not match (got {} x {})", to_string(a), to_string(b)));
+      refuse(call, {.wrong = "the shapes do not match",
+                    .got = fmt::format("{} x {}", to_string(a), to_string(b))});
     }
     batch = operands::broadcast_shape(call.op.name, batch_of(a), batch_of(b));
   }

@@ -70,8 +70,8 @@ void check_product(const Call& call, std::size_t a, std::size_t b) {
   const Dims& right = call.in[b].shape();
   const int d = left.size();
   if (left[d - 1] != right[d - 2] || (d == 3 && left[0] != right[0])) {
-    refuse(call,
-           fmt::format("the shapes do not match (got {} x {})", to_string(left), to_string(right)));
+    refuse(call, {.wrong = "the shapes do not match",
+                  .got = fmt::format("{} x {}", to_string(left), to_string(right))});
   }
 }
 
@@ -168,8 +168,8 @@ void check_scales(const Call& call) {
   const Scales scales = call.args<Scales>();
   for (const double scale : {double{scales.beta}, double{scales.alpha}}) {
     if (!is_floating(call.in[1].dtype()) && std::trunc(scale) != scale) {
-      refuse(call, fmt::format("beta and alpha must be whole numbers for integer operands (got {})",
-                               printable(scale)));
+      refuse(call, {.wrong = "beta and alpha must be whole numbers for integer operands",
+                    .got = fmt::format("{}", printable(scale))});
     }
   }
 }

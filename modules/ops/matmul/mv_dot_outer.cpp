@@ -20,8 +20,9 @@ using rules::strategy;
 void check_extents(const Call& call, std::int64_t a, std::int64_t b) {
   check_one_type(call);
   if (a != b) {
-    refuse(call, fmt::format("the shapes do not match (got {} x {})", to_string(call.in[0].shape()),
-                             to_string(call.in[1].shape())));
+    refuse(call, {.wrong = "the shapes do not match",
+                  .got = fmt::format("{} x {}", to_string(call.in[0].shape()),
+                                     to_string(call.in[1].shape()))});
   }
 }
 

@@ -32,15 +32,17 @@ void check_channels(const char* op, const Tensor& x, std::int64_t groups, const 
                     const Tensor& bias) {
   operands::given(op, "x", x);
   if (x.dims() < 2 || groups < 1 || x.size(1) % groups != 0) {
-    fail(fmt::format(
-        "{}: x has the wrong shape (expected [N, C, ...] with C divisible by {} groups, got {})",
-        op, groups, to_string(x.shape())));
+    fail({.thing = std::string(op),
+          .wrong = "x has the wrong shape",
+          .expected = fmt::format("[N, C, ...] with C divisible by {} groups", groups),
+          .got = to_string(x.shape())});
   }
   for (const Tensor& each : {weight, bias}) {
     if (each && each.shape() != Dims{x.size(1)}) {
-      fail(fmt::format(
-          "{}: weight and bias must have one element per channel (expected [{}], got {})", op,
-          x.size(1), to_string(each.shape())));
+      fail({.thing = std::string(op),
+            .wrong = "weight and bias must have one element per channel",
+            .expected = fmt::format("[{}]", x.size(1)),
+            .got = to_string(each.shape())});
     }
   }
 }
@@ -64,7 +66,9 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
   check_channels("batch_norm", x, 1, weight, bias);
   if (!training) {
     if (!running_mean || !running_var) {
-      fail("batch_norm: evaluation needs the running mean and variance (got undefined tensors)");
+      fail({.thing = "batch_norm",
+            .wrong = "evaluation needs the running mean and variance",
+            .got = "undefined tensors"});
     }
     const Tensor centred = sub(x, per_channel(running_mean, x.dims()));
     return scale_channels(mul(centred, per_channel(rsqrt(add_scalar(running_var, eps)), x.dims())),
@@ -76,10 +80,9 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
   }
   const std::int64_t count = x.numel() / std::max<std::int64_t>(1, x.size(1));
   if (count < 2) {
-    fail(
-        fmt::format("batch_norm: more than one value for each channel is expected in training "
-                    "(got {})",
-                    to_string(x.shape())));
+    fail({.thing = "batch_norm",
+          .wrong = "more than one value for each channel is expected in training",
+          .got = to_string(x.shape())});
   }
   // Sums over the number of values, not means: shards may have different numbers of rows.
   const auto mean_of = [&](const Tensor& values) {

@@ -22,7 +22,7 @@ struct NormArgs {
 void infer(const Call& call, ResultShapes& out) {
   const Tensor& x = call.in[0];
   if (x.dims() == 0) {
-    refuse(call, "x has no dims (expected at least 1)");
+    refuse(call, {.wrong = "x has no dims", .expected = "at least 1"});
   }
   check_one_type(call);
   check_shape(call, 1, {x.shape().back()});

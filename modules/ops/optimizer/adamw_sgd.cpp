@@ -69,21 +69,23 @@ void check(const Call& call, std::size_t place, const Row<lists>& row) {
     }
     const std::string& list = call.op.operands[k].name;
     if (!(row[k].shape() == row[0].shape())) {
-      refuse(call, fmt::format("{}[{}] has a different shape than its parameter (expected {}, got "
-                               "{})",
-                               list, place, to_string(row[0].shape()), to_string(row[k].shape())));
+      refuse(call,
+             {.wrong = fmt::format("{}[{}] has a different shape than its parameter", list, place),
+              .expected = to_string(row[0].shape()),
+              .got = to_string(row[k].shape())});
     }
     if (k == kGradient) {
       continue;
     }
     if (!row[k].is_contiguous()) {
-      refuse(call,
-             fmt::format("{}[{}] is written in place and must be contiguous; pass contiguous()",
-                         list, place));
+      refuse(call, {.wrong = fmt::format("{}[{}] is written in place and must be contiguous", list,
+                                         place),
+                    .advice = "pass contiguous()"});
     }
     if (row[k].dtype() != row[0].dtype()) {
-      refuse(call, fmt::format("{}[{}] has a different type than its parameter (got {} and {})",
-                               list, place, name_of(row[k].dtype()), name_of(row[0].dtype())));
+      refuse(call,
+             {.wrong = fmt::format("{}[{}] has a different type than its parameter", list, place),
+              .got = fmt::format("{} and {}", name_of(row[k].dtype()), name_of(row[0].dtype()))});
     }
   }
 }
@@ -91,9 +93,8 @@ void check(const Call& call, std::size_t place, const Row<lists>& row) {
 void infer(const Call& call, ResultShapes& out) {
   const std::size_t lists = call.op.operands.size();
   if (call.in.empty() || call.in.size() % lists != 0) {
-    refuse(call, fmt::format("{} lists of the same length, not 0, are expected (got {} tensors "
-                             "in all)",
-                             lists, call.in.size()));
+    refuse(call, {.wrong = fmt::format("{} lists of the same length, not 0, are expected", lists),
+                  .got = fmt::format("{} tensors in all", call.in.size())});
   }
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
@@ -109,10 +110,11 @@ template <class F>
 void visit_types(const Call& call, DType parameter, DType gradient, F f) {
   using kernels::Types;
   const auto refuse_both = [&] {
-    refuse(call, fmt::format("a parameter of type {} with a gradient of type {} is not supported "
-                             "(expected f32 with f32, bf16 or f16, or f64 with f64); keep the "
-                             "parameters in f32",
-                             name_of(parameter), name_of(gradient)));
+    refuse(call, {.wrong = fmt::format(
+                      "a parameter of type {} with a gradient of type {} is not supported",
+                      name_of(parameter), name_of(gradient)),
+                  .expected = "f32 with f32, bf16 or f16, or f64 with f64",
+                  .advice = "keep the parameters in f32"});
   };
   const auto with_parameter = [&]<class C>(C c) {
     using Gradients = std::conditional_t<std::is_same_v<C, double>, Types<double>,
@@ -177,14 +179,15 @@ void sgd_cpu(const Call& call, std::span<Tensor>) {
   options.grad_scale = args.grad_scale;
   options.nesterov = args.nesterov;
   options.first_step = args.first;
-  for_each_parameter<3>(call, [&]<class C, class G>(C, G, const Row<3>& operands,
-                                                    const Tensor& gradient) {
-    if (!operands[2] && options.momentum != 0) {
-      refuse(call, fmt::format("momentum {} needs momentum buffers", printable(options.momentum)));
-    }
-    kernels::sgd(options, gradient.numel(), pointer<C>(operands[0]), pointer<G>(gradient),
-                 pointer<C>(operands[2]));
-  });
+  for_each_parameter<3>(
+      call, [&]<class C, class G>(C, G, const Row<3>& operands, const Tensor& gradient) {
+        if (!operands[2] && options.momentum != 0) {
+          refuse(call, {.wrong = fmt::format("momentum {} needs momentum buffers",
+                                             printable(options.momentum))});
+        }
+        kernels::sgd(options, gradient.numel(), pointer<C>(operands[0]), pointer<G>(gradient),
+                     pointer<C>(operands[2]));
+      });
 }
 
 const Op& sgd_op = register_op<SgdArgs>({

@@ -51,8 +51,9 @@ Cut cut_of(const Tensor& x, const Chunks& chunks) {
 void chunk_cat_infer(const Call& call, ResultShapes& out) {
   const Chunks chunks = chunks_of(call);
   if (chunks.count < 1) {
-    refuse(call,
-           fmt::format("the number of chunks is wrong (expected 1 or more, got {})", chunks.count));
+    refuse(call, {.wrong = "the number of chunks is wrong",
+                  .expected = "1 or more",
+                  .got = fmt::format("{}", chunks.count)});
   }
   check_one_type(call);
   Dims shape;
@@ -63,9 +64,10 @@ void chunk_cat_infer(const Call& call, ResultShapes& out) {
       fits = x.shape()[d] == call.in[0].shape()[d];
     }
     if (!fits) {
-      refuse(call, fmt::format("a tensor of shape {} cannot be cut along dim {}, or differs from "
-                               "the first tensor ({}) in the dims before it",
-                               to_string(x.shape()), chunks.dim, to_string(call.in[0].shape())));
+      refuse(call, {.wrong = fmt::format("a tensor of shape {} cannot be cut along dim {}, or "
+                                         "differs from the first tensor ({}) in the dims before it",
+                                         to_string(x.shape()), chunks.dim,
+                                         to_string(call.in[0].shape()))});
     }
     const Cut cut = cut_of(x, chunks);
     width += cut.chunk * cut.inner;
@@ -125,7 +127,7 @@ const Op& chunk_cat_op =
 
 Tensor chunk_cat(std::span<const Tensor> tensors, std::int64_t dim, std::int64_t chunks) {
   if (tensors.empty()) {
-    fail("chunk_cat: the list is empty (expected at least one tensor)");
+    fail({.thing = "chunk_cat", .wrong = "the list is empty", .expected = "at least one tensor"});
   }
   operands::given("chunk_cat", "tensors[0]", tensors[0]);
   return call(chunk_cat_op, tensors,

@@ -33,10 +33,11 @@ void check_lists(const Call& call, std::size_t lists) {
     const Tensor& x = call.in[i % count];
     const Tensor& other = call.in[i];
     if (!(other.shape() == x.shape()) || other.dtype() != x.dtype() || !is_floating(x.dtype())) {
-      refuse(call, fmt::format("tensor {} of list {} does not match the first list (expected {} "
-                               "{}, of a floating type, got {} {})",
-                               i % count, i / count, name_of(x.dtype()), to_string(x.shape()),
-                               name_of(other.dtype()), to_string(other.shape())));
+      refuse(call, {.wrong = fmt::format("tensor {} of list {} does not match the first list",
+                                         i % count, i / count),
+                    .expected = fmt::format("{} {}, of a floating type", name_of(x.dtype()),
+                                            to_string(x.shape())),
+                    .got = fmt::format("{} {}", name_of(other.dtype()), to_string(other.shape()))});
     }
   }
 }
@@ -205,7 +206,9 @@ void foreach_addcdiv_(std::span<const Tensor> x, std::span<const Tensor> a,
 
 Tensor foreach_squared_norm(std::span<const Tensor> x) {
   if (x.empty()) {
-    fail("foreach_squared_norm: the list is empty (expected at least one tensor)");
+    fail({.thing = "foreach_squared_norm",
+          .wrong = "the list is empty",
+          .expected = "at least one tensor"});
   }
   return call(norm_op, x)[0];
 }

@@ -44,7 +44,10 @@ void add_into(const Tensor& a, const Tensor& b, double alpha, Tensor& y) {
     return;
   }
   if (a.dtype() == DType::boolean) {
-    fail("add: bool operands cannot be scaled (expected alpha 1); cast them first");
+    fail({.thing = "add",
+          .wrong = "bool operands cannot be scaled",
+          .expected = "alpha 1",
+          .advice = "cast them first"});
   }
   const Tensor left = expanded(a, y);
   const Tensor right = expanded(b, y);

@@ -20,8 +20,10 @@ using operands::PointwiseForms;
 
 void infer_bits(const Call& call, ResultShapes& out) {
   if (is_floating(call.in[0].dtype())) {
-    fail(fmt::format("{}: the operand has the wrong type (expected bool or integers, got {})",
-                     call.op.name, name_of(call.in[0].dtype())));
+    fail({.thing = call.op.name,
+          .wrong = "the operand has the wrong type",
+          .expected = "bool or integers",
+          .got = std::string(name_of(call.in[0].dtype()))});
   }
   operands::infer_broadcast(call, out);
 }
@@ -44,8 +46,10 @@ const PointwiseForms xor_forms =
 void infer_not(const Call& call, ResultShapes& out) {
   const DType type = call.in[0].dtype();
   if (is_floating(type)) {
-    fail(fmt::format("{}: the operand has the wrong type (expected bool or integers, got {})",
-                     call.op.name, name_of(type)));
+    fail({.thing = call.op.name,
+          .wrong = "the operand has the wrong type",
+          .expected = "bool or integers",
+          .got = std::string(name_of(type))});
   }
   out.push_back({call.in[0].shape(), type});
 }

@@ -101,8 +101,10 @@ Tensor clamp(const Tensor& x, double low, double high) {
 Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
   operands::given("clamp", "x", x);
   if (!low && !high) {
-    fail(
-        "clamp: both bounds are undefined tensors (expected at least one bound); pass low or high");
+    fail({.thing = "clamp",
+          .wrong = "both bounds are undefined tensors",
+          .expected = "at least one bound",
+          .advice = "pass low or high"});
   }
   const Tensor raised = low ? maximum(x, low) : x;
   return high ? minimum(raised, high) : raised;

@@ -118,8 +118,9 @@ void gradient_infer(const Call& call, ResultShapes& out) {
   const std::int64_t function = call.args<FunctionArgs>().function;
   constexpr auto last = static_cast<std::int64_t>(Function::expm1);
   if (function < 0 || function > last) {
-    refuse(call, fmt::format("the number of the function is wrong (expected 0 to {}, got {})", last,
-                             function));
+    refuse(call, {.wrong = "the number of the function is wrong",
+                  .expected = fmt::format("0 to {}", last),
+                  .got = fmt::format("{}", function)});
   }
   infer_slope(call, out);
 }

@@ -31,11 +31,10 @@ void infer(const Call& call, ResultShapes& out) {
   call.op.form_of->infer(inner_call(call, first), out);
   const Tensor& written = call.in[0];
   if (!(out[0].shape == written.shape()) || out[0].dtype != written.dtype()) {
-    fail(
-        fmt::format("{}: the written tensor does not match the result (expected {} {}, got "
-                    "{} {})",
-                    call.op.name, name_of(out[0].dtype), to_string(out[0].shape),
-                    name_of(written.dtype()), to_string(written.shape())));
+    fail({.thing = call.op.name,
+          .wrong = "the written tensor does not match the result",
+          .expected = fmt::format("{} {}", name_of(out[0].dtype), to_string(out[0].shape)),
+          .got = fmt::format("{} {}", name_of(written.dtype()), to_string(written.shape()))});
   }
 }
 

@@ -19,9 +19,11 @@ namespace {
 
 void check_mask(std::string_view op, const Tensor& mask) {
   if (mask.dtype() != DType::boolean) {
-    fail(fmt::format(
-        "{}: the mask has the wrong type (expected bool, got {}); compare it with a number", op,
-        name_of(mask.dtype())));
+    fail({.thing = std::string(op),
+          .wrong = "the mask has the wrong type",
+          .expected = "bool",
+          .got = std::string(name_of(mask.dtype())),
+          .advice = "compare it with a number"});
   }
 }
 

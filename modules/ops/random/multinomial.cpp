@@ -42,8 +42,9 @@ void multinomial_infer(const Call& call, ResultShapes& out) {
   operands::check_floating(call.op.name, call.in[0]);
   Dims shape = call.in[0].shape();
   if (shape.empty() || draw.count < 0 || (!draw.replacement && draw.count > shape.back())) {
-    refuse(call, fmt::format("cannot sample {} positions{} from weights of shape {}", draw.count,
-                             draw.replacement ? "" : " without replacement", to_string(shape)));
+    refuse(call, {.wrong = fmt::format("cannot sample {} positions{} from weights of shape {}",
+                                       draw.count, draw.replacement ? "" : " without replacement",
+                                       to_string(shape))});
   }
   shape.back() = draw.count;
   out.push_back({shape, DType::i64});
@@ -167,11 +168,10 @@ void multinomial_cpu(const Call& call, std::span<Tensor> out) {
   if (refused < rows) {
     std::vector<double> weights(static_cast<std::size_t>(n));
     weights_of(refused, weights);
-    refuse(call,
-           fmt::format("row {} cannot be sampled: its weights must be finite and not negative, "
-                       "with {} or more above 0 (got {})",
-                       global_rows[static_cast<std::size_t>(refused)], wanted,
-                       Valid(weights).positive));
+    refuse(call, {.wrong = fmt::format("row {} cannot be sampled: its weights must be finite and "
+                                       "not negative, with {} or more above 0",
+                                       global_rows[static_cast<std::size_t>(refused)], wanted),
+                  .got = fmt::format("{}", Valid(weights).positive)});
   }
 }
 

@@ -55,10 +55,10 @@ Tensor randint_(const Tensor& x, std::int64_t low, std::int64_t high, const Rand
   operands::given("randint_", "x", x);
   const auto span = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
   if (low >= high || span > (std::uint64_t{1} << 32) || x.dtype() == DType::boolean) {
-    fail(
-        fmt::format("randint_: the range or the type is wrong (expected low < high, at most 2^32 "
-                    "apart, and x of any type but bool; got low {}, high {}, {})",
-                    low, high, name_of(x.dtype())));
+    fail({.thing = "randint_",
+          .wrong = "the range or the type is wrong",
+          .expected = "low < high, at most 2^32 apart, and x of any type but bool",
+          .got = fmt::format("low {}, high {}, {}", low, high, name_of(x.dtype()))});
   }
   return call_one(
       randint_op, {x},

@@ -29,7 +29,9 @@ void infer_same(const Call& call, ResultShapes& out) {
 
 void check_probability(const Call& call, double p) {
   if (!(p >= 0 && p <= 1)) {
-    refuse(call, fmt::format("p must be a probability (expected 0 to 1, got {})", printable(p)));
+    refuse(call, {.wrong = "p must be a probability",
+                  .expected = "0 to 1",
+                  .got = fmt::format("{}", printable(p))});
   }
 }
 

@@ -27,7 +27,9 @@ using operands::ReducedDims;
 void check_elements(const Op& op, const Dims& shape, const Dims& dims) {
   for (const std::int64_t d : dims) {
     if (shape[static_cast<int>(d)] == 0) {
-      fail(fmt::format("{}: dim {} has no elements (got shape {})", op.name, d, to_string(shape)));
+      fail({.thing = op.name,
+            .wrong = fmt::format("dim {} has no elements", d),
+            .got = fmt::format("shape {}", to_string(shape))});
     }
   }
 }

@@ -228,8 +228,10 @@ Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim, bool acro
     return across_ranks ? operands::whole_sum(total) : total;
   }
   if (!(p > 0)) {
-    fail(fmt::format("norm: p is not a valid order (expected 0 or more, or an infinity, got {})",
-                     printable(p)));
+    fail({.thing = "norm",
+          .wrong = "p is not a valid order",
+          .expected = "0 or more, or an infinity",
+          .got = fmt::format("{}", printable(p))});
   }
   const Dims sorted = operands::sorted_dims("norm", dims, x.dims());
   const Tensor y = call_one(norm_op, {x}, NormArgs{sorted, keepdim, p});

@@ -136,44 +136,53 @@ Matrix rows_operand(const Tensor& x) {
 }
 
 void refuse(const Call& call, const std::string& what) {
-  fail(fmt::format("{}: {}", call.op.name, what));
+  fail({.thing = call.op.name, .wrong = what});
+}
+
+void refuse(const Call& call, ErrorFields fields) {
+  fields.thing = call.op.name;
+  fail(std::move(fields));
 }
 
 void refuse_type(std::string_view name, DType dtype) {
-  fail(fmt::format("{}: the type {} is not supported; cast the operand first", name,
-                   name_of(dtype)));
+  fail({.thing = std::string(name),
+        .wrong = fmt::format("the type {} is not supported", name_of(dtype)),
+        .advice = "cast the operand first"});
 }
 
 void check_dims(const Call& call, std::size_t i, int dims) {
   if (call.in[i].dims() != dims) {
-    refuse(call, fmt::format("{} has the wrong number of dims (expected {}, got {})",
-                             call.op.operands[i].name, dims, to_string(call.in[i].shape())));
+    refuse(call, {.wrong = fmt::format("{} has the wrong number of dims", call.op.operands[i].name),
+                  .expected = fmt::format("{}", dims),
+                  .got = to_string(call.in[i].shape())});
   }
 }
 
 void check_shape(const Call& call, std::size_t i, const Dims& shape) {
   if (call.in[i] && call.in[i].shape() != shape) {
-    refuse(call,
-           fmt::format("{} has the wrong shape (expected {}, got {})", call.op.operands[i].name,
-                       to_string(shape), to_string(call.in[i].shape())));
+    refuse(call, {.wrong = fmt::format("{} has the wrong shape", call.op.operands[i].name),
+                  .expected = to_string(shape),
+                  .got = to_string(call.in[i].shape())});
   }
 }
 
 void check_one_type(const Call& call) {
   for (std::size_t i = 1; i < call.in.size(); ++i) {
     if (call.in[i] && call.in[i].dtype() != call.in[0].dtype()) {
-      refuse(call, fmt::format("{} and {} have different types ({} and {}); cast one",
-                               call.op.operands[0].name, call.op.operands[i].name,
-                               name_of(call.in[0].dtype()), name_of(call.in[i].dtype())));
+      refuse(call, {.wrong = fmt::format("{} and {} have different types ({} and {})",
+                                         call.op.operands[0].name, call.op.operands[i].name,
+                                         name_of(call.in[0].dtype()), name_of(call.in[i].dtype())),
+                    .advice = "cast one"});
     }
   }
 }
 
 void check_type(const Call& call, std::size_t i, DType dtype) {
   if (call.in[i] && call.in[i].dtype() != dtype) {
-    refuse(call,
-           fmt::format("{} has the wrong type (expected {}, got {}); cast it",
-                       call.op.operands[i].name, name_of(dtype), name_of(call.in[i].dtype())));
+    refuse(call, {.wrong = fmt::format("{} has the wrong type", call.op.operands[i].name),
+                  .expected = std::string(name_of(dtype)),
+                  .got = std::string(name_of(call.in[i].dtype())),
+                  .advice = "cast it"});
   }
 }
 
@@ -185,8 +194,9 @@ void call_lists(const Op& op, std::initializer_list<std::span<const Tensor>> lis
   for (const std::span<const Tensor>& list : lists) {
     if (list.size() != count) {
       const auto which = static_cast<std::size_t>(&list - lists.begin());
-      fail(fmt::format("{}: the lists differ in length ({} {}, {} {})", op.name, count,
-                       op.operands[0].name, list.size(), op.operands[which].name));
+      fail({.thing = op.name,
+            .wrong = fmt::format("the lists differ in length ({} {}, {} {})", count,
+                                 op.operands[0].name, list.size(), op.operands[which].name)});
     }
     all.insert(all.end(), list.begin(), list.end());
   }
@@ -202,14 +212,15 @@ std::int64_t window_room(const Call& call, std::int64_t extent, std::int64_t ker
                          std::int64_t dilation, std::int64_t padding) {
   const std::string& op = call.op.name;
   if (dilation < 1) {
-    refuse(call, fmt::format("dilation must be positive (got {})", dilation));
+    refuse(call, {.wrong = "dilation must be positive", .got = fmt::format("{}", dilation)});
   }
   const std::int64_t padded = checked_add(extent, checked_multiply(2, padding, op), op);
   const std::int64_t covered =
       kernel == 0 ? 0
                   : checked_add(checked_multiply(dilation, checked_add(kernel, -1, op), op), 1, op);
   if (covered < 0) {
-    refuse(call, fmt::format("the window's extent must not be negative (got {})", kernel));
+    refuse(call,
+           {.wrong = "the window's extent must not be negative", .got = fmt::format("{}", kernel)});
   }
   return checked_add(padded, -covered, op);
 }

@@ -91,6 +91,7 @@ inline Attributes with_whole(const LocalContext& context, const Spec* whole) {
 
 /// "name: what".
 [[noreturn]] void refuse(const Call& call, const std::string& what);
+[[noreturn]] void refuse(const Call& call, ErrorFields fields);
 [[noreturn]] void refuse_type(std::string_view name, DType dtype);
 /// Errors: operand `i` does not have `dims` dims.
 void check_dims(const Call& call, std::size_t i, int dims);

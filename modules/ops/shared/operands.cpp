@@ -26,10 +26,10 @@ Dims broadcast_shape(std::string_view op, const Dims& a, const Dims& b) {
     if (extent == 1) {
       extent = other[i];
     } else if (other[i] != 1 && other[i] != extent) {
-      fail(
-          fmt::format("{}: the operands' shapes do not broadcast (got {} and {}); from the last "
-                      "dim on, extents must be equal or 1",
-                      op, to_string(a), to_string(b)));
+      fail({.thing = std::string(op),
+            .wrong = "the operands' shapes do not broadcast",
+            .got = fmt::format("{} and {}", to_string(a), to_string(b)),
+            .advice = "from the last dim on, extents must be equal or 1"});
     }
   }
   return result;
@@ -42,9 +42,10 @@ void check_broadcasts_to(std::string_view op, const Dims& shape, const Dims& wan
     fits = shape[i] == 1 || shape[i] == wanted[i + shift];
   }
   if (!fits) {
-    fail(fmt::format(
-        "{}: the operand does not broadcast (expected a shape that broadcasts to {}, got {})", op,
-        to_string(wanted), to_string(shape)));
+    fail({.thing = std::string(op),
+          .wrong = "the operand does not broadcast",
+          .expected = fmt::format("a shape that broadcasts to {}", to_string(wanted)),
+          .got = to_string(shape)});
   }
 }
 
@@ -59,23 +60,28 @@ Dims broadcast_strides(const Tensor& x, const Dims& shape) {
 }
 
 void not_given(std::string_view function, std::string_view operand) {
-  fail(fmt::format("{}: operand '{}' is an undefined tensor (expected a tensor)", function,
-                   operand));
+  fail({.thing = std::string(function),
+        .wrong = fmt::format("operand '{}' is an undefined tensor", operand),
+        .expected = "a tensor"});
 }
 
 void check_same_type(std::string_view op, const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype()) [[unlikely]] {
-    fail(fmt::format("{}: the operands' types differ (got {} and {}); cast one of them", op,
-                     name_of(a.dtype()), name_of(b.dtype())));
+    fail({.thing = std::string(op),
+          .wrong = "the operands' types differ",
+          .got = fmt::format("{} and {}", name_of(a.dtype()), name_of(b.dtype())),
+          .advice = "cast one of them"});
   }
 }
 
 void check_floating(std::string_view op, const Tensor& x) {
   given(op, "x", x);
   if (!is_floating(x.dtype())) [[unlikely]] {
-    fail(fmt::format(
-        "{}: the operand has the wrong type (expected a floating type, got {}); cast it", op,
-        name_of(x.dtype())));
+    fail({.thing = std::string(op),
+          .wrong = "the operand has the wrong type",
+          .expected = "a floating type",
+          .got = std::string(name_of(x.dtype())),
+          .advice = "cast it"});
   }
 }
 
@@ -96,10 +102,10 @@ Tensor in_place_operand(std::string_view op, const Tensor& written, const Tensor
     return is_floating(type) ? 2 : (type == DType::boolean ? 0 : 1);
   };
   if (kind(result) > kind(written.dtype())) {
-    fail(
-        fmt::format("{}: the result is {}, which the first operand ({}) cannot hold; use the "
-                    "variant that returns a new tensor, or cast the other operand",
-                    op, name_of(result), name_of(written.dtype())));
+    fail({.thing = std::string(op),
+          .wrong = fmt::format("the result is {}, which the first operand ({}) cannot hold",
+                               name_of(result), name_of(written.dtype())),
+          .advice = "use the variant that returns a new tensor, or cast the other operand"});
   }
   return ops::cast(x, written.dtype());
 }
@@ -134,7 +140,7 @@ Dims sorted_dims(const char* op, const Dims& dims, int count) {
   }
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-    fail(fmt::format("{}: a dim is named twice (got {})", op, to_string(dims)));
+    fail({.thing = std::string(op), .wrong = "a dim is named twice", .got = to_string(dims)});
   }
   return sorted;
 }

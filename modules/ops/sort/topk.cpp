@@ -28,8 +28,10 @@ void topk_infer(const Call& call, ResultShapes& out) {
   Dims shape = call.in[0].shape();
   const std::int64_t extent = dim.empty() ? 1 : shape[static_cast<int>(dim[0])];
   if (k < 0 || k > extent || (dim.empty() && k != 1)) {
-    fail(fmt::format("topk: k is out of range (expected 0 to {} along this dim of {}, got {})",
-                     extent, to_string(shape), k));
+    fail({.thing = "topk",
+          .wrong = "k is out of range",
+          .expected = fmt::format("0 to {} along this dim of {}", extent, to_string(shape)),
+          .got = fmt::format("{}", k)});
   }
   if (!dim.empty()) {
     shape[static_cast<int>(dim[0])] = k;

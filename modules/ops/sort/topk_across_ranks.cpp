@@ -41,7 +41,9 @@ void infer(const Call& call, ResultShapes& out) {
   const int dim = dim_of(call);
   const std::int64_t extent = args.whole ? args.whole->shape[dim] : x.shape()[dim];
   if (args.k < 0 || args.k > extent) {
-    refuse(call, fmt::format("k is out of range (expected 0 to {}, got {})", extent, args.k));
+    refuse(call, {.wrong = "k is out of range",
+                  .expected = fmt::format("0 to {}", extent),
+                  .got = fmt::format("{}", args.k)});
   }
   Dims shape = x.shape();
   shape[dim] = args.k;

@@ -78,9 +78,11 @@ UniqueElements unique(const Tensor& x, bool return_inverse, bool return_counts) 
   Tensors all = call(unique_op, {x}, {});
   const Tensor& found = all[3].is_distributed() ? all[3].local() : all[3];
   if (found.is_meta()) {
-    fail(
-        "unique: the number of distinct elements depends on the data (expected a tensor with data, "
-        "got one on the meta device); do not call it on meta tensors");
+    fail({.thing = "unique",
+          .wrong = "the number of distinct elements depends on the data",
+          .expected = "a tensor with data",
+          .got = "one on the meta device",
+          .advice = "do not call it on meta tensors"});
   }
   const auto cut = [count = *found.data<std::int64_t>()](const Tensor& padded) {
     return clone(narrow(padded, 0, 0, count));

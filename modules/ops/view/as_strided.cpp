@@ -50,9 +50,10 @@ Geometry asked_geometry(const Call& call) {
       std::any_of(g.shape.begin(), g.shape.end(), [](auto e) { return e < 0; }) ||
       std::any_of(g.strides.begin(), g.strides.end(), [](auto s) { return s < 0; });
   if (g.shape.size() != g.strides.size() || negative || g.offset < 0) {
-    refuse(call, fmt::format("shape and strides are invalid (expected one stride per extent, none "
-                             "negative; got shape {}, strides {}, offset {})",
-                             to_string(g.shape), to_string(g.strides), g.offset));
+    refuse(call, {.wrong = "shape and strides are invalid",
+                  .expected = "one stride per extent, none negative",
+                  .got = fmt::format("shape {}, strides {}, offset {}", to_string(g.shape),
+                                     to_string(g.strides), g.offset)});
   }
   g.end(call.op.name);
   return g;
@@ -68,8 +69,9 @@ void strided_view(const Call& call, Tensors& out) {
   const auto elements =
       static_cast<std::int64_t>(x.storage().bytes() / static_cast<std::size_t>(size_of(x.dtype())));
   if (!x.is_meta() && g.end("as_strided") > elements) {
-    refuse(call, fmt::format("shape {} with strides {} from {} leaves the memory of {} elements",
-                             to_string(g.shape), to_string(g.strides), g.offset, elements));
+    refuse(call, {.wrong = fmt::format(
+                      "shape {} with strides {} from {} leaves the memory of {} elements",
+                      to_string(g.shape), to_string(g.strides), g.offset, elements)});
   }
   out.push_back(alias(x, g.shape, g.strides, g.offset));
 }
@@ -81,9 +83,9 @@ void strided_grad_infer(const Call& call, ResultShapes& out) {
   const auto elements =
       static_cast<std::int64_t>(x.storage().bytes() / static_cast<std::size_t>(size_of(x.dtype())));
   if (!x.is_meta() && view.end(call.op.name) > elements) {
-    refuse(call,
-           fmt::format("shape {} with strides {} from {} leaves the memory of {} elements",
-                       to_string(view.shape), to_string(view.strides), view.offset, elements));
+    refuse(call, {.wrong = fmt::format(
+                      "shape {} with strides {} from {} leaves the memory of {} elements",
+                      to_string(view.shape), to_string(view.strides), view.offset, elements)});
   }
   out.push_back({x.shape(), call.in[0].dtype()});
 }
@@ -145,10 +147,9 @@ const Op& strided_op = register_op<StridedArgs>({
           const Tensor& x = context.in[0];
           for (int d = 0; d < x.dims(); ++d) {
             if (x.strides()[d] == 0 && x.shape()[d] > 1) {
-              fail(
-                  "as_strided: an x that repeats elements cannot have a gradient; call "
-                  "contiguous() on "
-                  "it first");
+              fail({.thing = "as_strided",
+                    .wrong = "an x that repeats elements cannot have a gradient",
+                    .advice = "call contiguous() on it first"});
             }
           }
           out[0] = call_one(strided_backward_op, {grads[0], x}, context.attributes);
@@ -163,10 +164,10 @@ const Op& strided_op = register_op<StridedArgs>({
 Tensor as_strided(const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset) {
   operands::given("as_strided", "x", x);
   if (x.is_distributed()) {
-    fail(
-        fmt::format("as_strided: strides have no meaning for a distributed tensor (got {}); use "
-                    "view(), transpose() or narrow(), or take to_local() first",
-                    to_string(*x.spec())));
+    fail({.thing = "as_strided",
+          .wrong = "strides have no meaning for a distributed tensor",
+          .got = to_string(*x.spec()),
+          .advice = "use view(), transpose() or narrow(), or take to_local() first"});
   }
   return call_one(strided_op, {x},
                   StridedArgs{.shape = shape, .strides = strides, .offset = offset});

@@ -49,7 +49,9 @@ Diagonal diagonal_of(const Op& op, const Args& args, const Dims& shape) {
   d.dim1 = wrap_dim(args.dim1, shape.size(), op.name.c_str());
   d.dim2 = wrap_dim(args.dim2, shape.size(), op.name.c_str());
   if (d.dim1 == d.dim2) {
-    fail(fmt::format("{}: the two dims must differ (got {} twice)", op.name, d.dim1));
+    fail({.thing = op.name,
+          .wrong = "the two dims must differ",
+          .got = fmt::format("{} twice", d.dim1)});
   }
   d.row = std::max<std::int64_t>(-offset, 0);
   d.column = std::max<std::int64_t>(offset, 0);

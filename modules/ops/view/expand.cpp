@@ -30,9 +30,9 @@ Dims resolved(const Dims& x, Dims shape) {
   if (fits) {
     checked_product(shape, "expand");
   } else {
-    fail(fmt::format(
-        "expand: only dims of extent 1 can be repeated (got a tensor of {}, requested {})",
-        to_string(x), to_string(shape)));
+    fail({.thing = "expand",
+          .wrong = "only dims of extent 1 can be repeated",
+          .got = fmt::format("a tensor of {}, requested {}", to_string(x), to_string(shape))});
   }
   return shape;
 }

@@ -48,9 +48,10 @@ Range range_of(const NarrowArgs& args, const Dims& x) {
   const std::int64_t extent = x[r.dim];
   r.start += r.start < 0 ? extent : 0;
   if (r.start < 0 || r.length < 0 || r.start > extent || r.length > extent - r.start) {
-    fail(fmt::format(
-        "narrow: the range is outside of dim {} (got start {} and length {}, the extent is {})",
-        r.dim, r.start, r.length, extent));
+    fail({.thing = "narrow",
+          .wrong = fmt::format("the range is outside of dim {}", r.dim),
+          .got =
+              fmt::format("start {} and length {}, the extent is {}", r.start, r.length, extent)});
   }
   return r;
 }
@@ -62,8 +63,9 @@ Range range_of(const SelectArgs& args, const Dims& x) {
           .drop = true};
   const std::int64_t extent = x[r.dim];
   if (r.start < -extent || r.start >= extent) {
-    fail(fmt::format("select: the index is out of range (got {}, dim {} has extent {})", r.start,
-                     r.dim, extent));
+    fail({.thing = "select",
+          .wrong = "the index is out of range",
+          .got = fmt::format("{}, dim {} has extent {}", r.start, r.dim, extent)});
   }
   r.start += r.start < 0 ? extent : 0;
   return r;
@@ -75,7 +77,9 @@ Range range_of(const SliceArgs& args, const Dims& x) {
           .length = 0,
           .step = args.step};
   if (r.step < 1) {
-    fail(fmt::format("slice: the step must be at least 1 (got {})", r.step));
+    fail({.thing = "slice",
+          .wrong = "the step must be at least 1",
+          .got = fmt::format("{}", r.step)});
   }
   const std::int64_t extent = x[r.dim];
   r.start = std::clamp(r.start < 0 ? r.start + extent : r.start, std::int64_t{0}, extent);
@@ -160,8 +164,9 @@ void scatter_infer(const Call& call, ResultShapes& out) {
       s.start >= 0 && s.step >= 1 && s.extent >= 0 &&
       (length == 0 || (s.start < s.extent && length - 1 <= (s.extent - 1 - s.start) / s.step));
   if (!inside) {
-    fail(fmt::format("slice_backward: {} elements from {} by {} are not inside an extent of {}",
-                     length, s.start, s.step, s.extent));
+    fail({.thing = "slice_backward",
+          .wrong = fmt::format("{} elements from {} by {} are not inside an extent of {}", length,
+                               s.start, s.step, s.extent)});
   }
   shape[s.dim] = s.extent;
   out.push_back({shape, call.in[0].dtype()});

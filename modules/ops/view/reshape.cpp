@@ -39,10 +39,10 @@ Dims resolved_shape(const char* op, const Dims& x, Dims shape) {
     shape[place] = known > 0 && x.product() % known == 0 ? x.product() / known : -1;
   }
   if (shape.contains(-1) || shape.product() != x.product()) {
-    fail(
-        fmt::format("{}: the shapes have different numbers of elements (got a tensor with {} "
-                    "elements and shape {}, requested shape {})",
-                    op, x.product(), to_string(x), to_string(shape)));
+    fail({.thing = std::string(op),
+          .wrong = "the shapes have different numbers of elements",
+          .got = fmt::format("a tensor with {} elements and shape {}, requested shape {}",
+                             x.product(), to_string(x), to_string(shape))});
   }
   return shape;
 }
@@ -51,8 +51,9 @@ Dims flat_shape(const Dims& x, std::int64_t start_dim, std::int64_t end_dim) {
   const int start = operands::front_dim("flatten", start_dim, x.size());
   const int end = operands::front_dim("flatten", end_dim, x.size());
   if (start > end) {
-    fail(fmt::format("flatten: start_dim must not be after end_dim (got {} and {})", start_dim,
-                     end_dim));
+    fail({.thing = "flatten",
+          .wrong = "start_dim must not be after end_dim",
+          .got = fmt::format("{} and {}", start_dim, end_dim)});
   }
   Dims shape;
   std::int64_t joined = 1;
@@ -206,8 +207,9 @@ Tensor unflatten(const Tensor& x, std::int64_t dim, const Dims& extents) {
     *open = known > 0 ? x.shape()[d] / known : 1;
   }
   if (extents.empty() || checked_product(pieces, "unflatten") != x.shape()[d]) {
-    fail(fmt::format("unflatten: dim {} of {} cannot be split into {}", d, to_string(x.shape()),
-                     to_string(extents)));
+    fail({.thing = "unflatten",
+          .wrong = fmt::format("dim {} of {} cannot be split into {}", d, to_string(x.shape()),
+                               to_string(extents))});
   }
   Dims shape = x.shape();
   shape.erase(d);

@@ -37,7 +37,9 @@ Pieces pieces_of(const SplitArgs& args, const Dims& x) {
   const std::int64_t size = args.size;
   const int dim = wrap_dim(args.dim, x.size(), "split");
   if (size < 1) {
-    fail(fmt::format("split: the size of a piece must be at least 1 (got {})", size));
+    fail({.thing = "split",
+          .wrong = "the size of a piece must be at least 1",
+          .got = fmt::format("{}", size)});
   }
   const std::int64_t count =
       std::max<std::int64_t>(1, x[dim] / size + (x[dim] % size != 0 ? 1 : 0));
@@ -48,20 +50,23 @@ Pieces pieces_of(const SplitArgs& args, const Dims& x) {
 
 void check_sizes(std::span<const std::int64_t> sizes, std::int64_t extent) {
   if (sizes.empty()) {
-    fail("split_with_sizes: no sizes are given (expected at least one)");
+    fail({.thing = "split_with_sizes", .wrong = "no sizes are given", .expected = "at least one"});
   }
   std::int64_t sum = 0;
   for (const std::int64_t size : sizes) {
     if (size < 0) {
-      fail(fmt::format("split_with_sizes: a size must be 0 or more (got {})", size));
+      fail({.thing = "split_with_sizes",
+            .wrong = "a size must be 0 or more",
+            .got = fmt::format("{}", size)});
     }
     sum = checked_add(sum, size, "split_with_sizes");
   }
   if (sum != extent) {
-    fail(
-        fmt::format("split_with_sizes: the sizes do not cover the dim (expected a sum of {}, got "
-                    "{}); change the sizes, or narrow() the tensor",
-                    extent, sum));
+    fail({.thing = "split_with_sizes",
+          .wrong = "the sizes do not cover the dim",
+          .expected = fmt::format("a sum of {}", extent),
+          .got = fmt::format("{}", sum),
+          .advice = "change the sizes, or narrow() the tensor"});
   }
 }
 
@@ -179,7 +184,9 @@ Tensors split_with_sizes(const Tensor& x, std::span<const std::int64_t> sizes, s
 Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim) {
   operands::given("chunk", "x", x);
   if (chunks < 1) {
-    fail(fmt::format("chunk: the number of chunks must be at least 1 (got {})", chunks));
+    fail({.thing = "chunk",
+          .wrong = "the number of chunks must be at least 1",
+          .got = fmt::format("{}", chunks)});
   }
   const std::int64_t extent = x.shape()[wrap_dim(dim, x.dims(), "chunk")];
   const std::int64_t size = extent / chunks + (extent % chunks != 0 ? 1 : 0);

@@ -43,13 +43,15 @@ Order checked_order(const Dims& dims, int count) {
   for (const std::int64_t dim : dims) {
     const int d = wrap_dim(dim, count, "permute");
     if (order.contains(d)) {
-      fail(fmt::format("permute: a dim is named twice (got {})", to_string(dims)));
+      fail({.thing = "permute", .wrong = "a dim is named twice", .got = to_string(dims)});
     }
     order.push_back(d);
   }
   if (order.size() != count) {
-    fail(fmt::format("permute: every dim must be named once (expected {} dims, got {})", count,
-                     to_string(dims)));
+    fail({.thing = "permute",
+          .wrong = "every dim must be named once",
+          .expected = fmt::format("{} dims", count),
+          .got = to_string(dims)});
   }
   return order;
 }
@@ -139,15 +141,17 @@ Tensor movedim(const Tensor& x, const Dims& source, const Dims& destination) {
   Dims order = Dims::filled(x.dims(), -1);
   Dims moved;
   if (source.size() != destination.size()) {
-    fail(fmt::format("movedim: source and destination have different lengths (got {} and {})",
-                     to_string(source), to_string(destination)));
+    fail({.thing = "movedim",
+          .wrong = "source and destination have different lengths",
+          .got = fmt::format("{} and {}", to_string(source), to_string(destination))});
   }
   for (int i = 0; i < source.size(); ++i) {
     const int from = wrap_dim(source[i], x.dims(), "movedim");
     std::int64_t& place = order[wrap_dim(destination[i], x.dims(), "movedim")];
     if (moved.contains(from) || place != -1) {
-      fail(fmt::format("movedim: a dim is named twice (got {} and {})", to_string(source),
-                       to_string(destination)));
+      fail({.thing = "movedim",
+            .wrong = "a dim is named twice",
+            .got = fmt::format("{} and {}", to_string(source), to_string(destination))});
     }
     moved.push_back(from);
     place = from;

@@ -46,10 +46,10 @@ void push_view(const Call& call, const Dims& shape, Tensors& out) {
   const Tensor& x = call.in[0];
   const std::optional<Dims> strides = view_strides(x, shape);
   if (!strides) {
-    fail(
-        fmt::format("{}: strides {} of a tensor of {} allow no view of shape {}; use reshape(), "
-                    "which copies if necessary",
-                    call.op.name, to_string(x.strides()), to_string(x.shape()), to_string(shape)));
+    fail({.thing = call.op.name,
+          .wrong = fmt::format("strides {} of a tensor of {} allow no view of shape {}",
+                               to_string(x.strides()), to_string(x.shape()), to_string(shape)),
+          .advice = "use reshape(), which copies if necessary"});
   }
   out.push_back(alias(x, shape, *strides, x.offset()));
 }

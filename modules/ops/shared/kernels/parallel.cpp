@@ -26,6 +26,7 @@ constexpr std::chrono::milliseconds kSpin{2};
 
 thread_local int thread_count = 1;
 thread_local bool inside_parallel = false;
+thread_local int number = 0;  // of a worker, from 1 on
 
 [[gnu::always_inline]] inline void pause() {
 #if defined(__x86_64__)
@@ -64,7 +65,11 @@ class Pool {
  public:
   explicit Pool(int workers) : spin_(workers < usable_cores()) {
     threads_.reserve(static_cast<std::size_t>(workers));
-    for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
+    for (int i = 0; i < workers; ++i)
+      threads_.emplace_back([this, i] {
+        number = i + 1;
+        work();
+      });
   }
 
   Pool(const Pool&) = delete;
@@ -201,6 +206,8 @@ void set_threads(int count) {
 }
 
 int threads() { return inside_parallel ? 1 : thread_count; }
+
+int thread_number() { return number; }
 
 void detail::parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
                           FunctionRef<void(std::int64_t, std::int64_t)> body) {

@@ -44,6 +44,11 @@ void set_threads(int count);
 /// How many threads work for the calling thread.
 int threads();
 
+/// Which of the threads() of a loop the body of parallel_for runs in: 0, the caller, up to
+/// threads() - 1 as the caller of the loop counts them; 0 outside of a loop. For memory that each
+/// thread needs.
+int thread_number();
+
 namespace detail {
 void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
                   FunctionRef<void(std::int64_t, std::int64_t)> body);
