@@ -137,6 +137,9 @@ for my $file (@files) {
   my $lines = () = $text{$file} =~ /\n/g;
   my $most = $file =~ m{^tests/} ? $longest + 100 : $longest;    # a test is read case by case
   finding($file, $lines, "$lines lines; at most $most") if $lines > $most && $file !~ /\.md$/;
+  each_match($file, qr/\bwhat\(\)\)*\s*(?:==|!=|\.(?:find|starts_with|ends_with|contains|substr|compare)\b)|\bstrstr\([^;]*what\(\)/, sub {
+    finding($file, $_[0], "an error's text must not decide anything: use its fields()") if $file !~ m{^tests/};
+  });
   each_match($file, qr/\b(TO[D]O|FIX[M]E|XX[X]|HA[C]K)\b/, sub { finding($file, $_[0], "$1: finish it") });
   next unless $file =~ m{^(modules|plugins|apps|tests)/.*\.(cpp|cppm|cu)$};
   my ($stem) = basename($file) =~ /^([^.]+)/;

@@ -71,6 +71,8 @@ printf '\n%.0s' {1..500} >>modules/low/a.cppm
 expect 'a long file' 'lines; at most'
 echo "// TO""DO" >>modules/low/a.cppm
 expect 'unfinished work' 'finish it'
+echo 'bool f() { return std::string(error.what()).starts_with("disk"); }' >>modules/high/b.cpp
+expect "a decision by an error's text" 'use its fields()'
 rm docs/two.md
 expect 'a dead link' 'is broken'
 echo '# Else' >docs/two.md

@@ -102,6 +102,12 @@ TEST_CASE("tensors go to a device and back, whatever their strides") {
   CHECK(contains(to_string(there), "f32[2, 3] adversary:0 {1, 2, 3"));
 }
 
+TEST_CASE("a copy between two devices waits for what the first one computes") {
+  const Tensor x = full({4}, 1, DType::f32, adversary(0));
+  const Tensor there = ops::to_device(ops::add(x, x), adversary(1));
+  CHECK(to_doubles(there) == Values{2, 2, 2, 2});
+}
+
 TEST_CASE("the values that are copied to a device are those of the call") {
   const Tensor x = from_values<float>({1, 2}, {2});
   const Tensor there = ops::to_device(x, adversary());
