@@ -252,7 +252,7 @@ TEST_CASE("a device's memory has a cap, and its error names the tensor and who h
   const std::string text = error_of([&] { empty({2 << 20}, DType::f32, device); });
   CHECK(contains(text,
                  "empty: there is not enough memory for a tensor of f32[2097152] (8388608 "
-                 "bytes); adversary:9: there is not enough memory for 8.0 MiB (activation)"));
+                 "bytes)\nadversary:9: there is not enough memory for 8.0 MiB (activation)"));
   CHECK(contains(text, "the cap is 8.0 MiB"));
   CHECK(contains(text, "activation          4.0 MiB        1  -"));
   CHECK(memory_statistics(device).bytes[static_cast<int>(MemoryCategory::activation)] == 4 << 20);

@@ -218,6 +218,17 @@ TEST_CASE("without a request, a reduction over a sharded dim is Partial or an er
   });
 }
 
+TEST_CASE("the logarithm of a sum without terms is -infinity across ranks too") {
+  on_ranks::run(2, [] {
+    const DeviceMesh mesh = DeviceMesh::make({"a"}, {2});
+    const Tensor none = zeros({0, 3}, DType::f64);
+    const Tensor y =
+        ops::logsumexp(distribute(none, Layout::make(mesh, {Shard(0)})), {0}, false, true);
+    check(values(y) == values(ops::logsumexp(none, {0})), "as on one device");
+    check(std::isinf(values(y)[0]) && values(y)[0] < 0, "-infinity");
+  });
+}
+
 TEST_CASE("class weights and label smoothing of sharded rows and of a sharded vocabulary") {
   on_ranks::run(4, [] {
     const Tensor targets = from_values<std::int64_t>({4, 0, -7, 2, 1, 1, 6}, {7});

@@ -53,6 +53,10 @@ Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim, bool across_ra
   operands::check_floating("logsumexp", x);
   const Dims sorted = operands::sorted_dims("logsumexp", dims, x.dims());
   const Tensor wide = cast(x, statistics_type(x.dtype()));
+  if (x.numel() == 0) {  // a sum without terms: -infinity
+    const Tensor total = operands::whole_sum(sum(exp(wide), sorted, true));
+    return cast(without_dims(log(total), sorted, keepdim), x.dtype());
+  }
   Tensor reference;
   {
     const NoGrad constant;  // any finite number gives the same result
