@@ -21,8 +21,9 @@ TEST_CASE("patterns match qualified names") {
 
 TEST_CASE("an error has its parts as fields, and its text is made of them") {
   const auto text_of = [](const ErrorFields& fields) { return std::string(Error(fields).what()); };
-  CHECK(text_of({.thing = "topk", .wrong = "k is out of range", .expected = "0 to 4", .got = "5"}) ==
-        "topk: k is out of range (expected 0 to 4, got 5)");
+  CHECK(
+      text_of({.thing = "topk", .wrong = "k is out of range", .expected = "0 to 4", .got = "5"}) ==
+      "topk: k is out of range (expected 0 to 4, got 5)");
   CHECK(text_of({.thing = "run.toml", .wrong = "it cannot be read", .advice = "check its name"}) ==
         "run.toml: it cannot be read; check its name");
   CHECK(text_of({.wrong = "no", .expected = "yes"}) == "no (expected yes)");
