@@ -365,11 +365,16 @@ struct Queued {
   Attributes attributes;
   std::vector<Tensor> in;
   std::vector<Tensor> out;
+  std::span<std::byte> workspace;
 };
 
 /// The kernel of every operator.
 void queue_kernel(const Call& call, std::span<Tensor> out) {
-  auto queued = std::make_shared<Queued>(Queued{call.op, call.attributes, {}, {}});
+  auto queued = std::make_shared<Queued>(Queued{call.op, call.attributes, {}, {}, {}});
+  if (!call.workspace.empty()) {
+    queued->workspace = {static_cast<std::byte*>(Arena::instance().hidden(call.workspace.data())),
+                         call.workspace.size()};
+  }
   for (const Tensor& x : call.in) {
     queued->in.push_back(x ? seen_by_kernel(x) : x);
   }
@@ -381,7 +386,7 @@ void queue_kernel(const Call& call, std::span<Tensor> out) {
   }
   current_stream(out[0].device()).launch([queued, rank = current_rank()] {
     set_current_rank(rank);  // random numbers follow from the rank's place in the mesh
-    queued->op.cpu({queued->op, queued->in, queued->attributes}, queued->out);
+    queued->op.cpu({queued->op, queued->in, queued->attributes, queued->workspace}, queued->out);
   });
 }
 

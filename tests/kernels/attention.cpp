@@ -1,6 +1,7 @@
 #include "attention/kernels/attention.hpp"
 
 #include "check.hpp"
+#include "in_workspace.hpp"
 #include "shared/kernels/parallel.hpp"
 
 using namespace tessera::kernels;
@@ -89,16 +90,17 @@ void check(const AttentionShape& s) {
   const auto v_strides = AttentionStrides::contiguous(s.keys, s.kv_heads, s.values());
   std::vector<T> out(dout.size());
   std::vector<C> lse(expected.lse.size());
-  attention_forward<T, C>(s, q.data(), q_strides, k.data(), k_strides, v.data(), v_strides,
-                          out.data(), out_strides, lse.data());
+  in_workspace::attention_forward<T, C>(s, q.data(), q_strides, k.data(), k_strides, v.data(),
+                                        v_strides, out.data(), out_strides, lse.data());
   CHECK(worst(out, expected.out) < tolerance<T>());
   CHECK(worst(lse, expected.lse) < tolerance<T>());
   std::vector<T> dq(q.size());
   std::vector<T> dk(k.size());
   std::vector<T> dv(v.size());
-  attention_backward<T, C>(s, {q.data(), q_strides, k.data(), k_strides, v.data(), v_strides,
-                               out.data(), out_strides, lse.data(), dout.data(), out_strides,
-                               dq.data(), q_strides, dk.data(), k_strides, dv.data(), v_strides});
+  in_workspace::attention_backward<T, C>(
+      s, {q.data(), q_strides, k.data(), k_strides, v.data(), v_strides, out.data(), out_strides,
+          lse.data(), dout.data(), out_strides, dq.data(), q_strides, dk.data(), k_strides,
+          dv.data(), v_strides});
   const double loose = 4 * tolerance<T>();
   CHECK(worst(dq, expected.dq) < loose);
   CHECK(worst(dk, expected.dk) < loose);
@@ -143,9 +145,10 @@ TEST_CASE("attention keeps its bits with more threads, and reads strided operand
     float* lse = results.data() + 2 * 100 * 4 * 32;
     float* gradient = lse + 2 * 4 * 100;
     const auto out_strides = AttentionStrides::contiguous(100, 4, 32);
-    attention_forward<float, float>(s, qkv.data(), strides, qkv.data() + 128, strides,
-                                    qkv.data() + 192, strides, results.data(), out_strides, lse);
-    attention_backward<float, float>(
+    in_workspace::attention_forward<float, float>(s, qkv.data(), strides, qkv.data() + 128, strides,
+                                                  qkv.data() + 192, strides, results.data(),
+                                                  out_strides, lse);
+    in_workspace::attention_backward<float, float>(
         s, {qkv.data(), strides, qkv.data() + 128, strides, qkv.data() + 192, strides,
             results.data(), out_strides, lse, qkv.data(), strides, gradient, strides,
             gradient + 128, strides, gradient + 192, strides});

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "check.hpp"
+#include "in_workspace.hpp"
 #include "shared/kernels/parallel.hpp"
 
 using namespace tessera::kernels;
@@ -89,13 +90,16 @@ TEST_CASE("convolutions and their gradients", "[convolution]") {
     dx_expected[xi] += static_cast<double>(dy[yi]) * static_cast<double>(weight[wi]);
     dw_expected[wi] += static_cast<double>(dy[yi]) * static_cast<double>(x[xi]);
   });
-  const auto y =
-      computed(results, 0.5F, [&](float* to) { convolve(s, x.data(), weight.data(), to, true); });
+  const auto y = computed(results, 0.5F, [&](float* to) {
+    in_workspace::convolve(s, x.data(), weight.data(), to, true);
+  });
   CHECK(worst(y, y_expected) < 2e-5);
-  const auto dx = computed(
-      images, 7.0F, [&](float* to) { convolve_grad_input(s, dy.data(), weight.data(), to); });
+  const auto dx = computed(images, 7.0F, [&](float* to) {
+    in_workspace::convolve_grad_input(s, dy.data(), weight.data(), to);
+  });
   CHECK(worst(dx, dx_expected) < 2e-5);
-  const auto dw = computed(weights, 0.25F,
-                           [&](float* to) { convolve_grad_weight(s, dy.data(), x.data(), to); });
+  const auto dw = computed(weights, 0.25F, [&](float* to) {
+    in_workspace::convolve_grad_weight(s, dy.data(), x.data(), to);
+  });
   CHECK(worst(dw, dw_expected) < 1e-4);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "in_workspace.hpp"
 #include "matmul/kernels/integer_gemm.hpp"
 #include "shared/kernels/parallel.hpp"
 
@@ -42,7 +43,7 @@ double error_of(const Gemm& s) {
       }
     }
   }
-  gemm(s, a.data(), b.data(), c.data());
+  in_workspace::gemm(s, a.data(), b.data(), c.data());
   return worst(c, expected);
 }
 
@@ -157,7 +158,8 @@ std::int64_t equal_row_counts(std::int64_t rows, std::int64_t n, std::int64_t k)
   const auto b = values<T>(n * k, 2);
   const auto first_row = [&](std::int64_t m) {
     std::vector<T> c(static_cast<std::size_t>(m * n));
-    gemm(Gemm{false, true, m, n, k, 1, k, 0, k, 0, n, 0, false}, a.data(), b.data(), c.data());
+    in_workspace::gemm(Gemm{false, true, m, n, k, 1, k, 0, k, 0, n, 0, false}, a.data(), b.data(),
+                       c.data());
     c.resize(static_cast<std::size_t>(n));
     return c;
   };
@@ -211,10 +213,10 @@ TEMPLATE_TEST_CASE("integer products wrap like sums of single products", "[gemm]
     }
   }
   auto threaded = c;
-  integer_gemm(shape, a.data(), b.data(), c.data());
+  in_workspace::integer_gemm(shape, a.data(), b.data(), c.data());
   CHECK(c == expected);
   set_threads(3);
-  integer_gemm(shape, a.data(), b.data(), threaded.data());
+  in_workspace::integer_gemm(shape, a.data(), b.data(), threaded.data());
   set_threads(1);
   CHECK(threaded == expected);
 }

@@ -1,6 +1,7 @@
 #include "norm/kernels/norm.hpp"
 
 #include "check.hpp"
+#include "in_workspace.hpp"
 #include "loss/kernels/cross_entropy.hpp"
 #include "shared/kernels/parallel.hpp"
 
@@ -107,14 +108,15 @@ TEST_CASE("the norms' gradients agree with finite differences", "[norm]") {
   std::vector<double> y(x.size()), dx(x.size()), mean(static_cast<std::size_t>(rows)), rstd(mean),
       dw(w.size(), 9.0), db(w);
   rms_norm_forward(rows, n, x.data(), w.data(), 1e-5, y.data(), rstd.data());
-  rms_norm_backward(rows, n, dy.data(), x.data(), w.data(), rstd.data(), dx.data(), dw.data());
+  in_workspace::rms_norm_backward(rows, n, dy.data(), x.data(), w.data(), rstd.data(), dx.data(),
+                                  dw.data());
   CHECK(worst(dx, differences(x, dy, [&](const auto& at) { return rms_norm(n, at, w); })) < 1e-6);
   CHECK(worst(dw, differences(w, dy, [&](const auto& at) { return rms_norm(n, x, at); })) < 1e-6);
   layer_norm_forward(rows, n, x.data(), w.data(), bias.data(), 1e-5, y.data(), mean.data(),
                      rstd.data());
   CHECK(worst(y, layer_norm(n, x, w, bias)) < 1e-11);
-  layer_norm_backward(rows, n, dy.data(), x.data(), w.data(), mean.data(), rstd.data(), dx.data(),
-                      dw.data(), db.data());
+  in_workspace::layer_norm_backward(rows, n, dy.data(), x.data(), w.data(), mean.data(),
+                                    rstd.data(), dx.data(), dw.data(), db.data());
   if (n > 1)
     CHECK(worst(dx, differences(
                         x, dy, [&](const auto& at) { return layer_norm(n, at, w, bias); })) < 1e-5);
@@ -137,12 +139,12 @@ TEMPLATE_TEST_CASE("float, bfloat16 and half gradients of the norms agree with d
     std::vector<Compute<T>> mean(static_cast<std::size_t>(rows)), rstd(mean), dw(weight.size()),
         dw2(dw), db(dw);
     rms_norm_forward(rows, n, in.data(), weight.data(), 1e-5, y.data(), rstd.data());
-    rms_norm_backward(rows, n, gradient.data(), in.data(), weight.data(), rstd.data(), dx.data(),
-                      dw.data());
+    in_workspace::rms_norm_backward(rows, n, gradient.data(), in.data(), weight.data(), rstd.data(),
+                                    dx.data(), dw.data());
     layer_norm_forward(rows, n, in.data(), weight.data(), weight.data(), 1e-5, y.data(),
                        mean.data(), rstd.data());
-    layer_norm_backward(rows, n, gradient.data(), in.data(), weight.data(), mean.data(),
-                        rstd.data(), dx2.data(), dw2.data(), db.data());
+    in_workspace::layer_norm_backward(rows, n, gradient.data(), in.data(), weight.data(),
+                                      mean.data(), rstd.data(), dx2.data(), dw2.data(), db.data());
     std::vector<double> all;
     const auto append = [&](const auto& part) {
       for (const auto& value : part) all.push_back(static_cast<double>(value));
@@ -163,7 +165,7 @@ TEMPLATE_TEST_CASE("softmax and log_softmax", "[softmax]", float, double, BFloat
   const auto x = values<TestType>(rows * n, 1, -5, 5);
   const auto dy = values<TestType>(rows * n, 2);
   std::vector<TestType> y(x.size()), dx(x.size());
-  softmax_forward(rows, n, x.data(), y.data());
+  in_workspace::softmax_forward(rows, n, x.data(), y.data());
   CHECK(worst(y, softmax(n, as_double(x), false)) < tolerance<TestType>());
   if (rows < 100) {
     softmax_backward(rows, n, dy.data(), y.data(), dx.data());
@@ -209,7 +211,7 @@ TEMPLATE_TEST_CASE("softmax and log_softmax of columns", "[softmax]", float, dou
   const auto dy = values<TestType>(outer * n * inner, 2);
   for (const bool logarithm : {false, true}) {
     std::vector<TestType> y(x.size()), dx(x.size()), other(x);
-    softmax_columns_forward(logarithm, outer, n, inner, x.data(), y.data());
+    in_workspace::softmax_columns_forward(logarithm, outer, n, inner, x.data(), y.data());
     if (n > 0) {
       const auto rows = softmax(n, transposed(outer, n, inner, as_double(x)), logarithm);
       CHECK(worst(y, transposed(outer, inner, n, rows)) < tolerance<TestType>());
@@ -233,7 +235,7 @@ TEMPLATE_TEST_CASE("softmax and log_softmax of columns", "[softmax]", float, dou
     }();
     CHECK(worst(dx, expected) < 2 * tolerance<TestType>());
     set_threads(3);
-    softmax_columns_forward(logarithm, outer, n, inner, other.data(), other.data());
+    in_workspace::softmax_columns_forward(logarithm, outer, n, inner, other.data(), other.data());
     CHECK(worst(other, as_double(y)) == 0.0);
     softmax_columns_backward(logarithm, outer, n, inner, dy.data(), other.data(), other.data());
     CHECK(worst(other, as_double(dx)) == 0.0);
@@ -256,7 +258,7 @@ TEMPLATE_TEST_CASE("results larger than the caches have the bits of small ones",
     CHECK(worst(whole, as_double(parts)) == 0.0);
   };
   check([&](std::int64_t at, std::int64_t count, auto& y) {
-    softmax_forward(count, n, x.data() + at * n, y.data() + at * n);
+    in_workspace::softmax_forward(count, n, x.data() + at * n, y.data() + at * n);
   });
   check([&](std::int64_t at, std::int64_t count, auto& y) {
     log_softmax_forward(count, n, x.data() + at * n, y.data() + at * n);
@@ -266,14 +268,15 @@ TEMPLATE_TEST_CASE("results larger than the caches have the bits of small ones",
                        mean.data(), rstd.data());
   });
   check([&](std::int64_t at, std::int64_t count, auto& y) {
-    softmax_columns_forward(false, count / 32, 32, n, x.data() + at * n, y.data() + at * n);
+    in_workspace::softmax_columns_forward(false, count / 32, 32, n, x.data() + at * n,
+                                          y.data() + at * n);
   });
 }
 
 TEST_CASE("softmax of large and infinite values", "[softmax]") {
   const float infinity = std::numeric_limits<float>::infinity();
   std::vector<float> x{1e30F, 1e30F, -infinity, -1e30F};
-  softmax_forward(1, 4, x.data(), x.data());
+  in_workspace::softmax_forward(1, 4, x.data(), x.data());
   CHECK(x == std::vector<float>{0.5F, 0.5F, 0.0F, 0.0F});
 }
 

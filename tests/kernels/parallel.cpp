@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "in_workspace.hpp"
 #include "matmul/kernels/gemm.hpp"
 
 using namespace tessera::kernels;
@@ -139,8 +140,8 @@ TEST_CASE("matrix products start no threads besides the pool's", "[parallel][gem
   CHECK(threads_of_process() == before + 1);
   const auto a = values<float>(512 * 512, 1);
   std::vector<float> c(a.size());
-  gemm(Gemm{.m = 512, .n = 512, .k = 512, .lda = 512, .ldb = 512, .ldc = 512}, a.data(), a.data(),
-       c.data());
+  in_workspace::gemm(Gemm{.m = 512, .n = 512, .k = 512, .lda = 512, .ldb = 512, .ldc = 512},
+                     a.data(), a.data(), c.data());
   CHECK(threads_of_process() == before + 1);
 }
 
@@ -161,7 +162,7 @@ TEMPLATE_TEST_CASE("a product's bits do not depend on the number of threads", "[
     const auto run = [&](int count) {
       const Threads threads(count);
       auto c = start;
-      gemm(s, a.data(), b.data(), c.data());
+      in_workspace::gemm(s, a.data(), b.data(), c.data());
       return as_double(c);
     };
     const auto one = run(1);
@@ -171,7 +172,7 @@ TEMPLATE_TEST_CASE("a product's bits do not depend on the number of threads", "[
       single.batch = 1;
       single.m = 1;
       std::vector<TestType> c(start.begin() + row * s.n, start.begin() + (row + 1) * s.n);
-      gemm(single, a.data() + row * (s.trans_a ? 1 : s.lda), b.data(), c.data());
+      in_workspace::gemm(single, a.data() + row * (s.trans_a ? 1 : s.lda), b.data(), c.data());
       const std::vector<double> expected(one.begin() + row * s.n, one.begin() + (row + 1) * s.n);
       CHECK(worst(c, expected) < 50 * tolerance<TestType>());
     }

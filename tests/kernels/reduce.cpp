@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "check.hpp"
+#include "in_workspace.hpp"
 #include "reduce/kernels/moments.hpp"
 #include "shared/kernels/parallel.hpp"
 
@@ -88,7 +89,7 @@ TEMPLATE_TEST_CASE("variance", "[reduce]", float, double, BFloat16, Half) {
     for (const bool root : {false, true}) {
       CAPTURE(s.outer, s.reduced, s.inner, correction, root);
       const auto y = computed<TestType>(s, [&](TestType* to) {
-        variance(dtype_of<TestType>(), s, x.data(), correction, root, to);
+        in_workspace::variance(dtype_of<TestType>(), s, x.data(), correction, root, to);
       });
       CHECK(worst(y, each_line(s, as_double(x), [&](const auto& line) {
                     const double value = variance_of(line, correction);
@@ -111,8 +112,8 @@ TEST_CASE("the variance of columns whose mean moves, or whose first element is f
     if (column >= 20 && column < 30) element += row > 2500 ? 1e6F : 0;  // a step
     if (column >= 30) element = 0.1F;
   }
-  const auto y =
-      computed<float>(s, [&](float* to) { variance(DType::f32, s, x.data(), 1, false, to); });
+  const auto y = computed<float>(
+      s, [&](float* to) { in_workspace::variance(DType::f32, s, x.data(), 1, false, to); });
   CHECK(worst(y, each_line(s, as_double(x), [](const auto& line) {
                 return variance_of(line, 1);
               })) < tolerance<float>());
@@ -126,7 +127,7 @@ TEMPLATE_TEST_CASE("log_sum_exp", "[reduce]", float, double, BFloat16, Half) {
   const auto given = values<TestType>(s.outer * s.reduced * s.inner, 1, -30, 30);
   const auto check = [&](const std::vector<TestType>& x) {
     const auto y = computed<TestType>(
-        s, [&](TestType* to) { log_sum_exp(dtype_of<TestType>(), s, x.data(), to); });
+        s, [&](TestType* to) { in_workspace::log_sum_exp(dtype_of<TestType>(), s, x.data(), to); });
     CHECK(worst(y, each_line(s, as_double(x), log_sum_of)) < tolerance<TestType>());
   };
   check(given);
@@ -151,7 +152,7 @@ TEMPLATE_TEST_CASE("norms over a dim", "[reduce]", float, double, BFloat16, Half
   for (const double p : {1.0, 2.0, 3.0}) {
     CAPTURE(s.outer, s.reduced, s.inner, p);
     const auto y = computed<TestType>(
-        s, [&](TestType* to) { norm(dtype_of<TestType>(), s, x.data(), p, to); });
+        s, [&](TestType* to) { in_workspace::norm(dtype_of<TestType>(), s, x.data(), p, to); });
     CHECK(worst(y, each_line(s, as_double(x), [&](const auto& line) {
                   double sum = 0;
                   for (const double value : line) sum += std::pow(std::abs(value), p);
@@ -170,8 +171,8 @@ TEMPLATE_TEST_CASE("sums, extremes and their places", "[reduce]", float, double,
   const bool nan = GENERATE(false, true);
   if (nan && !x.empty()) x[x.size() / 2] = x.back() = static_cast<TestType>(std::nan(""));
   const DType dtype = dtype_of<TestType>();
-  const auto sum =
-      computed<TestType>(s, [&](TestType* to) { reduce(ReduceOp::sum, dtype, s, x.data(), to); });
+  const auto sum = computed<TestType>(
+      s, [&](TestType* to) { in_workspace::reduce(ReduceOp::sum, dtype, s, x.data(), to); });
   CHECK(worst(sum, each_line(s, as_double(x), [](const auto& line) {
                 double all = 0;
                 for (const double value : line) all += value;
@@ -187,13 +188,14 @@ TEMPLATE_TEST_CASE("sums, extremes and their places", "[reduce]", float, double,
       return best;
     };
     const auto values_found = computed<TestType>(s, [&](TestType* to) {
-      reduce(sign > 0 ? ReduceOp::amax : ReduceOp::amin, dtype, s, x.data(), to);
+      in_workspace::reduce(sign > 0 ? ReduceOp::amax : ReduceOp::amin, dtype, s, x.data(), to);
     });
     CHECK(worst(values_found, each_line(s, as_double(x), [&](const auto& line) {
                   return line[place_of(line)];
                 })) == 0.0);
     const auto places = computed<std::int64_t>(s, [&](std::int64_t* to) {
-      sign > 0 ? argmax(dtype, s, x.data(), to) : argmin(dtype, s, x.data(), to);
+      sign > 0 ? in_workspace::argmax(dtype, s, x.data(), to)
+               : in_workspace::argmin(dtype, s, x.data(), to);
     });
     CHECK(worst(places, each_line(s, as_double(x), [&](const auto& line) {
                   return static_cast<double>(place_of(line));

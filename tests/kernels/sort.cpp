@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "in_workspace.hpp"
 #include "shared/kernels/parallel.hpp"
 
 using namespace tessera::kernels;
@@ -56,7 +57,7 @@ void check_order(DType dtype, const SortShape& s, const std::vector<T>& x) {
       std::vector<T> values(expected.size());
       std::vector<std::int64_t> indices(expected.size(), -1);
       set_threads(threads);
-      sort(dtype, s, descending, x.data(), values.data(), indices.data());
+      in_workspace::sort(dtype, s, descending, x.data(), values.data(), indices.data());
       set_threads(1);
       REQUIRE(indices == expected);
       std::vector<T> taken;

@@ -1,6 +1,7 @@
 #include "attention/kernels/rotary.hpp"
 #include "attention/kernels/swiglu.hpp"
 #include "check.hpp"
+#include "in_workspace.hpp"
 #include "index/kernels/indexing.hpp"
 #include "optimizer/kernels/adamw.hpp"
 #include "reduce/kernels/reduce.hpp"
@@ -141,28 +142,29 @@ void check_reductions(DType dtype, const ReduceShape& s) {
   std::vector<T> y(count);
   std::vector<std::int64_t> index(count);
   if (whole) {
-    reduce(ReduceOp::sum, dtype, s, x.data(), index.data());
+    in_workspace::reduce(ReduceOp::sum, dtype, s, x.data(), index.data());
     CHECK(worst(index, sum) == 0.0);
   } else {
-    reduce(ReduceOp::sum, dtype, s, x.data(), y.data());
+    in_workspace::reduce(ReduceOp::sum, dtype, s, x.data(), y.data());
     CHECK(worst(y, sum) < tolerance<T>());
-    CHECK(std::abs(sum_of_squares(dtype, static_cast<std::int64_t>(x.size()), x.data()) -
-                   squares) <= 1e-9 * squares);
+    CHECK(std::abs(
+              in_workspace::sum_of_squares(dtype, static_cast<std::int64_t>(x.size()), x.data()) -
+              squares) <= 1e-9 * squares);
     set_threads(3);
     auto again = y;
-    reduce(ReduceOp::sum, dtype, s, x.data(), again.data());
+    in_workspace::reduce(ReduceOp::sum, dtype, s, x.data(), again.data());
     set_threads(1);
     CHECK(worst(again, as_double(y)) == 0.0);
     for (double& value : sum) value /= static_cast<double>(s.reduced);
-    reduce(ReduceOp::mean, dtype, s, x.data(), y.data());
+    in_workspace::reduce(ReduceOp::mean, dtype, s, x.data(), y.data());
     CHECK(worst(y, sum) < tolerance<T>());
   }
   if (s.reduced == 0) return;
-  reduce(ReduceOp::amax, dtype, s, x.data(), y.data());
+  in_workspace::reduce(ReduceOp::amax, dtype, s, x.data(), y.data());
   CHECK(worst(y, top) == 0.0);
-  reduce(ReduceOp::amin, dtype, s, x.data(), y.data());
+  in_workspace::reduce(ReduceOp::amin, dtype, s, x.data(), y.data());
   CHECK(worst(y, bottom) == 0.0);
-  argmax(dtype, s, x.data(), index.data());
+  in_workspace::argmax(dtype, s, x.data(), index.data());
   CHECK(worst(index, where_top) == 0.0);
 }
 
@@ -186,22 +188,22 @@ TEST_CASE("reductions at the edges", "[reduce]") {
   const std::vector<float> x{1, nan, 3};
   float y = 0;
   std::int64_t index = 0;
-  reduce(ReduceOp::amax, DType::f32, {1, 3, 1}, x.data(), &y);
+  in_workspace::reduce(ReduceOp::amax, DType::f32, {1, 3, 1}, x.data(), &y);
   CHECK(std::isnan(y));
-  argmin(DType::f32, {1, 3, 1}, x.data(), &index);
+  in_workspace::argmin(DType::f32, {1, 3, 1}, x.data(), &index);
   CHECK(index == 1);
-  CHECK(std::isnan(max_abs(DType::f32, 3, x.data())));
-  CHECK(max_abs(DType::f32, 1, x.data()) == 1.0);
-  CHECK_THROWS_AS(reduce(ReduceOp::amax, DType::f32, {1, 0, 1}, x.data(), &y),
+  CHECK(std::isnan(in_workspace::max_abs(DType::f32, 3, x.data())));
+  CHECK(in_workspace::max_abs(DType::f32, 1, x.data()) == 1.0);
+  CHECK_THROWS_AS(in_workspace::reduce(ReduceOp::amax, DType::f32, {1, 0, 1}, x.data(), &y),
                   std::invalid_argument);
   const std::vector<std::uint8_t> flags{1, 0, 1};
   std::uint8_t result = 9;
-  reduce(ReduceOp::all, DType::boolean, {1, 3, 1}, flags.data(), &result);
+  in_workspace::reduce(ReduceOp::all, DType::boolean, {1, 3, 1}, flags.data(), &result);
   CHECK(result == 0);
-  reduce(ReduceOp::any, DType::boolean, {1, 3, 1}, flags.data(), &result);
+  in_workspace::reduce(ReduceOp::any, DType::boolean, {1, 3, 1}, flags.data(), &result);
   CHECK(result == 1);
   const std::vector<std::int32_t> whole{2, 3, 4};
-  reduce(ReduceOp::prod, DType::i32, {1, 3, 1}, whole.data(), &index);
+  in_workspace::reduce(ReduceOp::prod, DType::i32, {1, 3, 1}, whole.data(), &index);
   CHECK(index == 24);
   std::vector<float> wide(6);
   const std::vector<float> two{1, 2};

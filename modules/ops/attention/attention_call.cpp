@@ -66,8 +66,8 @@ kernels::AttentionShape shape_of(const Form& form, const Tensor& q, const Tensor
   return shape;
 }
 
-Tensor rows_of_heads(const Tensor& x) {
-  return x.strides()[3] == 1 || x.shape()[3] == 1 ? x : contiguous_operand(x);
+Tensor rows_of_heads(Workspace& w, const Tensor& x) {
+  return x.strides()[3] == 1 || x.shape()[3] == 1 ? x : contiguous_operand(w, x);
 }
 
 AttentionStrides strides_of(const Form& form, const Tensor& x) {

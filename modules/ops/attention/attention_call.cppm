@@ -30,7 +30,7 @@ kernels::AttentionShape shape_of(const Form& form, const Tensor& q, const Tensor
                                  const Tensor& v, double scale, Causal causal);
 
 /// The operand as the kernel takes it: any strides, but the last dim in one piece.
-Tensor rows_of_heads(const Tensor& x);
+Tensor rows_of_heads(Workspace& w, const Tensor& x);
 
 AttentionStrides strides_of(const Form& form, const Tensor& x);
 
@@ -43,57 +43,58 @@ void push_results(const Form& form, const Tensor& q, const Tensor& v, ResultShap
 double pair_flops(const Form& form, const Tensor& q, const Tensor& k, const Tensor& v,
                   Causal causal, int products);
 
-/// `mask_of(T)` gives the masks for elements of type T.
+/// `mask_of(w, T)` gives the masks for elements of type T.
 template <class MaskOf>
 inline void forward(const Call& call, const Form& form, double scale, Causal causal,
-                    std::span<Tensor> out, MaskOf mask_of) {
+                    std::span<const Tensor> out, Workspace& w, MaskOf mask_of) {
   if (out[0].numel() == 0) {
     return;
   }
-  const Tensor q = rows_of_heads(call.in[0]);
-  const Tensor k = rows_of_heads(call.in[1]);
-  const Tensor v = rows_of_heads(call.in[2]);
+  const Tensor q = rows_of_heads(w, call.in[0]);
+  const Tensor k = rows_of_heads(w, call.in[1]);
+  const Tensor v = rows_of_heads(w, call.in[2]);
   visit_floating(q.dtype(), call.op.name, [&]<class T>(T zero) {
-    kernels::attention_forward(
-        shape_of(form, q, k, v, scale, causal), pointer<T>(q), strides_of(form, q), pointer<T>(k),
-        strides_of(form, k), pointer<T>(v), strides_of(form, v), pointer<T>(out[0]),
-        strides_of(form, out[0]), pointer<kernels::Compute<T>>(out[1]), mask_of(zero));
+    kernels::attention_forward(w, shape_of(form, q, k, v, scale, causal), pointer<T>(w, q),
+                               strides_of(form, q), pointer<T>(w, k), strides_of(form, k),
+                               pointer<T>(w, v), strides_of(form, v), pointer<T>(w, out[0]),
+                               strides_of(form, out[0]), pointer<kernels::Compute<T>>(w, out[1]),
+                               mask_of(w, zero));
   });
 }
 
 /// Operands dy, q, k, v, y, lse; results the gradients of q, k, v.
 template <class MaskOf>
 inline void gradient(const Call& call, const Form& form, double scale, Causal causal,
-                     std::span<Tensor> out, MaskOf mask_of) {
-  const Tensor dy = rows_of_heads(call.in[0]);
-  const Tensor q = rows_of_heads(call.in[1]);
-  const Tensor k = rows_of_heads(call.in[2]);
-  const Tensor v = rows_of_heads(call.in[3]);
-  const Tensor y = rows_of_heads(call.in[4]);
-  const Tensor lse = contiguous_operand(call.in[5]);
+                     std::span<const Tensor> out, Workspace& w, MaskOf mask_of) {
+  const Tensor dy = rows_of_heads(w, call.in[0]);
+  const Tensor q = rows_of_heads(w, call.in[1]);
+  const Tensor k = rows_of_heads(w, call.in[2]);
+  const Tensor v = rows_of_heads(w, call.in[3]);
+  const Tensor y = rows_of_heads(w, call.in[4]);
+  const Tensor lse = contiguous_operand(w, call.in[5]);
   visit_floating(q.dtype(), call.op.name, [&]<class T>(T zero) {
     using C = kernels::Compute<T>;
     const kernels::AttentionGradient<T, C> arguments{
-        .q = pointer<T>(q),
+        .q = pointer<T>(w, q),
         .q_strides = strides_of(form, q),
-        .k = pointer<T>(k),
+        .k = pointer<T>(w, k),
         .k_strides = strides_of(form, k),
-        .v = pointer<T>(v),
+        .v = pointer<T>(w, v),
         .v_strides = strides_of(form, v),
-        .out = pointer<T>(y),
+        .out = pointer<T>(w, y),
         .out_strides = strides_of(form, y),
-        .log_sum_exp = pointer<C>(lse),
-        .dout = pointer<T>(dy),
+        .log_sum_exp = pointer<C>(w, lse),
+        .dout = pointer<T>(w, dy),
         .dout_strides = strides_of(form, dy),
-        .dq = pointer<T>(out[0]),
+        .dq = pointer<T>(w, out[0]),
         .dq_strides = strides_of(form, out[0]),
-        .dk = pointer<T>(out[1]),
+        .dk = pointer<T>(w, out[1]),
         .dk_strides = strides_of(form, out[1]),
-        .dv = pointer<T>(out[2]),
+        .dv = pointer<T>(w, out[2]),
         .dv_strides = strides_of(form, out[2]),
-        .mask = mask_of(zero),
+        .mask = mask_of(w, zero),
     };
-    kernels::attention_backward(shape_of(form, q, k, v, scale, causal), arguments);
+    kernels::attention_backward(w, shape_of(form, q, k, v, scale, causal), arguments);
   });
 }
 

@@ -25,7 +25,7 @@ struct CausalArgs {
   Dynamic<double> scale;
 };
 
-constexpr auto no_mask = []<class T>(T) { return kernels::AttentionMask<T>{}; };
+constexpr auto no_mask = []<class T>(const Workspace&, T) { return kernels::AttentionMask<T>{}; };
 
 void check_causal(const Call& call, const Tensor& q, const Tensor& k, const Tensor& v) {
   check(call, time_first, q, k, v);
@@ -40,8 +40,8 @@ void causal_infer(const Call& call, ResultShapes& out) {
   push_results(time_first, call.in[0], call.in[2], out);
 }
 
-void causal_cpu(const Call& call, std::span<Tensor> out) {
-  forward(call, time_first, call.args<CausalArgs>().scale, Causal::lower_right, out, no_mask);
+void causal_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  forward(call, time_first, call.args<CausalArgs>().scale, Causal::lower_right, out, w, no_mask);
 }
 
 void causal_rule(const RuleContext& context, Strategies& strategies) {
@@ -57,7 +57,8 @@ void causal_backward(const BackwardContext& context, std::span<const Tensor> gra
 const Op& causal_op = register_op<CausalArgs>({
     .schema = "causal_attention(q, k, v)",
     .infer = causal_infer,
-    .cpu = causal_cpu,
+    .cpu = in_workspace<causal_cpu>,
+    .workspace = workspace_of<causal_cpu>,
     .rule = causal_rule,
     .flops =
         [](const Call& call, std::span<const Tensor>) {
@@ -78,8 +79,8 @@ void causal_grad_infer(const Call& call, ResultShapes& out) {
   }
 }
 
-void causal_grad_cpu(const Call& call, std::span<Tensor> out) {
-  gradient(call, time_first, call.args<CausalArgs>().scale, Causal::lower_right, out, no_mask);
+void causal_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  gradient(call, time_first, call.args<CausalArgs>().scale, Causal::lower_right, out, w, no_mask);
 }
 
 void causal_grad_rule(const RuleContext& context, Strategies& strategies) {
@@ -117,7 +118,8 @@ void causal_second(const BackwardContext& context, std::span<const Tensor> grads
 const Op& causal_backward_op = register_op<CausalArgs>({
     .schema = "causal_attention_backward(dy, q, k, v, y, lse)",
     .infer = causal_grad_infer,
-    .cpu = causal_grad_cpu,
+    .cpu = in_workspace<causal_grad_cpu>,
+    .workspace = workspace_of<causal_grad_cpu>,
     .rule = causal_grad_rule,
     .flops =
         [](const Call& call, std::span<const Tensor>) {

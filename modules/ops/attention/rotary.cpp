@@ -7,6 +7,8 @@ module;
 #include <cstdint>
 #include <span>
 #include <tessera/printable.hpp>
+
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -81,7 +83,9 @@ kernels::RotaryShape shape_of(const Tensor& x, double theta, bool inverse) {
   return shape;
 }
 
-Tensor rows_of(const Tensor& x) { return x.strides()[3] == 1 ? x : contiguous_operand(x); }
+Tensor rows_of(Workspace& w, const Tensor& x) {
+  return x.strides()[3] == 1 ? x : contiguous_operand(w, x);
+}
 
 void turn(const Call& call, const kernels::RotaryShape& shape, const Tensor& x, const Tensor& out) {
   if (x.numel() != 0) {
@@ -91,8 +95,11 @@ void turn(const Call& call, const kernels::RotaryShape& shape, const Tensor& x, 
 }
 
 template <bool inverse>
-void cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor x = rows_of(call.in[0]);
+void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor x = rows_of(w, call.in[0]);
+  if (w.counts()) {
+    return;
+  }
   const auto arguments = call.args<RotaryArgs>();
   kernels::RotaryShape shape = shape_of(x, arguments.theta, inverse);
   shape.position_offset =
@@ -114,7 +121,8 @@ void inverse_backward(const BackwardContext& context, std::span<const Tensor> gr
 const Op& rotary_op = register_op<RotaryArgs>({
     .schema = "rotary(x)",
     .infer = infer,
-    .cpu = cpu<false>,
+    .cpu = in_workspace<cpu<false>>,
+    .workspace = workspace_of<cpu<false>>,
     .rule = rule,
     .localize = localize,
     .backward = backward,
@@ -124,7 +132,8 @@ const Op& rotary_op = register_op<RotaryArgs>({
 const Op& inverse_op = register_op<RotaryArgs>({
     .schema = "rotary_inverse(x)",
     .infer = infer,
-    .cpu = cpu<true>,
+    .cpu = in_workspace<cpu<true>>,
+    .workspace = workspace_of<cpu<true>>,
     .rule = rule,
     .localize = localize,
     .backward = inverse_backward,
@@ -158,9 +167,12 @@ void at_infer(const Call& call, ResultShapes& out) {
 }
 
 template <bool inverse>
-void at_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor x = rows_of(call.in[0]);
-  const Tensor positions = contiguous_operand(call.in[1]);
+void at_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor x = rows_of(w, call.in[0]);
+  const Tensor positions = contiguous_operand(w, call.in[1]);
+  if (w.counts()) {
+    return;
+  }
   kernels::RotaryShape shape = shape_of(x, call.args<RotaryAtArgs>().theta, inverse);
   shape.positions = pointer<std::int64_t>(positions);
   shape.stride_positions = positions.dims() == 2 ? x.size(1) : 0;
@@ -191,7 +203,8 @@ void at_inverse_backward(const BackwardContext& context, std::span<const Tensor>
 const Op& at_op = register_op<RotaryAtArgs>({
     .schema = "rotary_at(x, positions)",
     .infer = at_infer,
-    .cpu = at_cpu<false>,
+    .cpu = in_workspace<at_cpu<false>>,
+    .workspace = workspace_of<at_cpu<false>>,
     .rule = at_rule,
     .backward = at_backward,
     .saves_inputs = 0b10,
@@ -201,7 +214,8 @@ const Op& at_op = register_op<RotaryAtArgs>({
 const Op& at_inverse_op = register_op<RotaryAtArgs>({
     .schema = "rotary_at_inverse(x, positions)",
     .infer = at_infer,
-    .cpu = at_cpu<true>,
+    .cpu = in_workspace<at_cpu<true>>,
+    .workspace = workspace_of<at_cpu<true>>,
     .rule = at_rule,
     .backward = at_inverse_backward,
     .saves_inputs = 0b10,

@@ -78,7 +78,7 @@ Causal causal_of(const A& arguments) {
 /// local call of a sharded one knows from q's Spec which scores it has, for the random numbers.
 template <class A>
 auto masks(const A& arguments, const Tensor& mask, const Dims& scores, const Tensor& gradient) {
-  return [&arguments, mask, scores, gradient]<class T>(T) {
+  return [&arguments, mask, scores, gradient]<class T>(const Workspace& w, T) {
     kernels::AttentionMask<T> m;
     if (mask) {
       const Dims strides = operands::broadcast_strides(mask, scores);
@@ -86,9 +86,9 @@ auto masks(const A& arguments, const Tensor& mask, const Dims& scores, const Ten
         m.strides[d] = strides[d];
       }
       if (mask.dtype() == DType::boolean) {
-        m.allowed = pointer<std::uint8_t>(mask);
+        m.allowed = pointer<std::uint8_t>(w, mask);
       } else {
-        m.added = pointer<T>(mask);
+        m.added = pointer<T>(w, mask);
       }
     }
     m.dropout = arguments.dropout_p;
@@ -103,7 +103,7 @@ auto masks(const A& arguments, const Tensor& mask, const Dims& scores, const Ten
       m.first_query = first[2];
       m.queries_in_all = q->shape[2];
     }
-    m.gradient = pointer<T>(gradient);
+    m.gradient = pointer<T>(w, gradient);
     return m;
   };
 }
@@ -114,9 +114,9 @@ void masked_infer(const Call& call, ResultShapes& out) {
   push_results(heads_first, call.in[0], call.in[2], out);
 }
 
-void masked_cpu(const Call& call, std::span<Tensor> out) {
+void masked_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const auto arguments = call.args<MaskedArgs>();
-  forward(call, heads_first, arguments.scale, causal_of(arguments), out,
+  forward(call, heads_first, arguments.scale, causal_of(arguments), out, w,
           masks(arguments, call.in[3], scores_shape(call.in[0], call.in[1]), {}));
 }
 
@@ -153,7 +153,8 @@ void masked_backward(const BackwardContext& context, std::span<const Tensor> gra
 const Op& masked_op = register_op<MaskedArgs>({
     .schema = "scaled_dot_product_attention(q, k, v, mask?)",
     .infer = masked_infer,
-    .cpu = masked_cpu,
+    .cpu = in_workspace<masked_cpu>,
+    .workspace = workspace_of<masked_cpu>,
     .rule = masked_rule,
     .localize =
         [](const LocalContext& context) { return with_whole<MaskedArgs>(context, context.in[0]); },
@@ -181,12 +182,12 @@ void masked_grad_infer(const Call& call, ResultShapes& out) {
   }
 }
 
-void masked_grad_cpu(const Call& call, std::span<Tensor> out) {
+void masked_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const auto arguments = call.args<MaskedBackwardArgs>();
-  if (arguments.mask_gradient) {
+  if (arguments.mask_gradient && !w.counts()) {
     clear(out[3]);
   }
-  gradient(call, heads_first, arguments.scale, causal_of(arguments), out,
+  gradient(call, heads_first, arguments.scale, causal_of(arguments), out, w,
            masks(arguments, call.in[6], scores_shape(call.in[1], call.in[2]),
                  arguments.mask_gradient ? out[3] : Tensor()));
 }
@@ -247,7 +248,8 @@ void masked_second(const BackwardContext& context, std::span<const Tensor> grads
 const Op& masked_backward_op = register_op<MaskedBackwardArgs>({
     .schema = "scaled_dot_product_attention_backward(dy, q, k, v, y, lse, mask?)",
     .infer = masked_grad_infer,
-    .cpu = masked_grad_cpu,
+    .cpu = in_workspace<masked_grad_cpu>,
+    .workspace = workspace_of<masked_grad_cpu>,
     .rule = masked_grad_rule,
     .localize =
         [](const LocalContext& context) {

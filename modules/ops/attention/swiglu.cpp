@@ -3,6 +3,8 @@ module;
 
 #include <cstdint>
 #include <span>
+
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -28,9 +30,12 @@ void infer(const Call& call, ResultShapes& out) {
 std::int64_t width(const Tensor& x) { return x.dims() == 0 ? 1 : x.shape().back(); }
 std::int64_t rows(const Tensor& x) { return width(x) == 0 ? 0 : x.numel() / width(x); }
 
-void cpu(const Call& call, std::span<Tensor> out) {
-  const Matrix gate = rows_operand(call.in[0]);  // the halves of one product need no copy
-  const Matrix up = rows_operand(call.in[1]);
+void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Matrix gate = rows_operand(w, call.in[0]);  // the halves of one product need no copy
+  const Matrix up = rows_operand(w, call.in[1]);
+  if (w.counts()) {
+    return;
+  }
   visit_floating(out[0].dtype(), call.op.name, [&]<class T>(T) {
     kernels::swiglu_forward(rows(out[0]), width(out[0]), pointer<T>(gate.tensor), gate.stride,
                             pointer<T>(up.tensor), up.stride, pointer<T>(out[0]));
@@ -47,7 +52,8 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads, std
 const Op& swiglu_op = register_op({
     .schema = "swiglu(gate, up)",
     .infer = infer,
-    .cpu = cpu,
+    .cpu = in_workspace<cpu>,
+    .workspace = workspace_of<cpu>,
     .rule = rule,
     .backward = backward,
     .saves_inputs = saves_all,
@@ -62,10 +68,13 @@ void grad_infer(const Call& call, ResultShapes& out) {
   }
 }
 
-void grad_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor dy = contiguous_operand(call.in[0]);
-  const Tensor gate = contiguous_operand(call.in[1]);  // the kernel gives dgate gate's strides
-  const Tensor up = contiguous_operand(call.in[2]);
+void grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor dy = contiguous_operand(w, call.in[0]);
+  const Tensor gate = contiguous_operand(w, call.in[1]);  // the kernel gives dgate gate's strides
+  const Tensor up = contiguous_operand(w, call.in[2]);
+  if (w.counts()) {
+    return;
+  }
   const std::int64_t n = width(dy);
   visit_floating(dy.dtype(), call.op.name, [&]<class T>(T) {
     kernels::swiglu_backward(rows(dy), n, pointer<T>(dy), pointer<T>(gate), n, pointer<T>(up), n,
@@ -116,7 +125,8 @@ void grad_backward(const BackwardContext& context, std::span<const Tensor> grads
 const Op& swiglu_backward_op = register_op({
     .schema = "swiglu_backward(dy, gate, up)",
     .infer = grad_infer,
-    .cpu = grad_cpu,
+    .cpu = in_workspace<grad_cpu>,
+    .workspace = workspace_of<grad_cpu>,
     .rule = grad_rule,
     .backward = grad_backward,
     .saves_inputs = saves_all,

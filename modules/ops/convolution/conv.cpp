@@ -131,22 +131,24 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({shapes.y, call.in[0].dtype()});
 }
 
-void cpu(const Call& call, std::span<Tensor> out) {
+void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const auto s = checked_args<ConvArgs>(call);
   Shapes shapes = forward_shapes(call);
   const kernels::Convolutions shape = fitted(call, s, shapes);
-  const Tensor x = contiguous_operand(call.in[0]);
-  const Tensor weight = contiguous_operand(call.in[1]);
+  const Tensor x = contiguous_operand(w, call.in[0]);
+  const Tensor weight = contiguous_operand(w, call.in[1]);
   if (out[0].numel() == 0) {
     return;
   }
   if (const Tensor& bias = call.in[2]) {
-    copy_into(out[0],
-              expanded_operand(reshaped_operand(contiguous_operand(bias), {bias.shape()[0], 1, 1}),
-                               out[0].shape()));
+    const Tensor row = contiguous_operand(w, bias);
+    if (!w.counts()) {
+      copy_into(out[0],
+                expanded_operand(reshaped_operand(row, {row.shape()[0], 1, 1}), out[0].shape()));
+    }
   }
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
-    kernels::convolve(shape, pointer<T>(x), pointer<T>(weight), pointer<T>(out[0]),
+    kernels::convolve(w, shape, pointer<T>(w, x), pointer<T>(w, weight), pointer<T>(w, out[0]),
                       call.in[2].defined());
   });
 }
@@ -187,7 +189,8 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads, std
 const Op& conv_op = register_op<ConvArgs>({
     .schema = "conv2d(x, weight, bias?)",
     .infer = infer,
-    .cpu = cpu,
+    .cpu = in_workspace<cpu>,
+    .workspace = workspace_of<cpu>,
     .rule = rule,
     .localize = localize<ConvArgs>,
     .flops = kernel_flops<2, 1>,
@@ -207,17 +210,20 @@ void input_infer(const Call& call, ResultShapes& out) {
   out.push_back({shapes.x, call.in[0].dtype()});
 }
 
-void input_cpu(const Call& call, std::span<Tensor> out) {
+void input_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const auto s = checked_args<ConvGradientArgs>(call);
   Shapes shapes = input_shapes(call, s);
   const kernels::Convolutions shape = fitted(call, s, shapes);
-  const Tensor dy = contiguous_operand(call.in[0]);
-  const Tensor weight = contiguous_operand(call.in[1]);
-  const Tensor sums = sums_for(out[0]);
+  const Tensor dy = contiguous_operand(w, call.in[0]);
+  const Tensor weight = contiguous_operand(w, call.in[1]);
+  const Tensor sums = sums_for(w, out[0]);
   visit_floating(dy.dtype(), call.op.name, [&]<class T>(T) {
-    kernels::convolve_grad_input(shape, pointer<T>(dy), pointer<T>(weight),
-                                 pointer<kernels::Compute<T>>(sums));
+    kernels::convolve_grad_input(w, shape, pointer<T>(w, dy), pointer<T>(w, weight),
+                                 pointer<kernels::Compute<T>>(w, sums));
   });
+  if (w.counts()) {
+    return;
+  }
   convert_into(out[0], sums);
 }
 
@@ -240,7 +246,8 @@ void input_backward(const BackwardContext& context, std::span<const Tensor> grad
 const Op& input_op = register_op<ConvGradientArgs>({
     .schema = "conv2d_grad_input(dy, weight)",
     .infer = input_infer,
-    .cpu = input_cpu,
+    .cpu = in_workspace<input_cpu>,
+    .workspace = workspace_of<input_cpu>,
     .rule = input_rule,
     .localize = localize<ConvGradientArgs>,
     .flops = kernel_flops<0, 1>,
@@ -260,18 +267,23 @@ void weight_infer(const Call& call, ResultShapes& out) {
   out.push_back({shapes.weight, call.in[0].dtype()});
 }
 
-void weight_cpu(const Call& call, std::span<Tensor> out) {
+void weight_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const auto s = checked_args<ConvGradientArgs>(call);
   Shapes shapes = weight_shapes(call, s);
   const kernels::Convolutions shape = fitted(call, s, shapes);
-  const Tensor dy = contiguous_operand(call.in[0]);
-  const Tensor x = contiguous_operand(call.in[1]);
-  const Tensor sums = sums_for(out[0]);
-  clear(sums);
+  const Tensor dy = contiguous_operand(w, call.in[0]);
+  const Tensor x = contiguous_operand(w, call.in[1]);
+  const Tensor sums = sums_for(w, out[0]);
+  if (!w.counts()) {
+    clear(sums);
+  }
   visit_floating(dy.dtype(), call.op.name, [&]<class T>(T) {
-    kernels::convolve_grad_weight(shape, pointer<T>(dy), pointer<T>(x),
-                                  pointer<kernels::Compute<T>>(sums));
+    kernels::convolve_grad_weight(w, shape, pointer<T>(w, dy), pointer<T>(w, x),
+                                  pointer<kernels::Compute<T>>(w, sums));
   });
+  if (w.counts()) {
+    return;
+  }
   convert_into(out[0], sums);
 }
 
@@ -294,7 +306,8 @@ void weight_backward(const BackwardContext& context, std::span<const Tensor> gra
 const Op& weight_op = register_op<ConvGradientArgs>({
     .schema = "conv2d_grad_weight(dy, x)",
     .infer = weight_infer,
-    .cpu = weight_cpu,
+    .cpu = in_workspace<weight_cpu>,
+    .workspace = workspace_of<weight_cpu>,
     .rule = weight_rule,
     .localize = localize<ConvGradientArgs>,
     .flops = kernel_flops<0, 2>,

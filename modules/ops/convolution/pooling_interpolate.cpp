@@ -26,18 +26,31 @@ using namespace pooling;
 
 // Linear maps along each spatial dim
 
-// Each has the map of one spatial dim of `extent` elements, map_along(call, arguments, dim,
-// extent), and the number of spatial dims that its arguments are for, dims_of(arguments). The
-// arguments of its gradient are the same and the extents of x.
+// Each gives the terms of the map of one spatial dim of `extent` elements, by
+// terms_along(call, arguments, dim, extent, sink): sink.term(element, weight) for those of a
+// result, then sink.end_result(). dims_of(arguments): the spatial dims that the arguments are for.
+// The arguments of its gradient are the same and the extents of x.
 
-void add_term(SparseMap& map, std::int64_t index, double weight) {
-  map.index.push_back(index);
-  map.weight.push_back(weight);
-}
+/// Counts.
+struct MapSize {
+  std::int64_t results = 0;
+  std::int64_t terms = 0;
+  void term(std::int64_t, double) { ++terms; }
+  void end_result() { ++results; }
+};
 
-void end_result(SparseMap& map) {
-  map.first.push_back(static_cast<std::int64_t>(map.index.size()));
-}
+/// Writes.
+struct MapWriter {
+  const SparseMap& map;
+  std::int64_t results = 0;
+  std::int64_t terms = 0;
+  explicit MapWriter(const SparseMap& written) : map(written) { map.first[0] = 0; }
+  void term(std::int64_t index, double weight) {
+    map.index[terms] = index;
+    map.weight[terms++] = weight;
+  }
+  void end_result() { map.first[++results] = terms; }
+};
 
 struct AveragePoolArgs {
   Dims kernel_size;
@@ -77,11 +90,12 @@ struct InterpolateBackwardArgs {
 
 int dims_of(const AveragePoolArgs&) { return 2; }
 
-SparseMap map_along(const Call& call, const AveragePoolArgs& p, int dim, std::int64_t extent) {
+template <class Sink>
+void terms_along(const Call& call, const AveragePoolArgs& p, int dim, std::int64_t extent,
+                 Sink& sink) {
   check_pooling(call, p);
   const std::int64_t count = windows_along(call, extent, p.kernel_size[dim], 1, p.stride[dim],
                                            p.padding[dim], p.ceil_mode);
-  SparseMap map;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t begin = i * p.stride[dim] - p.padding[dim];
     const std::int64_t end = std::min(begin + p.kernel_size[dim], extent + p.padding[dim]);
@@ -89,11 +103,10 @@ SparseMap map_along(const Call& call, const AveragePoolArgs& p, int dim, std::in
     const std::int64_t last = std::min(end, extent);
     const std::int64_t divisor = p.count_include_pad ? end - begin : last - first;
     for (std::int64_t k = first; k < last; ++k) {
-      add_term(map, k, 1.0 / static_cast<double>(divisor));
+      sink.term(k, 1.0 / static_cast<double>(divisor));
     }
-    end_result(map);
+    sink.end_result();
   }
-  return map;
 }
 
 /// The size that a map was asked for. Errors: negative, or so large that no map could be made.
@@ -109,25 +122,25 @@ std::int64_t checked_results(const Call& call, std::int64_t count, std::int64_t 
 
 int dims_of(const AdaptivePoolArgs& arguments) { return arguments.output_size.size(); }
 
-SparseMap map_along(const Call& call, const AdaptivePoolArgs& arguments, int dim,
-                    std::int64_t extent) {
+template <class Sink>
+void terms_along(const Call& call, const AdaptivePoolArgs& arguments, int dim, std::int64_t extent,
+                 Sink& sink) {
   const std::int64_t count = checked_results(call, arguments.output_size[dim], extent);
-  SparseMap map;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t begin = i * extent / count;
     const std::int64_t end = ((i + 1) * extent + count - 1) / count;
     for (std::int64_t k = begin; k < end; ++k) {
-      add_term(map, k, 1.0 / static_cast<double>(end - begin));
+      sink.term(k, 1.0 / static_cast<double>(end - begin));
     }
-    end_result(map);
+    sink.end_result();
   }
-  return map;
 }
 
 int dims_of(const InterpolateArgs& arguments) { return arguments.size.size(); }
 
-SparseMap map_along(const Call& call, const InterpolateArgs& arguments, int dim,
-                    std::int64_t extent) {
+template <class Sink>
+void terms_along(const Call& call, const InterpolateArgs& arguments, int dim, std::int64_t extent,
+                 Sink& sink) {
   const std::int64_t count = checked_results(call, arguments.size[dim], extent);
   if (arguments.mode != static_cast<std::int64_t>(InterpolateMode::nearest) &&
       arguments.mode != static_cast<std::int64_t>(InterpolateMode::linear)) {
@@ -135,7 +148,6 @@ SparseMap map_along(const Call& call, const InterpolateArgs& arguments, int dim,
         call,
         {.wrong = "mode is wrong", .expected = "0 or 1", .got = fmt::format("{}", arguments.mode)});
   }
-  SparseMap map;
   for (std::int64_t i = 0; i < count && extent > 0; ++i) {
     std::int64_t low = i * extent / count;
     double share = 0;  // of the next element
@@ -148,13 +160,19 @@ SparseMap map_along(const Call& call, const InterpolateArgs& arguments, int dim,
       low = std::min(static_cast<std::int64_t>(place), extent - 1);
       share = place - static_cast<double>(low);
     }
-    add_term(map, low, 1 - share);
+    sink.term(low, 1 - share);
     if (share != 0) {
-      add_term(map, std::min(low + 1, extent - 1), share);
+      sink.term(std::min(low + 1, extent - 1), share);
     }
-    end_result(map);
+    sink.end_result();
   }
-  return map;
+}
+
+template <class A>
+MapSize size_along(const Call& call, const A& arguments, int dim, std::int64_t extent) {
+  MapSize size;
+  terms_along(call, arguments, dim, extent, size);
+  return size;
 }
 
 template <class A>
@@ -163,7 +181,7 @@ void infer(const Call& call, ResultShapes& out) {
   check_image(call, dims_of(arguments));
   Dims extents = spatial(call.in[0].shape());
   for (int d = 0; d < extents.size(); ++d) {
-    const std::int64_t results = map_along(call, arguments, d, extents[d]).results();
+    const std::int64_t results = size_along(call, arguments, d, extents[d]).results;
     if (results < 1) {
       refuse(call, {.wrong = fmt::format("an extent of {} in {} is too small for one result",
                                          extents[d], to_string(call.in[0].shape()))});
@@ -191,20 +209,32 @@ void apply_map(const SparseMap& map, const Tensor& from, const Tensor& to, int d
 
 /// The maps one dim after the other, in the type of sums. `extents`: of what the maps are made for.
 template <bool transposed, class A>
-void compute(const Call& call, const A& arguments, const Dims& extents, std::span<Tensor> out) {
-  const Tensor sums = sums_for(out[0]);
-  Tensor at = converted_operand(call.in[0], sums.dtype());
+void compute(Workspace& w, const Call& call, const A& arguments, const Dims& extents,
+             std::span<const Tensor> out) {
+  const Tensor sums = sums_for(w, out[0]);
+  Tensor at = converted_operand(w, call.in[0], sums.dtype());
   for (int d = 0; d < extents.size(); ++d) {
-    const SparseMap map = map_along(call, arguments, d, extents[d]);
+    const MapSize size = size_along(call, arguments, d, extents[d]);
     Dims shape = at.shape();
-    shape[d + 2] = transposed ? extents[d] : map.results();
-    const Tensor next = d + 1 == extents.size() ? sums : empty(shape, sums.dtype());
+    shape[d + 2] = transposed ? extents[d] : size.results;
+    const Tensor next = d + 1 == extents.size() ? sums : temporary(w, shape, sums.dtype());
+    const Workspace::Scope of_map(w);
+    const SparseMap map(w, size.results, size.terms);
+    if (w.counts()) {
+      at = next;
+      continue;
+    }
+    MapWriter writer(map);
+    terms_along(call, arguments, d, extents[d], writer);
     if (next.numel() != 0 && sums.dtype() == DType::f64) {
       apply_map<transposed, double>(map, at, next, d);
     } else if (next.numel() != 0) {
       apply_map<transposed, float>(map, at, next, d);
     }
     at = next;
+  }
+  if (w.counts()) {
+    return;
   }
   convert_into(out[0], sums);
 }
@@ -232,8 +262,8 @@ struct LinearPair {
     });
   }
 
-  static void cpu(const Call& call, std::span<Tensor> out) {
-    compute<false>(call, call.args<A>(), spatial(call.in[0].shape()), out);
+  static void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+    compute<false>(w, call, call.args<A>(), spatial(call.in[0].shape()), out);
   }
   static void backward(const BackwardContext& context, std::span<const Tensor> grads,
                        std::span<Tensor> out) {
@@ -255,14 +285,14 @@ struct LinearPair {
     Dims expected = arguments.extents;
     for (int d = 0; d < expected.size(); ++d) {
       checked_results(call, arguments.extents[d], arguments.extents[d]);
-      expected[d] = map_along(call, settings, d, arguments.extents[d]).results();
+      expected[d] = size_along(call, settings, d, arguments.extents[d]).results;
     }
     check_shape(call, 0, with_spatial(call.in[0].shape(), expected));
     out.push_back({with_spatial(call.in[0].shape(), arguments.extents), call.in[0].dtype()});
   }
-  static void backward_cpu(const Call& call, std::span<Tensor> out) {
+  static void backward_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
     const auto arguments = call.args<BackwardA>();
-    compute<true>(call, without_extents(arguments), arguments.extents, out);
+    compute<true>(w, call, without_extents(arguments), arguments.extents, out);
   }
   static void backward_again(const BackwardContext& context, std::span<const Tensor> grads,
                              std::span<Tensor> out) {
@@ -272,13 +302,15 @@ struct LinearPair {
   static const Op& add(const std::string& name, const char* about) {
     forward = &register_op<A>({.schema = name + "(x)",
                                .infer = infer<A>,
-                               .cpu = cpu,
+                               .cpu = in_workspace<cpu>,
+                               .workspace = workspace_of<cpu>,
                                .rule = rule,
                                .backward = backward,
                                .about = about});
     transposed = &register_op<BackwardA>({.schema = name + "_backward(dy)",
                                           .infer = backward_infer,
-                                          .cpu = backward_cpu,
+                                          .cpu = in_workspace<backward_cpu>,
+                                          .workspace = workspace_of<backward_cpu>,
                                           .rule = rule,
                                           .backward = backward_again,
                                           .about = "The gradient of " + name + "."});

@@ -5,6 +5,7 @@ module;
 #include <span>
 
 #include "index/kernels/indexing.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -50,9 +51,12 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({shape, call.in[0].dtype()});
 }
 
-void cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor table = contiguous_operand(call.in[0]);
-  const Tensor indices = contiguous_operand(call.in[1]);
+void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor table = contiguous_operand(w, call.in[0]);
+  const Tensor indices = contiguous_operand(w, call.in[1]);
+  if (w.counts()) {
+    return;
+  }
   const Rows rows = rows_of(call, table);
   visit_indices(call, indices, [&]<class Index>(const Index* index) {
     const std::int64_t count = indices.numel();
@@ -87,7 +91,8 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads, std
 const Op& embedding_op = register_op<EmbeddingArgs>({
     .schema = "embedding(weight, indices)",
     .infer = infer,
-    .cpu = cpu,
+    .cpu = in_workspace<cpu>,
+    .workspace = workspace_of<cpu>,
     .rule = rule,
     .localize = localize,
     .backward = backward,
@@ -105,12 +110,12 @@ void grad_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[2].shape(), call.in[0].dtype()});
 }
 
-void grad_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor dy = contiguous_operand(call.in[0]);
-  const Tensor indices = contiguous_operand(call.in[1]);
+void grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor dy = contiguous_operand(w, call.in[0]);
+  const Tensor indices = contiguous_operand(w, call.in[1]);
   const Rows rows = rows_of(call, call.in[2]);
-  const Tensor sums = sums_for(out[0]);
-  if (sums.numel() == 0) {
+  const Tensor sums = sums_for(w, out[0]);
+  if (sums.numel() == 0 || w.counts()) {
     return;
   }
   clear(sums);
@@ -146,7 +151,8 @@ Attributes grad_localize(const LocalContext& context) {
 const Op& embedding_backward_op = register_op<EmbeddingArgs>({
     .schema = "embedding_backward(dy, indices, weight)",
     .infer = grad_infer,
-    .cpu = grad_cpu,
+    .cpu = in_workspace<grad_cpu>,
+    .workspace = workspace_of<grad_cpu>,
     .rule = grad_rule,
     .localize = grad_localize,
     .backward =

@@ -6,6 +6,7 @@ module;
 #include <span>
 
 #include "index/kernels/indexing.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -27,11 +28,14 @@ void gather_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[1].shape(), call.in[0].dtype()});
 }
 
-void gather_cpu(const Call& call, std::span<Tensor> out) {
+void gather_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const int dim = dim_of(call, call.in[0]);
-  const Tensor index = contiguous_operand(call.in[1]);
-  const Tensor x = contiguous_operand(cut_to(call.in[0], index, dim));
+  const Tensor index = contiguous_operand(w, call.in[1]);
+  const Tensor x = contiguous_operand(w, cut_to(call.in[0], index, dim));
   const IndexShape shape = shape_around(x, dim, index.shape()[dim]);
+  if (w.counts()) {
+    return;
+  }
   visit_moved(call, x, index, [&]<class T, class I>(T, I) {
     check_in_range(call,
                    kernels::gather(shape, pointer<T>(x), pointer<I>(index), pointer<T>(out[0])),
@@ -54,7 +58,8 @@ void gather_gradient(const BackwardContext& context, std::span<const Tensor> gra
 const Op& gather_op = register_op<DimArgs>({
     .schema = "gather(x, index)",
     .infer = gather_infer,
-    .cpu = gather_cpu,
+    .cpu = in_workspace<gather_cpu>,
+    .workspace = workspace_of<gather_cpu>,
     .rule = gather_rule,
     .backward = gather_gradient,
     .saves_inputs = 0b10,
@@ -69,9 +74,11 @@ void gather_grad_infer(const Call& call, ResultShapes& out) {
   out.push_back({args.shape, call.in[0].dtype()});
 }
 
-void gather_grad_cpu(const Call& call, std::span<Tensor> out) {
-  clear(out[0]);
-  add_scattered(call, out[0], call.in[1], contiguous_operand(call.in[0]),
+void gather_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  if (!w.counts()) {
+    clear(out[0]);
+  }
+  add_scattered(w, call, out[0], call.in[1], contiguous_operand(w, call.in[0]),
                 dim_of<DimShapeArgs>(call, out[0]));
 }
 
@@ -86,7 +93,8 @@ void gather_grad_rule(const RuleContext& context, Strategies& strategies) {
 const Op& gather_backward_op = register_op<DimShapeArgs>({
     .schema = "gather_backward(dy, index)",
     .infer = gather_grad_infer,
-    .cpu = gather_grad_cpu,
+    .cpu = in_workspace<gather_grad_cpu>,
+    .workspace = workspace_of<gather_grad_cpu>,
     .rule = gather_grad_rule,
     .localize = localize_shape,
     .backward = take_again<gather>,

@@ -80,10 +80,11 @@ void check_source(const Call& call) {
   }
 }
 
-Tensor reached_source(const Call& call, int dim) {
+Tensor reached_source(Workspace& w, const Call& call, int dim) {
   const Tensor cut = cut_to(call.in[2], call.in[1], dim);
   const std::int64_t count = call.in[1].shape()[dim];
-  return contiguous_operand(cut.shape()[dim] == count ? cut : narrowed_operand(cut, dim, 0, count));
+  return contiguous_operand(w,
+                            cut.shape()[dim] == count ? cut : narrowed_operand(cut, dim, 0, count));
 }
 
 Attributes localize_shape(const LocalContext& context) {
@@ -92,10 +93,10 @@ Attributes localize_shape(const LocalContext& context) {
   return args;
 }
 
-void add_scattered(const Call& call, const Tensor& into, const Tensor& index_operand,
+void add_scattered(Workspace& w, const Call& call, const Tensor& into, const Tensor& index_operand,
                    const Tensor& source, int dim) {
-  const Tensor index = contiguous_operand(index_operand);
-  write_reached(into, index, dim, [&](const Tensor& target) {
+  const Tensor index = contiguous_operand(w, index_operand);
+  write_reached(w, into, index, dim, [&](const Tensor& target) {
     const kernels::IndexShape shape = shape_around(target, dim, index.shape()[dim]);
     visit(call, target, index, [&]<class T, class I>(T, I) {
       check_in_range(

@@ -2,6 +2,7 @@
 // around the indexed dim, the checks of an index's shape and values.
 module;
 #include "index/kernels/indexing.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops:index_call;
 
 import tessera.base;
@@ -83,9 +84,12 @@ inline void for_each_alike(const Dims& x, const Dims& index, int dim, F f) {
 
 /// Calls f(target) with what `index` can reach of `into`, contiguous, and writes it back.
 template <class F>
-inline void write_reached(const Tensor& into, const Tensor& index, int dim, F f) {
+inline void write_reached(Workspace& w, const Tensor& into, const Tensor& index, int dim, F f) {
   const Tensor cut = cut_to(into, index, dim);
-  const Tensor target = contiguous_operand(cut);  // a copy when `index` covers a part only
+  const Tensor target = contiguous_operand(w, cut);  // a copy when `index` covers a part only
+  if (w.counts()) {
+    return;
+  }
   f(target);
   if (!target.same_as(cut)) {
     copy_into(cut, target);
@@ -93,10 +97,10 @@ inline void write_reached(const Tensor& into, const Tensor& index, int dim, F f)
 }
 
 /// Cuts `source` (operand 2) to the extents of index (operand 1).
-Tensor reached_source(const Call& call, int dim);
+Tensor reached_source(Workspace& w, const Call& call, int dim);
 
 /// into += source at the indices along `dim`; source is contiguous and as large as index.
-void add_scattered(const Call& call, const Tensor& into, const Tensor& index_operand,
+void add_scattered(Workspace& w, const Call& call, const Tensor& into, const Tensor& index_operand,
                    const Tensor& source, int dim);
 /// These gradients are linear in dy: theirs is what the operator takes at the same indices.
 template <Tensor (*take)(const Tensor&, const Tensor&, std::int64_t)>

@@ -11,6 +11,7 @@ module;
 #include <vector>
 
 #include "index/kernels/indexing.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -61,13 +62,21 @@ Dims joined(const Dims& a, const Dims& b) {
 }
 
 /// For each place, which slice of x (its indexed dims seen as one) it is.
-std::vector<std::int64_t> slices_of(const Call& call, const Dims& x,
-                                    std::span<const Tensor> indices) {
+std::span<const std::int64_t> slices_of(Workspace& w, const Call& call, const Dims& x,
+                                        std::span<const Tensor> indices) {
   const Dims shape = places(call, x, indices);
-  std::vector<std::int64_t> slices(static_cast<std::size_t>(shape.product()), 0);
+  const std::span slices(w.take<std::int64_t>(shape.product()),
+                         static_cast<std::size_t>(shape.product()));
+  if (!w.counts()) {
+    std::fill(slices.begin(), slices.end(), 0);
+  }
   for (std::size_t i = 0; i < indices.size() && !slices.empty(); ++i) {
     const std::int64_t extent = x[static_cast<int>(i)];
-    const Tensor whole = contiguous_operand(expanded_operand(indices[i], shape));
+    const Workspace::Scope of_index(w);
+    const Tensor whole = contiguous_operand(w, expanded_operand(indices[i], shape));
+    if (w.counts()) {
+      continue;
+    }
     visit_index(call, whole, [&]<class I>(I) {
       for (std::size_t k = 0; k < slices.size(); ++k) {
         const auto given = static_cast<std::int64_t>(pointer<I>(whole)[k]);
@@ -112,13 +121,17 @@ void index_infer(const Call& call, ResultShapes& out) {
       {joined(places(call, x, indices), slice_shape(x, indices.size())), call.in[0].dtype()});
 }
 
-void index_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor x = contiguous_operand(call.in[0]);
+void index_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor x = contiguous_operand(w, call.in[0]);
   const auto indices = call.in.subspan(1);
+  const std::span slices = slices_of(w, call, x.shape(), indices);
+  if (w.counts()) {
+    return;
+  }
   const std::size_t bytes = bytes_of(x, slice_shape(x.shape(), indices.size()));
   const auto* const from = static_cast<const std::byte*>(x.raw_data());
   auto* to = static_cast<std::byte*>(out[0].raw_data());
-  for (const std::int64_t slice : slices_of(call, x.shape(), indices)) {
+  for (const std::int64_t slice : slices) {
     if (bytes != 0) {
       std::memcpy(to, from + static_cast<std::size_t>(slice) * bytes, bytes);
     }
@@ -164,7 +177,8 @@ void index_backward(const BackwardContext& context, std::span<const Tensor> grad
 const Op& index_op = register_op({
     .schema = "index(x, indices...)",
     .infer = index_infer,
-    .cpu = index_cpu,
+    .cpu = in_workspace<index_cpu>,
+    .workspace = workspace_of<index_cpu>,
     .rule = index_rule,
     .backward = index_backward,
     .saves_inputs = saves_all - 1,
@@ -193,12 +207,16 @@ void grad_infer(const Call& call, ResultShapes& out) {
   out.push_back({shape, call.in[0].dtype()});
 }
 
-void grad_cpu(const Call& call, std::span<Tensor> out) {
+void grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const auto indices = call.in.subspan(1);
   const Dims& shape = out[0].shape();
+  const std::span slices = slices_of(w, call, shape, indices);
+  const Tensor dy = contiguous_operand(w, call.in[0]);
+  if (w.counts()) {
+    return;
+  }
   clear(out[0]);
-  add_slices(call, out[0], slices_of(call, shape, indices),
-             slice_shape(shape, indices.size()).product(), contiguous_operand(call.in[0]));
+  add_slices(call, out[0], slices, slice_shape(shape, indices.size()).product(), dy);
 }
 
 void grad_rule(const RuleContext& context, Strategies& strategies) {
@@ -220,7 +238,8 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
 const Op& index_backward_op = register_op<ShapeArgs>({
     .schema = "index_backward(dy, indices...)",
     .infer = grad_infer,
-    .cpu = grad_cpu,
+    .cpu = in_workspace<grad_cpu>,
+    .workspace = workspace_of<grad_cpu>,
     .rule = grad_rule,
     .localize = [](const LocalContext& context) -> Attributes {
       return ShapeArgs{.shape = local_shape(*context.out[0])};
@@ -258,13 +277,16 @@ void put_infer(const Call& call, ResultShapes& out) {
   out.push_back({x, call.in[0].dtype()});
 }
 
-void put_cpu(const Call& call, std::span<Tensor> out) {
+void put_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Dims& x = call.in[0].shape();
   const auto indices = call.in.subspan(2);
   const Dims slice = slice_shape(x, indices.size());
-  const std::vector<std::int64_t> slices = slices_of(call, x, indices);
+  const std::span slices = slices_of(w, call, x, indices);
   const Tensor values =
-      contiguous_operand(expanded_operand(call.in[1], joined(places(call, x, indices), slice)));
+      contiguous_operand(w, expanded_operand(call.in[1], joined(places(call, x, indices), slice)));
+  if (w.counts()) {
+    return;
+  }
   copy_into(out[0], call.in[0]);
   if (call.args<PutArgs>().accumulate) {
     add_slices(call, out[0], slices, slice.product(), values);
@@ -323,7 +345,8 @@ void put_backward(const BackwardContext& context, std::span<const Tensor> grads,
 const Op& put_op = register_op<PutArgs>({
     .schema = "index_put(x, values, indices...)",
     .infer = put_infer,
-    .cpu = put_cpu,
+    .cpu = in_workspace<put_cpu>,
+    .workspace = workspace_of<put_cpu>,
     .rule = put_rule,
     .backward = put_backward,
     .saves_inputs = saves_all - 0b11,

@@ -4,6 +4,7 @@ module;
 #include <span>
 
 #include "index/kernels/indexing.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -26,9 +27,12 @@ void select_infer(const Call& call, ResultShapes& out) {
   out.push_back({shape, call.in[0].dtype()});
 }
 
-void select_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor x = contiguous_operand(call.in[0]);
-  const Tensor index = contiguous_operand(call.in[1]);
+void select_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor x = contiguous_operand(w, call.in[0]);
+  const Tensor index = contiguous_operand(w, call.in[1]);
+  if (w.counts()) {
+    return;
+  }
   const IndexShape shape = shape_around(x, dim_of(call, x), index.numel());
   visit_moved(call, x, index, [&]<class T, class I>(T, I) {
     check_in_range(
@@ -52,7 +56,8 @@ void select_backward(const BackwardContext& context, std::span<const Tensor> gra
 const Op& select_op = register_op<DimArgs>({
     .schema = "index_select(x, index)",
     .infer = select_infer,
-    .cpu = select_cpu,
+    .cpu = in_workspace<select_cpu>,
+    .workspace = workspace_of<select_cpu>,
     .rule = select_rule,
     .backward = select_backward,
     .saves_inputs = 0b10,
@@ -68,9 +73,12 @@ void select_grad_infer(const Call& call, ResultShapes& out) {
   out.push_back({args.shape, call.in[0].dtype()});
 }
 
-void select_grad_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor dy = contiguous_operand(call.in[0]);
-  const Tensor index = contiguous_operand(call.in[1]);
+void select_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor dy = contiguous_operand(w, call.in[0]);
+  const Tensor index = contiguous_operand(w, call.in[1]);
+  if (w.counts()) {
+    return;
+  }
   const IndexShape shape = shape_around(out[0], dim_of<DimShapeArgs>(call, out[0]), index.numel());
   clear(out[0]);
   visit(call, dy, index, [&]<class T, class I>(T, I) {
@@ -92,7 +100,8 @@ void select_grad_rule(const RuleContext& context, Strategies& strategies) {
 const Op& select_backward_op = register_op<DimShapeArgs>({
     .schema = "index_select_backward(dy, index)",
     .infer = select_grad_infer,
-    .cpu = select_grad_cpu,
+    .cpu = in_workspace<select_grad_cpu>,
+    .workspace = workspace_of<select_grad_cpu>,
     .rule = select_grad_rule,
     .localize = localize_shape,
     .backward = take_again<index_select>,

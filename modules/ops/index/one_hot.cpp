@@ -4,6 +4,8 @@ module;
 
 #include <cstdint>
 #include <span>
+
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -29,8 +31,11 @@ void one_hot_infer(const Call& call, ResultShapes& out) {
   out.push_back({shape, DType::i64});
 }
 
-void one_hot_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor x = contiguous_operand(call.in[0]);
+void one_hot_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor x = contiguous_operand(w, call.in[0]);
+  if (w.counts()) {
+    return;
+  }
   const std::int64_t classes = call.args<OneHotArgs>().num_classes;
   auto* rows = pointer<std::int64_t>(out[0]);
   for (std::int64_t i = 0; i < x.numel(); ++i) {
@@ -54,7 +59,8 @@ void one_hot_rule(const RuleContext& context, Strategies& strategies) {
 const Op& one_hot_op = register_op<OneHotArgs>({
     .schema = "one_hot(x)",
     .infer = one_hot_infer,
-    .cpu = one_hot_cpu,
+    .cpu = in_workspace<one_hot_cpu>,
+    .workspace = workspace_of<one_hot_cpu>,
     .rule = one_hot_rule,
     .about = "1 at the class of each element, 0 elsewhere (i64).",
 });

@@ -4,6 +4,8 @@ module;
 
 #include <cstdint>
 #include <span>
+
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -25,10 +27,12 @@ void scatter_add_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-void scatter_add_cpu(const Call& call, std::span<Tensor> out) {
+void scatter_add_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const int dim = dim_of(call, call.in[0]);
-  copy_into(out[0], call.in[0]);
-  add_scattered(call, out[0], call.in[1], reached_source(call, dim), dim);
+  if (!w.counts()) {
+    copy_into(out[0], call.in[0]);
+  }
+  add_scattered(w, call, out[0], call.in[1], reached_source(w, call, dim), dim);
 }
 
 void scatter_add_rule(const RuleContext& context, Strategies& strategies) {
@@ -51,7 +55,8 @@ void scatter_add_backward(const BackwardContext& context, std::span<const Tensor
 const Op& scatter_add_op = register_op<DimArgs>({
     .schema = "scatter_add(x, index, source)",
     .infer = scatter_add_infer,
-    .cpu = scatter_add_cpu,
+    .cpu = in_workspace<scatter_add_cpu>,
+    .workspace = workspace_of<scatter_add_cpu>,
     .rule = scatter_add_rule,
     .backward = scatter_add_backward,
     .saves_inputs = 0b010,

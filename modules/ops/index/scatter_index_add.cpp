@@ -5,6 +5,7 @@ module;
 
 #include "index/kernels/indexing.hpp"
 #include "pointwise/kernels/pointwise.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -32,9 +33,10 @@ void same_infer(const Call& call, ResultShapes& out) {
 }
 
 /// into = source at the indices along `dim`; source is contiguous and as large as index.
-void write_scattered(const Call& call, const Tensor& into, const Tensor& source, int dim) {
-  const Tensor index = contiguous_operand(call.in[1]);
-  write_reached(into, index, dim, [&](const Tensor& target) {
+void write_scattered(Workspace& w, const Call& call, const Tensor& into, const Tensor& source,
+                     int dim) {
+  const Tensor index = contiguous_operand(w, call.in[1]);
+  write_reached(w, into, index, dim, [&](const Tensor& target) {
     const IndexShape shape = shape_around(target, dim, index.shape()[dim]);
     visit_moved(call, target, index, [&]<class T, class I>(T, I) {
       check_in_range(
@@ -51,10 +53,12 @@ void scatter_infer(const Call& call, ResultShapes& out) {
   check_source(call);
 }
 
-void scatter_cpu(const Call& call, std::span<Tensor> out) {
+void scatter_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const int dim = dim_of(call, call.in[0]);
-  copy_into(out[0], call.in[0]);
-  write_scattered(call, out[0], reached_source(call, dim), dim);
+  if (!w.counts()) {
+    copy_into(out[0], call.in[0]);
+  }
+  write_scattered(w, call, out[0], reached_source(w, call, dim), dim);
 }
 
 /// Every dim but `dim` along which all operands are alike; elements move, so terms may.
@@ -78,7 +82,8 @@ void scatter_backward(const BackwardContext& context, std::span<const Tensor> gr
 const Op& scatter_op = register_op<DimArgs>({
     .schema = "scatter(x, index, source)",
     .infer = scatter_infer,
-    .cpu = scatter_cpu,
+    .cpu = in_workspace<scatter_cpu>,
+    .workspace = workspace_of<scatter_cpu>,
     .rule = scatter_rule,
     .backward = scatter_backward,
     .saves_inputs = 0b010,
@@ -118,12 +123,16 @@ void scatter_backward(const BackwardContext& context, std::span<const Tensor> gr
 
 // scatter_value
 
-void value_cpu(const Call& call, std::span<Tensor> out) {
-  copy_into(out[0], call.in[0]);
-  const Tensor source = empty(call.in[1].shape(), out[0].dtype());
-  kernels::fill(source.dtype(), source.numel(), call.args<ScatterValueArgs>().value,
-                source.raw_data());
-  write_scattered(call, out[0], source, dim_of<ScatterValueArgs>(call, call.in[0]));
+void value_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  if (!w.counts()) {
+    copy_into(out[0], call.in[0]);
+  }
+  const Tensor source = temporary(w, call.in[1].shape(), out[0].dtype());
+  if (!w.counts()) {
+    kernels::fill(source.dtype(), source.numel(), call.args<ScatterValueArgs>().value,
+                  source.raw_data());
+  }
+  write_scattered(w, call, out[0], source, dim_of<ScatterValueArgs>(call, call.in[0]));
 }
 
 void value_rule(const RuleContext& context, Strategies& strategies) {
@@ -135,7 +144,8 @@ void value_rule(const RuleContext& context, Strategies& strategies) {
 const Op& value_op = register_op<ScatterValueArgs>({
     .schema = "scatter_value(x, index)",
     .infer = same_infer<ScatterValueArgs>,
-    .cpu = value_cpu,
+    .cpu = in_workspace<value_cpu>,
+    .workspace = workspace_of<value_cpu>,
     .rule = value_rule,
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
@@ -158,10 +168,13 @@ void add_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-void add_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor index = contiguous_operand(call.in[1]);
-  const Tensor source = contiguous_operand(call.in[2]);
+void add_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor index = contiguous_operand(w, call.in[1]);
+  const Tensor source = contiguous_operand(w, call.in[2]);
   const IndexShape shape = shape_around(out[0], dim_of(call, out[0]), index.numel());
+  if (w.counts()) {
+    return;
+  }
   copy_into(out[0], call.in[0]);
   visit(call, out[0], index, [&]<class T, class I>(T, I) {
     check_in_range(
@@ -182,7 +195,8 @@ void add_rule(const RuleContext& context, Strategies& strategies) {
 const Op& add_op = register_op<DimArgs>({
     .schema = "index_add(x, index, source)",
     .infer = add_infer,
-    .cpu = add_cpu,
+    .cpu = in_workspace<add_cpu>,
+    .workspace = workspace_of<add_cpu>,
     .rule = add_rule,
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {

@@ -10,6 +10,7 @@ module;
 #include <span>
 #include <vector>
 
+#include "pointwise/kernels/pointwise.hpp"
 #include "shared/kernels/separable.hpp"
 module tessera.ops;
 
@@ -139,16 +140,19 @@ struct Around {
   std::int64_t inner = 1;
 };
 
-/// Calls step(dim, slide, from, to) for each dim that moves; the last `to` is `out`.
+/// Calls step(dim, slide, from, to) for each dim that moves, also with a workspace that only
+/// counts; the last `to` is `out`.
 template <class Step>
-void dim_by_dim(const Slides& slides, const Tensor& x, const Tensor& out, Step step) {
-  Tensor at = contiguous_operand(x);
+void dim_by_dim(Workspace& w, const Slides& slides, const Tensor& x, const Tensor& out, Step step) {
+  Tensor at = contiguous_operand(w, x);
   int last = -1;
   for (int d = 0; d < x.dims(); ++d) {
     last = slides[static_cast<std::size_t>(d)].kind == Slide::Kind::none ? last : d;
   }
   if (last < 0) {
-    copy_into(out, at);
+    if (!w.counts()) {
+      copy_into(out, at);
+    }
     return;
   }
   for (int d = 0; d <= last; ++d) {
@@ -157,7 +161,8 @@ void dim_by_dim(const Slides& slides, const Tensor& x, const Tensor& out, Step s
     }
     Dims shape = at.shape();
     shape[d] = out.shape()[d];
-    const Tensor next = d == last ? out : empty(shape, out.dtype());
+    const Tensor next = d == last ? out : temporary(w, shape, out.dtype());
+    const Workspace::Scope of_step(w);
     if (next.numel() != 0) {
       step(d, slides[static_cast<std::size_t>(d)], at, next);
     }
@@ -166,18 +171,26 @@ void dim_by_dim(const Slides& slides, const Tensor& x, const Tensor& out, Step s
 }
 
 /// `fill` holds the element that stands where no element comes from.
-void slide(const Slides& slides, const Tensor& x, const Tensor& fill, const Tensor& out) {
-  dim_by_dim(slides, x, out, [&](int d, const Slide& s, const Tensor& from, const Tensor& to) {
+void slide(Workspace& w, const Slides& slides, const Tensor& x, const void* fill,
+           const Tensor& out) {
+  dim_by_dim(w, slides, x, out, [&](int d, const Slide& s, const Tensor& from, const Tensor& to) {
+    const std::span sources(w.take<std::int64_t>(s.result), static_cast<std::size_t>(s.result));
+    if (w.counts()) {
+      return;
+    }
+    s.write_sources(sources.data());
     const Around a(from.shape(), d);
     kernels::choose_slices(static_cast<std::int64_t>(size_of(x.dtype())), a.outer, a.extent,
-                           a.inner, s.sources(), from.raw_data(), fill.raw_data(), to.raw_data());
+                           a.inner, sources, from.raw_data(), fill, to.raw_data());
   });
 }
 
+constexpr std::uint64_t zero = 0;  // of any type
+
 template <class Args>
-void cpu(const Call& call, std::span<Tensor> out) {
+void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Tensor& x = call.in[0];
-  slide(slides_of(call, call.args<Args>(), x.shape()), x, zeros({1}, out[0].dtype()), out[0]);
+  slide(w, slides_of(call, call.args<Args>(), x.shape()), x, &zero, out[0]);
 }
 
 /// Dims that do not move.
@@ -200,7 +213,8 @@ void moving_rule(const RuleContext& context, Strategies& strategies) {
 const Op& flip_op = register_op<FlipArgs>({
     .schema = "flip(x)",
     .infer = infer<FlipArgs>,
-    .cpu = cpu<FlipArgs>,
+    .cpu = in_workspace<cpu<FlipArgs>>,
+    .workspace = workspace_of<cpu<FlipArgs>>,
     .rule = moving_rule<FlipArgs>,
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
@@ -212,7 +226,8 @@ const Op& flip_op = register_op<FlipArgs>({
 const Op& roll_op = register_op<RollArgs>({
     .schema = "roll(x)",
     .infer = infer<RollArgs>,
-    .cpu = cpu<RollArgs>,
+    .cpu = in_workspace<cpu<RollArgs>>,
+    .workspace = workspace_of<cpu<RollArgs>>,
     .rule = moving_rule<RollArgs>,
     .backward =
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
@@ -228,10 +243,11 @@ const Op& roll_op = register_op<RollArgs>({
 
 // pad
 
-void pad_cpu(const Call& call, std::span<Tensor> out) {
+void pad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const auto args = call.args<PadArgs>();
-  slide(slides_of(call, args, call.in[0].shape()), call.in[0],
-        full({1}, args.value, out[0].dtype()), out[0]);
+  std::uint64_t value = 0;  // has room for an element of any type
+  kernels::fill(out[0].dtype(), 1, args.value, &value);
+  slide(w, slides_of(call, args, call.in[0].shape()), call.in[0], &value, out[0]);
 }
 
 /// Terms of a sum would each get the value; what repeats elements of x takes them.
@@ -274,7 +290,8 @@ void pad_gradient(const BackwardContext& context, std::span<const Tensor> grads,
 const Op& pad_op = register_op<PadArgs>({
     .schema = "pad(x)",
     .infer = infer<PadArgs>,
-    .cpu = pad_cpu,
+    .cpu = in_workspace<pad_cpu>,
+    .workspace = workspace_of<pad_cpu>,
     .rule = pad_rule,
     .backward = pad_gradient,
     .about = "x with padding before and after: a constant, or x mirrored or repeated.",
@@ -307,18 +324,20 @@ void pad_grad_infer(const Call& call, ResultShapes& out) {
   out.push_back({shape, call.in[0].dtype()});
 }
 
-void pad_grad_cpu(const Call& call, std::span<Tensor> out) {
+void pad_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Slides slides = slides_of(call, call.args<PadBackwardArgs>(), out[0].shape());
   const DType type = statistics_type(out[0].dtype());
-  const Tensor sums = type == out[0].dtype() ? out[0] : empty(out[0].shape(), type);
-  dim_by_dim(slides, converted_operand(call.in[0], type), sums,
+  const Tensor sums = sums_for(w, out[0]);
+  dim_by_dim(w, slides, converted_operand(w, call.in[0], type), sums,
              [&](int d, const Slide& s, const Tensor& from, const Tensor& to) {
                const Around a(to.shape(), d);
-               kernels::SparseMap map;
-               map.index = s.sources();
-               map.weight.assign(map.index.size(), 1);
-               map.first.resize(map.index.size() + 1);
-               std::iota(map.first.begin(), map.first.end(), std::int64_t{0});
+               const kernels::SparseMap map(w, s.result, s.result);
+               if (w.counts()) {
+                 return;
+               }
+               s.write_sources(map.index);
+               std::fill_n(map.weight, s.result, 1.0);
+               std::iota(map.first, map.first + s.result + 1, std::int64_t{0});
                if (type == DType::f64) {
                  kernels::apply_transposed(map, a.outer, a.extent, a.inner, pointer<double>(from),
                                            pointer<double>(to));
@@ -327,13 +346,17 @@ void pad_grad_cpu(const Call& call, std::span<Tensor> out) {
                                            pointer<float>(to));
                }
              });
+  if (w.counts()) {
+    return;
+  }
   convert_into(out[0], sums);
 }
 
 const Op& pad_backward_op = register_op<PadBackwardArgs>({
     .schema = "pad_backward(dy)",
     .infer = pad_grad_infer,
-    .cpu = pad_grad_cpu,
+    .cpu = in_workspace<pad_grad_cpu>,
+    .workspace = workspace_of<pad_grad_cpu>,
     .rule =
         [](const RuleContext& context, Strategies& strategies) {
           other_dims<PadBackwardArgs>(context, strategies, context.out[0].shape);

@@ -35,12 +35,11 @@ struct Slide {
     return -1;
   }
 
-  std::vector<std::int64_t> sources() const {
-    std::vector<std::int64_t> all(static_cast<std::size_t>(result));
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      all[i] = source(static_cast<std::int64_t>(i));
+  /// The source of each element of the result, into `all`.
+  void write_sources(std::int64_t* all) const {
+    for (std::int64_t i = 0; i < result; ++i) {
+      all[i] = source(i);
     }
-    return all;
   }
 };
 

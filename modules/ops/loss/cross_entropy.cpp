@@ -6,6 +6,8 @@ module;
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -70,9 +72,12 @@ void check_targets(const Call& call, const Tensor& logits, const Tensor& targets
 }
 
 /// The loss of each row into `losses`, and what the backward begins with into `lse`.
-void forward(const Call& call, const Tensor& losses, const Tensor& lse) {
-  const Tensor logits = contiguous_operand(call.in[0]);
-  const Tensor targets = contiguous_operand(call.in[1]);
+void forward(Workspace& w, const Call& call, const Tensor& losses, const Tensor& lse) {
+  const Tensor logits = contiguous_operand(w, call.in[0]);
+  const Tensor targets = contiguous_operand(w, call.in[1]);
+  if (w.counts()) {
+    return;
+  }
   visit_floating(logits.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
     const std::int64_t bad = kernels::cross_entropy_forward(
@@ -93,9 +98,12 @@ void statistics_infer(const Call& call, ResultShapes& out) {
   }
 }
 
-void statistics_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor logits = contiguous_operand(call.in[0]);
-  const Tensor targets = contiguous_operand(call.in[1]);
+void statistics_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor logits = contiguous_operand(w, call.in[0]);
+  const Tensor targets = contiguous_operand(w, call.in[1]);
+  if (w.counts()) {
+    return;
+  }
   check_targets(call, logits, targets);
   visit_floating(logits.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
@@ -108,7 +116,8 @@ void statistics_cpu(const Call& call, std::span<Tensor> out) {
 const Op& statistics_op = register_op<CrossEntropyArgs>({
     .schema = "logits_statistics(logits, targets)",
     .infer = statistics_infer,
-    .cpu = statistics_cpu,
+    .cpu = in_workspace<statistics_cpu>,
+    .workspace = workspace_of<statistics_cpu>,
     .about = "For this rank's part of the vocabulary: each row's maximum, sum of exp(logits - "
              "maximum), and target logit (0 if it is in another part); local tensors.",
 });
@@ -146,7 +155,9 @@ void rows_infer(const Call& call, ResultShapes& out) {
   out.push_back(rows);  // logarithms of the sums of exponentials
 }
 
-void rows_cpu(const Call& call, std::span<Tensor> out) { forward(call, out[0], out[1]); }
+void rows_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  forward(w, call, out[0], out[1]);
+}
 
 void rows_rule(const RuleContext& context, Strategies& strategies) {
   for (int d = 0; d < context.call.in[1].dims(); ++d) {
@@ -164,7 +175,8 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads, std
 const Op& rows_op = register_op<CrossEntropyArgs>({
     .schema = "cross_entropy_rows(logits, targets)",
     .infer = rows_infer,
-    .cpu = rows_cpu,
+    .cpu = in_workspace<rows_cpu>,
+    .workspace = workspace_of<rows_cpu>,
     .rule = rows_rule,
     .localize = localize<0>,
     .composed = rows_composed,
@@ -181,9 +193,12 @@ void sum_infer(const Call& call, ResultShapes& out) {
   out[0].shape = {};
 }
 
-void sum_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor losses = empty(out[1].shape(), out[1].dtype());
-  forward(call, losses, out[1]);
+void sum_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor losses = temporary(w, out[1].shape(), out[1].dtype());
+  forward(w, call, losses, out[1]);
+  if (w.counts()) {
+    return;
+  }
   visit_floating(losses.dtype(), call.op.name, [&]<class T>(T) {
     double total = 0;  // in the order of the rows
     for (std::int64_t i = 0; i < losses.numel(); ++i) {
@@ -208,7 +223,8 @@ void sum_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
 const Op& sum_op = register_op<CrossEntropyArgs>({
     .schema = "cross_entropy(logits, targets)",
     .infer = sum_infer,
-    .cpu = sum_cpu,
+    .cpu = in_workspace<sum_cpu>,
+    .workspace = workspace_of<sum_cpu>,
     .rule = sum_rule,
     .localize = localize<0>,
     .composed = sum_composed,
@@ -232,18 +248,21 @@ void grad_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[1].shape(), call.in[1].dtype()});
 }
 
-void grad_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor dloss = contiguous_operand(call.in[0]);
-  const Tensor logits = contiguous_operand(call.in[1]);
-  const Tensor targets = contiguous_operand(call.in[2]);
-  const Tensor lse = contiguous_operand(call.in[3]);
+void grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor dloss = contiguous_operand(w, call.in[0]);
+  const Tensor logits = contiguous_operand(w, call.in[1]);
+  const Tensor targets = contiguous_operand(w, call.in[2]);
+  const Tensor lse = contiguous_operand(w, call.in[3]);
   visit_floating(logits.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
-    std::vector<C> repeated;
+    C* const repeated = w.take<C>(dloss.dims() == 0 ? targets.numel() : 0);
+    if (w.counts()) {
+      return;
+    }
     const C* of_rows = pointer<C>(dloss);
     if (dloss.dims() == 0) {
-      repeated.assign(static_cast<std::size_t>(targets.numel()), *of_rows);
-      of_rows = repeated.data();
+      std::fill_n(repeated, targets.numel(), *of_rows);
+      of_rows = repeated;
     }
     kernels::cross_entropy_backward(shape_of(call, logits, targets), pointer<T>(logits),
                                     pointer<std::int64_t>(targets), pointer<C>(lse), of_rows,
@@ -307,7 +326,8 @@ void second(const BackwardContext& context, std::span<const Tensor> grads, std::
 const Op& cross_entropy_backward_op = register_op<CrossEntropyArgs>({
     .schema = "cross_entropy_backward(dloss, logits, targets, lse)",
     .infer = grad_infer,
-    .cpu = grad_cpu,
+    .cpu = in_workspace<grad_cpu>,
+    .workspace = workspace_of<grad_cpu>,
     .rule = grad_rule,
     .localize = localize<1>,
     .backward = second,

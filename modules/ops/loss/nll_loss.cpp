@@ -7,6 +7,7 @@ module;
 #include <span>
 
 #include "pointwise/kernels/pointwise.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -32,9 +33,12 @@ void count_infer(const Call& call, ResultShapes& out) {
   out.push_back({{}, DType::i64});
 }
 
-void count_cpu(const Call& call, std::span<Tensor> out) {
+void count_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const std::int64_t ignored = call.args<CountArgs>().ignore_index;
-  const Tensor targets = contiguous_operand(call.in[0]);
+  const Tensor targets = contiguous_operand(w, call.in[0]);
+  if (w.counts()) {
+    return;
+  }
   std::int64_t count = 0;
   for (std::int64_t row = 0; row < targets.numel(); ++row) {
     count += pointer<std::int64_t>(targets)[row] != ignored ? 1 : 0;
@@ -56,7 +60,8 @@ void count_composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
 const Op& count_op = register_op<CountArgs>(
     {.schema = "counted_rows(targets)",
      .infer = count_infer,
-     .cpu = count_cpu,
+     .cpu = in_workspace<count_cpu>,
+     .workspace = workspace_of<count_cpu>,
      .rule = count_rule,
      .composed = count_composed,
      .about = "The number of targets, of all ranks, that are not ignore_index."});
@@ -110,9 +115,12 @@ void nll_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[1].shape(), call.in[0].dtype()});
 }
 
-void nll_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor x = contiguous_operand(call.in[0]);
-  const Tensor targets = contiguous_operand(call.in[1]);
+void nll_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor x = contiguous_operand(w, call.in[0]);
+  const Tensor targets = contiguous_operand(w, call.in[1]);
+  if (w.counts()) {
+    return;
+  }
   kernels::fill(x.dtype(), out[0].numel(), 0, out[0].raw_data());
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
@@ -138,7 +146,8 @@ void nll_backward(const BackwardContext& context, std::span<const Tensor> grads,
 
 const Op& nll_op = register_op<NllArgs>({.schema = "nll_loss(log_probs, targets)",
                                          .infer = nll_infer,
-                                         .cpu = nll_cpu,
+                                         .cpu = in_workspace<nll_cpu>,
+                                         .workspace = workspace_of<nll_cpu>,
                                          .rule = nll_rule,
                                          .localize = localize<0>,
                                          .backward = nll_backward,
@@ -151,9 +160,12 @@ void nll_grad_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[1].shape(), call.in[1].dtype()});
 }
 
-void nll_grad_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor grad = contiguous_operand(call.in[0]);
-  const Tensor targets = contiguous_operand(call.in[2]);
+void nll_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor grad = contiguous_operand(w, call.in[0]);
+  const Tensor targets = contiguous_operand(w, call.in[2]);
+  if (w.counts()) {
+    return;
+  }
   const Tensor& y = out[0];
   kernels::fill(y.dtype(), y.numel(), 0, y.raw_data());
   visit_floating(y.dtype(), call.op.name, [&]<class T>(T) {
@@ -188,7 +200,8 @@ void nll_grad_backward(const BackwardContext& context, std::span<const Tensor> g
 const Op& nll_gradient =
     register_op<NllArgs>({.schema = "nll_loss_backward(grad, log_probs, targets)",
                           .infer = nll_grad_infer,
-                          .cpu = nll_grad_cpu,
+                          .cpu = in_workspace<nll_grad_cpu>,
+                          .workspace = workspace_of<nll_grad_cpu>,
                           .rule = nll_grad_rule,
                           .localize = localize<1>,
                           .backward = nll_grad_backward,

@@ -20,21 +20,21 @@ namespace {
 using rules::strategy;
 
 /// y [rows, n] = x [rows, k] times op(w), plus y's own content when `accumulate`.
-void rows_times(const Call& call, const Tensor& x, const Tensor& weight, bool weight_transposed,
-                const Tensor& y, bool accumulate) {
-  const Matrix rows = rows_operand(x);
-  const Matrix w = matrix_operand(weight);
+void rows_times(Workspace& w, const Call& call, const Tensor& x, const Tensor& weight,
+                bool weight_transposed, const Tensor& y, bool accumulate) {
+  const Matrix rows = rows_operand(w, x);
+  const Matrix columns = matrix_operand(w, weight);
   const std::int64_t n = y.shape().back();
   kernels::Gemm shape;
   shape.k = x.shape().back();
   shape.m = n == 0 ? 0 : y.numel() / n;
   shape.n = n;
   shape.lda = rows.stride;
-  shape.ldb = w.stride;
-  shape.trans_b = weight_transposed != w.transposed;
+  shape.ldb = columns.stride;
+  shape.trans_b = weight_transposed != columns.transposed;
   shape.ldc = n;
   shape.accumulate = accumulate;
-  multiply(call, shape, rows.tensor, w.tensor, y);
+  multiply(w, call, shape, rows.tensor, columns.tensor, y);
 }
 
 void check_matching(const Call& call, std::int64_t wanted) {
@@ -62,12 +62,12 @@ void linear_infer(const Call& call, ResultShapes& out) {
   out.push_back({shape, call.in[0].dtype()});
 }
 
-void linear_cpu(const Call& call, std::span<Tensor> out) {
+void linear_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Tensor& bias = call.in[2];
-  if (bias) {
+  if (bias && !w.counts()) {
     copy_into(out[0], expanded_operand(bias, out[0].shape()));
   }
-  rows_times(call, call.in[0], call.in[1], true, out[0], bias.defined());
+  rows_times(w, call, call.in[0], call.in[1], true, out[0], bias.defined());
 }
 
 /// x [..., n] times weight, whose dim `results` becomes the last one and whose other is summed
@@ -97,7 +97,8 @@ void linear_backward(const BackwardContext& context, std::span<const Tensor> gra
 const Op& linear_op = register_op({
     .schema = "linear(x, weight, bias?)",
     .infer = linear_infer,
-    .cpu = linear_cpu,
+    .cpu = in_workspace<linear_cpu>,
+    .workspace = workspace_of<linear_cpu>,
     .rule = linear_rule,
     .flops = last_dim_flops<0>,
     .backward = linear_backward,
@@ -116,8 +117,8 @@ void grad_input_infer(const Call& call, ResultShapes& out) {
   out.push_back({shape, call.in[0].dtype()});
 }
 
-void grad_input_cpu(const Call& call, std::span<Tensor> out) {
-  rows_times(call, call.in[0], call.in[1], false, out[0], false);
+void grad_input_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  rows_times(w, call, call.in[0], call.in[1], false, out[0], false);
 }
 
 void grad_input_rule(const RuleContext& context, Strategies& strategies) {
@@ -130,7 +131,8 @@ void grad_input_backward(const BackwardContext& context, std::span<const Tensor>
 const Op& grad_input_op = register_op({
     .schema = "linear_grad_input(dy, weight)",
     .infer = grad_input_infer,
-    .cpu = grad_input_cpu,
+    .cpu = in_workspace<grad_input_cpu>,
+    .workspace = workspace_of<grad_input_cpu>,
     .rule = grad_input_rule,
     .flops = last_dim_flops<0>,
     .backward = grad_input_backward,
@@ -151,9 +153,9 @@ void grad_weight_infer(const Call& call, ResultShapes& out) {
   out.push_back({Dims{dy.back(), x.back()}, call.in[0].dtype()});
 }
 
-void grad_weight_cpu(const Call& call, std::span<Tensor> out) {
-  const Matrix dy = rows_operand(call.in[0]);
-  const Matrix x = rows_operand(call.in[1]);
+void grad_weight_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Matrix dy = rows_operand(w, call.in[0]);
+  const Matrix x = rows_operand(w, call.in[1]);
   kernels::Gemm shape;
   shape.trans_a = true;
   shape.m = out[0].shape()[0];
@@ -162,7 +164,7 @@ void grad_weight_cpu(const Call& call, std::span<Tensor> out) {
   shape.lda = dy.stride;
   shape.ldb = x.stride;
   shape.ldc = shape.n;
-  multiply(call, shape, dy.tensor, x.tensor, out[0]);
+  multiply(w, call, shape, dy.tensor, x.tensor, out[0]);
 }
 
 void grad_weight_rule(const RuleContext& context, Strategies& strategies) {
@@ -186,7 +188,8 @@ double grad_weight_flops(const Call& call, std::span<const Tensor> out) {
 const Op& grad_weight_op = register_op({
     .schema = "linear_grad_weight(dy, x)",
     .infer = grad_weight_infer,
-    .cpu = grad_weight_cpu,
+    .cpu = in_workspace<grad_weight_cpu>,
+    .workspace = workspace_of<grad_weight_cpu>,
     .rule = grad_weight_rule,
     .flops = grad_weight_flops,
     .backward = grad_weight_backward,

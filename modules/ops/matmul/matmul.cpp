@@ -4,6 +4,8 @@ module;
 
 #include <cstdint>
 #include <span>
+
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -82,7 +84,7 @@ Tensor matrix_of(const Tensor& x, std::int64_t index) {
                Dims{x.strides()[batch], x.strides()[batch + 1]}, offset);
 }
 
-void matmul_cpu(const Call& call, std::span<Tensor> out) {
+void matmul_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Product p(call);
   const auto repeated = [&](const Tensor& matrix) {
     Dims shape = p.batch;
@@ -95,17 +97,19 @@ void matmul_cpu(const Call& call, std::span<Tensor> out) {
   const std::int64_t count = p.batch.product();
   const Tensor y = reshaped_operand(out[0], Dims{count, p.rows(), p.columns()});
   if (p.batch.empty()) {
-    multiply(call, a, b, matrix_of(y, 0), false);
+    multiply(w, call, a, b, matrix_of(y, 0), false);
     return;
   }
   const Tensor whole_a = joined_batch(a);
   const Tensor whole_b = joined_batch(b);
   if (whole_a && whole_b) {
-    multiply(call, whole_a, whole_b, y, false);
+    multiply(w, call, whole_a, whole_b, y, false);
     return;
   }
-  for (std::int64_t i = 0; i < count; ++i) {
-    multiply(call, matrix_of(a, i), matrix_of(b, i), matrix_of(y, i), false);
+  // All entries use the same memory.
+  const std::int64_t computed = w.counts() ? std::min<std::int64_t>(count, 1) : count;
+  for (std::int64_t i = 0; i < computed; ++i) {
+    multiply(w, call, matrix_of(a, i), matrix_of(b, i), matrix_of(y, i), false);
   }
 }
 
@@ -151,7 +155,8 @@ void matmul_backward(const BackwardContext& context, std::span<const Tensor> gra
 
 const Op& matmul_op = register_op({.schema = "matmul(a, b)",
                                    .infer = matmul_infer,
-                                   .cpu = matmul_cpu,
+                                   .cpu = in_workspace<matmul_cpu>,
+                                   .workspace = workspace_of<matmul_cpu>,
                                    .rule = matmul_rule,
                                    .flops = last_dim_flops<0>,
                                    .backward = matmul_backward,

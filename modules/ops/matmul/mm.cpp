@@ -19,27 +19,28 @@ import :kernel_call;
 
 namespace tessera::ops {
 
-void multiply(const Call& call, const kernels::Gemm& shape, const Tensor& a, const Tensor& b,
-              const Tensor& out) {
+void multiply(Workspace& w, const Call& call, const kernels::Gemm& shape, const Tensor& a,
+              const Tensor& b, const Tensor& out) {
   using Integers = kernels::Types<std::int64_t, std::int32_t, std::uint8_t>;
   if (is_floating(out.dtype())) {
     visit_floating(out.dtype(), call.op.name, [&]<class T>(T) {
-      kernels::gemm(shape, pointer<T>(a), pointer<T>(b), pointer<T>(out));
+      kernels::gemm(w, shape, pointer<T>(w, a), pointer<T>(w, b), pointer<T>(w, out));
     });
     return;
   }
   kernels::visit<Integers>(
       out.dtype(),
       [&]<class T>(T) {
-        kernels::integer_gemm(shape, pointer<T>(a), pointer<T>(b), pointer<T>(out));
+        kernels::integer_gemm(w, shape, pointer<T>(w, a), pointer<T>(w, b), pointer<T>(w, out));
       },
       [&] { refuse_type(call.op.name, out.dtype()); });
 }
 
-void multiply(const Call& call, const Tensor& left, const Tensor& right, const Tensor& out,
-              bool accumulate) {
-  const Matrix a = matrix_operand(left);
-  const Matrix b = matrix_operand(right);
+void multiply(Workspace& w, const Call& call, const Tensor& left, const Tensor& right,
+              const Tensor& out, bool accumulate) {
+  const Workspace::Scope copies(w);
+  const Matrix a = matrix_operand(w, left);
+  const Matrix b = matrix_operand(w, right);
   const int d = out.dims();
   kernels::Gemm shape;
   shape.trans_a = a.transposed;
@@ -57,7 +58,7 @@ void multiply(const Call& call, const Tensor& left, const Tensor& right, const T
     shape.stride_c = shape.m * shape.n;
   }
   shape.accumulate = accumulate;
-  multiply(call, shape, a.tensor, b.tensor, out);
+  multiply(w, call, shape, a.tensor, b.tensor, out);
 }
 
 namespace {
@@ -84,8 +85,8 @@ void mm_infer(const Call& call, ResultShapes& out) {
   out.push_back({Dims{call.in[0].shape()[0], call.in[1].shape()[1]}, call.in[0].dtype()});
 }
 
-void mm_cpu(const Call& call, std::span<Tensor> out) {
-  multiply(call, call.in[0], call.in[1], out[0], false);
+void mm_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  multiply(w, call, call.in[0], call.in[1], out[0], false);
 }
 
 void mm_rule(const RuleContext& context, Strategies& strategies) {
@@ -109,7 +110,8 @@ void mm_backward(const BackwardContext& context, std::span<const Tensor> grads,
 const Op& mm_op = register_op({
     .schema = "mm(a, b)",
     .infer = mm_infer,
-    .cpu = mm_cpu,
+    .cpu = in_workspace<mm_cpu>,
+    .workspace = workspace_of<mm_cpu>,
     .rule = mm_rule,
     .flops = last_dim_flops<0>,
     .backward = mm_backward,
@@ -149,7 +151,8 @@ void bmm_backward(const BackwardContext& context, std::span<const Tensor> grads,
 const Op& bmm_op = register_op({
     .schema = "bmm(a, b)",
     .infer = bmm_infer,
-    .cpu = mm_cpu,
+    .cpu = in_workspace<mm_cpu>,
+    .workspace = workspace_of<mm_cpu>,
     .rule = bmm_rule,
     .flops = last_dim_flops<0>,
     .backward = bmm_backward,
@@ -186,29 +189,34 @@ void added_infer(const Call& call, ResultShapes& out) {
   out.push_back({shape, call.in[1].dtype()});
 }
 
-void added_cpu(const Call& call, std::span<Tensor> out) {
+void added_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Scales scales = call.args<Scales>();
   const Tensor& y = out[0];
   const DType type = y.dtype();
   const auto scale = [&](const Tensor& x, double by) {
-    if (by != 1) {
+    if (by != 1 && !w.counts()) {
       kernels::binary_scalar(kernels::BinaryOp::mul, type, x.numel(), x.raw_data(), by,
                              x.raw_data());
     }
   };
   if (scales.beta == 0) {
-    multiply(call, call.in[1], call.in[2], y, false);
+    multiply(w, call, call.in[1], call.in[2], y, false);
     scale(y, scales.alpha);
     return;
   }
-  copy_into(y, expanded_operand(call.in[0], y.shape()));
+  if (!w.counts()) {
+    copy_into(y, expanded_operand(call.in[0], y.shape()));
+  }
   scale(y, scales.beta);
   if (scales.alpha == 1) {
-    multiply(call, call.in[1], call.in[2], y, true);
+    multiply(w, call, call.in[1], call.in[2], y, true);
     return;
   }
-  const Tensor product = empty(y.shape(), y.dtype());
-  multiply(call, call.in[1], call.in[2], product, false);
+  const Tensor product = temporary(w, y.shape(), y.dtype());
+  multiply(w, call, call.in[1], call.in[2], product, false);
+  if (w.counts()) {
+    return;
+  }
   kernels::add(type, y.numel(), y.raw_data(), product.raw_data(), scales.alpha, y.raw_data());
 }
 
@@ -252,7 +260,8 @@ void added_backward(const BackwardContext& context, std::span<const Tensor> grad
 const Op& addmm_op = register_op<Scales>({
     .schema = "addmm(bias, a, b)",
     .infer = added_infer<2>,
-    .cpu = added_cpu,
+    .cpu = in_workspace<added_cpu>,
+    .workspace = workspace_of<added_cpu>,
     .rule = added_rule<2>,
     .flops = last_dim_flops<1>,
     .backward = added_backward,
@@ -263,7 +272,8 @@ const Op& addmm_op = register_op<Scales>({
 const Op& baddbmm_op = register_op<Scales>({
     .schema = "baddbmm(bias, a, b)",
     .infer = added_infer<3>,
-    .cpu = added_cpu,
+    .cpu = in_workspace<added_cpu>,
+    .workspace = workspace_of<added_cpu>,
     .rule = added_rule<3>,
     .flops = last_dim_flops<1>,
     .backward = added_backward,

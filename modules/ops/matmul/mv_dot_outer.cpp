@@ -5,6 +5,8 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -35,8 +37,8 @@ void mv_infer(const Call& call, ResultShapes& out) {
   out.push_back({Dims{call.in[0].shape()[0]}, call.in[0].dtype()});
 }
 
-void mv_cpu(const Call& call, std::span<Tensor> out) {
-  multiply(call, call.in[0], column_of(call.in[1]), column_of(out[0]), false);
+void mv_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  multiply(w, call, call.in[0], column_of(call.in[1]), column_of(out[0]), false);
 }
 
 void mv_rule(const RuleContext& context, Strategies& strategies) {
@@ -58,7 +60,8 @@ void mv_backward(const BackwardContext& context, std::span<const Tensor> grads,
 
 const Op& mv_op = register_op({.schema = "mv(a, x)",
                                .infer = mv_infer,
-                               .cpu = mv_cpu,
+                               .cpu = in_workspace<mv_cpu>,
+                               .workspace = workspace_of<mv_cpu>,
                                .rule = mv_rule,
                                .flops = last_dim_flops<0>,
                                .backward = mv_backward,
@@ -74,8 +77,8 @@ void dot_infer(const Call& call, ResultShapes& out) {
   out.push_back({Dims{}, call.in[0].dtype()});
 }
 
-void dot_cpu(const Call& call, std::span<Tensor> out) {
-  multiply(call, row_of(call.in[0]), column_of(call.in[1]), reshaped_operand(out[0], Dims{1, 1}),
+void dot_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  multiply(w, call, row_of(call.in[0]), column_of(call.in[1]), reshaped_operand(out[0], Dims{1, 1}),
            false);
 }
 
@@ -96,7 +99,8 @@ void dot_backward(const BackwardContext& context, std::span<const Tensor> grads,
 
 const Op& dot_op = register_op({.schema = "dot(a, b)",
                                 .infer = dot_infer,
-                                .cpu = dot_cpu,
+                                .cpu = in_workspace<dot_cpu>,
+                                .workspace = workspace_of<dot_cpu>,
                                 .rule = dot_rule,
                                 .flops = last_dim_flops<0>,
                                 .backward = dot_backward,
@@ -112,8 +116,8 @@ void outer_infer(const Call& call, ResultShapes& out) {
   out.push_back({Dims{call.in[0].shape()[0], call.in[1].shape()[0]}, call.in[0].dtype()});
 }
 
-void outer_cpu(const Call& call, std::span<Tensor> out) {
-  multiply(call, column_of(call.in[0]), row_of(call.in[1]), out[0], false);
+void outer_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  multiply(w, call, column_of(call.in[0]), row_of(call.in[1]), out[0], false);
 }
 
 void outer_rule(const RuleContext& context, Strategies& strategies) {
@@ -135,7 +139,8 @@ void outer_backward(const BackwardContext& context, std::span<const Tensor> grad
 
 const Op& outer_op = register_op({.schema = "outer(a, b)",
                                   .infer = outer_infer,
-                                  .cpu = outer_cpu,
+                                  .cpu = in_workspace<outer_cpu>,
+                                  .workspace = workspace_of<outer_cpu>,
                                   .rule = outer_rule,
                                   .backward = outer_backward,
                                   .saves_inputs = saves_all,

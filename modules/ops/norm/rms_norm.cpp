@@ -71,18 +71,21 @@ void grad_infer(const Call& call, ResultShapes& out) {
   out.push_back({Dims{x.shape().back()}, x.dtype()});
 }
 
-void grad_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor dy = contiguous_operand(call.in[0]);
-  const Tensor x = contiguous_operand(call.in[1]);
-  const Tensor weight = contiguous_operand(call.in[2]);
-  const Tensor rstd = contiguous_operand(call.in[3]);
-  const Tensor dweight = sums_for(out[1]);
+void grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor dy = contiguous_operand(w, call.in[0]);
+  const Tensor x = contiguous_operand(w, call.in[1]);
+  const Tensor weight = contiguous_operand(w, call.in[2]);
+  const Tensor rstd = contiguous_operand(w, call.in[3]);
+  const Tensor dweight = sums_for(w, out[1]);
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
-    kernels::rms_norm_backward(rstd.numel(), x.shape().back(), pointer<T>(dy), pointer<T>(x),
-                               pointer<T>(weight), pointer<C>(rstd), pointer<T>(out[0]),
-                               pointer<C>(dweight));
+    kernels::rms_norm_backward(w, rstd.numel(), x.shape().back(), pointer<T>(w, dy),
+                               pointer<T>(w, x), pointer<T>(w, weight), pointer<C>(w, rstd),
+                               pointer<T>(w, out[0]), pointer<C>(w, dweight));
   });
+  if (w.counts()) {
+    return;
+  }
   convert_into(out[1], dweight);
 }
 
@@ -97,7 +100,8 @@ void grad_rule(const RuleContext& context, Strategies& strategies) {
 const Op& rms_norm_backward_op = register_op({
     .schema = "rms_norm_backward(dy, x, weight?, rstd)",
     .infer = grad_infer,
-    .cpu = grad_cpu,
+    .cpu = in_workspace<grad_cpu>,
+    .workspace = workspace_of<grad_cpu>,
     .rule = grad_rule,
     .backward = [](const BackwardContext& context, std::span<const Tensor> grads,
                    std::span<Tensor> out) { norm_second_derivative(context, grads, out, false); },

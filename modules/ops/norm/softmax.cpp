@@ -1,10 +1,10 @@
 // softmax and log_softmax. A dim with few columns behind it is brought to the end first.
 module;
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
 #include <type_traits>
-#include <vector>
 
 #include "loss/kernels/cross_entropy.hpp"
 #include "norm/kernels/norm.hpp"
@@ -49,21 +49,21 @@ void infer(const Call& call, ResultShapes& out) {
 }
 
 /// Rows along one dim: the operand with that dim last, contiguous.
-Tensor with_dim_last(const Tensor& x, int dim) {
-  return contiguous_operand(transposed_operand(x, dim, x.dims() - 1));
+Tensor with_dim_last(Workspace& w, const Tensor& x, int dim) {
+  return contiguous_operand(w, transposed_operand(x, dim, x.dims() - 1));
 }
 
 /// Calls kernel(rows, n, result) on a contiguous result with `dim` last, and puts it in place.
 template <class Kernel>
-void along(const Tensor& out, int dim, Kernel kernel) {
+void along(Workspace& w, const Tensor& out, int dim, Kernel kernel) {
   const Tensor in_place = transposed_operand(out, dim, out.dims() - 1);
   const Tensor result =
-      in_place.is_contiguous() ? in_place : empty(in_place.shape(), in_place.dtype());
+      in_place.is_contiguous() ? in_place : temporary(w, in_place.shape(), in_place.dtype());
   const std::int64_t n = result.shape().back();
   if (result.numel() != 0) {
     kernel(result.numel() / n, n, result);
   }
-  if (!result.same_as(in_place)) {
+  if (!result.same_as(in_place) && !w.counts()) {
     copy_into(in_place, result);
   }
 }
@@ -79,48 +79,59 @@ bool in_columns(const Dims& shape, int dim) {
 }
 
 template <class Args>
-void cpu(const Call& call, std::span<Tensor> out) {
+void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const int dim = dim_of<Args>(call);
   if (in_columns(call.in[0].shape(), dim)) {
-    const operands::ReducedOperand r = operands::reduced_operand(call.in[0], {dim});
+    const operands::ReducedOperand r = reduced_operand(w, call.in[0], {dim});
     visit_floating(r.x.dtype(), call.op.name, [&]<class T>(T) {
-      kernels::softmax_columns_forward(logarithm<Args>, r.outer, r.reduced, r.inner,
-                                       pointer<T>(r.x), pointer<T>(out[0]));
+      kernels::softmax_columns_forward(w, logarithm<Args>, r.outer, r.reduced, r.inner,
+                                       pointer<T>(w, r.x), pointer<T>(w, out[0]));
     });
     return;
   }
-  const Tensor x = with_dim_last(call.in[0], dim);
-  along(out[0], dim, [&](std::int64_t rows, std::int64_t n, const Tensor& y) {
+  const Tensor x = with_dim_last(w, call.in[0], dim);
+  along(w, out[0], dim, [&](std::int64_t rows, std::int64_t n, const Tensor& y) {
     visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
       if constexpr (logarithm<Args>) {
-        kernels::log_softmax_forward(rows, n, pointer<T>(x), pointer<T>(y));
+        if (w.counts()) {
+          return;
+        }
+        kernels::log_softmax_forward(rows, n, pointer<T>(w, x), pointer<T>(w, y));
       } else {
-        kernels::softmax_forward(rows, n, pointer<T>(x), pointer<T>(y));
+        kernels::softmax_forward(w, rows, n, pointer<T>(w, x), pointer<T>(w, y));
       }
     });
   });
 }
 
 template <class Args>
-void grad_cpu(const Call& call, std::span<Tensor> out) {
+void grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const int dim = dim_of<Args>(call);
   if (in_columns(call.in[0].shape(), dim)) {
-    const operands::ReducedOperand r = operands::reduced_operand(call.in[0], {dim});
-    const Tensor y = contiguous_operand(call.in[1]);
+    const operands::ReducedOperand r = reduced_operand(w, call.in[0], {dim});
+    const Tensor y = contiguous_operand(w, call.in[1]);
+    if (w.counts()) {
+      return;
+    }
     visit_floating(y.dtype(), call.op.name, [&]<class T>(T) {
       kernels::softmax_columns_backward(logarithm<Args>, r.outer, r.reduced, r.inner,
-                                        pointer<T>(r.x), pointer<T>(y), pointer<T>(out[0]));
+                                        pointer<T>(w, r.x), pointer<T>(w, y),
+                                        pointer<T>(w, out[0]));
     });
     return;
   }
-  const Tensor dy = with_dim_last(call.in[0], dim);
-  const Tensor y = with_dim_last(call.in[1], dim);
-  along(out[0], dim, [&](std::int64_t rows, std::int64_t n, const Tensor& dx) {
+  const Tensor dy = with_dim_last(w, call.in[0], dim);
+  const Tensor y = with_dim_last(w, call.in[1], dim);
+  along(w, out[0], dim, [&](std::int64_t rows, std::int64_t n, const Tensor& dx) {
+    if (w.counts()) {
+      return;
+    }
     visit_floating(y.dtype(), call.op.name, [&]<class T>(T) {
       if constexpr (logarithm<Args>) {
-        kernels::log_softmax_backward(rows, n, pointer<T>(dy), pointer<T>(y), pointer<T>(dx));
+        kernels::log_softmax_backward(rows, n, pointer<T>(w, dy), pointer<T>(w, y),
+                                      pointer<T>(w, dx));
       } else {
-        kernels::softmax_backward(rows, n, pointer<T>(dy), pointer<T>(y), pointer<T>(dx));
+        kernels::softmax_backward(rows, n, pointer<T>(w, dy), pointer<T>(w, y), pointer<T>(w, dx));
       }
     });
   });
@@ -174,21 +185,27 @@ void statistics_infer(const Call& call, ResultShapes& out) {
   out.push_back(statistics_shape(call));
 }
 
-void statistics_cpu(const Call& call, std::span<Tensor> out) {
+void statistics_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const int dim = dim_of<LogSoftmaxArgs>(call);
-  const Tensor x = with_dim_last(call.in[0], dim);
+  const Tensor x = with_dim_last(w, call.in[0], dim);
   const std::int64_t rows = out[0].numel();
-  const std::vector<std::int64_t> none(static_cast<std::size_t>(rows), -1);
+  auto* const none = w.take<std::int64_t>(rows);  // no row has a target
+  if (!w.counts()) {
+    std::fill_n(none, rows, -1);
+  }
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
     const kernels::CrossEntropyShape shape{rows, x.shape().back(), 0, -1};
-    std::vector<C> results(static_cast<std::size_t>(3 * rows));
-    kernels::cross_entropy_partial(shape, pointer<T>(x), none.data(), results.data(),
-                                   results.data() + rows, results.data() + 2 * rows);
+    C* const results = w.take<C>(3 * rows);
+    if (w.counts()) {
+      return;
+    }
+    kernels::cross_entropy_partial(shape, pointer<T>(x), none, results, results + rows,
+                                   results + 2 * rows);
     for (std::size_t i = 0; i < 2; ++i) {
       const Tensor in_rows = transposed_operand(out[i], dim, out[i].dims() - 1);
-      copy_into(in_rows, from_memory(results.data() + static_cast<std::int64_t>(i) * rows,
-                                     in_rows.shape(), out[i].dtype()));
+      copy_into(in_rows, from_memory(results + static_cast<std::int64_t>(i) * rows, in_rows.shape(),
+                                     out[i].dtype()));
     }
   });
 }
@@ -196,7 +213,8 @@ void statistics_cpu(const Call& call, std::span<Tensor> out) {
 const Op& statistics_op = register_op<LogSoftmaxArgs>({
     .schema = "softmax_statistics(x)",
     .infer = statistics_infer,
-    .cpu = statistics_cpu,
+    .cpu = in_workspace<statistics_cpu>,
+    .workspace = workspace_of<statistics_cpu>,
     .about = "The maximum and the sum of exp(x - maximum) over this rank's part of a dim; local "
              "tensors.",
 });
@@ -247,7 +265,8 @@ void log_softmax_gradient(const BackwardContext& context, std::span<const Tensor
 const Op& softmax_op = register_op<SoftmaxArgs>({
     .schema = "softmax(x)",
     .infer = infer<SoftmaxArgs>,
-    .cpu = cpu<SoftmaxArgs>,
+    .cpu = in_workspace<cpu<SoftmaxArgs>>,
+    .workspace = workspace_of<cpu<SoftmaxArgs>>,
     .rule = rule<SoftmaxArgs>,
     .backward = softmax_gradient,
     .saves_outputs = saves_all,
@@ -257,7 +276,8 @@ const Op& softmax_op = register_op<SoftmaxArgs>({
 const Op& log_softmax_op = register_op<LogSoftmaxArgs>({
     .schema = "log_softmax(x)",
     .infer = infer<LogSoftmaxArgs>,
-    .cpu = cpu<LogSoftmaxArgs>,
+    .cpu = in_workspace<cpu<LogSoftmaxArgs>>,
+    .workspace = workspace_of<cpu<LogSoftmaxArgs>>,
     .rule = log_rule,
     .composed = log_composed,
     .backward = log_softmax_gradient,
@@ -268,7 +288,8 @@ const Op& log_softmax_op = register_op<LogSoftmaxArgs>({
 const Op& softmax_backward_op = register_op<SoftmaxArgs>({
     .schema = "softmax_backward(dy, y)",
     .infer = infer<SoftmaxArgs>,
-    .cpu = grad_cpu<SoftmaxArgs>,
+    .cpu = in_workspace<grad_cpu<SoftmaxArgs>>,
+    .workspace = workspace_of<grad_cpu<SoftmaxArgs>>,
     .rule = grad_rule<SoftmaxArgs>,
     .backward = softmax_second,
     .saves_inputs = saves_all,
@@ -301,7 +322,8 @@ void log_softmax_second(const BackwardContext& context, std::span<const Tensor> 
 const Op& log_softmax_backward_op = register_op<LogSoftmaxArgs>({
     .schema = "log_softmax_backward(dy, y)",
     .infer = infer<LogSoftmaxArgs>,
-    .cpu = grad_cpu<LogSoftmaxArgs>,
+    .cpu = in_workspace<grad_cpu<LogSoftmaxArgs>>,
+    .workspace = workspace_of<grad_cpu<LogSoftmaxArgs>>,
     .rule = log_grad_rule,
     .composed = log_grad_composed,
     .backward = log_softmax_second,

@@ -147,10 +147,14 @@ void norm_infer(const Call& call, ResultShapes& out) {
   out.push_back({Dims{static_cast<std::int64_t>(call.in.size())}, DType::f64});
 }
 
-void norm_cpu(const Call& call, std::span<Tensor> out) {
+void norm_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   for (std::size_t i = 0; i < call.in.size(); ++i) {
-    const Tensor x = contiguous_operand(call.in[i]);
-    out[0].data<double>()[i] = kernels::sum_of_squares(x.dtype(), x.numel(), x.raw_data());
+    const Workspace::Scope of_tensor(w);
+    const Tensor x = contiguous_operand(w, call.in[i]);
+    const double sum = kernels::sum_of_squares(w, x.dtype(), x.numel(), pointer<void>(w, x));
+    if (!w.counts()) {
+      out[0].data<double>()[i] = sum;
+    }
   }
 }
 
@@ -174,7 +178,8 @@ void norm_rule(const RuleContext& context, Strategies& strategies) {
 
 const Op& norm_op = register_op({.schema = "foreach_squared_norm(tensors...)",
                                  .infer = norm_infer,
-                                 .cpu = norm_cpu,
+                                 .cpu = in_workspace<norm_cpu>,
+                                 .workspace = workspace_of<norm_cpu>,
                                  .rule = norm_rule,
                                  .about = "The sum of squares of each tensor, in f64."});
 

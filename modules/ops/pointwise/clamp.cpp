@@ -4,6 +4,7 @@ module;
 #include <span>
 
 #include "pointwise/kernels/pointwise.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -41,11 +42,14 @@ void clamp_gradient_infer(const Call& call, ResultShapes& out) {
 }
 
 /// The gradient passes where x is inside the bounds; at the bounds themselves it is 0.
-void clamp_gradient_cpu(const Call& call, std::span<Tensor> out) {
+void clamp_gradient_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const auto args = call.args<ClampArgs>();
-  const Tensor x = operands::contiguous(call.in[0]);
-  const Tensor grad = operands::contiguous(call.in[1]);
-  const Tensor outside = empty(x.shape(), DType::boolean);
+  const Tensor x = contiguous_operand(w, call.in[0]);
+  const Tensor grad = contiguous_operand(w, call.in[1]);
+  const Tensor outside = temporary(w, x.shape(), DType::boolean);
+  if (w.counts()) {
+    return;
+  }
   const auto type = x.dtype();
   auto* mask = static_cast<std::uint8_t*>(outside.raw_data());
   kernels::compare_scalar(kernels::CompareOp::less_equal, type, x.numel(), x.raw_data(), args.min,
@@ -72,7 +76,8 @@ void clamp_gradient_backward(const BackwardContext& context, std::span<const Ten
 
 const Op& clamp_gradient = register_op<ClampArgs>({.schema = "clamp_backward(x, grad)",
                                                    .infer = clamp_gradient_infer,
-                                                   .cpu = clamp_gradient_cpu,
+                                                   .cpu = in_workspace<clamp_gradient_cpu>,
+                                                   .workspace = workspace_of<clamp_gradient_cpu>,
                                                    .rule = clamp_gradient_rule,
                                                    .backward = clamp_gradient_backward,
                                                    .saves_inputs = 0b01,

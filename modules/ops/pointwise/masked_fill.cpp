@@ -7,10 +7,12 @@ module;
 #include <string_view>
 
 #include "pointwise/kernels/pointwise.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
+import :kernel_call;
 
 namespace tessera::ops {
 namespace {
@@ -35,21 +37,28 @@ void fill_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-void fill(const Call& call, std::span<Tensor> out, double value) {
-  const Tensor x = operands::contiguous(call.in[0]);
+void fill(Workspace& w, const Call& call, std::span<const Tensor> out, double value) {
+  const Tensor x = contiguous_operand(w, call.in[0]);
   Tensor mask = call.in[1];
   if (!(mask.shape() == x.shape()) || !mask.is_contiguous()) {
-    mask = empty(x.shape(), DType::boolean);
-    operands::copy_elements(call.in[1], mask);
+    mask = temporary(w, x.shape(), DType::boolean);
+    if (!w.counts()) {
+      operands::copy_elements(call.in[1], mask);
+    }
+  }
+  if (w.counts()) {
+    return;
   }
   kernels::masked_fill(x.dtype(), x.numel(), x.raw_data(),
                        static_cast<const std::uint8_t*>(mask.raw_data()), value, out[0].raw_data());
 }
 
-void fill_cpu(const Call& call, std::span<Tensor> out) {
-  fill(call, out, call.args<ValueArgs>().value);
+void fill_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  fill(w, call, out, call.args<ValueArgs>().value);
 }
-void masked_cpu(const Call& call, std::span<Tensor> out) { fill(call, out, 0); }
+void masked_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  fill(w, call, out, 0);
+}
 
 void fill_backward(const BackwardContext& context, std::span<const Tensor> grads,
                    std::span<Tensor> out) {
@@ -61,7 +70,8 @@ void fill_backward(const BackwardContext& context, std::span<const Tensor> grads
 // Not masked_fill() with 0: this is linear, so it takes terms of a sum.
 const Op& masked_backward_op = register_op({.schema = "masked_fill_backward(dy, mask)",
                                             .infer = fill_infer,
-                                            .cpu = masked_cpu,
+                                            .cpu = in_workspace<masked_cpu>,
+                                            .workspace = workspace_of<masked_cpu>,
                                             .rule = rules::pointwise_linear_in_first,
                                             .backward = fill_backward,
                                             .saves_inputs = 0b10,
@@ -70,7 +80,8 @@ const Op& masked_backward_op = register_op({.schema = "masked_fill_backward(dy, 
 const operands::PointwiseForms fill_forms =
     operands::register_pointwise<ValueArgs>({.schema = "masked_fill(x, mask)",
                                              .infer = fill_infer,
-                                             .cpu = fill_cpu,
+                                             .cpu = in_workspace<fill_cpu>,
+                                             .workspace = workspace_of<fill_cpu>,
                                              .rule = rules::pointwise,
                                              .backward = fill_backward,
                                              .saves_inputs = 0b10,

@@ -22,7 +22,8 @@ namespace {
 /// The call of the operator that the form is of, `first` operands further on.
 Call inner_call(const Call& call, std::size_t first) {
   // Errors name the variant itself where its operands are those of the operator.
-  return {first == 0 ? call.op : *call.op.form_of, call.in.subspan(first), call.attributes};
+  return {first == 0 ? call.op : *call.op.form_of, call.in.subspan(first), call.attributes,
+          call.workspace};
 }
 
 /// The operator's only result. Errors: it does not fit the tensor that is written.
@@ -53,6 +54,12 @@ void write(const Call& call, std::span<Tensor> out) {
   Tensor whole = empty(out[0].shape(), out[0].dtype());
   call.op.form_of->cpu(inner, {&whole, 1});
   copy_elements(whole, out[0]);
+}
+
+/// What the operator's kernel needs.
+template <std::size_t first>
+std::size_t workspace(const Call& call, std::span<const Tensor> out) {
+  return call.op.form_of->workspace(inner_call(call, first), out);
 }
 
 /// The strategies that keep the placement of the written tensor.
@@ -92,6 +99,7 @@ const Op& register_form(const Op& op) {
       {.schema = first == 0 ? form_schema(op, "_", "") : form_schema(op, "_out", "out, "),
        .infer = infer<first>,
        .cpu = write<first>,
+       .workspace = op.workspace == nullptr ? nullptr : workspace<first>,
        .rule = rule<first>,
        .in_place = true,
        .form_of = &op,

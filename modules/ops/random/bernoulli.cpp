@@ -5,6 +5,7 @@ module;
 #include <span>
 
 #include "shared/kernels/philox.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -23,15 +24,18 @@ std::uint64_t words_below(const Call& call, double p) {
   return static_cast<std::uint64_t>(std::ceil(p * 0x1p32));
 }
 
-void fill_bernoulli_cpu(const Call& call, std::span<Tensor>) {
+void fill_bernoulli_cpu(const Call& call, std::span<const Tensor>, Workspace& w) {
   const auto arguments = call.args<ProbabilityArgs>();
   const std::uint64_t limit = words_below(call, arguments.p);
-  fill_from_words(call, arguments, [&](std::uint32_t word) { return word < limit ? 1 : 0; });
+  fill_from_words(w, call, arguments, [&](std::uint32_t word) { return word < limit ? 1 : 0; });
 }
 
-void bernoulli_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor p = contiguous_operand(call.in[0]);
+void bernoulli_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor p = contiguous_operand(w, call.in[0]);
   const auto arguments = call.args<RandomArgs>();
+  if (w.counts()) {
+    return;
+  }
   const kernels::RandomRange range = range_of(arguments.numbers);
   visit_floating(p.dtype(), call.op.name, [&]<class T>(T) {
     for_each_word(arguments.whole, p.numel(), range, [&](std::int64_t at, std::uint32_t word) {
@@ -45,7 +49,8 @@ void bernoulli_cpu(const Call& call, std::span<Tensor> out) {
 const Op& fill_bernoulli_op = register_op<ProbabilityArgs>({
     .schema = "bernoulli_(x)",
     .infer = infer_same,
-    .cpu = fill_bernoulli_cpu,
+    .cpu = in_workspace<fill_bernoulli_cpu>,
+    .workspace = workspace_of<fill_bernoulli_cpu>,
     .rule = any_dim_rule,
     .localize = localize_result<ProbabilityArgs>,
     .in_place = true,
@@ -55,7 +60,8 @@ const Op& fill_bernoulli_op = register_op<ProbabilityArgs>({
 const Op& bernoulli_op = register_op<RandomArgs>({
     .schema = "bernoulli(p)",
     .infer = infer_same,
-    .cpu = bernoulli_cpu,
+    .cpu = in_workspace<bernoulli_cpu>,
+    .workspace = workspace_of<bernoulli_cpu>,
     .rule = any_dim_rule,
     .localize = localize_result<RandomArgs>,
     .about = "1 with the probability in p, else 0.",

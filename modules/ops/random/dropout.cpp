@@ -7,6 +7,7 @@ module;
 #include <span>
 
 #include "shared/kernels/philox.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -19,11 +20,14 @@ namespace {
 
 using namespace random_numbers;
 
-void dropout_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor x = contiguous_operand(call.in[0]);
+void dropout_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor x = contiguous_operand(w, call.in[0]);
   const auto arguments = call.args<ProbabilityArgs>();
   const double p = arguments.p;
   kernels::RandomRange range = range_of(arguments.numbers);
+  if (w.counts()) {
+    return;
+  }
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
     const C factor = p < 1 ? static_cast<C>(1 / (1 - p)) : C{0};
@@ -65,7 +69,8 @@ void dropout_rule(const RuleContext& context, Strategies& strategies) {
 const Op& dropout_op = register_op<ProbabilityArgs>({
     .schema = "dropout(x)",
     .infer = dropout_infer,
-    .cpu = dropout_cpu,
+    .cpu = in_workspace<dropout_cpu>,
+    .workspace = workspace_of<dropout_cpu>,
     .rule = dropout_rule,
     .localize = localize_result<ProbabilityArgs>,
     .backward = dropout_backward,

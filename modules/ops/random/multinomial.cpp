@@ -10,7 +10,6 @@ module;
 #include <limits>
 #include <numeric>
 #include <span>
-#include <vector>
 
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/types.hpp"
@@ -111,30 +110,51 @@ void with_replacement(std::span<double> weights, std::span<const std::uint32_t> 
 /// The positions that first have an event, when events come at the rates of the weights: the
 /// smallest -log(u) / weight (Efraimidis and Spirakis, 2006). The weights become these times; the
 /// time of no weight is NaN, which is last in every order.
-void without_replacement(std::span<double> weights, std::span<const std::uint32_t> words,
-                         std::int64_t count, std::int64_t* out) {
+void without_replacement(Workspace& w, std::span<double> weights,
+                         std::span<const std::uint32_t> words, std::int64_t count,
+                         std::int64_t* out) {
   const auto n = static_cast<std::int64_t>(weights.size());
   kernels::parallel_for(0, n, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      double& w = weights[static_cast<std::size_t>(i)];
+      double& weight = weights[static_cast<std::size_t>(i)];
       const double u = (static_cast<double>(words[static_cast<std::size_t>(i)]) + 1) * 0x1p-32;
-      w = w > 0 ? -std::log(u) / w : std::numeric_limits<double>::quiet_NaN();
+      weight = weight > 0 ? -std::log(u) / weight : std::numeric_limits<double>::quiet_NaN();
     }
   });
-  std::vector<double> times(static_cast<std::size_t>(count));
-  kernels::sort(DType::f64, {1, n, 1, count}, false, weights.data(), times.data(), out);
+  auto* const times = w.take<double>(count);
+  kernels::sort(w, DType::f64, {1, n, 1, count}, false, weights.data(), times, out);
 }
 
-void multinomial_cpu(const Call& call, std::span<Tensor> out) {
+void multinomial_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const auto draw = call.args<MultinomialArgs>();
-  const Tensor x = contiguous_operand(call.in[0]);
+  const Tensor x = contiguous_operand(w, call.in[0]);
   const std::int64_t n = x.shape().back();
   if (out[0].numel() == 0) {
     return;
   }
-  std::vector<std::int64_t> global_rows;
-  for_each_row(draw.whole, out[0].numel() / draw.count,
-               [&](std::int64_t, std::int64_t global_row) { global_rows.push_back(global_row); });
+  const std::int64_t rows = out[0].numel() / draw.count;
+  auto* const global_rows = w.take<std::int64_t>(rows);
+  /// A row's weights and the bits that it is sampled by.
+  struct Arrays {
+    Arrays(Workspace& part, std::int64_t count, std::int64_t bits)
+        : weights(part.take<double>(count), static_cast<std::size_t>(count)),
+          words(part.take<std::uint32_t>(bits), static_cast<std::size_t>(bits)) {}
+    std::span<double> weights;
+    std::span<std::uint32_t> words;
+  };
+  const std::int64_t bits = draw.replacement ? draw.count : n;
+  const Workspace::Parts parts = w.per_thread([&](Workspace& part) {
+    Arrays(part, n, bits);
+    if (!draw.replacement) {
+      part.take<double>(draw.count);
+      kernels::sort(part, DType::f64, {1, n, 1, draw.count}, false, nullptr, nullptr, nullptr);
+    }
+  });
+  if (w.counts()) {
+    return;
+  }
+  for_each_row(draw.whole, rows,
+               [&](std::int64_t row, std::int64_t global_row) { global_rows[row] = global_row; });
   const auto weights_of = [&](std::int64_t row, std::span<double> weights) {
     visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
       for (std::int64_t i = 0; i < n; ++i) {
@@ -144,34 +164,36 @@ void multinomial_cpu(const Call& call, std::span<Tensor> out) {
     });
   };
   const std::int64_t wanted = draw.replacement ? 1 : draw.count;
-  const auto rows = static_cast<std::int64_t>(global_rows.size());
   std::atomic<std::int64_t> refused = rows;  // the first row that cannot be sampled
   kernels::parallel_for(0, rows, 1 + grain / (n + 1), [&](std::int64_t begin, std::int64_t end) {
-    std::vector<double> weights(static_cast<std::size_t>(n));
+    Workspace part = parts.mine();
+    const Arrays arrays(part, n, bits);
     for (std::int64_t row = begin; row < end; ++row) {
-      weights_of(row, weights);
-      if (!Valid(weights).enough_for(wanted)) {
+      const Workspace::Scope of_row(part);
+      weights_of(row, arrays.weights);
+      if (!Valid(arrays.weights).enough_for(wanted)) {
         std::int64_t first = refused.load();
         while (row < first && !refused.compare_exchange_weak(first, row)) {
         }
         return;
       }
-      const std::int64_t global_row = global_rows[static_cast<std::size_t>(row)];
       std::int64_t* const to = out[0].data<std::int64_t>() + row * draw.count;
+      words_of(draw.numbers, global_rows[row] * bits, arrays.words);
       if (draw.replacement) {
-        with_replacement(weights, words_of(draw.numbers, global_row * draw.count, draw.count), to);
+        with_replacement(arrays.weights, arrays.words, to);
       } else {
-        without_replacement(weights, words_of(draw.numbers, global_row * n, n), draw.count, to);
+        without_replacement(part, arrays.weights, arrays.words, draw.count, to);
       }
     }
   });
   if (refused < rows) {
-    std::vector<double> weights(static_cast<std::size_t>(n));
-    weights_of(refused, weights);
+    Workspace part = parts.mine();
+    const Arrays arrays(part, n, bits);
+    weights_of(refused, arrays.weights);
     refuse(call, {.wrong = fmt::format("row {} cannot be sampled: its weights must be finite and "
                                        "not negative, with {} or more above 0",
-                                       global_rows[static_cast<std::size_t>(refused)], wanted),
-                  .got = fmt::format("{}", Valid(weights).positive)});
+                                       global_rows[refused.load()], wanted),
+                  .got = fmt::format("{}", Valid(arrays.weights).positive)});
   }
 }
 
@@ -185,7 +207,8 @@ void multinomial_rule(const RuleContext& context, Strategies& strategies) {
 const Op& multinomial_op = register_op<MultinomialArgs>({
     .schema = "multinomial(weights)",
     .infer = multinomial_infer,
-    .cpu = multinomial_cpu,
+    .cpu = in_workspace<multinomial_cpu>,
+    .workspace = workspace_of<multinomial_cpu>,
     .rule = multinomial_rule,
     .localize =
         [](const LocalContext& context) {

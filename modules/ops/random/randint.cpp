@@ -6,6 +6,7 @@ module;
 #include <span>
 
 #include "shared/kernels/philox.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -25,7 +26,7 @@ struct RandintArgs {
   SpecArgument whole{};
 };
 
-void randint_cpu(const Call& call, std::span<Tensor>) {
+void randint_cpu(const Call& call, std::span<const Tensor>, Workspace& w) {
   const auto arguments = call.args<RandintArgs>();
   const std::int64_t low = arguments.low;
   const std::int64_t high = arguments.high;
@@ -34,7 +35,7 @@ void randint_cpu(const Call& call, std::span<Tensor>) {
     refuse(call, fmt::format("[low, high) must hold 1 to 2^32 integers (got low {}, high {})", low,
                              high));
   }
-  fill_from_words(call, arguments, [&](std::uint32_t word) {
+  fill_from_words(w, call, arguments, [&](std::uint32_t word) {
     return low + static_cast<std::int64_t>((word * span) >> 32);
   });
 }
@@ -42,7 +43,8 @@ void randint_cpu(const Call& call, std::span<Tensor>) {
 const Op& randint_op = register_op<RandintArgs>({
     .schema = "randint_(x)",
     .infer = infer_same,
-    .cpu = randint_cpu,
+    .cpu = in_workspace<randint_cpu>,
+    .workspace = workspace_of<randint_cpu>,
     .rule = any_dim_rule,
     .localize = localize_result<RandintArgs>,
     .in_place = true,

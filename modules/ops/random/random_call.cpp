@@ -35,13 +35,10 @@ void check_probability(const Call& call, double p) {
   }
 }
 
-std::vector<std::uint32_t> words_of(const RandomNumbers& numbers, std::int64_t first,
-                                    std::int64_t count) {
-  std::vector<std::uint32_t> words(static_cast<std::size_t>(count));
+void words_of(const RandomNumbers& numbers, std::int64_t first, std::span<std::uint32_t> words) {
   kernels::RandomRange range = range_of(numbers);
   range.first_index = range.place(static_cast<std::uint64_t>(first));
-  kernels::fill_bits(range, count, words.data());
-  return words;
+  kernels::fill_bits(range, static_cast<std::int64_t>(words.size()), words.data());
 }
 
 }  // namespace tessera::ops::random_numbers

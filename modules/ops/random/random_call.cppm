@@ -2,6 +2,7 @@
 module;
 #include "pointwise/kernels/pointwise.hpp"
 #include "shared/kernels/philox.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops:random_call;
 
 import tessera.base;
@@ -43,9 +44,8 @@ void infer_same(const Call& call, ResultShapes& out);
 /// Errors: p is not between 0 and 1.
 void check_probability(const Call& call, double p);
 
-/// The bits of the elements from `first` on.
-std::vector<std::uint32_t> words_of(const RandomNumbers& numbers, std::int64_t first,
-                                    std::int64_t count);
+/// The bits of the elements from `first` on, as many as `words` has room for.
+void words_of(const RandomNumbers& numbers, std::int64_t first, std::span<std::uint32_t> words);
 
 /// Calls f(local index of the first, place of the first, count) for each run of the local tensor's
 /// elements whose numbers follow each other.
@@ -77,10 +77,13 @@ inline void for_each_local_run(SpecArgument whole, std::int64_t count,
 
 /// Fills operand 0 in place: fill(range, count, pointer) for each run.
 template <class A, class F>
-inline void fill_in_place(const Call& call, const A& arguments, F fill) {
+inline void fill_in_place(Workspace& w, const Call& call, const A& arguments, F fill) {
   const Tensor& x = call.in[0];
   kernels::RandomRange range = range_of(arguments.numbers);
-  const Tensor target = x.is_contiguous() ? x : empty(x.shape(), x.dtype());
+  const Tensor target = x.is_contiguous() ? x : temporary(w, x.shape(), x.dtype());
+  if (w.counts()) {
+    return;
+  }
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
     for_each_local_run(arguments.whole, x.numel(), range,
                        [&](std::int64_t at, std::int64_t first, std::int64_t count) {
@@ -98,7 +101,7 @@ inline constexpr std::int64_t random_block = 4096;  // elements at a time
 /// Calls f(local index, word) for each element.
 template <class F>
 inline void for_each_word(SpecArgument whole, std::int64_t count, kernels::RandomRange range, F f) {
-  std::vector<std::uint32_t> words(static_cast<std::size_t>(random_block));
+  std::array<std::uint32_t, random_block> words;
   for_each_local_run(whole, count, range,
                      [&](std::int64_t at, std::int64_t first, std::int64_t length) {
                        for (std::int64_t done = 0; done < length; done += random_block) {
@@ -114,13 +117,16 @@ inline void for_each_word(SpecArgument whole, std::int64_t count, kernels::Rando
 
 /// Fills operand 0 in place with number(word), a 64-bit integer.
 template <class A, class F>
-inline void fill_from_words(const Call& call, const A& arguments, F number) {
+inline void fill_from_words(Workspace& w, const Call& call, const A& arguments, F number) {
   const Tensor& x = call.in[0];
-  const Tensor numbers = empty(x.shape(), DType::i64);
+  const Tensor numbers = temporary(w, x.shape(), DType::i64);
+  const Tensor converted = temporary(w, x.shape(), x.dtype());
+  if (w.counts()) {
+    return;
+  }
   auto* const out = numbers.data<std::int64_t>();
   for_each_word(arguments.whole, x.numel(), range_of(arguments.numbers),
                 [&](std::int64_t at, std::uint32_t word) { out[at] = number(word); });
-  const Tensor converted = empty(x.shape(), x.dtype());
   kernels::cast(DType::i64, x.dtype(), x.numel(), numbers.raw_data(), converted.raw_data());
   copy_into(x, converted);
 }

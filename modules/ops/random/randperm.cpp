@@ -6,7 +6,8 @@ module;
 #include <numeric>
 #include <span>
 #include <utility>
-#include <vector>
+
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -26,14 +27,18 @@ void randperm_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), DType::i64});
 }
 
-void randperm_cpu(const Call& call, std::span<Tensor> out) {
+void randperm_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   ResultShapes checked;
   randperm_infer(call, checked);
   const auto arguments = call.args<RandomArgs>();
   const SpecArgument whole = arguments.whole;
   const std::int64_t count = whole ? whole->shape[0] : out[0].numel();
-  const std::vector<std::uint32_t> words = words_of(arguments.numbers, 0, count);
-  std::vector<std::int64_t> order(words.size());
+  const std::span words(w.take<std::uint32_t>(count), static_cast<std::size_t>(count));
+  const std::span order(w.take<std::int64_t>(count), words.size());
+  if (w.counts()) {
+    return;
+  }
+  words_of(arguments.numbers, 0, words);
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
     return std::pair(words[static_cast<std::size_t>(a)], a) <
@@ -60,7 +65,8 @@ void randperm_rule(const RuleContext& context, Strategies& strategies) {
 const Op& randperm_op = register_op<RandomArgs>({
     .schema = "randperm_(x)",
     .infer = randperm_infer,
-    .cpu = randperm_cpu,
+    .cpu = in_workspace<randperm_cpu>,
+    .workspace = workspace_of<randperm_cpu>,
     .rule = randperm_rule,
     .localize = localize_result<RandomArgs>,
     .in_place = true,

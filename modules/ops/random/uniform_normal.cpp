@@ -4,6 +4,7 @@ module;
 #include <span>
 
 #include "shared/kernels/philox.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -31,21 +32,21 @@ struct NormalArgs {
   SpecArgument whole{};
 };
 
-void uniform_cpu(const Call& call, std::span<Tensor>) {
+void uniform_cpu(const Call& call, std::span<const Tensor>, Workspace& w) {
   const auto arguments = call.args<UniformArgs>();
   const auto low = static_cast<float>(arguments.low);
   const auto high = static_cast<float>(arguments.high);
-  fill_in_place(call, arguments,
+  fill_in_place(w, call, arguments,
                 [&]<class T>(const RandomRange& range, std::int64_t count, T* out) {
                   kernels::fill_uniform(range, count, low, high, out);
                 });
 }
 
-void normal_cpu(const Call& call, std::span<Tensor>) {
+void normal_cpu(const Call& call, std::span<const Tensor>, Workspace& w) {
   const auto arguments = call.args<NormalArgs>();
   const auto mean = static_cast<float>(arguments.mean);
   const auto standard_deviation = static_cast<float>(arguments.standard_deviation);
-  fill_in_place(call, arguments,
+  fill_in_place(w, call, arguments,
                 [&]<class T>(const RandomRange& range, std::int64_t count, T* out) {
                   kernels::fill_normal(range, count, mean, standard_deviation, out);
                 });
@@ -54,7 +55,8 @@ void normal_cpu(const Call& call, std::span<Tensor>) {
 const Op& uniform_op = register_op<UniformArgs>({
     .schema = "uniform_(x)",
     .infer = infer_same,
-    .cpu = uniform_cpu,
+    .cpu = in_workspace<uniform_cpu>,
+    .workspace = workspace_of<uniform_cpu>,
     .rule = any_dim_rule,
     .localize = localize_result<UniformArgs>,
     .in_place = true,
@@ -64,7 +66,8 @@ const Op& uniform_op = register_op<UniformArgs>({
 const Op& normal_op = register_op<NormalArgs>({
     .schema = "normal_(x)",
     .infer = infer_same,
-    .cpu = normal_cpu,
+    .cpu = in_workspace<normal_cpu>,
+    .workspace = workspace_of<normal_cpu>,
     .rule = any_dim_rule,
     .localize = localize_result<NormalArgs>,
     .in_place = true,

@@ -9,6 +9,7 @@ module tessera.ops;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :kernel_call;
 
 namespace tessera::ops {
 namespace {
@@ -16,11 +17,11 @@ namespace {
 using operands::ReducedDims;
 
 template <kernels::ReduceOp op>
-void cpu(const Call& call, std::span<Tensor> out) {
+void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const operands::ReducedOperand r =
-      operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
-  kernels::reduce(op, r.x.dtype(), {r.outer, r.reduced, r.inner}, r.x.raw_data(),
-                  out[0].raw_data());
+      reduced_operand(w, call.in[0], operands::reduced_dims(call).dims);
+  kernels::reduce(w, op, r.x.dtype(), {r.outer, r.reduced, r.inner}, pointer<void>(w, r.x),
+                  pointer<void>(w, out[0]));
 }
 
 // all and any: the minimum and the maximum of the ranks' answers.
@@ -42,14 +43,16 @@ void bool_rule(const RuleContext& context, Strategies& strategies) {
 const Op& all_op =
     register_op<operands::ReducedDims>({.schema = "all(x)",
                                         .infer = infer_bool,
-                                        .cpu = cpu<kernels::ReduceOp::all>,
+                                        .cpu = in_workspace<cpu<kernels::ReduceOp::all>>,
+                                        .workspace = workspace_of<cpu<kernels::ReduceOp::all>>,
                                         .rule = bool_rule<tessera::ReduceOp::min>,
                                         .about = "True if no element over dims (none: all) is 0."});
 
 const Op& any_op = register_op<operands::ReducedDims>(
     {.schema = "any(x)",
      .infer = infer_bool,
-     .cpu = cpu<kernels::ReduceOp::any>,
+     .cpu = in_workspace<cpu<kernels::ReduceOp::any>>,
+     .workspace = workspace_of<cpu<kernels::ReduceOp::any>>,
      .rule = bool_rule<tessera::ReduceOp::max>,
      .about = "True if an element over dims (none: all) is not 0."});
 

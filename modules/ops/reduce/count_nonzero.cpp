@@ -10,6 +10,7 @@ module tessera.ops;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :kernel_call;
 
 namespace tessera::ops {
 namespace {
@@ -27,12 +28,14 @@ void infer_count(const Call& call, ResultShapes& out) {
       {operands::reduced_shape(call.in[0].shape(), counted_dims(call), false), DType::i64});
 }
 
-void count_cpu(const Call& call, std::span<Tensor> out) {
-  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], counted_dims(call));
-  const Tensor holds = empty(r.x.shape(), DType::boolean);
-  kernels::cast(r.x.dtype(), DType::boolean, r.x.numel(), r.x.raw_data(), holds.raw_data());
-  kernels::reduce(kernels::ReduceOp::sum, DType::boolean, {r.outer, r.reduced, r.inner},
-                  holds.raw_data(), out[0].raw_data());
+void count_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const operands::ReducedOperand r = reduced_operand(w, call.in[0], counted_dims(call));
+  const Tensor holds = temporary(w, r.x.shape(), DType::boolean);
+  if (!w.counts()) {
+    kernels::cast(r.x.dtype(), DType::boolean, r.x.numel(), r.x.raw_data(), holds.raw_data());
+  }
+  kernels::reduce(w, kernels::ReduceOp::sum, DType::boolean, {r.outer, r.reduced, r.inner},
+                  pointer<void>(w, holds), pointer<void>(w, out[0]));
 }
 
 void count_rule(const RuleContext& context, Strategies& strategies) {
@@ -46,7 +49,8 @@ void count_rule(const RuleContext& context, Strategies& strategies) {
 const Op& count_op = register_op<CountArgs>(
     {.schema = "count_nonzero(x)",
      .infer = infer_count,
-     .cpu = count_cpu,
+     .cpu = in_workspace<count_cpu>,
+     .workspace = workspace_of<count_cpu>,
      .rule = count_rule,
      .about = "The number of elements over dims (none: all) that are not 0."});
 

@@ -45,12 +45,15 @@ void infer_floating(const Call& call, ResultShapes& out) {
 }
 
 template <kernels::ScanOp op, bool from_end = false>
-void cpu(const Call& call, std::span<Tensor> out) {
+void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const int count = call.in[0].dims();
   const Dims dim = operands::sorted_dims(call.op.name.c_str(), {call.args<DimArgs>().dim}, count);
-  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], dim);
-  kernels::scan(op, from_end, r.x.dtype(), {r.outer, r.reduced, r.inner}, r.x.raw_data(),
-                out[0].raw_data());
+  const operands::ReducedOperand r = reduced_operand(w, call.in[0], dim);
+  if (w.counts()) {
+    return;
+  }
+  kernels::scan(op, from_end, r.x.dtype(), {r.outer, r.reduced, r.inner}, pointer<void>(w, r.x),
+                pointer<void>(w, out[0]));
 }
 
 /// All dims but the one that is gone along.
@@ -85,13 +88,16 @@ void infer_recurrence(const Call& call, ResultShapes& out) {
 }
 
 template <bool from_end>
-void recurrence_cpu(const Call& call, std::span<Tensor> out) {
+void recurrence_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Dims dim =
       operands::sorted_dims(call.op.name.c_str(), {call.args<DimArgs>().dim}, call.in[0].dims());
-  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], dim);
-  const operands::ReducedOperand factors = operands::reduced_operand(call.in[1], dim);
+  const operands::ReducedOperand r = reduced_operand(w, call.in[0], dim);
+  const operands::ReducedOperand factors = reduced_operand(w, call.in[1], dim);
+  if (w.counts()) {
+    return;
+  }
   kernels::linear_recurrence(from_end, out[0].dtype(), {r.outer, r.reduced, r.inner},
-                             r.x.raw_data(), factors.x.raw_data(), out[0].raw_data());
+                             pointer<void>(w, r.x), factors.x.raw_data(), pointer<void>(w, out[0]));
 }
 
 void recurrence_rule(const RuleContext& context, Strategies& strategies) {
@@ -122,7 +128,8 @@ void recurrence_backward(const BackwardContext& context, std::span<const Tensor>
 const Op& recurrence_op = register_op<DimArgs>({
     .schema = "linear_recurrence(x, factor)",
     .infer = infer_recurrence,
-    .cpu = recurrence_cpu<false>,
+    .cpu = in_workspace<recurrence_cpu<false>>,
+    .workspace = workspace_of<recurrence_cpu<false>>,
     .rule = recurrence_rule,
     .backward = recurrence_backward<false>,
     .saves_inputs = 0b10,
@@ -133,7 +140,8 @@ const Op& recurrence_op = register_op<DimArgs>({
 const Op& recurrence_from_end_op = register_op<DimArgs>({
     .schema = "linear_recurrence_from_end(x, factor)",
     .infer = infer_recurrence,
-    .cpu = recurrence_cpu<true>,
+    .cpu = in_workspace<recurrence_cpu<true>>,
+    .workspace = workspace_of<recurrence_cpu<true>>,
     .rule = recurrence_rule,
     .backward = recurrence_backward<true>,
     .saves_inputs = 0b10,
@@ -175,7 +183,8 @@ void logcumsumexp_backward(const BackwardContext& context, std::span<const Tenso
 
 const Op& cumsum_op = register_op<DimArgs>({.schema = "cumsum(x)",
                                             .infer = infer,
-                                            .cpu = cpu<kernels::ScanOp::sum>,
+                                            .cpu = in_workspace<cpu<kernels::ScanOp::sum>>,
+                                            .workspace = workspace_of<cpu<kernels::ScanOp::sum>>,
                                             .rule = sums_rule,
                                             .backward = sums_backward<false>,
                                             .about = "The cumulative sum along dim."});
@@ -183,14 +192,16 @@ const Op& cumsum_op = register_op<DimArgs>({.schema = "cumsum(x)",
 [[maybe_unused]] const Op& cumsum_from_end_op =
     register_op<DimArgs>({.schema = "cumsum_from_end(x)",
                           .infer = infer,
-                          .cpu = cpu<kernels::ScanOp::sum, true>,
+                          .cpu = in_workspace<cpu<kernels::ScanOp::sum, true>>,
+                          .workspace = workspace_of<cpu<kernels::ScanOp::sum, true>>,
                           .rule = sums_rule,
                           .backward = sums_backward<true>,
                           .about = "The cumulative sum along dim, from the end."});
 
 const Op& cumprod_op = register_op<DimArgs>({.schema = "cumprod(x)",
                                              .infer = infer,
-                                             .cpu = cpu<kernels::ScanOp::prod>,
+                                             .cpu = in_workspace<cpu<kernels::ScanOp::prod>>,
+                                             .workspace = workspace_of<cpu<kernels::ScanOp::prod>>,
                                              .rule = rule,
                                              .backward = cumprod_backward,
                                              .saves_inputs = saves_all,
@@ -199,7 +210,8 @@ const Op& cumprod_op = register_op<DimArgs>({.schema = "cumprod(x)",
 const Op& logcumsumexp_op =
     register_op<DimArgs>({.schema = "logcumsumexp(x)",
                           .infer = infer_floating,
-                          .cpu = cpu<kernels::ScanOp::log_sum_exp>,
+                          .cpu = in_workspace<cpu<kernels::ScanOp::log_sum_exp>>,
+                          .workspace = workspace_of<cpu<kernels::ScanOp::log_sum_exp>>,
                           .rule = rule,
                           .backward = logcumsumexp_backward,
                           .saves_inputs = saves_all,

@@ -16,11 +16,11 @@ namespace {
 using namespace reductions;
 using operands::ReducedDims;
 
-void logsumexp_cpu(const Call& call, std::span<Tensor> out) {
+void logsumexp_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const operands::ReducedOperand r =
-      operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
-  kernels::log_sum_exp(r.x.dtype(), {r.outer, r.reduced, r.inner}, r.x.raw_data(),
-                       out[0].raw_data());
+      reduced_operand(w, call.in[0], operands::reduced_dims(call).dims);
+  kernels::log_sum_exp(w, r.x.dtype(), {r.outer, r.reduced, r.inner}, pointer<void>(w, r.x),
+                       pointer<void>(w, out[0]));
 }
 
 /// Each element's share of the sum: exp(x - y).
@@ -36,7 +36,8 @@ void logsumexp_backward(const BackwardContext& context, std::span<const Tensor> 
 const Op& logsumexp_op =
     register_op<operands::ReducedDims>({.schema = "logsumexp(x)",
                                         .infer = infer_floating_reduction,
-                                        .cpu = logsumexp_cpu,
+                                        .cpu = in_workspace<logsumexp_cpu>,
+                                        .workspace = workspace_of<logsumexp_cpu>,
                                         .rule = kept_dims_rule,
                                         .backward = logsumexp_backward,
                                         .saves_inputs = saves_all,

@@ -50,11 +50,11 @@ void infer(const Call& call, ResultShapes& out) {
 }
 
 template <kernels::ReduceOp op>
-void cpu(const Call& call, std::span<Tensor> out) {
+void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const ReducedDims a = operands::reduced_dims(call);
-  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], a.dims);
-  kernels::reduce(op, r.x.dtype(), {r.outer, r.reduced, r.inner}, r.x.raw_data(),
-                  out[0].raw_data());
+  const operands::ReducedOperand r = reduced_operand(w, call.in[0], a.dims);
+  kernels::reduce(w, op, r.x.dtype(), {r.outer, r.reduced, r.inner}, pointer<void>(w, r.x),
+                  pointer<void>(w, out[0]));
 }
 
 /// The maximum of maxima: shards of a reduced dim give a partial result, as far as every rank has
@@ -137,11 +137,11 @@ Dims position_shape(const Call& call) {
   return operands::reduced_shape(call.in[0].shape(), p.dim, p.keepdim);
 }
 
-void find(bool largest, const operands::ReducedOperand& r, std::int64_t* positions) {
+void find(Workspace& w, bool largest, const operands::ReducedOperand& r, std::int64_t* positions) {
   const auto type = r.x.dtype();
   const kernels::ReduceShape shape{r.outer, r.reduced, r.inner};
-  largest ? kernels::argmax(type, shape, r.x.raw_data(), positions)
-          : kernels::argmin(type, shape, r.x.raw_data(), positions);
+  largest ? kernels::argmax(w, type, shape, pointer<void>(w, r.x), positions)
+          : kernels::argmin(w, type, shape, pointer<void>(w, r.x), positions);
 }
 
 void arg_infer(const Call& call, ResultShapes& out) {
@@ -149,9 +149,9 @@ void arg_infer(const Call& call, ResultShapes& out) {
 }
 
 template <bool largest>
-void arg_cpu(const Call& call, std::span<Tensor> out) {
-  find(largest, operands::reduced_operand(call.in[0], position(call).dim),
-       out[0].data<std::int64_t>());
+void arg_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  find(w, largest, reduced_operand(w, call.in[0], position(call).dim),
+       pointer<std::int64_t>(w, out[0]));
 }
 
 /// A shard knows positions within itself only.
@@ -167,13 +167,16 @@ void found_infer(const Call& call, ResultShapes& out) {
 }
 
 template <bool largest>
-void found_cpu(const Call& call, std::span<Tensor> out) {
-  const operands::ReducedOperand r = operands::reduced_operand(call.in[0], position(call).dim);
-  const auto* positions = out[1].data<std::int64_t>();
-  find(largest, r, out[1].data<std::int64_t>());
+void found_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const operands::ReducedOperand r = reduced_operand(w, call.in[0], position(call).dim);
+  auto* const positions = pointer<std::int64_t>(w, out[1]);
+  find(w, largest, r, positions);
+  if (w.counts()) {
+    return;
+  }
   const std::size_t size = size_of(r.x.dtype());
-  const auto* from = static_cast<const std::byte*>(r.x.raw_data());
-  auto* to = static_cast<std::byte*>(out[0].raw_data());
+  const auto* from = static_cast<const std::byte*>(pointer<void>(w, r.x));
+  auto* to = static_cast<std::byte*>(pointer<void>(w, out[0]));
   for (std::int64_t i = 0; i < r.outer * r.inner; ++i) {
     const std::int64_t at = (i / r.inner * r.reduced + positions[i]) * r.inner + i % r.inner;
     std::memcpy(to + static_cast<std::size_t>(i) * size, from + static_cast<std::size_t>(at) * size,
@@ -202,7 +205,8 @@ template <kernels::ReduceOp op, tessera::ReduceOp partial>
 const Op& extremum(const char* schema, const char* about) {
   return register_op<ExtremumArgs>({.schema = schema,
                                     .infer = infer,
-                                    .cpu = cpu<op>,
+                                    .cpu = in_workspace<cpu<op>>,
+                                    .workspace = workspace_of<cpu<op>>,
                                     .rule = rule<partial>,
                                     .localize = localize,
                                     .composed = composed<partial>,
@@ -224,22 +228,27 @@ const Op& amax_op = extremum<kernels::ReduceOp::amax, ReduceOp::max>(
 const Op& amin_op = extremum<kernels::ReduceOp::amin, ReduceOp::min>(
     "amin(x)", "The smallest element over dims (none: all).");
 
-const Op& arg_op(const char* schema, void (*cpu)(const Call&, std::span<Tensor>),
-                 const char* about) {
-  return register_op<ReducedDim>(
-      {.schema = schema, .infer = arg_infer, .cpu = cpu, .rule = arg_rule, .about = about});
+template <WorkspaceKernel cpu>
+const Op& arg_op(const char* schema, const char* about) {
+  return register_op<ReducedDim>({.schema = schema,
+                                  .infer = arg_infer,
+                                  .cpu = in_workspace<cpu>,
+                                  .workspace = workspace_of<cpu>,
+                                  .rule = arg_rule,
+                                  .about = about});
 }
 
-const Op& argmax_op = arg_op("argmax(x)", arg_cpu<true>,
-                             "The first position of the largest element along dim (i64).");
-const Op& argmin_op = arg_op("argmin(x)", arg_cpu<false>,
-                             "The first position of the smallest element along dim (i64).");
+const Op& argmax_op = arg_op<arg_cpu<true>>(
+    "argmax(x)", "The first position of the largest element along dim (i64).");
+const Op& argmin_op = arg_op<arg_cpu<false>>(
+    "argmin(x)", "The first position of the smallest element along dim (i64).");
 
-const Op& found_op(const char* schema, void (*cpu)(const Call&, std::span<Tensor>),
-                   const char* about) {
+template <WorkspaceKernel cpu>
+const Op& found_op(const char* schema, const char* about) {
   return register_op<ReducedDim>({.schema = schema,
                                   .infer = found_infer,
-                                  .cpu = cpu,
+                                  .cpu = in_workspace<cpu>,
+                                  .workspace = workspace_of<cpu>,
                                   .rule = arg_rule,
                                   .backward = found_backward,
                                   .saves_inputs = saves_all,
@@ -248,9 +257,9 @@ const Op& found_op(const char* schema, void (*cpu)(const Call&, std::span<Tensor
 }
 
 const Op& max_op =
-    found_op("max(x)", found_cpu<true>, "The largest element along dim and its first position.");
+    found_op<found_cpu<true>>("max(x)", "The largest element along dim and its first position.");
 const Op& min_op =
-    found_op("min(x)", found_cpu<false>, "The smallest element along dim and its first position.");
+    found_op<found_cpu<false>>("min(x)", "The smallest element along dim and its first position.");
 
 Attributes along(const Op& op, const Tensor& x, std::int64_t dim, bool keepdim) {
   operands::given(op.name, "x", x);

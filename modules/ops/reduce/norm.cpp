@@ -33,9 +33,9 @@ struct NormArgs {
 using operands::ReducedDims;
 using rules::strategy;
 
-double sum_of_squares(const Tensor& operand) {
-  const Tensor x = operands::contiguous(operand);
-  return kernels::sum_of_squares(x.dtype(), x.numel(), x.raw_data());
+double sum_of_squares(Workspace& w, const Tensor& operand) {
+  const Tensor x = contiguous_operand(w, operand);
+  return kernels::sum_of_squares(w, x.dtype(), x.numel(), pointer<void>(w, x));
 }
 
 /// Norms of order p of an operand whose `dims` are reduced: terms where these are sharded, and
@@ -101,11 +101,12 @@ void norm_infer(const Call& call, ResultShapes& out) {
   out.push_back({operands::reduced_shape(x.shape(), a.dims, a.keepdim), x.dtype()});
 }
 
-void norm_cpu(const Call& call, std::span<Tensor> out) {
+void norm_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const double p = call.args<NormArgs>().p;
   const operands::ReducedOperand r =
-      operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
-  kernels::norm(r.x.dtype(), {r.outer, r.reduced, r.inner}, r.x.raw_data(), p, out[0].raw_data());
+      reduced_operand(w, call.in[0], operands::reduced_dims(call).dims);
+  kernels::norm(w, r.x.dtype(), {r.outer, r.reduced, r.inner}, pointer<void>(w, r.x), p,
+                pointer<void>(w, out[0]));
 }
 
 void norm_rule(const RuleContext& context, Strategies& strategies) {
@@ -143,7 +144,8 @@ void norm_backward(const BackwardContext& context, std::span<const Tensor> grads
 const Op& norm_op = register_op<NormArgs>(
     {.schema = "norm(x)",
      .infer = norm_infer,
-     .cpu = norm_cpu,
+     .cpu = in_workspace<norm_cpu>,
+     .workspace = workspace_of<norm_cpu>,
      .rule = norm_rule,
      .backward = norm_backward,
      .saves_inputs = saves_all,
@@ -157,8 +159,11 @@ void vector_infer(const Call& call, ResultShapes& out) {
   out.push_back({Dims{}, call.in[0].dtype()});
 }
 
-void vector_cpu(const Call& call, std::span<Tensor> out) {
-  kernels::fill(out[0].dtype(), 1, std::sqrt(sum_of_squares(call.in[0])), out[0].raw_data());
+void vector_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const double sum = sum_of_squares(w, call.in[0]);
+  if (!w.counts()) {
+    kernels::fill(out[0].dtype(), 1, std::sqrt(sum), out[0].raw_data());
+  }
 }
 
 void vector_rule(const RuleContext& context, Strategies& strategies) {
@@ -179,8 +184,11 @@ void squared_infer(const Call& call, ResultShapes& out) {
   out.push_back({Dims{}, DType::f64});
 }
 
-void squared_cpu(const Call& call, std::span<Tensor> out) {
-  *out[0].data<double>() = sum_of_squares(call.in[0]);
+void squared_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const double sum = sum_of_squares(w, call.in[0]);
+  if (!w.counts()) {
+    *out[0].data<double>() = sum;
+  }
 }
 
 void squared_rule(const RuleContext& context, Strategies& strategies) {
@@ -197,7 +205,8 @@ void squared_backward(const BackwardContext& context, std::span<const Tensor> gr
 
 const Op& vector_op = register_op({.schema = "vector_norm(x)",
                                    .infer = vector_infer,
-                                   .cpu = vector_cpu,
+                                   .cpu = in_workspace<vector_cpu>,
+                                   .workspace = workspace_of<vector_cpu>,
                                    .rule = vector_rule,
                                    .backward = vector_backward,
                                    .saves_inputs = saves_all,
@@ -206,7 +215,8 @@ const Op& vector_op = register_op({.schema = "vector_norm(x)",
 
 const Op& squared_op = register_op({.schema = "squared_norm(x)",
                                     .infer = squared_infer,
-                                    .cpu = squared_cpu,
+                                    .cpu = in_workspace<squared_cpu>,
+                                    .workspace = workspace_of<squared_cpu>,
                                     .rule = squared_rule,
                                     .backward = squared_backward,
                                     .saves_inputs = saves_all,

@@ -9,6 +9,7 @@ module tessera.ops;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :kernel_call;
 import :reduce_call;
 
 namespace tessera::ops {
@@ -24,11 +25,11 @@ void prod_infer(const Call& call, ResultShapes& out) {
                  is_floating(x.dtype()) ? x.dtype() : DType::i64});
 }
 
-void prod_cpu(const Call& call, std::span<Tensor> out) {
+void prod_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const operands::ReducedOperand r =
-      operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
-  kernels::reduce(kernels::ReduceOp::prod, r.x.dtype(), {r.outer, r.reduced, r.inner},
-                  r.x.raw_data(), out[0].raw_data());
+      reduced_operand(w, call.in[0], operands::reduced_dims(call).dims);
+  kernels::reduce(w, kernels::ReduceOp::prod, r.x.dtype(), {r.outer, r.reduced, r.inner},
+                  pointer<void>(w, r.x), pointer<void>(w, out[0]));
 }
 
 /// The product of the ranks' products.
@@ -87,7 +88,8 @@ void prod_backward(const BackwardContext& context, std::span<const Tensor> grads
 const Op& prod_op =
     register_op<ReducedDims>({.schema = "prod(x)",
                               .infer = prod_infer,
-                              .cpu = prod_cpu,
+                              .cpu = in_workspace<prod_cpu>,
+                              .workspace = workspace_of<prod_cpu>,
                               .rule = prod_rule,
                               .backward = prod_backward,
                               .saves_inputs = saves_all,

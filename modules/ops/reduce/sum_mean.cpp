@@ -9,6 +9,7 @@ module tessera.ops;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :kernel_call;
 
 namespace tessera::ops {
 namespace {
@@ -28,11 +29,11 @@ void infer_mean(const Call& call, ResultShapes& out) {
 }
 
 template <kernels::ReduceOp op>
-void cpu(const Call& call, std::span<Tensor> out) {
+void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const operands::ReducedOperand r =
-      operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
-  kernels::reduce(op, r.x.dtype(), {r.outer, r.reduced, r.inner}, r.x.raw_data(),
-                  out[0].raw_data());
+      reduced_operand(w, call.in[0], operands::reduced_dims(call).dims);
+  kernels::reduce(w, op, r.x.dtype(), {r.outer, r.reduced, r.inner}, pointer<void>(w, r.x),
+                  pointer<void>(w, out[0]));
 }
 
 void sum_rule(const RuleContext& context, Strategies& strategies) {
@@ -81,7 +82,8 @@ void mean_backward(const BackwardContext& context, std::span<const Tensor> grads
 const Op& sum_op = register_op<operands::ReducedDims>(
     {.schema = "sum(x)",
      .infer = infer_sum,
-     .cpu = cpu<kernels::ReduceOp::sum>,
+     .cpu = in_workspace<cpu<kernels::ReduceOp::sum>>,
+     .workspace = workspace_of<cpu<kernels::ReduceOp::sum>>,
      .rule = sum_rule,
      .backward = sum_backward,
      .about = "The sum over dims (none: all); integers sum to i64."});
@@ -89,7 +91,8 @@ const Op& sum_op = register_op<operands::ReducedDims>(
 const Op& mean_op =
     register_op<operands::ReducedDims>({.schema = "mean(x)",
                                         .infer = infer_mean,
-                                        .cpu = cpu<kernels::ReduceOp::mean>,
+                                        .cpu = in_workspace<cpu<kernels::ReduceOp::mean>>,
+                                        .workspace = workspace_of<cpu<kernels::ReduceOp::mean>>,
                                         .rule = mean_rule,
                                         .backward = mean_backward,
                                         .about = "The mean over dims (none: all)."});

@@ -34,12 +34,12 @@ struct VarArgs {
 };
 
 template <bool root>
-void var_cpu(const Call& call, std::span<Tensor> out) {
+void var_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const auto correction = static_cast<double>(call.args<VarArgs>().correction);
   const operands::ReducedOperand r =
-      operands::reduced_operand(call.in[0], operands::reduced_dims(call).dims);
-  kernels::variance(r.x.dtype(), {r.outer, r.reduced, r.inner}, r.x.raw_data(), correction, root,
-                    out[0].raw_data());
+      reduced_operand(w, call.in[0], operands::reduced_dims(call).dims);
+  kernels::variance(w, r.x.dtype(), {r.outer, r.reduced, r.inner}, pointer<void>(w, r.x),
+                    correction, root, pointer<void>(w, out[0]));
 }
 
 /// `slope` (x - mean) / (count - correction)
@@ -75,7 +75,8 @@ void std_backward(const BackwardContext& context, std::span<const Tensor> grads,
 const Op& var_op =
     register_op<VarArgs>({.schema = "var(x)",
                           .infer = infer_floating_reduction,
-                          .cpu = var_cpu<false>,
+                          .cpu = in_workspace<var_cpu<false>>,
+                          .workspace = workspace_of<var_cpu<false>>,
                           .rule = kept_dims_rule,
                           .backward = var_backward,
                           .saves_inputs = saves_all,
@@ -85,7 +86,8 @@ const Op& var_op =
 const Op& std_op =
     register_op<VarArgs>({.schema = "std(x)",
                           .infer = infer_floating_reduction,
-                          .cpu = var_cpu<true>,
+                          .cpu = in_workspace<var_cpu<true>>,
+                          .workspace = workspace_of<var_cpu<true>>,
                           .rule = kept_dims_rule,
                           .backward = std_backward,
                           .saves_inputs = saves_all,

@@ -12,6 +12,7 @@ module;
 #include <vector>
 
 #include "pointwise/kernels/pointwise.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -24,6 +25,55 @@ namespace tessera::ops {
 void copy_into(const Tensor& into, const Tensor& x) { operands::copy_elements(x, into); }
 
 Tensor contiguous_operand(const Tensor& x) { return x ? operands::contiguous(x) : x; }
+
+Tensor contiguous_operand(Workspace& w, const Tensor& x) {
+  if (!x || x.is_contiguous()) {
+    return x;
+  }
+  const Tensor copy = temporary(w, x.shape(), x.dtype());
+  if (!w.counts()) {
+    operands::copy_elements(x, copy);
+  }
+  return copy;
+}
+
+Tensor temporary(Workspace& w, const Dims& shape, DType dtype) {
+  auto* const memory =
+      w.take<std::byte>(shape.product() * static_cast<std::int64_t>(size_of(dtype)));
+  return from_memory(memory, shape, dtype);
+}
+
+operands::ReducedOperand reduced_view(const Tensor& x, const Dims& dims) {
+  operands::ReducedOperand result;
+  const Dims& shape = x.shape();
+  const bool adjacent = dims.empty() || dims.back() - dims.front() + 1 == dims.size();
+  if (adjacent) {
+    result.x = x;
+    for (int d = 0; d < shape.size(); ++d) {
+      const bool before = dims.empty() || d < dims.front();
+      (before ? result.outer : d <= dims.back() ? result.reduced : result.inner) *= shape[d];
+    }
+    return result;
+  }
+  Dims extents;
+  Dims strides;
+  for (const bool reduced : {false, true}) {
+    for (int d = 0; d < shape.size(); ++d) {
+      if (dims.contains(d) == reduced) {
+        extents.push_back(shape[d]);
+        strides.push_back(x.strides()[d]);
+        (reduced ? result.reduced : result.outer) *= shape[d];
+      }
+    }
+  }
+  result.x = alias(x, extents, strides, x.offset());
+  return result;
+}
+
+operands::ReducedOperand reduced_operand(Workspace& w, const Tensor& x, const Dims& dims) {
+  const operands::ReducedOperand view = reduced_view(x, dims);
+  return {contiguous_operand(w, view.x), view.outer, view.reduced, view.inner};
+}
 
 Tensor transposed_operand(const Tensor& x, int d0, int d1) {
   Dims shape = x.shape();
@@ -54,13 +104,16 @@ Tensor expanded_operand(const Tensor& x, const Dims& shape) {
   return alias(x, shape, strides, x.offset());
 }
 
-Tensor converted_operand(const Tensor& x, DType type) {
-  Tensor from = contiguous_operand(x);
+Tensor converted_operand(Workspace& w, const Tensor& x, DType type) {
   if (!x || x.dtype() == type) {
-    return from;
+    return contiguous_operand(w, x);
   }
-  const Tensor copy = empty(x.shape(), type);
-  convert_into(copy, from);
+  const Tensor copy = temporary(w, x.shape(), type);
+  const Workspace::Scope of_source(w);
+  const Tensor from = contiguous_operand(w, x);
+  if (!w.counts()) {
+    convert_into(copy, from);
+  }
   return copy;
 }
 
@@ -70,9 +123,9 @@ void convert_into(const Tensor& into, const Tensor& x) {
   }
 }
 
-Tensor sums_for(const Tensor& into) {
+Tensor sums_for(Workspace& w, const Tensor& into) {
   const DType type = statistics_type(into.dtype());
-  return type == into.dtype() ? into : empty(into.shape(), type);
+  return type == into.dtype() ? into : temporary(w, into.shape(), type);
 }
 
 void clear(const Tensor& x) {
@@ -93,7 +146,7 @@ Tensor row_of(const Tensor& x) {
   return alias(x, Dims{1, x.shape()[0]}, Dims{x.shape()[0], x.strides()[0]}, x.offset());
 }
 
-Matrix matrix_operand(const Tensor& x) {
+Matrix matrix_operand(Workspace& w, const Tensor& x) {
   const int d = x.dims();
   const std::int64_t rows = x.shape()[d - 2];
   const std::int64_t columns = x.shape()[d - 1];
@@ -105,14 +158,14 @@ Matrix matrix_operand(const Tensor& x) {
   if ((row_stride == 1 || rows == 1) && (column_stride >= rows || columns == 1)) {
     return {x, columns == 1 ? rows : column_stride, true};
   }
-  return {contiguous_operand(x), columns, false};
+  return {contiguous_operand(w, x), columns, false};
 }
 
-Matrix rows_operand(const Tensor& x) {
+Matrix rows_operand(Workspace& w, const Tensor& x) {
   const int last = x.dims() - 1;
   const std::int64_t columns = last < 0 ? 1 : x.shape()[last];
   if (last < 1 || x.is_contiguous() || x.numel() == 0) {
-    return {contiguous_operand(x), columns, false};
+    return {contiguous_operand(w, x), columns, false};
   }
   std::int64_t stride = 0;   // of the rows; 0 until a dim of more than one row was seen
   std::int64_t covered = 0;  // what the next dim in front must have as its stride
@@ -130,7 +183,7 @@ Matrix rows_operand(const Tensor& x) {
     covered = x.strides()[d] * x.shape()[d];
   }
   if (!one_distance) {
-    return {contiguous_operand(x), columns, false};
+    return {contiguous_operand(w, x), columns, false};
   }
   return {x, stride == 0 ? columns : stride, false};
 }

@@ -5,20 +5,49 @@ module;
 
 #include "matmul/kernels/gemm.hpp"
 #include "shared/kernels/types.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops:kernel_call;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :operands;
 
 namespace tessera::ops {
 
 /// The type in which statistics of `dtype` are kept: f64 for f64, else f32.
 inline DType statistics_type(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
-// Local tensors only; no operator is called, so no mode sees these.
+using kernels::Workspace;
+
+/// What computes a call whose intermediate values are in a workspace. With a workspace that only
+/// counts it touches no tensor's memory, as the tensors may be anywhere: it takes what it needs,
+/// and returns.
+using WorkspaceKernel = void (*)(const Call& call, std::span<const Tensor> out, Workspace& w);
+/// Op::cpu and Op::workspace of such a kernel: both are this one function.
+template <WorkspaceKernel kernel>
+inline void in_workspace(const Call& call, std::span<Tensor> out) {
+  Workspace w(call.workspace.data(), call.workspace.size());
+  kernel(call, out, w);
+}
+template <WorkspaceKernel kernel>
+inline std::size_t workspace_of(const Call& call, std::span<const Tensor> out) {
+  Workspace w;
+  kernel(call, out, w);
+  return w.bytes();
+}
+
+// Local tensors only; no operator is called, so no mode sees these. With a workspace, copies are in
+// it; a workspace that only counts gives tensors of the right shape that must not be read.
 /// x itself when it is contiguous, else a copy.
 Tensor contiguous_operand(const Tensor& x);
+Tensor contiguous_operand(Workspace& w, const Tensor& x);
+/// A contiguous tensor in the workspace, not initialised.
+Tensor temporary(Workspace& w, const Dims& shape, DType dtype);
+/// The operand of a reduction in the kernels' form [outer, reduced, inner], not yet contiguous.
+operands::ReducedOperand reduced_view(const Tensor& x, const Dims& dims);
+/// As operands::reduced_operand.
+operands::ReducedOperand reduced_operand(Workspace& w, const Tensor& x, const Dims& dims);
 /// Copies x into `into`, both with their strides. The shapes are equal.
 void copy_into(const Tensor& into, const Tensor& x);
 /// x seen with dims d0 and d1 exchanged.
@@ -31,11 +60,11 @@ Tensor narrowed_operand(const Tensor& x, int dim, std::int64_t start, std::int64
 Tensor expanded_operand(const Tensor& x, const Dims& shape);
 
 /// x, contiguous, in another floating type: x itself, or a copy.
-Tensor converted_operand(const Tensor& x, DType type);
+Tensor converted_operand(Workspace& w, const Tensor& x, DType type);
 /// Copies contiguous x into contiguous `into`, with a cast; nothing when they are the same tensor.
 void convert_into(const Tensor& into, const Tensor& x);
 /// Memory for sums of `into`'s shape in the type of its statistics: `into` itself, or fresh.
-Tensor sums_for(const Tensor& into);
+Tensor sums_for(Workspace& w, const Tensor& into);
 
 /// Sets all of contiguous x to 0.
 void clear(const Tensor& x);
@@ -49,9 +78,9 @@ struct Matrix {
   bool transposed = false;
 };
 /// The last two dims of x as a matrix; copied only when neither of them has stride 1.
-Matrix matrix_operand(const Tensor& x);
+Matrix matrix_operand(Workspace& w, const Tensor& x);
 /// All dims but the last of x as rows; copied only when they do not lie at one distance.
-Matrix rows_operand(const Tensor& x);
+Matrix rows_operand(Workspace& w, const Tensor& x);
 
 /// A vector seen as a matrix of one column, or of one row.
 Tensor column_of(const Tensor& x);
@@ -74,11 +103,11 @@ inline double kernel_flops(const Call& call, std::span<const Tensor> out) {
   return product_flops((y == 2 ? out[0] : call.in[y]).numel(), w[1] * w[2] * w[3]);
 }
 /// The product of matrices in memory, of any floating type, i64, i32 or u8. Integers wrap.
-void multiply(const Call& call, const kernels::Gemm& shape, const Tensor& a, const Tensor& b,
-              const Tensor& out);
+void multiply(Workspace& w, const Call& call, const kernels::Gemm& shape, const Tensor& a,
+              const Tensor& b, const Tensor& out);
 /// out = left right, plus out's own content when `accumulate`: matrices, or batches of them.
-void multiply(const Call& call, const Tensor& left, const Tensor& right, const Tensor& out,
-              bool accumulate);
+void multiply(Workspace& w, const Call& call, const Tensor& left, const Tensor& right,
+              const Tensor& out, bool accumulate);
 
 /// What an operator's localize() returns whose local call has to know of which tensor it is part:
 /// the call's arguments with that tensor's Spec.
@@ -144,6 +173,11 @@ inline auto visit_floating(DType dtype, std::string_view name, F&& f) {
 template <class T>
 inline T* pointer(const Tensor& x) {
   return x ? static_cast<T*>(x.raw_data()) : nullptr;
+}
+/// The tensor's memory for a kernel with this workspace: null when that only counts.
+template <class T>
+inline T* pointer(const Workspace& w, const Tensor& x) {
+  return w.counts() ? nullptr : pointer<T>(x);
 }
 
 }  // namespace tessera::ops

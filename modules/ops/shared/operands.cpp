@@ -10,6 +10,7 @@ module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
+import :kernel_call;
 
 namespace tessera::operands {
 
@@ -182,29 +183,8 @@ Dims reduced_shape(const Dims& shape, const Dims& dims, bool keepdim) {
 }
 
 ReducedOperand reduced_operand(const Tensor& x, const Dims& dims) {
-  ReducedOperand result;
-  const Dims& shape = x.shape();
-  const bool adjacent = dims.empty() || dims.back() - dims.front() + 1 == dims.size();
-  if (adjacent) {
-    result.x = contiguous(x);
-    for (int d = 0; d < shape.size(); ++d) {
-      const bool before = dims.empty() || d < dims.front();
-      (before ? result.outer : d <= dims.back() ? result.reduced : result.inner) *= shape[d];
-    }
-    return result;
-  }
-  Dims extents;
-  Dims strides;
-  for (const bool reduced : {false, true}) {
-    for (int d = 0; d < shape.size(); ++d) {
-      if (dims.contains(d) == reduced) {
-        extents.push_back(shape[d]);
-        strides.push_back(x.strides()[d]);
-        (reduced ? result.reduced : result.outer) *= shape[d];
-      }
-    }
-  }
-  result.x = contiguous(alias(x, extents, strides, x.offset()));
+  ReducedOperand result = ops::reduced_view(x, dims);
+  result.x = contiguous(result.x);
   return result;
 }
 

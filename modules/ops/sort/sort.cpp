@@ -3,10 +3,13 @@ module;
 #include <cstdint>
 #include <span>
 #include <utility>
+
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
+import :kernel_call;
 import :sort_call;
 
 namespace tessera::ops {
@@ -25,8 +28,8 @@ void sort_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), DType::i64});
 }
 
-void sort_cpu(const Call& call, std::span<Tensor> out) {
-  sort_lines(call.in[0], sorted_dim<SortArgs>(call), call.args<SortArgs>().descending, out);
+void sort_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  sort_lines(w, call.in[0], sorted_dim<SortArgs>(call), call.args<SortArgs>().descending, out);
 }
 
 void rule(const RuleContext& context, Strategies& strategies) {
@@ -41,7 +44,8 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
 const Op& sort_op =
     register_op<SortArgs>({.schema = "sort(x)",
                            .infer = sort_infer,
-                           .cpu = sort_cpu,
+                           .cpu = in_workspace<sort_cpu>,
+                           .workspace = workspace_of<sort_cpu>,
                            .rule = rule,
                            .backward = backward,
                            .saves_inputs = saves_all,

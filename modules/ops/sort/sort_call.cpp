@@ -11,11 +11,12 @@ import :sort_call;
 
 namespace tessera::ops::sorting {
 
-void sort_lines(const Tensor& x, const Dims& dim, bool descending, std::span<Tensor> out) {
-  const operands::ReducedOperand r = operands::reduced_operand(x, dim);
+void sort_lines(Workspace& w, const Tensor& x, const Dims& dim, bool descending,
+                std::span<const Tensor> out) {
+  const operands::ReducedOperand r = reduced_operand(w, x, dim);
   const std::int64_t count = dim.empty() ? 1 : out[0].shape()[static_cast<int>(dim[0])];
-  kernels::sort(x.dtype(), {r.outer, r.reduced, r.inner, count}, descending, r.x.raw_data(),
-                out[0].raw_data(), out[1].data<std::int64_t>());
+  kernels::sort(w, x.dtype(), {r.outer, r.reduced, r.inner, count}, descending,
+                pointer<void>(w, r.x), pointer<void>(w, out[0]), pointer<std::int64_t>(w, out[1]));
 }
 
 void other_dims(const RuleContext& context, Strategies& strategies, const Dims& sorted) {

@@ -4,6 +4,7 @@ module tessera.ops:sort_call;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :kernel_call;
 import :operands;
 import :reduce;
 
@@ -11,7 +12,8 @@ namespace tessera::ops::sorting {
 
 /// Writes the first out[0].shape()[dim] elements of each line along dim, in order, and their
 /// indices.
-void sort_lines(const Tensor& x, const Dims& dim, bool descending, std::span<Tensor> out);
+void sort_lines(Workspace& w, const Tensor& x, const Dims& dim, bool descending,
+                std::span<const Tensor> out);
 
 /// The dim that is sorted along; none for a tensor without dims.
 template <class Args>

@@ -5,10 +5,13 @@ module;
 #include <cstdint>
 #include <span>
 #include <utility>
+
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
+import :kernel_call;
 import :sort_call;
 
 namespace tessera::ops {
@@ -40,8 +43,8 @@ void topk_infer(const Call& call, ResultShapes& out) {
   out.push_back({shape, DType::i64});
 }
 
-void topk_cpu(const Call& call, std::span<Tensor> out) {
-  sort_lines(call.in[0], sorted_dim<TopkArgs>(call), call.args<TopkArgs>().largest, out);
+void topk_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  sort_lines(w, call.in[0], sorted_dim<TopkArgs>(call), call.args<TopkArgs>().largest, out);
 }
 
 void rule(const RuleContext& context, Strategies& strategies) {
@@ -56,7 +59,8 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
 const Op& topk_op = register_op<TopkArgs>(
     {.schema = "topk(x)",
      .infer = topk_infer,
-     .cpu = topk_cpu,
+     .cpu = in_workspace<topk_cpu>,
+     .workspace = workspace_of<topk_cpu>,
      .rule = rule,
      .backward = backward,
      .saves_inputs = saves_all,

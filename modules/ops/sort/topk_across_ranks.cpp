@@ -9,6 +9,8 @@ module;
 #include <limits>
 #include <span>
 #include <utility>
+
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -52,10 +54,13 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({x.shape(), DType::i64});
 }
 
-void cpu(const Call& call, std::span<Tensor> out) {
+void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const auto args = call.args<AcrossArgs>();
   const int dim = dim_of(call);
-  sort_lines(call.in[0], {dim}, args.largest, out.first(2));
+  sort_lines(w, call.in[0], {dim}, args.largest, out.first(2));
+  if (w.counts()) {
+    return;
+  }
   clear(out[2]);
   std::int64_t inner = 1;
   for (int d = dim + 1; d < out[2].dims(); ++d) {
@@ -165,7 +170,8 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
 const Op& across_op = register_op<AcrossArgs>({
     .schema = "topk_across_ranks(x)",
     .infer = infer,
-    .cpu = cpu,
+    .cpu = in_workspace<cpu>,
+    .workspace = workspace_of<cpu>,
     .rule = rule,
     .localize =
         [](const LocalContext& context) { return with_whole<AcrossArgs>(context, context.in[0]); },

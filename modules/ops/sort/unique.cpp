@@ -10,6 +10,7 @@ module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
+import :kernel_call;
 import :sort_call;
 
 namespace tessera::ops {
@@ -29,15 +30,18 @@ void unique_infer(const Call& call, ResultShapes& out) {
   out.push_back({{}, DType::i64});
 }
 
-void unique_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor x = operands::contiguous(call.in[0]);
+void unique_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor x = contiguous_operand(w, call.in[0]);
   const std::int64_t count = x.numel();
+  const Tensor order = temporary(w, x.shape(), DType::i64);
+  const Tensor sorted = temporary(w, x.shape(), x.dtype());
+  kernels::sort(w, x.dtype(), {1, count, 1, count}, false, pointer<void>(w, x),
+                pointer<void>(w, sorted), pointer<std::int64_t>(w, order));
+  if (w.counts()) {
+    return;
+  }
   auto* const inverse = out[1].data<std::int64_t>();
   auto* const counts = out[2].data<std::int64_t>();
-  const Tensor order = empty(x.shape(), DType::i64);
-  const Tensor sorted = empty(x.shape(), x.dtype());
-  kernels::sort(x.dtype(), {1, count, 1, count}, false, x.raw_data(), sorted.raw_data(),
-                order.data<std::int64_t>());
   std::int64_t found = 0;
   kernels::visit(x.dtype(), [&]<class T>(T) {
     const auto* from = static_cast<const T*>(sorted.raw_data());
@@ -65,7 +69,8 @@ void unique_rule(const RuleContext&, Strategies&) {}
 const Op& unique_op = register_op(
     {.schema = "unique(x)",
      .infer = unique_infer,
-     .cpu = unique_cpu,
+     .cpu = in_workspace<unique_cpu>,
+     .workspace = workspace_of<unique_cpu>,
      .rule = unique_rule,
      .about =
          "The distinct elements in ascending order, the position of each element of x among them, "
@@ -84,7 +89,7 @@ UniqueElements unique(const Tensor& x, bool return_inverse, bool return_counts) 
           .got = "one on the meta device",
           .advice = "do not call it on meta tensors"});
   }
-  const auto cut = [count = *found.data<std::int64_t>()](const Tensor& padded) {
+  const auto cut = [count = static_cast<std::int64_t>(found.item())](const Tensor& padded) {
     return clone(narrow(padded, 0, 0, count));
   };
   return {cut(all[0]), return_inverse ? std::move(all[1]) : Tensor(),

@@ -9,6 +9,7 @@ module;
 #include <string_view>
 
 #include "shared/kernels/types.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -92,13 +93,17 @@ void strided_grad_infer(const Call& call, ResultShapes& out) {
 
 /// dy is added at the memory positions of the view's elements; x's gradient is read at those of x's
 /// elements.
-void strided_grad_cpu(const Call& call, std::span<Tensor> out) {
+void strided_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Tensor& x = call.in[1];
   const Geometry view = asked_geometry(call);
   const Geometry own{x.shape(), x.strides(), x.offset()};
   const Tensor memory =
-      zeros({std::max(view.end("as_strided"), own.end("as_strided"))}, out[0].dtype());
-  const Tensor dy = contiguous_operand(call.in[0]);
+      temporary(w, {std::max(view.end("as_strided"), own.end("as_strided"))}, out[0].dtype());
+  const Tensor dy = contiguous_operand(w, call.in[0]);
+  if (w.counts()) {
+    return;
+  }
+  clear(memory);
   visit_floating(dy.dtype(), call.op.name, [&]<class T>(T) {
     Dims at = Dims::filled(view.shape.size(), 0);
     for (std::int64_t i = 0; i < dy.numel(); ++i) {
@@ -131,7 +136,8 @@ void strided_second(const BackwardContext& context, std::span<const Tensor> grad
 const Op& strided_backward_op = register_op<StridedArgs>({
     .schema = "as_strided_backward(dy, x)",
     .infer = strided_grad_infer,
-    .cpu = strided_grad_cpu,
+    .cpu = in_workspace<strided_grad_cpu>,
+    .workspace = workspace_of<strided_grad_cpu>,
     .backward = strided_second,
     .saves_inputs = 0b10,
     .never_replicated = true,

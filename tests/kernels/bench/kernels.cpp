@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -22,11 +23,25 @@
 #include "reduce/kernels/reduce.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/philox.hpp"
+#include "shared/kernels/workspace.hpp"
 
 using namespace tessera::kernels;
 using tessera::DType;
 
 namespace {
+
+/// Calls kernel(workspace) with memory that is kept from call to call, as the allocator keeps it.
+template <class Kernel>
+auto kept(const Kernel& kernel) {
+  static std::vector<std::byte> memory;
+  Workspace counting;
+  kernel(counting);
+  const std::size_t bytes = counting.bytes() + Workspace::kAlignment;
+  if (memory.size() < bytes) memory.resize(bytes);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  Workspace workspace(memory.data() + (-address % Workspace::kAlignment), counting.bytes());
+  return kernel(workspace);
+}
 
 /// With one thread its processor time, which other processes on the machine disturb less; else the
 /// wall's.
@@ -81,7 +96,8 @@ double time_gemm(std::int64_t m, std::int64_t n, std::int64_t k, bool trans_a = 
   std::vector<Out> c(static_cast<std::size_t>(m * n));
   const Gemm shape{trans_a, trans_b,         m, n, k, 1,    trans_a ? m : k,
                    0,       trans_b ? k : n, 0, n, 0, false};
-  return seconds([&] { gemm(shape, a.data(), b.data(), c.data()); });
+  return seconds(
+      [&] { kept([&](Workspace& w) { gemm(w, shape, a.data(), b.data(), c.data()); }); });
 }
 
 void bench_gemm() {
@@ -124,8 +140,10 @@ void bench_attention(const char* forward_name, const char* backward_name, const 
   const auto qs = AttentionStrides::contiguous(s.queries, heads, s.head_dim);
   const auto ks = AttentionStrides::contiguous(s.keys, s.kv_heads, s.head_dim);
   const double forward = seconds([&] {
-    attention_forward<T, float>(s, q.data(), qs, k.data(), ks, v.data(), ks, out.data(), qs,
-                                lse.data());
+    kept([&](Workspace& w) {
+      attention_forward<T, float>(w, s, q.data(), qs, k.data(), ks, v.data(), ks, out.data(), qs,
+                                  lse.data());
+    });
   });
   // Only scores below the diagonal count, two products of them forward, five backward.
   const double pairs = s.queries == s.keys ? 0.5 * static_cast<double>(s.queries) *
@@ -134,9 +152,12 @@ void bench_attention(const char* forward_name, const char* backward_name, const 
   const double product = 2.0 * static_cast<double>(s.batch * heads * s.head_dim) * pairs;
   compute_line(forward_name, 2 * product, forward);
   const double backward = seconds([&] {
-    attention_backward<T, float>(
-        s, {q.data(), qs, k.data(), ks, v.data(), ks, out.data(), qs, lse.data(), dout.data(), qs,
-            dq.data(), qs, dk.data(), ks, dv.data(), ks});
+    kept([&](Workspace& w) {
+      attention_backward<T, float>(
+          w, s,
+          {q.data(), qs, k.data(), ks, v.data(), ks, out.data(), qs, lse.data(), dout.data(), qs,
+           dq.data(), qs, dk.data(), ks, dv.data(), ks});
+    });
   });
   compute_line(backward_name, 5 * product, backward);
 }
@@ -156,15 +177,18 @@ void bench_streams() {
                 rms_norm_forward(kRows, kDim, x.data(), weight.data(), 1e-5, y.data(), rstd.data());
               }));
   stream_line("rms_norm backward 2048x256", 3 * narrow, seconds([&] {
-                rms_norm_backward(kRows, kDim, dy.data(), x.data(), weight.data(), rstd.data(),
-                                  y.data(), dweight.data());
+                kept([&](Workspace& w) {
+                  rms_norm_backward(w, kRows, kDim, dy.data(), x.data(), weight.data(), rstd.data(),
+                                    y.data(), dweight.data());
+                });
               }));
   stream_line("layer_norm forward 2048x256", 2 * narrow, seconds([&] {
                 layer_norm_forward(kRows, kDim, x.data(), weight.data(), weight.data(), 1e-5,
                                    y.data(), mean.data(), rstd.data());
               }));
-  stream_line("softmax forward 2048x256", 2 * narrow,
-              seconds([&] { softmax_forward(kRows, kDim, x.data(), y.data()); }));
+  stream_line("softmax forward 2048x256", 2 * narrow, seconds([&] {
+                kept([&](Workspace& w) { softmax_forward(w, kRows, kDim, x.data(), y.data()); });
+              }));
   const RotaryShape rotary_shape{8, 256, 8, 32, 256 * 256, 256, 32, 0, 10000.0, false};
   stream_line("rotary 8x256x8x32", 2 * narrow,
               seconds([&] { rotary(rotary_shape, x.data(), y.data()); }));
@@ -197,13 +221,18 @@ void bench_streams() {
                 copy_strided(DType::f32, extents, x.data(), down, y.data(), across);
               }));
   stream_line("sum of all 1.4 M", wide, seconds([&] {
-                reduce(ReduceOp::sum, DType::f32, {1, count, 1}, x.data(), y.data());
+                kept([&](Workspace& w) {
+                  reduce(w, ReduceOp::sum, DType::f32, {1, count, 1}, x.data(), y.data());
+                });
               }));
   stream_line("sum over rows 2048x704", wide, seconds([&] {
-                reduce(ReduceOp::sum, DType::f32, {1, kRows, kFfn}, x.data(), y.data());
+                kept([&](Workspace& w) {
+                  reduce(w, ReduceOp::sum, DType::f32, {1, kRows, kFfn}, x.data(), y.data());
+                });
               }));
   stream_line("sum of squares 1.4 M", wide, seconds([&] {
-                z[0] = static_cast<float>(sum_of_squares(DType::f32, count, x.data()));
+                z[0] = static_cast<float>(kept(
+                    [&](Workspace& w) { return sum_of_squares(w, DType::f32, count, x.data()); }));
               }));
   stream_line("uniform 1.4 M", wide,
               seconds([&] { fill_uniform(RandomRange{}, count, 0.0F, 1.0F, y.data()); }));

@@ -9,23 +9,24 @@ namespace {
 
 using namespace attention_detail;
 
-/// Scratch of one task.
+/// The arrays of one task. T: the operands' type.
 template <class C>
 struct Forward {
-  explicit Forward(const AttentionShape& shape)
+  template <class T>
+  Forward(Workspace& w, const AttentionShape& shape, T)
       : width(padded<C>(shape.values())),
-        queries(static_cast<std::size_t>(shape.head_dim * kQueryTile)),
-        keys(static_cast<std::size_t>(kKeyTile * padded<C>(shape.head_dim))),
-        values(static_cast<std::size_t>(kKeyTile * width)),
-        scores(static_cast<std::size_t>(kKeyTile * kQueryTile)),
-        out(static_cast<std::size_t>(kQueryTile * width)) {}
+        queries(w.take<C>(shape.head_dim * kQueryTile)),
+        keys(w.take<C>(kKeyTile * copied_width<C, T>(shape.head_dim))),
+        values(w.take<C>(kKeyTile * copied_width<C, T>(shape.values()))),
+        scores(w.take<C>(kKeyTile * kQueryTile)),
+        out(w.take<C>(kQueryTile * width)) {}
 
-  std::int64_t width;      // of the values
-  std::vector<C> queries;  // transposed
-  std::vector<C> keys;
-  std::vector<C> values;
-  std::vector<C> scores;  // [key, query]
-  std::vector<C> out;     // not yet divided by `sum`
+  std::int64_t width;  // of the values
+  C* queries;          // transposed
+  C* keys;
+  C* values;
+  C* scores;  // [key, query]
+  C* out;     // not yet divided by `sum`
   C maximum[kQueryTile];
   C sum[kQueryTile];
 };
@@ -38,7 +39,7 @@ template <class C>
   constexpr std::int64_t kLanes = simd::kLanes<C>;
   constexpr C kMinusInfinity = -std::numeric_limits<C>::infinity();
   for (std::int64_t column = 0; column < padded<C>(pair.queries); column += kLanes) {
-    C* scores = work.scores.data() + column;
+    C* scores = work.scores + column;
     // Key 0 sees all columns of a visited tile; later keys see fewer.
     std::int64_t seen = pair.keys;
     std::int64_t whole = pair.keys;
@@ -78,7 +79,7 @@ template <class C>
     for (std::int64_t query = column; query < std::min(pair.queries, column + kLanes); ++query) {
       const C factor = shrink[query - column];
       if (factor == C{1}) continue;
-      C* row = work.out.data() + query * work.width;
+      C* row = work.out + query * work.width;
       for (std::int64_t i = 0; i < work.width; i += kLanes)
         simd::store(row + i, simd::load(row + i) * factor);
     }
@@ -96,8 +97,8 @@ template <class Isa, class C>
         std::clamp<std::int64_t>(pair.last_key_of_first + query + count - pair.key, 0, pair.keys);
     tile::product<true>(
         isa, tile::Product<C>{count, work.width, pair.full() ? pair.keys : seen,
-                              work.scores.data() + query, 1, kQueryTile, values.data, values.stride,
-                              work.out.data() + query * work.width, work.width});
+                              work.scores + query, 1, kQueryTile, values.data, values.stride,
+                              work.out + query * work.width, work.width});
     query += count;
   }
 }
@@ -105,23 +106,28 @@ template <class Isa, class C>
 }  // namespace
 
 template <class T, class Lse>
-void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides q_strides,
-                       const T* k, AttentionStrides k_strides, const T* v,
-                       AttentionStrides v_strides, T* out, AttentionStrides out_strides,
+void attention_forward(Workspace& workspace, const AttentionShape& shape, const T* q,
+                       AttentionStrides q_strides, const T* k, AttentionStrides k_strides,
+                       const T* v, AttentionStrides v_strides, T* out, AttentionStrides out_strides,
                        Lse* log_sum_exp, const AttentionMask<T>& mask) {
   using C = Lse;
   if (shape.queries == 1 && !mask.changes_scores() && mask.dropout == 0) {
     AttentionShape row = shape;
     row.keys = std::clamp<std::int64_t>(last_key_of_query_0(shape) + 1, 0, shape.keys);
-    attention_row(row, q, q_strides, k, k_strides, v, v_strides, out, out_strides, log_sum_exp);
+    attention_row(workspace, row, q, q_strides, k, k_strides, v, v_strides, out, out_strides,
+                  log_sum_exp);
     return;
   }
+  const Workspace::Parts parts =
+      workspace.per_thread([&](Workspace& part) { Forward<C>(part, shape, T{}); });
+  if (workspace.counts()) return;
   const std::int64_t heads = shape.kv_heads * shape.group;
   const std::int64_t query_tiles = (shape.queries + kQueryTile - 1) / kQueryTile;
   const std::int64_t head_dim = shape.head_dim;
   // A task is one tile of queries of one head; what is copied of keys is copied for each of them.
   parallel_for(0, shape.batch * heads * query_tiles, 1, [&](std::int64_t begin, std::int64_t end) {
-    Forward<C> work(shape);
+    Workspace part = parts.mine();
+    Forward<C> work(part, shape, T{});
     simd::dispatch([&](auto isa) __attribute__((always_inline)) {
       for (std::int64_t task = begin; task < end; ++task) {
         const std::int64_t query = task % query_tiles * kQueryTile;
@@ -133,8 +139,8 @@ void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides
         const std::int64_t kv_head = head / shape.group;
         const T* q_tile =
             q + entry * q_strides.batch + query * q_strides.time + head * q_strides.head;
-        transpose_tile(q_tile, q_strides.time, queries, head_dim, work.queries.data());
-        std::fill(work.out.begin(), work.out.end(), C{0});
+        transpose_tile(q_tile, q_strides.time, queries, head_dim, work.queries);
+        std::fill_n(work.out, kQueryTile * work.width, C{0});
         std::fill(work.maximum, work.maximum + kQueryTile, -std::numeric_limits<C>::infinity());
         std::fill(work.sum, work.sum + kQueryTile, C{0});
         for (std::int64_t key = 0; key < keys_end; key += kKeyTile) {
@@ -143,16 +149,15 @@ void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides
               k + entry * k_strides.batch + key * k_strides.time + kv_head * k_strides.head;
           const T* v_tile =
               v + entry * v_strides.batch + key * v_strides.time + kv_head * v_strides.head;
-          const Rows<C> keys =
-              as_rows<C>(k_tile, k_strides.time, pair.keys, head_dim, work.keys.data());
+          const Rows<C> keys = as_rows<C>(k_tile, k_strides.time, pair.keys, head_dim, work.keys);
           const Rows<C> values =
-              as_rows<C>(v_tile, v_strides.time, pair.keys, shape.values(), work.values.data());
-          dots(isa, pair, head_dim, keys, work.queries.data(), work.scores.data());
+              as_rows<C>(v_tile, v_strides.time, pair.keys, shape.values(), work.values);
+          dots(isa, pair, head_dim, keys, work.queries, work.scores);
           const TilePlace place{entry, head, heads};
           const auto scale = static_cast<C>(shape.scale);
-          if (mask.changes_scores()) mask_scores(mask, place, pair, scale, work.scores.data());
+          if (mask.changes_scores()) mask_scores(mask, place, pair, scale, work.scores);
           online_softmax<C>(pair, mask.changes_scores() ? C{1} : scale, work);
-          if (mask.dropout > 0) drop(shape, mask, place, pair, work.scores.data());
+          if (mask.dropout > 0) drop(shape, mask, place, pair, work.scores);
           add_values(isa, pair, values, work);
         }
         for (std::int64_t i = 0; i < queries; ++i) {
@@ -161,8 +166,7 @@ void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides
           T* row = out + entry * out_strides.batch + (query + i) * out_strides.time +
                    head * out_strides.head;
           for (std::int64_t d = 0; d < shape.values(); ++d) {
-            row[d] =
-                static_cast<T>(work.out[static_cast<std::size_t>(i * work.width + d)] * factor);
+            row[d] = static_cast<T>(work.out[i * work.width + d] * factor);
           }
           log_sum_exp[(entry * heads + head) * shape.queries + query + i] =
               work.maximum[i] + std::log(sum);

@@ -5,6 +5,7 @@
 #include <tessera/half.hpp>
 
 #include "shared/kernels/philox.hpp"
+#include "shared/kernels/workspace.hpp"
 
 namespace tessera::kernels {
 
@@ -67,12 +68,12 @@ struct AttentionMask {
 };
 
 /// out = softmax(scale q k^T) v and log_sum_exp [batch, heads, queries] of the scaled scores,
-/// contiguous. Compute<T> is float, and double for double. The output aliases no input. Source:
-/// Dao, FlashAttention-2 (2023), algorithm 1.
+/// contiguous. Compute<T> is float, and double for double. Takes a few tiles for each thread. The
+/// output aliases no input. Source: Dao, FlashAttention-2 (2023), algorithm 1.
 template <class T, class Lse>
-void attention_forward(const AttentionShape& shape, const T* q, AttentionStrides q_strides,
-                       const T* k, AttentionStrides k_strides, const T* v,
-                       AttentionStrides v_strides, T* out, AttentionStrides out_strides,
+void attention_forward(Workspace& workspace, const AttentionShape& shape, const T* q,
+                       AttentionStrides q_strides, const T* k, AttentionStrides k_strides,
+                       const T* v, AttentionStrides v_strides, T* out, AttentionStrides out_strides,
                        Lse* log_sum_exp, const AttentionMask<T>& mask = {});
 
 /// The arguments of attention_backward. dq, dk and dv are overwritten; they alias nothing else.
@@ -99,9 +100,11 @@ struct AttentionGradient {
 };
 
 /// Gradients of attention_forward, from probabilities recomputed in tiles; sums over the query
-/// heads of a group are in head order. Source: FlashAttention-2, algorithm 2.
+/// heads of a group are in head order. Takes several copies of a group's queries for each thread.
+/// Source: FlashAttention-2, algorithm 2.
 template <class T, class Lse>
-void attention_backward(const AttentionShape& shape, const AttentionGradient<T, Lse>& arguments);
+void attention_backward(Workspace& workspace, const AttentionShape& shape,
+                        const AttentionGradient<T, Lse>& arguments);
 
 // Instantiated for T/Lse: float/float, double/double, BFloat16/float, Half/float.
 

@@ -7,49 +7,47 @@ namespace {
 
 using namespace attention_detail;
 
-template <class C>
-std::vector<C> buffer(std::int64_t count) {
-  return std::vector<C>(static_cast<std::size_t>(count));
-}
-
-/// Scratch of one task: a key/value head of one batch entry. What depends on queries is kept for
+/// The arrays of one task: a key/value head of one batch entry. What depends on queries is kept for
 /// the whole length, as every tile of keys needs it.
 template <class C>
 struct Backward {
-  Backward(const AttentionShape& shape, std::int64_t tiles)
+  template <class T>
+  Backward(Workspace& w, const AttentionShape& shape, T)
       : width(padded<C>(shape.head_dim)),
         value_width(padded<C>(shape.values())),
-        length(tiles * kQueryTile),
-        q_transposed(buffer<C>(shape.group * length * shape.head_dim)),
-        dout_transposed(buffer<C>(shape.group * length * shape.values())),
-        lse(buffer<C>(shape.group * length)),
-        delta(buffer<C>(shape.group * length)),
-        dq(buffer<C>(shape.group * length * width)),
-        dk(buffer<C>(kKeyTile * width)),
-        dv(buffer<C>(kKeyTile * value_width)),
-        keys(buffer<C>(kKeyTile * width)),
-        values(buffer<C>(kKeyTile * value_width)),
-        queries(buffer<C>(kQueryTile * width)),
-        douts(buffer<C>(kQueryTile * value_width)),
-        p(buffer<C>(kKeyTile * kQueryTile)),
-        ds(buffer<C>(kKeyTile * kQueryTile)) {}
+        length((shape.queries + kQueryTile - 1) / kQueryTile * kQueryTile),
+        dq_count(shape.group * length * width),
+        q_transposed(w.take<C>(shape.group * length * shape.head_dim)),
+        dout_transposed(w.take<C>(shape.group * length * shape.values())),
+        lse(w.take<C>(shape.group * length)),
+        delta(w.take<C>(shape.group * length)),
+        dq(w.take<C>(dq_count)),
+        dk(w.take<C>(kKeyTile * width)),
+        dv(w.take<C>(kKeyTile * value_width)),
+        keys(w.take<C>(kKeyTile * copied_width<C, T>(shape.head_dim))),
+        values(w.take<C>(kKeyTile * copied_width<C, T>(shape.values()))),
+        queries(w.take<C>(kQueryTile * copied_width<C, T>(shape.head_dim))),
+        douts(w.take<C>(kQueryTile * copied_width<C, T>(shape.values()))),
+        p(w.take<C>(kKeyTile * kQueryTile)),
+        ds(w.take<C>(kKeyTile * kQueryTile)) {}
 
   std::int64_t width;        // of queries and keys
   std::int64_t value_width;  // of values and the result
   std::int64_t length;
-  std::vector<C> q_transposed;  // [group, tile, head_dim, kQueryTile]; dout's with value_dim
-  std::vector<C> dout_transposed;
-  std::vector<C> lse;    // [group, length]
-  std::vector<C> delta;  // dout . out
-  std::vector<C> dq;     // [group, length, width]
-  std::vector<C> dk;
-  std::vector<C> dv;
-  std::vector<C> keys;
-  std::vector<C> values;
-  std::vector<C> queries;
-  std::vector<C> douts;
-  std::vector<C> p;  // [key, query]: probabilities
-  std::vector<C> ds;
+  std::int64_t dq_count;
+  C* q_transposed;  // [group, tile, head_dim, kQueryTile]; dout's with value_dim
+  C* dout_transposed;
+  C* lse;    // [group, length]
+  C* delta;  // dout . out
+  C* dq;     // [group, length, width]
+  C* dk;
+  C* dv;
+  C* keys;
+  C* values;
+  C* queries;
+  C* douts;
+  C* p;  // [key, query]: probabilities
+  C* ds;
 };
 
 /// p = exp(scale scores - lse) and ds = p (dp - delta) factor, in place of scores and dp.
@@ -153,16 +151,16 @@ template <class Isa, class T, class C>
                       std::int64_t head) __attribute__((always_inline)) {
     return pointer + entry * strides.batch + time * strides.time + head * strides.head;
   };
-  std::fill(work.dq.begin(), work.dq.end(), C{0});
+  std::fill_n(work.dq, work.dq_count, C{0});
   for (std::int64_t member = 0; member < shape.group; ++member) {
     const std::int64_t head = kv_head * shape.group + member;
     for (std::int64_t query = 0; query < shape.queries; query += kQueryTile) {
       const std::int64_t count = std::min(kQueryTile, shape.queries - query);
       const std::int64_t at_row = member * work.length + query;
       transpose_tile(at(x.q, x.q_strides, query, head), x.q_strides.time, count, head_dim,
-                     work.q_transposed.data() + at_row * head_dim);
+                     work.q_transposed + at_row * head_dim);
       transpose_tile(at(x.dout, x.dout_strides, query, head), x.dout_strides.time, count, value_dim,
-                     work.dout_transposed.data() + at_row * value_dim);
+                     work.dout_transposed + at_row * value_dim);
       for (std::int64_t i = 0; i < kQueryTile; ++i) {
         C lse = std::numeric_limits<C>::infinity();  // a query that sees nothing: probability 0
         C delta = C{0};
@@ -174,19 +172,19 @@ template <class Isa, class T, class C>
           for (std::int64_t d = 0; d < value_dim; ++d)
             delta += static_cast<C>(out[d]) * static_cast<C>(dout[d]);
         }
-        work.lse[static_cast<std::size_t>(at_row + i)] = lse;
-        work.delta[static_cast<std::size_t>(at_row + i)] = delta;
+        work.lse[at_row + i] = lse;
+        work.delta[at_row + i] = delta;
       }
     }
   }
   for (std::int64_t key = 0; key < shape.keys; key += kKeyTile) {
     const std::int64_t key_count = std::min(kKeyTile, shape.keys - key);
     const Rows<C> keys = as_rows<C>(at(x.k, x.k_strides, key, kv_head), x.k_strides.time, key_count,
-                                    head_dim, work.keys.data());
+                                    head_dim, work.keys);
     const Rows<C> values = as_rows<C>(at(x.v, x.v_strides, key, kv_head), x.v_strides.time,
-                                      key_count, value_dim, work.values.data());
-    std::fill(work.dk.begin(), work.dk.end(), C{0});
-    std::fill(work.dv.begin(), work.dv.end(), C{0});
+                                      key_count, value_dim, work.values);
+    std::fill_n(work.dk, kKeyTile * width, C{0});
+    std::fill_n(work.dv, kKeyTile * work.value_width, C{0});
     for (std::int64_t member = 0; member < shape.group; ++member) {
       const std::int64_t head = kv_head * shape.group + member;
       for (std::int64_t query = 0; query < shape.queries; query += kQueryTile) {
@@ -195,35 +193,34 @@ template <class Isa, class T, class C>
         if (pair.last_key_of_first + pair.queries <= key) continue;  // all of it is in the future
         const std::int64_t at_row = member * work.length + query;
         const Rows<C> queries = as_rows<C>(at(x.q, x.q_strides, query, head), x.q_strides.time,
-                                           pair.queries, head_dim, work.queries.data());
-        const Rows<C> douts =
-            as_rows<C>(at(x.dout, x.dout_strides, query, head), x.dout_strides.time, pair.queries,
-                       value_dim, work.douts.data());
-        C* p = work.p.data();
-        C* ds = work.ds.data();
-        dots(isa, pair, head_dim, keys, work.q_transposed.data() + at_row * head_dim, p);
-        dots(isa, pair, value_dim, values, work.dout_transposed.data() + at_row * value_dim, ds);
+                                           pair.queries, head_dim, work.queries);
+        const Rows<C> douts = as_rows<C>(at(x.dout, x.dout_strides, query, head),
+                                         x.dout_strides.time, pair.queries, value_dim, work.douts);
+        C* p = work.p;
+        C* ds = work.ds;
+        dots(isa, pair, head_dim, keys, work.q_transposed + at_row * head_dim, p);
+        dots(isa, pair, value_dim, values, work.dout_transposed + at_row * value_dim, ds);
         const TilePlace place{entry, head, heads};
         const auto scale = static_cast<C>(shape.scale);
         if (x.mask.changes_scores()) mask_scores(x.mask, place, pair, scale, p);
         if (x.mask.dropout > 0) drop(shape, x.mask, place, pair, ds);
-        score_gradients<C>(pair, x.mask.changes_scores() ? C{1} : scale, scale,
-                           work.lse.data() + at_row, work.delta.data() + at_row, p, ds);
+        score_gradients<C>(pair, x.mask.changes_scores() ? C{1} : scale, scale, work.lse + at_row,
+                           work.delta + at_row, p, ds);
         if (x.mask.dropout > 0) drop(shape, x.mask, place, pair, p);
         if (x.mask.gradient != nullptr)
           write_score_gradients(shape, place, pair, ds, x.mask.gradient);
-        add_to_keys(isa, pair, work.value_width, p, douts, work.dv.data());
-        add_to_keys(isa, pair, width, ds, queries, work.dk.data());
-        add_to_queries(isa, pair, width, ds, keys, work.dq.data() + at_row * width);
+        add_to_keys(isa, pair, work.value_width, p, douts, work.dv);
+        add_to_keys(isa, pair, width, ds, queries, work.dk);
+        add_to_queries(isa, pair, width, ds, keys, work.dq + at_row * width);
       }
     }
-    write_rows(work.dk.data(), width, key_count, head_dim, at(x.dk, x.dk_strides, key, kv_head),
+    write_rows(work.dk, width, key_count, head_dim, at(x.dk, x.dk_strides, key, kv_head),
                x.dk_strides.time);
-    write_rows(work.dv.data(), work.value_width, key_count, value_dim,
+    write_rows(work.dv, work.value_width, key_count, value_dim,
                at(x.dv, x.dv_strides, key, kv_head), x.dv_strides.time);
   }
   for (std::int64_t member = 0; member < shape.group; ++member) {
-    write_rows(work.dq.data() + member * work.length * width, width, shape.queries, head_dim,
+    write_rows(work.dq + member * work.length * width, width, shape.queries, head_dim,
                at(x.dq, x.dq_strides, 0, kv_head * shape.group + member), x.dq_strides.time);
   }
 }
@@ -231,10 +228,14 @@ template <class Isa, class T, class C>
 }  // namespace
 
 template <class T, class Lse>
-void attention_backward(const AttentionShape& shape, const AttentionGradient<T, Lse>& arguments) {
-  const std::int64_t tiles = (shape.queries + kQueryTile - 1) / kQueryTile;
+void attention_backward(Workspace& workspace, const AttentionShape& shape,
+                        const AttentionGradient<T, Lse>& arguments) {
+  const Workspace::Parts parts =
+      workspace.per_thread([&](Workspace& part) { Backward<Lse>(part, shape, T{}); });
+  if (workspace.counts()) return;
   parallel_for(0, shape.batch * shape.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
-    Backward<Lse> work(shape, tiles);
+    Workspace part = parts.mine();
+    Backward<Lse> work(part, shape, T{});
     simd::dispatch([&](auto isa) __attribute__((always_inline)) {
       for (std::int64_t task = begin; task < end; ++task) {
         head_gradients(isa, shape, arguments, task / shape.kv_heads, task % shape.kv_heads, work);

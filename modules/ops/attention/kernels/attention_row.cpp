@@ -7,7 +7,6 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/simd.hpp"
@@ -122,19 +121,31 @@ template <class C>
 }  // namespace
 
 template <class T, class Lse>
-void attention_row(const AttentionShape& shape, const T* q, AttentionStrides q_strides, const T* k,
-                   AttentionStrides k_strides, const T* v, AttentionStrides v_strides, T* out,
-                   AttentionStrides out_strides, Lse* log_sum_exp) {
+void attention_row(Workspace& workspace, const AttentionShape& shape, const T* q,
+                   AttentionStrides q_strides, const T* k, AttentionStrides k_strides, const T* v,
+                   AttentionStrides v_strides, T* out, AttentionStrides out_strides,
+                   Lse* log_sum_exp) {
   using C = Lse;
   constexpr int kWidest = static_cast<int>(simd::kLanes<C>);
   const std::int64_t heads = shape.kv_heads * shape.group;
   const std::int64_t head_dim = shape.head_dim;
+  struct Arrays {
+    Arrays(Workspace& w, const AttentionShape& shape)
+        : query(w.take<C>(shape.head_dim)), scores(w.take<C>(shape.keys + kWidest)) {}
+    C* query;
+    C* scores;
+  };
+  const Workspace::Parts parts =
+      workspace.per_thread([&](Workspace& part) { Arrays(part, shape); });
+  if (workspace.counts()) return;
   // Less work than this is not worth waking a thread.
   constexpr std::int64_t kGrainWork = 1 << 16;
   const std::int64_t grain = 1 + kGrainWork / (1 + shape.keys * head_dim);
   parallel_for(0, shape.batch * heads, grain, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<C> query(static_cast<std::size_t>(head_dim));
-    std::vector<C> scores(static_cast<std::size_t>(shape.keys + kWidest));
+    Workspace part = parts.mine();
+    const Arrays arrays(part, shape);
+    C* const query = arrays.query;
+    C* const scores = arrays.scores;
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t task = begin; task < end; ++task) {
         const std::int64_t entry = task / heads;
@@ -144,17 +155,15 @@ void attention_row(const AttentionShape& shape, const T* q, AttentionStrides q_s
         const T* keys = k + entry * k_strides.batch + kv_head * k_strides.head;
         const T* values = v + entry * v_strides.batch + kv_head * v_strides.head;
         for (std::int64_t i = 0; i < head_dim; ++i) {
-          query[static_cast<std::size_t>(i)] =
-              static_cast<C>(q_row[i]) * static_cast<C>(shape.scale);
+          query[i] = static_cast<C>(q_row[i]) * static_cast<C>(shape.scale);
         }
         for (std::int64_t j = 0; j < shape.keys; ++j) {
-          scores[static_cast<std::size_t>(j)] =
-              dot<kWidest>(query.data(), keys + j * k_strides.time, 0, head_dim);
+          scores[j] = dot<kWidest>(query, keys + j * k_strides.time, 0, head_dim);
         }
-        const Softmax<C> seen = softmax(scores.data(), shape.keys);
+        const Softmax<C> seen = softmax(scores, shape.keys);
         const C factor = seen.sum > C{0} ? C{1} / seen.sum : C{0};
-        combine<kWidest>(scores.data(), values, v_strides.time, shape.keys, factor, 0,
-                         shape.values(), out + entry * out_strides.batch + head * out_strides.head);
+        combine<kWidest>(scores, values, v_strides.time, shape.keys, factor, 0, shape.values(),
+                         out + entry * out_strides.batch + head * out_strides.head);
         log_sum_exp[task] = seen.maximum + std::log(seen.sum);
       }
     });

@@ -9,9 +9,10 @@ namespace tessera::kernels {
 /// pass over keys and one over values; the tiles of attention_forward would compute 16 or more
 /// queries for the one.
 template <class T, class Lse>
-void attention_row(const AttentionShape& shape, const T* q, AttentionStrides q_strides, const T* k,
-                   AttentionStrides k_strides, const T* v, AttentionStrides v_strides, T* out,
-                   AttentionStrides out_strides, Lse* log_sum_exp);
+void attention_row(Workspace& workspace, const AttentionShape& shape, const T* q,
+                   AttentionStrides q_strides, const T* k, AttentionStrides k_strides, const T* v,
+                   AttentionStrides v_strides, T* out, AttentionStrides out_strides,
+                   Lse* log_sum_exp);
 
 // Instantiated as attention_forward.
 

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
 #include "attention.hpp"
 #include "shared/kernels/simd.hpp"
@@ -23,6 +22,13 @@ std::int64_t padded(std::int64_t extent) {
   return (extent + simd::kLanes<C> - 1) / simd::kLanes<C> * simd::kLanes<C>;
 }
 
+/// The width of the copies that as_rows makes of rows of `extent` elements of type T; 0: none.
+template <class C, class T>
+std::int64_t copied_width(std::int64_t extent) {
+  const std::int64_t width = padded<C>(extent);
+  return std::is_same_v<T, C> && width == extent ? 0 : width;
+}
+
 /// Rows of at least head_dim elements, in the type that is computed in.
 template <class C>
 struct Rows {
@@ -36,7 +42,7 @@ template <class C, class T>
                                               std::int64_t head_dim, C* buffer) {
   const std::int64_t width = padded<C>(head_dim);
   if constexpr (std::is_same_v<T, C>) {
-    if (width == head_dim) return {x, stride};
+    if (copied_width<C, T>(head_dim) == 0) return {x, stride};
   }
   constexpr std::int64_t kLanes = simd::kLanes<C>;
   for (std::int64_t row = 0; row < count; ++row) {

@@ -4,11 +4,9 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <vector>
 
 #include "matmul/kernels/gemm.hpp"
 #include "shared/kernels/parallel.hpp"
-#include "shared/kernels/scratch.hpp"
 
 namespace tessera::kernels {
 namespace {
@@ -110,81 +108,106 @@ Group group_at(const Convolutions& shape, std::int64_t group) {
           group % shape.groups * shape.outputs * w.rows()};
 }
 
-/// A block's columns: the image itself, or made in memory that the thread keeps.
+/// A block's columns: the image itself, or made in a part of the workspace.
 template <class T>
 struct Columns {
   const T* data;
   std::int64_t stride;
 
-  Columns(const Windows& w, Block block, const T* image) {
+  Columns(Workspace& workspace, const Windows& w, Block block, const T* image) {
     if (w.trivial()) {
       data = image + block.first * w.out[1];
       stride = w.positions();
       return;
     }
     stride = (block.last - block.first) * w.out[1];
-    T* const room = scratch<struct ConvolutionColumns, T>(w.rows() * stride);
-    image_to_columns(w, block, image, room);
+    T* const room = workspace.take<T>(w.rows() * stride);
+    if (!workspace.counts()) image_to_columns(w, block, image, room);
     data = room;
   }
 };
 
+/// Parts with room for what use(part, block) takes: all blocks are equal but the last one.
+template <class Use>
+Workspace::Parts parts_for_blocks(Workspace& workspace, const Windows& w, Use use) {
+  return workspace.per_thread([&](Workspace& part) {
+    const Block last = block_at(w, std::max<std::int64_t>(0, block_count(w) - 1));
+    use(part, block_at(w, 0));
+    use(part, Block{0, last.last - last.first});
+  });
+}
+
 }  // namespace
 
 template <class T>
-void convolve(const Convolutions& shape, const T* x, const T* weight, T* y, bool accumulate) {
+void convolve(Workspace& workspace, const Convolutions& shape, const T* x, const T* weight, T* y,
+              bool accumulate) {
   const Windows& w = shape.windows;
   const std::int64_t blocks = block_count(w);
+  if (shape.images * shape.groups * blocks == 0) return;
+  const auto compute = [&](Workspace& part, const Group& group, Block block) {
+    const Workspace::Scope of_block(part);
+    const Columns<T> columns(part, w, block, x + group.x);
+    gemm(part,
+         Gemm{.m = shape.outputs,
+              .n = (block.last - block.first) * w.out[1],
+              .k = w.rows(),
+              .lda = w.rows(),
+              .ldb = columns.stride,
+              .ldc = w.positions(),
+              .accumulate = accumulate},
+         weight + group.weight, columns.data, y + group.y + block.first * w.out[1]);
+  };
+  const Workspace::Parts parts = parts_for_blocks(
+      workspace, w, [&](Workspace& part, Block block) { compute(part, Group{}, block); });
+  if (workspace.counts()) return;
   parallel_for(0, shape.images * shape.groups * blocks, 1,
                [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t task = begin; task < end; ++task) {
-                   const Group group = group_at(shape, task / blocks);
-                   const Block block = block_at(w, task % blocks);
-                   const Columns<T> columns(w, block, x + group.x);
-                   gemm(Gemm{.m = shape.outputs,
-                             .n = (block.last - block.first) * w.out[1],
-                             .k = w.rows(),
-                             .lda = w.rows(),
-                             .ldb = columns.stride,
-                             .ldc = w.positions(),
-                             .accumulate = accumulate},
-                        weight + group.weight, columns.data, y + group.y + block.first * w.out[1]);
-                 }
+                 Workspace part = parts.mine();
+                 for (std::int64_t task = begin; task < end; ++task)
+                   compute(part, group_at(shape, task / blocks), block_at(w, task % blocks));
                });
 }
 
 template <class T>
-void convolve_grad_input(const Convolutions& shape, const T* dy, const T* weight, Compute<T>* dx) {
+void convolve_grad_input(Workspace& workspace, const Convolutions& shape, const T* dy,
+                         const T* weight, Compute<T>* dx) {
   using C = Compute<T>;
   const Windows& w = shape.windows;
   const std::int64_t image = w.channels * w.in[0] * w.in[1];
+  const auto compute = [&](Workspace& part, const Group& group, Block block) {
+    const Workspace::Scope of_block(part);
+    const std::int64_t first = block.first * w.out[1];
+    const std::int64_t width = (block.last - block.first) * w.out[1];
+    C* const to = w.trivial() ? dx + group.x + first : part.take<C>(w.rows() * width);
+    gemm(part,
+         Gemm{.trans_a = true,
+              .m = w.rows(),
+              .n = width,
+              .k = shape.outputs,
+              .lda = w.rows(),
+              .ldb = w.positions(),
+              .ldc = w.trivial() ? w.positions() : width},
+         weight + group.weight, dy + group.y + first, to);
+    if (!w.trivial() && !part.counts()) add_columns_to_image(w, block, to, dx + group.x);
+  };
+  const Workspace::Parts parts = parts_for_blocks(
+      workspace, w, [&](Workspace& part, Block block) { compute(part, Group{}, block); });
+  if (workspace.counts()) return;
   // Windows overlap, so the blocks of a group follow each other.
   parallel_for(0, shape.images * shape.groups, 1, [&](std::int64_t begin, std::int64_t end) {
+    Workspace part = parts.mine();
     for (std::int64_t task = begin; task < end; ++task) {
       const Group group = group_at(shape, task);
       if (!w.trivial()) std::fill_n(dx + group.x, image, C{0});
-      for (std::int64_t b = 0; b < block_count(w); ++b) {
-        const Block block = block_at(w, b);
-        const std::int64_t first = block.first * w.out[1];
-        const std::int64_t width = (block.last - block.first) * w.out[1];
-        C* const to = w.trivial() ? dx + group.x + first
-                                  : scratch<struct GradientColumns, C>(w.rows() * width);
-        gemm(Gemm{.trans_a = true,
-                  .m = w.rows(),
-                  .n = width,
-                  .k = shape.outputs,
-                  .lda = w.rows(),
-                  .ldb = w.positions(),
-                  .ldc = w.trivial() ? w.positions() : width},
-             weight + group.weight, dy + group.y + first, to);
-        if (!w.trivial()) add_columns_to_image(w, block, to, dx + group.x);
-      }
+      for (std::int64_t b = 0; b < block_count(w); ++b) compute(part, group, block_at(w, b));
     }
   });
 }
 
 template <class T>
-void convolve_grad_weight(const Convolutions& shape, const T* dy, const T* x, Compute<T>* dweight) {
+void convolve_grad_weight(Workspace& workspace, const Convolutions& shape, const T* dy, const T* x,
+                          Compute<T>* dweight) {
   using C = Compute<T>;
   const Windows& w = shape.windows;
   const std::int64_t size = shape.outputs * w.rows();  // of a group's weight
@@ -192,30 +215,38 @@ void convolve_grad_weight(const Convolutions& shape, const T* dy, const T* x, Co
   const std::int64_t most = kWeightElements / std::max<std::int64_t>(1, size * shape.groups);
   const std::int64_t sets = std::clamp<std::int64_t>(std::min<std::int64_t>(most, 16), 1,
                                                      std::max<std::int64_t>(1, shape.images));
-  std::vector<C> partial(static_cast<std::size_t>(sets * shape.groups * size));
+  const auto compute = [&](Workspace& part, const Group& group, Block block, C* sum) {
+    const Workspace::Scope of_block(part);
+    const Columns<T> columns(part, w, block, x + group.x);
+    gemm(part,
+         Gemm{.trans_b = true,
+              .m = shape.outputs,
+              .n = w.rows(),
+              .k = (block.last - block.first) * w.out[1],
+              .lda = w.positions(),
+              .ldb = columns.stride,
+              .ldc = w.rows(),
+              .accumulate = true},
+         dy + group.y + block.first * w.out[1], columns.data, sum);
+  };
+  C* const partial = workspace.take<C>(sets * shape.groups * size);
+  const Workspace::Parts parts = parts_for_blocks(
+      workspace, w, [&](Workspace& part, Block block) { compute(part, Group{}, block, nullptr); });
+  if (workspace.counts()) return;
   parallel_for(0, sets * shape.groups, 1, [&](std::int64_t begin, std::int64_t end) {
+    Workspace part = parts.mine();
     for (std::int64_t task = begin; task < end; ++task) {
       const std::int64_t set = task / shape.groups;
+      C* const sum = partial + task * size;
+      std::fill_n(sum, size, C{0});
       for (std::int64_t n = shape.images * set / sets; n < shape.images * (set + 1) / sets; ++n) {
         const Group group = group_at(shape, n * shape.groups + task % shape.groups);
-        for (std::int64_t b = 0; b < block_count(w); ++b) {
-          const Block block = block_at(w, b);
-          const Columns<T> columns(w, block, x + group.x);
-          gemm(Gemm{.trans_b = true,
-                    .m = shape.outputs,
-                    .n = w.rows(),
-                    .k = (block.last - block.first) * w.out[1],
-                    .lda = w.positions(),
-                    .ldb = columns.stride,
-                    .ldc = w.rows(),
-                    .accumulate = true},
-               dy + group.y + block.first * w.out[1], columns.data, partial.data() + task * size);
-        }
+        for (std::int64_t b = 0; b < block_count(w); ++b) compute(part, group, block_at(w, b), sum);
       }
     }
   });
   for (std::int64_t set = 0; set < sets; ++set) {
-    const C* from = partial.data() + set * shape.groups * size;
+    const C* from = partial + set * shape.groups * size;
     for (std::int64_t i = 0; i < shape.groups * size; ++i) dweight[i] += from[i];
   }
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "shared/kernels/types.hpp"
+#include "shared/kernels/workspace.hpp"
 
 namespace tessera::kernels {
 
@@ -38,15 +39,19 @@ struct Convolutions {
   std::int64_t outputs = 0;
 };
 
-/// y = x convolved with weight, or y += that.
+/// y = x convolved with weight, or y += that. Takes the columns of some rows for each thread.
 template <class T>
-void convolve(const Convolutions& shape, const T* x, const T* weight, T* y, bool accumulate);
+void convolve(Workspace& workspace, const Convolutions& shape, const T* x, const T* weight, T* y,
+              bool accumulate);
 
-/// dx, cleared first, and dweight, added to: the gradients of convolve, images in order.
+/// dx, cleared first, and dweight, added to: the gradients of convolve, images in order. Take
+/// columns likewise; convolve_grad_weight partial sums of up to 16 sets of images too.
 template <class T>
-void convolve_grad_input(const Convolutions& shape, const T* dy, const T* weight, Compute<T>* dx);
+void convolve_grad_input(Workspace& workspace, const Convolutions& shape, const T* dy,
+                         const T* weight, Compute<T>* dx);
 template <class T>
-void convolve_grad_weight(const Convolutions& shape, const T* dy, const T* x, Compute<T>* dweight);
+void convolve_grad_weight(Workspace& workspace, const Convolutions& shape, const T* dy, const T* x,
+                          Compute<T>* dweight);
 
 /// y [images * channels, out...] = the largest element of each window, or NaN where one is; index:
 /// its place in the image's in[0] * in[1] (the first one among equals; -1 where a window lies

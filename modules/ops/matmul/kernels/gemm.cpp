@@ -4,12 +4,10 @@
 #include <cstddef>
 #include <stdexcept>
 #include <type_traits>
-#include <vector>
 
 #include "onednn.hpp"
 #include "pointwise/kernels/pointwise.hpp"
 #include "shared/kernels/parallel.hpp"
-#include "shared/kernels/scratch.hpp"
 #include "shared/kernels/simd.hpp"
 #include "shared/kernels/tile.hpp"
 
@@ -31,34 +29,43 @@ void zero_rows(const Gemm& shape, Out* c) {
 }
 
 /// One batch entry in double: op(B) is copied in panels of full vectors, C's too.
-void double_product(const Gemm& shape, const double* a, const double* b, double* c) {
+void double_product(Workspace& workspace, const Gemm& shape, const double* a, const double* b,
+                    double* c) {
   constexpr std::int64_t kPanel = 32;
+  struct Arrays {
+    Arrays(Workspace& w, const Gemm& shape)
+        : right(w.take<double>(shape.k * kPanel)), result(w.take<double>(shape.m * kPanel)) {}
+    double* right;
+    double* result;
+  };
+  const Workspace::Parts parts =
+      workspace.per_thread([&](Workspace& part) { Arrays(part, shape); });
+  if (workspace.counts()) return;
   const std::int64_t panels = (shape.n + kPanel - 1) / kPanel;
   const std::int64_t a_row = shape.trans_a ? 1 : shape.lda;
   const std::int64_t a_k = shape.trans_a ? shape.lda : 1;
   const std::int64_t b_k = shape.trans_b ? 1 : shape.ldb;
   const std::int64_t b_column = shape.trans_b ? shape.ldb : 1;
   parallel_for(0, panels, 1, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<double> right(static_cast<std::size_t>(shape.k * kPanel));
-    std::vector<double> result(static_cast<std::size_t>(shape.m * kPanel));
+    Workspace part = parts.mine();
+    const Arrays arrays(part, shape);
     for (std::int64_t panel = begin; panel < end; ++panel) {
       const std::int64_t first = panel * kPanel;
       const std::int64_t width = std::min(kPanel, shape.n - first);
       for (std::int64_t p = 0; p < shape.k; ++p) {
-        double* row = right.data() + p * kPanel;
+        double* row = arrays.right + p * kPanel;
         for (std::int64_t j = 0; j < width; ++j) row[j] = b[p * b_k + (first + j) * b_column];
         std::fill(row + width, row + kPanel, 0.0);
       }
       simd::dispatch([&](auto isa) __attribute__((always_inline)) {
         tile::product<false>(
-            isa, tile::Product<double>{shape.m, kPanel, shape.k, a, a_row, a_k, right.data(),
-                                       kPanel, result.data(), kPanel});
+            isa, tile::Product<double>{shape.m, kPanel, shape.k, a, a_row, a_k, arrays.right,
+                                       kPanel, arrays.result, kPanel});
       });
       for (std::int64_t i = 0; i < shape.m; ++i) {
         for (std::int64_t j = 0; j < width; ++j) {
           double& target = c[i * shape.ldc + first + j];
-          target =
-              result[static_cast<std::size_t>(i * kPanel + j)] + (shape.accumulate ? target : 0.0);
+          target = arrays.result[i * kPanel + j] + (shape.accumulate ? target : 0.0);
         }
       }
     }
@@ -76,6 +83,17 @@ void widen(std::int64_t rows, std::int64_t columns, const T* x, std::int64_t str
   }
 }
 
+/// The other way round: contiguous floats into a stored matrix.
+template <class T>
+void narrow(std::int64_t rows, std::int64_t columns, const float* x, T* result,
+            std::int64_t stride) {
+  constexpr DType kType = std::is_same_v<T, BFloat16> ? DType::bf16 : DType::f16;
+  if (stride == columns) return cast(DType::f32, kType, rows * columns, x, result);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    cast(DType::f32, kType, columns, x + row * columns, result + row * stride);
+  }
+}
+
 /// Few rows read B once: widening it would cost more than the product. (So below this number of
 /// rows the bits of a bfloat16 row can differ from those above it.)
 constexpr std::int64_t kFewRows = 8;
@@ -83,30 +101,30 @@ constexpr std::int64_t kFewRows = 8;
 /// One product of 16-bit operands by way of float copies: for Half, and machines without
 /// bfloat16.
 template <class T, class Out>
-void widened_product(const Gemm& shape, const T* a, const T* b, Out* c) {
+void widened_product(Workspace& workspace, const Gemm& shape, const T* a, const T* b, Out* c) {
   const std::int64_t a_rows = shape.trans_a ? shape.k : shape.m;
   const std::int64_t a_columns = shape.trans_a ? shape.m : shape.k;
   const std::int64_t b_rows = shape.trans_b ? shape.n : shape.k;
   const std::int64_t b_columns = shape.trans_b ? shape.k : shape.n;
-  float* wide_a = scratch<struct WideA, float>(a_rows * a_columns);
-  float* wide_b = scratch<struct WideB, float>(b_rows * b_columns);
-  widen(a_rows, a_columns, a, shape.lda, wide_a);
-  widen(b_rows, b_columns, b, shape.ldb, wide_b);
+  const Workspace::Scope copies(workspace);
+  float* wide_a = workspace.take<float>(a_rows * a_columns);
+  float* wide_b = workspace.take<float>(b_rows * b_columns);
+  const bool computes = !workspace.counts();
+  if (computes) {
+    widen(a_rows, a_columns, a, shape.lda, wide_a);
+    widen(b_rows, b_columns, b, shape.ldb, wide_b);
+  }
   Gemm wide = shape;
   wide.lda = a_columns;
   wide.ldb = b_columns;
   if constexpr (std::is_same_v<Out, float>) {
-    gemm(wide, wide_a, wide_b, c);
+    gemm(workspace, wide, wide_a, wide_b, c);
   } else {
-    float* wide_c = scratch<struct WideC, float>(shape.m * shape.n);
-    if (shape.accumulate) widen(shape.m, shape.n, c, shape.ldc, wide_c);
+    float* wide_c = workspace.take<float>(shape.m * shape.n);
+    if (shape.accumulate && computes) widen(shape.m, shape.n, c, shape.ldc, wide_c);
     wide.ldc = shape.n;
-    gemm(wide, wide_a, wide_b, wide_c);
-    constexpr DType kType = std::is_same_v<T, BFloat16> ? DType::bf16 : DType::f16;
-    if (shape.ldc == shape.n) return cast(DType::f32, kType, shape.m * shape.n, wide_c, c);
-    for (std::int64_t row = 0; row < shape.m; ++row) {
-      cast(DType::f32, kType, shape.n, wide_c + row * shape.n, c + row * shape.ldc);
-    }
+    gemm(workspace, wide, wide_a, wide_b, wide_c);
+    if (computes) narrow(shape.m, shape.n, wide_c, c, shape.ldc);
   }
 }
 
@@ -169,12 +187,12 @@ bool library_computes(const Gemm& shape) {
   return std::is_same_v<T, BFloat16> && (shape.m < kFewRows || onednn::native_bfloat16());
 }
 
-/// A product, or a piece of one.
+/// A product, or a piece of one. Entries of a batch that are computed alone use the same memory.
 template <class T, class Out>
-void compute(const Gemm& shape, const T* a, const T* b, Out* c) {
+void compute(Workspace& workspace, const Gemm& shape, const T* a, const T* b, Out* c) {
   const auto library = [&](const Gemm& part, const T* x, const T* y, Out* z) {
     if constexpr (std::is_same_v<T, float> || std::is_same_v<T, BFloat16>) {
-      return library_computes<T>(part) && onednn::product(part, x, y, z);
+      return library_computes<T>(part) && onednn::product(workspace, part, x, y, z);
     } else {
       return false;
     }
@@ -183,17 +201,44 @@ void compute(const Gemm& shape, const T* a, const T* b, Out* c) {
   Gemm single = shape;
   single.batch = 1;
   single.stride_a = single.stride_b = single.stride_c = 0;
-  for (std::int64_t entry = 0; entry < shape.batch; ++entry) {
+  const std::int64_t entries = workspace.counts() ? 1 : shape.batch;
+  for (std::int64_t entry = 0; entry < entries; ++entry) {
+    const Workspace::Scope of_entry(workspace);
     const T* entry_a = a + entry * shape.stride_a;
     const T* entry_b = b + entry * shape.stride_b;
     Out* entry_c = c + entry * shape.stride_c;
     if (shape.batch > 1 && library(single, entry_a, entry_b, entry_c)) continue;
     if constexpr (std::is_same_v<T, double>) {
-      double_product(single, entry_a, entry_b, entry_c);
+      double_product(workspace, single, entry_a, entry_b, entry_c);
     } else if constexpr (!std::is_same_v<T, float>) {
-      widened_product(single, entry_a, entry_b, entry_c);
+      widened_product(workspace, single, entry_a, entry_b, entry_c);
     } else {
       throw std::runtime_error("gemm: oneDNN has no kernel for this float product");
+    }
+  }
+}
+
+/// The piece of a product that begins at this entry, row and column.
+Gemm piece_at(const Gemm& shape, const Pieces& p, std::int64_t entry, std::int64_t row,
+              std::int64_t column) {
+  Gemm part = shape;
+  part.m = std::min(p.rows, shape.m - row);
+  part.n = std::min(p.columns, shape.n - column);
+  part.batch = std::min(p.entries, shape.batch - entry);
+  if (part.batch == 1) part.stride_a = part.stride_b = part.stride_c = 0;
+  return part;
+}
+
+/// Takes what the hungriest piece needs: along each dim all pieces are equal but the last one.
+template <class T, class Out>
+void take_for_pieces(Workspace& workspace, const Gemm& shape, const Pieces& p) {
+  const std::int64_t groups = pieces_of(shape.batch, p.entries);
+  for (const std::int64_t group : {std::int64_t{0}, groups - 1}) {
+    for (const std::int64_t down : {std::int64_t{0}, p.down - 1}) {
+      for (const std::int64_t across : {std::int64_t{0}, p.across - 1}) {
+        const Gemm part = piece_at(shape, p, group * p.entries, down * p.rows, across * p.columns);
+        compute<T, Out>(workspace, part, nullptr, nullptr, nullptr);
+      }
     }
   }
 }
@@ -201,37 +246,38 @@ void compute(const Gemm& shape, const T* a, const T* b, Out* c) {
 }  // namespace
 
 template <class T, class Out>
-void gemm(const Gemm& given, const T* a, const T* b, Out* c) {
+void gemm(Workspace& workspace, const Gemm& given, const T* a, const T* b, Out* c) {
   const Gemm shape = folded(given);
   if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
   if (shape.k == 0) {
-    if (!shape.accumulate) zero_rows(shape, c);
+    if (!shape.accumulate && !workspace.counts()) zero_rows(shape, c);
     return;
   }
   const Pieces p = library_computes<T>(shape) ? cut(shape, sizeof(T)) : Pieces{};
-  if (p.count <= 1) return compute(shape, a, b, c);
+  if (p.count <= 1) return compute(workspace, shape, a, b, c);
+  const Workspace::Scope of_pieces(workspace);
+  const Workspace::Parts parts =
+      workspace.per_thread([&](Workspace& part) { take_for_pieces<T, Out>(part, shape, p); });
+  if (workspace.counts()) return;
   parallel_for(0, p.count, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t piece = begin; piece < end; ++piece) {
       const std::int64_t column = piece % p.across * p.columns;
       const std::int64_t row = piece / p.across % p.down * p.rows;
       const std::int64_t entry = piece / p.across / p.down * p.entries;
-      Gemm part = shape;
-      part.m = std::min(p.rows, shape.m - row);
-      part.n = std::min(p.columns, shape.n - column);
-      part.batch = std::min(p.entries, shape.batch - entry);
-      if (part.batch == 1) part.stride_a = part.stride_b = part.stride_c = 0;
-      compute(part, a + entry * shape.stride_a + row * (shape.trans_a ? 1 : shape.lda),
+      Workspace part = parts.mine();
+      compute(part, piece_at(shape, p, entry, row, column),
+              a + entry * shape.stride_a + row * (shape.trans_a ? 1 : shape.lda),
               b + entry * shape.stride_b + column * (shape.trans_b ? shape.ldb : 1),
               c + entry * shape.stride_c + row * shape.ldc + column);
     }
   });
 }
 
-template void gemm(const Gemm&, const float*, const float*, float*);
-template void gemm(const Gemm&, const double*, const double*, double*);
-template void gemm(const Gemm&, const BFloat16*, const BFloat16*, BFloat16*);
-template void gemm(const Gemm&, const BFloat16*, const BFloat16*, float*);
-template void gemm(const Gemm&, const Half*, const Half*, Half*);
-template void gemm(const Gemm&, const Half*, const Half*, float*);
+template void gemm(Workspace&, const Gemm&, const float*, const float*, float*);
+template void gemm(Workspace&, const Gemm&, const double*, const double*, double*);
+template void gemm(Workspace&, const Gemm&, const BFloat16*, const BFloat16*, BFloat16*);
+template void gemm(Workspace&, const Gemm&, const BFloat16*, const BFloat16*, float*);
+template void gemm(Workspace&, const Gemm&, const Half*, const Half*, Half*);
+template void gemm(Workspace&, const Gemm&, const Half*, const Half*, float*);
 
 }  // namespace tessera::kernels

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <tessera/half.hpp>
 
+#include "shared/kernels/workspace.hpp"
+
 namespace tessera::kernels {
 
 /// Extents and layout of a batch of products C = op(A) op(B) + beta C, all row-major.
@@ -29,16 +31,16 @@ struct Gemm {
 /// C = op(A) op(B) (+ C). C aliases neither A nor B.
 /// T/Out: float/float, double/double, BFloat16/BFloat16, BFloat16/float, Half/Half, Half/float;
 /// 16-bit inputs are accumulated in float and rounded once. Rows: see gemm.cpp on whether a row's
-/// bits depend on how many rows there are. Throws std::runtime_error where the library that
-/// computes it fails.
+/// bits depend on how many rows there are. Takes copies of what the library that computes it cannot
+/// read. Throws std::runtime_error where that library fails.
 template <class T, class Out>
-void gemm(const Gemm& shape, const T* a, const T* b, Out* c);
+void gemm(Workspace& workspace, const Gemm& shape, const T* a, const T* b, Out* c);
 
-extern template void gemm(const Gemm&, const float*, const float*, float*);
-extern template void gemm(const Gemm&, const double*, const double*, double*);
-extern template void gemm(const Gemm&, const BFloat16*, const BFloat16*, BFloat16*);
-extern template void gemm(const Gemm&, const BFloat16*, const BFloat16*, float*);
-extern template void gemm(const Gemm&, const Half*, const Half*, Half*);
-extern template void gemm(const Gemm&, const Half*, const Half*, float*);
+extern template void gemm(Workspace&, const Gemm&, const float*, const float*, float*);
+extern template void gemm(Workspace&, const Gemm&, const double*, const double*, double*);
+extern template void gemm(Workspace&, const Gemm&, const BFloat16*, const BFloat16*, BFloat16*);
+extern template void gemm(Workspace&, const Gemm&, const BFloat16*, const BFloat16*, float*);
+extern template void gemm(Workspace&, const Gemm&, const Half*, const Half*, Half*);
+extern template void gemm(Workspace&, const Gemm&, const Half*, const Half*, float*);
 
 }  // namespace tessera::kernels

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
-#include <vector>
 
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/simd.hpp"
@@ -36,50 +35,63 @@ void copy_columns(const Gemm& shape, const T* b, std::int64_t column, std::int64
 /// Columns [column, column + width) of c; b: what copy_columns gives.
 template <class T>
 void compute_columns(const Gemm& shape, const T* a, const Wrapping<T>* b, std::int64_t column,
-                     std::int64_t width, T* c) {
+                     std::int64_t width, Wrapping<T>* sums, T* c) {
   using W = Wrapping<T>;
   const std::int64_t row_stride = shape.trans_a ? 1 : shape.lda;
   const std::int64_t k_stride = shape.trans_a ? shape.lda : 1;
-  std::vector<W> sums(static_cast<std::size_t>(width));
   for (std::int64_t i = 0; i < shape.m; ++i) {
     T* const target = c + i * shape.ldc + column;
     for (std::int64_t j = 0; j < width; ++j) {
-      sums.data()[j] = shape.accumulate ? static_cast<W>(target[j]) : W{0};
+      sums[j] = shape.accumulate ? static_cast<W>(target[j]) : W{0};
     }
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t p = 0; p < shape.k; ++p) {
         const auto factor = static_cast<W>(a[i * row_stride + p * k_stride]);
         const W* line = b + p * width;
-        for (std::int64_t j = 0; j < width; ++j) sums.data()[j] += factor * line[j];
+        for (std::int64_t j = 0; j < width; ++j) sums[j] += factor * line[j];
       }
     });
-    for (std::int64_t j = 0; j < width; ++j) target[j] = static_cast<T>(sums.data()[j]);
+    for (std::int64_t j = 0; j < width; ++j) target[j] = static_cast<T>(sums[j]);
   }
 }
 
 }  // namespace
 
 template <class T>
-void integer_gemm(const Gemm& shape, const T* a, const T* b, T* c) {
+void integer_gemm(Workspace& workspace, const Gemm& shape, const T* a, const T* b, T* c) {
+  using W = Wrapping<T>;
+  struct Arrays {
+    Arrays(Workspace& w, const Gemm& shape)
+        : columns(w.take<W>(shape.k * std::min(shape.n, kColumns))),
+          sums(w.take<W>(std::min(shape.n, kColumns))) {}
+    W* columns;
+    W* sums;
+  };
+  const Workspace::Parts parts =
+      workspace.per_thread([&](Workspace& part) { Arrays(part, shape); });
+  if (workspace.counts()) return;
   const std::int64_t panels = (shape.n + kColumns - 1) / kColumns;
   const std::int64_t work = shape.m * shape.k * std::min(shape.n, kColumns);
   parallel_for(0, shape.batch * panels, 1 + (1 << 18) / (work + 1),
                [&](std::int64_t begin, std::int64_t end) {
-                 std::vector<Wrapping<T>> columns;
+                 Workspace part = parts.mine();
+                 const Arrays arrays(part, shape);
                  for (std::int64_t task = begin; task < end; ++task) {
                    const std::int64_t entry = task / panels;
                    const std::int64_t first = task % panels * kColumns;
                    const std::int64_t width = std::min(kColumns, shape.n - first);
-                   columns.resize(static_cast<std::size_t>(shape.k * width));
-                   copy_columns(shape, b + entry * shape.stride_b, first, width, columns.data());
-                   compute_columns(shape, a + entry * shape.stride_a, columns.data(), first, width,
-                                   c + entry * shape.stride_c);
+                   copy_columns(shape, b + entry * shape.stride_b, first, width, arrays.columns);
+                   compute_columns(shape, a + entry * shape.stride_a, arrays.columns, first, width,
+                                   arrays.sums, c + entry * shape.stride_c);
                  }
                });
 }
 
-template void integer_gemm(const Gemm&, const std::int64_t*, const std::int64_t*, std::int64_t*);
-template void integer_gemm(const Gemm&, const std::int32_t*, const std::int32_t*, std::int32_t*);
-template void integer_gemm(const Gemm&, const std::uint8_t*, const std::uint8_t*, std::uint8_t*);
+template void integer_gemm(Workspace&, const Gemm&, const std::int64_t*, const std::int64_t*,
+                           std::int64_t*);
+template void integer_gemm(Workspace&, const Gemm&, const std::int32_t*, const std::int32_t*,
+                           std::int32_t*);
+template void integer_gemm(Workspace&, const Gemm&, const std::uint8_t*, const std::uint8_t*,
+                           std::uint8_t*);
 
 }  // namespace tessera::kernels

@@ -8,9 +8,6 @@
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
-
-#include "shared/kernels/scratch.hpp"
-
 // libgomp's, where oneDNN brings it; the setting belongs to the calling thread.
 extern "C" void omp_set_num_threads(int count) __attribute__((weak));
 
@@ -43,7 +40,8 @@ struct KeyHash {
   }
 };
 
-/// Primitives and memory objects of one thread: no locks, and handles may be changed freely.
+/// Primitives and memory objects of one thread: no locks, and handles may be changed freely. A
+/// cache on purpose, of bounded size, so none of it is workspace.
 class ProductCache {
  public:
   // The library starts with all cores, by OpenMP, whose waiting threads would take our pool's
@@ -164,15 +162,17 @@ void each_element(T* column, std::int64_t rows, std::int64_t stride, std::int64_
 
 /// An operand that is stored as rows x columns, in a form that every oneDNN reads alike: a spaced
 /// column is packed, a single row has its own length as stride. Adjusts the strides.
-template <class Owner, class T>
-const T* readable(std::int64_t rows, std::int64_t columns, std::int64_t batch, std::int64_t& stride,
-                  std::int64_t& batch_stride, const T* x) {
+template <class T>
+const T* readable(Workspace& workspace, std::int64_t rows, std::int64_t columns, std::int64_t batch,
+                  std::int64_t& stride, std::int64_t& batch_stride, const T* x) {
   if (rows == 1) stride = columns;
   if (!spaced_column(rows, columns, stride)) return x;
   const std::int64_t entries = batch_stride == 0 ? 1 : batch;
-  T* packed = scratch<Owner, T>(entries * rows);
-  each_element(x, rows, stride, entries, batch_stride,
-               [&](const T& element, std::int64_t place) { packed[place] = element; });
+  T* packed = workspace.take<T>(entries * rows);
+  if (!workspace.counts()) {
+    each_element(x, rows, stride, entries, batch_stride,
+                 [&](const T& element, std::int64_t place) { packed[place] = element; });
+  }
   stride = 1;
   batch_stride = batch_stride == 0 ? 0 : rows;
   return packed;
@@ -181,29 +181,34 @@ const T* readable(std::int64_t rows, std::int64_t columns, std::int64_t batch, s
 }  // namespace
 
 template <class T, class Out>
-bool product(Gemm shape, const T* a, const T* b, Out* c) {
+bool product(Workspace& workspace, Gemm shape, const T* a, const T* b, Out* c) {
+  const Workspace::Scope copies(workspace);
   if (spaced_column(shape.m, shape.n, shape.ldc)) {
-    Out* packed = scratch<struct PackedC, Out>(shape.batch * shape.m);
+    Out* packed = workspace.take<Out>(shape.batch * shape.m);
     Gemm adjacent = shape;
     adjacent.ldc = 1;
     adjacent.stride_c = shape.batch == 1 ? 0 : shape.m;
     const auto each = [&](auto copy) {
       each_element(c, shape.m, shape.ldc, shape.batch, shape.stride_c, copy);
     };
-    if (shape.accumulate) {
+    if (shape.accumulate && !workspace.counts()) {
       each([&](const Out& element, std::int64_t place) { packed[place] = element; });
     }
-    if (!product(adjacent, a, b, packed)) return false;
-    each([&](Out& element, std::int64_t place) { element = packed[place]; });
+    if (!product(workspace, adjacent, a, b, packed)) return false;
+    if (!workspace.counts()) {
+      each([&](Out& element, std::int64_t place) { element = packed[place]; });
+    }
     return true;
   }
-  a = readable<struct PackedA>(shape.trans_a ? shape.k : shape.m, shape.trans_a ? shape.m : shape.k,
-                               shape.batch, shape.lda, shape.stride_a, a);
-  b = readable<struct PackedB>(shape.trans_b ? shape.n : shape.k, shape.trans_b ? shape.k : shape.n,
-                               shape.batch, shape.ldb, shape.stride_b, b);
+  a = readable(workspace, shape.trans_a ? shape.k : shape.m, shape.trans_a ? shape.m : shape.k,
+               shape.batch, shape.lda, shape.stride_a, a);
+  b = readable(workspace, shape.trans_b ? shape.n : shape.k, shape.trans_b ? shape.k : shape.n,
+               shape.batch, shape.ldb, shape.stride_b, b);
   if (shape.m == 1) shape.ldc = shape.n;
+  // gemm() throws where there is none, so nothing else depends on it.
+  if (std::is_same_v<T, float> && workspace.counts() && shape.batch == 1) return true;
   CachedProduct* product = cache().find(shape, data_type_of<T>(), data_type_of<Out>());
-  if (product == nullptr) return false;
+  if (product == nullptr || workspace.counts()) return product != nullptr;
   // The library takes non-const pointers; it writes through c only.
   product->a.set_data_handle(const_cast<T*>(a));
   product->b.set_data_handle(const_cast<T*>(b));
@@ -218,9 +223,9 @@ bool product(Gemm shape, const T* a, const T* b, Out* c) {
   return true;
 }
 
-template bool product(Gemm, const float*, const float*, float*);
-template bool product(Gemm, const BFloat16*, const BFloat16*, BFloat16*);
-template bool product(Gemm, const BFloat16*, const BFloat16*, float*);
+template bool product(Workspace&, Gemm, const float*, const float*, float*);
+template bool product(Workspace&, Gemm, const BFloat16*, const BFloat16*, BFloat16*);
+template bool product(Workspace&, Gemm, const BFloat16*, const BFloat16*, float*);
 
 bool native_bfloat16() {
   static const bool native = [] {

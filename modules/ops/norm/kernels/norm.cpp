@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/streaming.hpp"
@@ -40,12 +39,11 @@ template <class T, class Term>
 
 /// total[i] (+)= sum over blocks of partial[block, i], in order.
 template <class C>
-void add_blocks(std::int64_t blocks, std::int64_t n, const std::vector<C>& partial, bool accumulate,
-                C* total) {
+void add_blocks(std::int64_t blocks, std::int64_t n, const C* partial, bool accumulate, C* total) {
   if (total == nullptr) return;
   if (!accumulate) std::fill_n(total, n, C{0});
   for (std::int64_t block = 0; block < blocks; ++block) {
-    const C* row = partial.data() + block * n;
+    const C* row = partial + block * n;
     for (std::int64_t i = 0; i < n; ++i) total[i] += row[i];
   }
 }
@@ -76,18 +74,21 @@ void rms_norm_forward(std::int64_t rows, std::int64_t n, const T* x, const T* we
 }
 
 template <class T>
-void rms_norm_backward(std::int64_t rows, std::int64_t n, const T* dy, const T* x, const T* weight,
-                       const Compute<T>* rstd, T* dx, Compute<T>* dweight,
-                       bool accumulate_dweight) {
+void rms_norm_backward(Workspace& workspace, std::int64_t rows, std::int64_t n, const T* dy,
+                       const T* x, const T* weight, const Compute<T>* rstd, T* dx,
+                       Compute<T>* dweight, bool accumulate_dweight) {
   using C = Compute<T>;
   const std::int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
-  std::vector<C> partial(dweight == nullptr ? 0 : static_cast<std::size_t>(blocks * n));
+  const bool sums_weight = dweight != nullptr || workspace.counts();
+  C* const partial = sums_weight ? workspace.take<C>(blocks * n) : nullptr;
+  if (workspace.counts()) return;
   parallel_for(0, blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t row = begin * kRowBlock; row < std::min(rows, end * kRowBlock); ++row) {
         const T* in = x + row * n;
         const T* dout = dy + row * n;
-        C* sums = dweight == nullptr ? nullptr : partial.data() + row / kRowBlock * n;
+        C* sums = dweight == nullptr ? nullptr : partial + row / kRowBlock * n;
+        if (sums != nullptr && row % kRowBlock == 0) std::fill_n(sums, n, C{0});
         const C factor = rstd[row];
         const C dot = row_sum<T>(n, [&](std::int64_t i) __attribute__((always_inline)) {
           return load_some(dout + i, n - i) * weight_at(weight, i, n) * load_some(in + i, n - i);
@@ -143,19 +144,27 @@ void layer_norm_forward(std::int64_t rows, std::int64_t n, const T* x, const T* 
 }
 
 template <class T>
-void layer_norm_backward(std::int64_t rows, std::int64_t n, const T* dy, const T* x,
-                         const T* weight, const Compute<T>* mean, const Compute<T>* rstd, T* dx,
-                         Compute<T>* dweight, Compute<T>* dbias, bool accumulate_parameters) {
+void layer_norm_backward(Workspace& workspace, std::int64_t rows, std::int64_t n, const T* dy,
+                         const T* x, const T* weight, const Compute<T>* mean,
+                         const Compute<T>* rstd, T* dx, Compute<T>* dweight, Compute<T>* dbias,
+                         bool accumulate_parameters) {
   using C = Compute<T>;
   const std::int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
-  std::vector<C> weight_sums(dweight == nullptr ? 0 : static_cast<std::size_t>(blocks * n));
-  std::vector<C> bias_sums(dbias == nullptr ? 0 : static_cast<std::size_t>(blocks * n));
+  const bool sums_weight = dweight != nullptr || workspace.counts();
+  const bool sums_bias = dbias != nullptr || workspace.counts();
+  C* const weight_sums = sums_weight ? workspace.take<C>(blocks * n) : nullptr;
+  C* const bias_sums = sums_bias ? workspace.take<C>(blocks * n) : nullptr;
+  if (workspace.counts()) return;
   parallel_for(0, blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t row = begin * kRowBlock; row < std::min(rows, end * kRowBlock); ++row) {
         const T* in = x + row * n;
         const T* dout = dy + row * n;
         const std::int64_t at = row / kRowBlock * n;
+        if (row % kRowBlock == 0) {
+          if (dweight != nullptr) std::fill_n(weight_sums + at, n, C{0});
+          if (dbias != nullptr) std::fill_n(bias_sums + at, n, C{0});
+        }
         const C center = mean[row];
         const C factor = rstd[row];
         const C sum = row_sum<T>(n, [&](std::int64_t i) __attribute__((always_inline)) {
@@ -172,11 +181,11 @@ void layer_norm_backward(std::int64_t rows, std::int64_t n, const T* dy, const T
           const auto gradient = load_some(dout + i, rest);
           const auto normal = (load_some(in + i, rest) - center) * factor;
           if (dweight != nullptr) {
-            C* target = weight_sums.data() + at + i;
+            C* target = weight_sums + at + i;
             store_some(target, rest, load_some(target, rest) + gradient * normal);
           }
           if (dbias != nullptr) {
-            C* target = bias_sums.data() + at + i;
+            C* target = bias_sums + at + i;
             store_some(target, rest, load_some(target, rest) + gradient);
           }
           const auto result =

@@ -2,7 +2,6 @@
 #include <cmath>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
 #include "norm.hpp"
 #include "shared/kernels/exp_difference.hpp"
@@ -64,19 +63,23 @@ template <class T, class Use>
 }  // namespace
 
 template <class T>
-void softmax_forward(std::int64_t rows, std::int64_t n, const T* x, T* y) {
+void softmax_forward(Workspace& workspace, std::int64_t rows, std::int64_t n, const T* x, T* y) {
   using C = Compute<T>;
-  const bool streamed = simd::is_streamed(y, n, rows * n);
+  const bool streamed = simd::is_streamed(y, n, rows * n);  // counting: y is null, so aligned
+  // The exponentials, until their sum is known: in y if it holds them as they are computed.
+  const bool in_place = std::is_same_v<T, C> && !streamed;
+  const Workspace::Parts parts =
+      workspace.per_thread([&](Workspace& part) { part.take<C>(in_place ? 0 : n); });
+  if (workspace.counts()) return;
   parallel_for(0, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
-    // The exponentials, until their sum is known: in y if it holds them as they are computed.
-    const bool in_place = std::is_same_v<T, C> && !streamed;
-    std::vector<C> scratch(in_place ? 0 : static_cast<std::size_t>(n));
+    Workspace part = parts.mine();
+    C* const exponentials = part.take<C>(in_place ? 0 : n);
     const simd::Stores store(streamed);
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* const in = x + row * n;
         T* const out = y + row * n;
-        C* values = scratch.data();
+        C* values = exponentials;
         if constexpr (std::is_same_v<T, C>) values = in_place ? out : values;
         const C sum = sum_of_exponentials(
             n, in, row_maximum(n, in), row + 1 < end ? in + n : in,

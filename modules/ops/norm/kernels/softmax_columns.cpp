@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <vector>
 
 #include "norm.hpp"
 #include "shared/kernels/exp_difference.hpp"
@@ -33,22 +32,26 @@ std::int64_t tile_width(std::int64_t n, std::int64_t inner) {
   return std::max(kLanes<T>, wanted / kLanes<T> * kLanes<T>);
 }
 
-/// Calls body(first element, columns, scratch) for the tiles of columns of [outer, n, inner];
-/// `buffers`: how many tiles the scratch holds.
+/// Calls body(first element, columns, memory) for the tiles of columns of [outer, n, inner];
+/// `buffers`: how many tiles the memory holds.
 template <class T, class Body>
-void for_each_tile(std::int64_t outer, std::int64_t n, std::int64_t inner, std::int64_t buffers,
-                   Body body) {
+void for_each_tile(Workspace& workspace, std::int64_t outer, std::int64_t n, std::int64_t inner,
+                   std::int64_t buffers, Body body) {
   if (outer * n * inner == 0) return;
   const std::int64_t wide = tile_width<T>(n, inner);
   const std::int64_t tiles = (inner + wide - 1) / wide;
-  parallel_for(
-      0, outer * tiles, 1 + kGrain / (n * wide), [&](std::int64_t begin, std::int64_t end) {
-        std::vector<Compute<T>> scratch(static_cast<std::size_t>(buffers * n * wide));
-        for (std::int64_t tile = begin; tile < end; ++tile) {
-          const std::int64_t column = tile % tiles * wide;
-          body(tile / tiles * n * inner + column, std::min(wide, inner - column), scratch.data());
-        }
-      });
+  const auto take = [&](Workspace& part) { return part.take<Compute<T>>(buffers * n * wide); };
+  const Workspace::Parts parts = workspace.per_thread(take);
+  if (workspace.counts()) return;
+  parallel_for(0, outer * tiles, 1 + kGrain / (n * wide),
+               [&](std::int64_t begin, std::int64_t end) {
+                 Workspace part = parts.mine();
+                 Compute<T>* const memory = take(part);
+                 for (std::int64_t tile = begin; tile < end; ++tile) {
+                   const std::int64_t column = tile % tiles * wide;
+                   body(tile / tiles * n * inner + column, std::min(wide, inner - column), memory);
+                 }
+               });
 }
 
 /// Sums, and other numbers, of the columns of a tile.
@@ -161,10 +164,10 @@ template <class T>
 }  // namespace
 
 template <class T>
-void softmax_columns_forward(bool logarithm, std::int64_t outer, std::int64_t n, std::int64_t inner,
-                             const T* x, T* y) {
+void softmax_columns_forward(Workspace& workspace, bool logarithm, std::int64_t outer,
+                             std::int64_t n, std::int64_t inner, const T* x, T* y) {
   const bool streamed = simd::is_streamed(y, inner, outer * n * inner);
-  for_each_tile<T>(outer, n, inner, 1,
+  for_each_tile<T>(workspace, outer, n, inner, 1,
                    [&](std::int64_t first, std::int64_t width, Compute<T>* tile) {
                      const simd::Stores store(streamed);
                      simd::dispatch([&](auto) __attribute__((always_inline)) {
@@ -176,11 +179,13 @@ void softmax_columns_forward(bool logarithm, std::int64_t outer, std::int64_t n,
 template <class T>
 void softmax_columns_backward(bool logarithm, std::int64_t outer, std::int64_t n,
                               std::int64_t inner, const T* dy, const T* y, T* dx) {
-  for_each_tile<T>(outer, n, inner, 0, [&](std::int64_t first, std::int64_t width, Compute<T>*) {
-    simd::dispatch([&](auto) __attribute__((always_inline)) {
-      backward(logarithm, n, inner, width, dy + first, y + first, dx + first);
-    });
-  });
+  Workspace none(nullptr, 0);
+  for_each_tile<T>(none, outer, n, inner, 0,
+                   [&](std::int64_t first, std::int64_t width, Compute<T>*) {
+                     simd::dispatch([&](auto) __attribute__((always_inline)) {
+                       backward(logarithm, n, inner, width, dy + first, y + first, dx + first);
+                     });
+                   });
 }
 
 template decltype(softmax_columns_forward<float>) softmax_columns_forward<float>;

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <stdexcept>
 #include <type_traits>
-#include <vector>
 
 #include "reduce/kernels/reduce.hpp"
 #include "reduce/kernels/reducers.hpp"
@@ -61,22 +60,28 @@ Found<T> find_in_run(const T* x, std::int64_t first, std::int64_t last) {
 }
 
 template <class R, class T>
-void find_in_rows(const ReduceShape& shape, const T* x, std::int64_t* y) {
+void find_in_rows(Workspace& workspace, const ReduceShape& shape, const T* x, std::int64_t* y) {
   const std::int64_t blocks = (shape.reduced + kBlock - 1) / kBlock;
-  std::vector<Found<T>> found(static_cast<std::size_t>(shape.outer * blocks));
+  auto* const found = workspace.take<Found<T>>(blocks == 1 ? 0 : shape.outer * blocks);
+  if (workspace.counts()) return;
   parallel_for(0, shape.outer * blocks, 1 + kBlock / 4 / (shape.reduced + 1),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t task = begin; task < end; ++task) {
                    const std::int64_t first = task % blocks * kBlock;
-                   found[static_cast<std::size_t>(task)] =
-                       find_in_run<R>(x + task / blocks * shape.reduced, first,
-                                      std::min(shape.reduced, first + kBlock));
+                   const Found<T> best = find_in_run<R>(x + task / blocks * shape.reduced, first,
+                                                        std::min(shape.reduced, first + kBlock));
+                   if (blocks == 1) {
+                     y[task] = best.index;
+                   } else {
+                     found[task] = best;
+                   }
                  }
                });
+  if (blocks == 1) return;
   for (std::int64_t o = 0; o < shape.outer; ++o) {
-    Found<T> best = found[static_cast<std::size_t>(o * blocks)];
+    Found<T> best = found[o * blocks];
     for (std::int64_t block = 1; block < blocks; ++block) {
-      const Found<T>& other = found[static_cast<std::size_t>(o * blocks + block)];
+      const Found<T>& other = found[o * blocks + block];
       if (R::exceeds(other.value, best.value)) best = other;
     }
     y[o] = best.index;
@@ -130,13 +135,14 @@ template <class R, class T>
 }
 
 template <class R, class T>
-void find_in_columns(const ReduceShape& shape, const T* x, std::int64_t* y) {
+void find_in_columns(Workspace& workspace, const ReduceShape& shape, const T* x, std::int64_t* y) {
   constexpr std::int64_t kWidth = 1024;
   constexpr std::int64_t kRows = 1 << 9;
   const std::int64_t pieces = (shape.inner + kWidth - 1) / kWidth;
   const std::int64_t blocks = (shape.reduced + kRows - 1) / kRows;
   const std::int64_t lines = shape.outer * shape.inner;
-  std::vector<Found<T>> found(blocks == 1 ? 0 : static_cast<std::size_t>(blocks * lines));
+  auto* const found = workspace.take<Found<T>>(blocks == 1 ? 0 : blocks * lines);
+  if (workspace.counts()) return;
   const std::int64_t work = std::min(kRows, shape.reduced) * std::min(kWidth, shape.inner);
   parallel_for(
       0, shape.outer * pieces * blocks, 1 + kBlock / 4 / (work + 1),
@@ -159,7 +165,7 @@ void find_in_columns(const ReduceShape& shape, const T* x, std::int64_t* y) {
             if (blocks == 1) {
               y[at] = r;
             } else {
-              found[static_cast<std::size_t>(block * lines + at)] = {best.data()[i], r};
+              found[block * lines + at] = {best.data()[i], r};
             }
           }
         }
@@ -167,9 +173,9 @@ void find_in_columns(const ReduceShape& shape, const T* x, std::int64_t* y) {
   if (blocks == 1) return;
   parallel_for(0, lines, 1 + kBlock / 4 / blocks, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t at = begin; at < end; ++at) {
-      Found<T> best = found[static_cast<std::size_t>(at)];
+      Found<T> best = found[at];
       for (std::int64_t block = 1; block < blocks; ++block) {
-        const Found<T>& other = found[static_cast<std::size_t>(block * lines + at)];
+        const Found<T>& other = found[block * lines + at];
         if (R::exceeds(other.value, best.value)) best = other;
       }
       y[at] = best.index;
@@ -179,24 +185,28 @@ void find_in_columns(const ReduceShape& shape, const T* x, std::int64_t* y) {
 
 /// R: Maximum or Minimum.
 template <template <class> class R>
-void arg_reduce(DType dtype, const ReduceShape& shape, const void* x, std::int64_t* y) {
+void arg_reduce(Workspace& workspace, DType dtype, const ReduceShape& shape, const void* x,
+                std::int64_t* y) {
   if (shape.outer * shape.inner == 0) return;
   visit(dtype, [&]<class T>(T) {
     const auto* from = static_cast<const T*>(x);
-    shape.inner == 1 ? find_in_rows<R<T>>(shape, from, y) : find_in_columns<R<T>>(shape, from, y);
+    shape.inner == 1 ? find_in_rows<R<T>>(workspace, shape, from, y)
+                     : find_in_columns<R<T>>(workspace, shape, from, y);
   });
 }
 
 }  // namespace
 
-void argmax(DType dtype, const ReduceShape& shape, const void* x, std::int64_t* y) {
+void argmax(Workspace& workspace, DType dtype, const ReduceShape& shape, const void* x,
+            std::int64_t* y) {
   require_elements("argmax: the dim has no elements", shape);
-  arg_reduce<Maximum>(dtype, shape, x, y);
+  arg_reduce<Maximum>(workspace, dtype, shape, x, y);
 }
 
-void argmin(DType dtype, const ReduceShape& shape, const void* x, std::int64_t* y) {
+void argmin(Workspace& workspace, DType dtype, const ReduceShape& shape, const void* x,
+            std::int64_t* y) {
   require_elements("argmin: the dim has no elements", shape);
-  arg_reduce<Minimum>(dtype, shape, x, y);
+  arg_reduce<Minimum>(workspace, dtype, shape, x, y);
 }
 
 }  // namespace tessera::kernels

@@ -10,11 +10,12 @@ namespace tessera::kernels {
 /// y[o, i] = the mean square of the distance of x[o, r, i] to its mean over r, for
 /// reduced - correction elements (NaN if these are 0 or fewer); `root`: its square root. Floating
 /// types.
-void variance(DType dtype, const ReduceShape& shape, const void* x, double correction, bool root,
-              void* y);
+void variance(Workspace& workspace, DType dtype, const ReduceShape& shape, const void* x,
+              double correction, bool root, void* y);
 
 /// y[o, i] = log(sum over r of exp(x[o, r, i])), without overflow; -infinity of nothing. Floating
 /// types. The exponentials are computed in the type that x computes in.
-void log_sum_exp(DType dtype, const ReduceShape& shape, const void* x, void* y);
+void log_sum_exp(Workspace& workspace, DType dtype, const ReduceShape& shape, const void* x,
+                 void* y);
 
 }  // namespace tessera::kernels

@@ -7,7 +7,6 @@
 #include <limits>
 #include <stdexcept>
 #include <type_traits>
-#include <vector>
 
 #include "reduce/kernels/reducers.hpp"
 #include "shared/kernels/parallel.hpp"
@@ -27,19 +26,20 @@ void visit_floating(DType dtype, const char* message, Body body) {
 
 /// Reduces a long contiguous run in blocks of a fixed size, joined in order.
 template <class R, class T>
-typename R::Value reduce_long(const T* x, std::int64_t count) {
-  if (count <= kBlock) return reduce_run<R>(x, count);
+typename R::Value reduce_long(Workspace& workspace, const T* x, std::int64_t count) {
+  if (count <= kBlock) return workspace.counts() ? R::start() : reduce_run<R>(x, count);
   const std::int64_t blocks = (count + kBlock - 1) / kBlock;
-  std::vector<typename R::Value> partial(static_cast<std::size_t>(blocks));
+  const Workspace::Scope of_run(workspace);
+  auto* const partial = workspace.take<typename R::Value>(blocks);
+  if (workspace.counts()) return R::start();
   parallel_for(0, blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t block = begin; block < end; ++block) {
       const std::int64_t first = block * kBlock;
-      partial[static_cast<std::size_t>(block)] =
-          reduce_run<R>(x + first, std::min(kBlock, count - first));
+      partial[block] = reduce_run<R>(x + first, std::min(kBlock, count - first));
     }
   });
   typename R::Value result = R::start();
-  for (const typename R::Value& part : partial) result = R::join(result, part);
+  for (std::int64_t block = 0; block < blocks; ++block) result = R::join(result, partial[block]);
   return result;
 }
 
@@ -64,7 +64,8 @@ template <class R, class T>
 
 /// Reduces columns, in blocks of rows that are joined in order.
 template <class R, class T, class Out, class Finish>
-void reduce_columns(const ReduceShape& shape, const T* x, Out* y, Finish finish) {
+void reduce_columns(Workspace& workspace, const ReduceShape& shape, const T* x, Out* y,
+                    Finish finish) {
   using Value = typename R::Value;
   const std::int64_t pieces = (shape.inner + kColumns - 1) / kColumns;
   const std::int64_t rows = kBlock / std::min<std::int64_t>(256, shape.inner);  // of a block
@@ -72,8 +73,8 @@ void reduce_columns(const ReduceShape& shape, const T* x, Out* y, Finish finish)
   struct Line {
     std::array<Value, kColumns> values;
   };
-  std::vector<Line> partial(blocks == 1 ? 0
-                                        : static_cast<std::size_t>(shape.outer * pieces * blocks));
+  Line* const partial = workspace.take<Line>(blocks == 1 ? 0 : shape.outer * pieces * blocks);
+  if (workspace.counts()) return;
   const auto each_piece = [&](std::int64_t piece, auto use) {
     const std::int64_t first = piece % pieces * kColumns;
     use(piece / pieces, first, std::min(kColumns, shape.inner - first));
@@ -103,15 +104,15 @@ void reduce_columns(const ReduceShape& shape, const T* x, Out* y, Finish finish)
                    if (blocks == 1) {
                      finish_line(task, line);
                    } else {
-                     partial[static_cast<std::size_t>(task)] = line;
+                     partial[task] = line;
                    }
                  }
                });
   if (blocks == 1) return;
   for (std::int64_t piece = 0; piece < shape.outer * pieces; ++piece) {
-    Line all = partial[static_cast<std::size_t>(piece * blocks)];
+    Line all = partial[piece * blocks];
     for (std::int64_t block = 1; block < blocks; ++block) {
-      const Line& line = partial[static_cast<std::size_t>(piece * blocks + block)];
+      const Line& line = partial[piece * blocks + block];
       for (std::size_t i = 0; i < all.values.size(); ++i) {
         all.values.data()[i] = R::join(all.values.data()[i], line.values.data()[i]);
       }
@@ -122,15 +123,20 @@ void reduce_columns(const ReduceShape& shape, const T* x, Out* y, Finish finish)
 
 /// finish(value) gives the output's element.
 template <class R, class T, class Out, class Finish>
-void reduce_all(const ReduceShape& shape, const T* x, Out* y, Finish finish) {
+void reduce_all(Workspace& workspace, const ReduceShape& shape, const T* x, Out* y, Finish finish) {
   if (shape.outer * shape.inner == 0) return;
   if (shape.inner == 1) {
     if (shape.reduced > kBlock) {
+      if (workspace.counts()) {
+        reduce_long<R>(workspace, x, shape.reduced);  // all use the same memory
+        return;
+      }
       for (std::int64_t o = 0; o < shape.outer; ++o) {
-        y[o] = finish(reduce_long<R>(x + o * shape.reduced, shape.reduced));
+        y[o] = finish(reduce_long<R>(workspace, x + o * shape.reduced, shape.reduced));
       }
       return;
     }
+    if (workspace.counts()) return;
     parallel_for(0, shape.outer, 1 + kBlock / 2 / (shape.reduced + 1),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t o = begin; o < end; ++o) {
@@ -139,35 +145,35 @@ void reduce_all(const ReduceShape& shape, const T* x, Out* y, Finish finish) {
                  });
     return;
   }
-  reduce_columns<R>(shape, x, y, finish);
+  reduce_columns<R>(workspace, shape, x, y, finish);
 }
 
 template <class T>
-void reduce_type(ReduceOp op, const ReduceShape& shape, const T* x, void* y) {
+void reduce_type(Workspace& workspace, ReduceOp op, const ReduceShape& shape, const T* x, void* y) {
   using SumOut = std::conditional_t<kIsFloating<T>, T, std::int64_t>;
   const auto to_sum = [](auto value) { return static_cast<SumOut>(value); };
   const auto to_element = [](auto value) { return static_cast<T>(value); };
   const auto to_bool = [](std::int32_t value) { return static_cast<std::uint8_t>(value); };
   switch (op) {
     case ReduceOp::sum:
-      return reduce_all<Sum<T>>(shape, x, static_cast<SumOut*>(y), to_sum);
+      return reduce_all<Sum<T>>(workspace, shape, x, static_cast<SumOut*>(y), to_sum);
     case ReduceOp::mean:
       if constexpr (kIsFloating<T>) {
         const auto count = static_cast<double>(shape.reduced);
-        return reduce_all<Sum<T>>(shape, x, static_cast<T*>(y),
+        return reduce_all<Sum<T>>(workspace, shape, x, static_cast<T*>(y),
                                   [count](double sum) { return static_cast<T>(sum / count); });
       }
       throw std::invalid_argument("reduce: a mean needs a floating type; cast the tensor first");
     case ReduceOp::prod:
-      return reduce_all<Product<T>>(shape, x, static_cast<SumOut*>(y), to_sum);
+      return reduce_all<Product<T>>(workspace, shape, x, static_cast<SumOut*>(y), to_sum);
     case ReduceOp::amax:
-      return reduce_all<Maximum<T>>(shape, x, static_cast<T*>(y), to_element);
+      return reduce_all<Maximum<T>>(workspace, shape, x, static_cast<T*>(y), to_element);
     case ReduceOp::amin:
-      return reduce_all<Minimum<T>>(shape, x, static_cast<T*>(y), to_element);
+      return reduce_all<Minimum<T>>(workspace, shape, x, static_cast<T*>(y), to_element);
     case ReduceOp::all:
-      return reduce_all<All<T>>(shape, x, static_cast<std::uint8_t*>(y), to_bool);
+      return reduce_all<All<T>>(workspace, shape, x, static_cast<std::uint8_t*>(y), to_bool);
     case ReduceOp::any:
-      return reduce_all<Any<T>>(shape, x, static_cast<std::uint8_t*>(y), to_bool);
+      return reduce_all<Any<T>>(workspace, shape, x, static_cast<std::uint8_t*>(y), to_bool);
   }
 }
 
@@ -188,18 +194,20 @@ struct Powers {
 
 /// (sum over r of |x|^p)^(1/p) for any p, by the library's function for each element.
 template <class T>
-void norm_of_order(const ReduceShape& shape, const T* x, double p, T* y) {
+void norm_of_order(Workspace& workspace, const ReduceShape& shape, const T* x, double p, T* y) {
   const std::int64_t rows =
       std::max<std::int64_t>(1, kBlock / 8 / std::max<std::int64_t>(1, shape.inner));
   const std::int64_t blocks = std::max<std::int64_t>(1, (shape.reduced + rows - 1) / rows);
   const std::int64_t results = shape.outer * shape.inner;
-  std::vector<double> sums(static_cast<std::size_t>(shape.outer * blocks * shape.inner));
+  auto* const sums = workspace.take<double>(shape.outer * blocks * shape.inner);
+  if (workspace.counts()) return;
   parallel_for(0, shape.outer * blocks, 1 + 256 / (std::min(rows, shape.reduced) * shape.inner + 1),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t task = begin; task < end; ++task) {
                    const std::int64_t first = task % blocks * rows;
                    const std::int64_t last = std::min(shape.reduced, first + rows);
-                   double* sum = sums.data() + task * shape.inner;
+                   double* sum = sums + task * shape.inner;
+                   std::fill_n(sum, shape.inner, 0.0);
                    for (std::int64_t r = first; r < last; ++r) {
                      const T* row = x + (task / blocks * shape.reduced + r) * shape.inner;
                      for (std::int64_t i = 0; i < shape.inner; ++i)
@@ -210,53 +218,60 @@ void norm_of_order(const ReduceShape& shape, const T* x, double p, T* y) {
   for (std::int64_t at = 0; at < results; ++at) {
     double sum = 0;
     for (std::int64_t block = 0; block < blocks; ++block)
-      sum += sums.data()[(at / shape.inner * blocks + block) * shape.inner + at % shape.inner];
+      sum += sums[(at / shape.inner * blocks + block) * shape.inner + at % shape.inner];
     y[at] = static_cast<T>(std::pow(sum, 1 / p));
   }
 }
 
 }  // namespace
 
-void reduce(ReduceOp op, DType dtype, const ReduceShape& shape, const void* x, void* y) {
+void reduce(Workspace& workspace, ReduceOp op, DType dtype, const ReduceShape& shape, const void* x,
+            void* y) {
   if (op == ReduceOp::amax || op == ReduceOp::amin) {
     require_elements("reduce: amax and amin need at least one element", shape);
   }
-  visit(dtype, [&]<class T>(T) { reduce_type<T>(op, shape, static_cast<const T*>(x), y); });
+  visit(dtype,
+        [&]<class T>(T) { reduce_type<T>(workspace, op, shape, static_cast<const T*>(x), y); });
 }
 
-void norm(DType dtype, const ReduceShape& shape, const void* x, double p, void* y) {
+void norm(Workspace& workspace, DType dtype, const ReduceShape& shape, const void* x, double p,
+          void* y) {
   visit_floating(dtype, "norm: needs a floating type; cast the tensor first", [&]<class T>(T) {
     const auto* from = static_cast<const T*>(x);
     auto* to = static_cast<T*>(y);
     if (p == 2) {
-      reduce_all<Squares<T>>(shape, from, to,
+      reduce_all<Squares<T>>(workspace, shape, from, to,
                              [](double sum) { return static_cast<T>(std::sqrt(sum)); });
     } else if (p == 1) {
-      reduce_all<Absolutes<T>>(shape, from, to, [](double sum) { return static_cast<T>(sum); });
+      reduce_all<Absolutes<T>>(workspace, shape, from, to,
+                               [](double sum) { return static_cast<T>(sum); });
     } else if (p == 3) {
-      reduce_all<Powers<3>::Of<T>>(shape, from, to,
+      reduce_all<Powers<3>::Of<T>>(workspace, shape, from, to,
                                    [](double sum) { return static_cast<T>(std::cbrt(sum)); });
     } else if (p == 4) {
-      reduce_all<Powers<4>::Of<T>>(
-          shape, from, to, [](double sum) { return static_cast<T>(std::sqrt(std::sqrt(sum))); });
+      reduce_all<Powers<4>::Of<T>>(workspace, shape, from, to, [](double sum) {
+        return static_cast<T>(std::sqrt(std::sqrt(sum)));
+      });
     } else {
-      norm_of_order(shape, from, p, to);
+      norm_of_order(workspace, shape, from, p, to);
     }
   });
 }
 
-double sum_of_squares(DType dtype, std::int64_t count, const void* x) {
+double sum_of_squares(Workspace& workspace, DType dtype, std::int64_t count, const void* x) {
   double result = 0.0;
-  visit_floating(
-      dtype, "sum_of_squares: needs a floating type; cast the tensor first",
-      [&]<class T>(T) { result = reduce_long<Squares<T>>(static_cast<const T*>(x), count); });
+  visit_floating(dtype, "sum_of_squares: needs a floating type; cast the tensor first",
+                 [&]<class T>(T) {
+                   result = reduce_long<Squares<T>>(workspace, static_cast<const T*>(x), count);
+                 });
   return result;
 }
 
-double max_abs(DType dtype, std::int64_t count, const void* x) {
+double max_abs(Workspace& workspace, DType dtype, std::int64_t count, const void* x) {
   double result = 0.0;
   visit_floating(dtype, "max_abs: needs a floating type; cast the tensor first", [&]<class T>(T) {
-    result = static_cast<double>(reduce_long<MaximumAbs<T>>(static_cast<const T*>(x), count));
+    result =
+        static_cast<double>(reduce_long<MaximumAbs<T>>(workspace, static_cast<const T*>(x), count));
   });
   return result;
 }

@@ -34,7 +34,7 @@ void choose(std::int64_t outer, std::int64_t extent, std::int64_t inner,
 template <class Term>
 void for_each_term(const SparseMap& map, std::int64_t outer, std::int64_t extent,
                    std::int64_t inner, Term term) {
-  const std::int64_t results = map.results();
+  const std::int64_t results = map.results;
   parallel_for(0, outer, 1 + kGrain / ((results + extent) * inner + 1),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t o = begin; o < end; ++o) {
@@ -79,7 +79,7 @@ void choose_slices(std::int64_t element_size, std::int64_t outer, std::int64_t e
 template <class T>
 void apply(const SparseMap& map, std::int64_t outer, std::int64_t extent, std::int64_t inner,
            const T* x, T* y) {
-  std::fill_n(y, outer * map.results() * inner, T{0});
+  std::fill_n(y, outer * map.results * inner, T{0});
   for_each_term(map, outer, extent, inner,
                 [&](std::int64_t result, std::int64_t element, double weight) {
                   add_slice(inner, static_cast<T>(weight), x + element, y + result);

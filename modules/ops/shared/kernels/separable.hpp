@@ -5,7 +5,8 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
+
+#include "workspace.hpp"
 
 namespace tessera::kernels {
 
@@ -18,11 +19,16 @@ void choose_slices(std::int64_t element_size, std::int64_t outer, std::int64_t e
 /// A linear map of a dim: result j is the sum over k in [first[j], first[j + 1]) of weight[k] times
 /// element index[k].
 struct SparseMap {
-  std::vector<std::int64_t> first{0};
-  std::vector<std::int64_t> index;
-  std::vector<double> weight;
+  SparseMap(Workspace& w, std::int64_t result_count, std::int64_t terms)
+      : results(result_count),
+        first(w.take<std::int64_t>(results + 1)),
+        index(w.take<std::int64_t>(terms)),
+        weight(w.take<double>(terms)) {}
 
-  std::int64_t results() const { return static_cast<std::int64_t>(first.size()) - 1; }
+  std::int64_t results;
+  std::int64_t* first;
+  std::int64_t* index;
+  double* weight;
 };
 
 /// y[o, j, i] = sum over k of weight[k] x[o, index[k], i], in the order of k.

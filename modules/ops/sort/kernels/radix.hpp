@@ -6,11 +6,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <utility>
-#include <vector>
 
-#include "shared/kernels/parallel.hpp"
+#include "shared/kernels/workspace.hpp"
 #include "sort/kernels/order.hpp"
 
 namespace tessera::kernels::radix {
@@ -55,14 +53,16 @@ Entry<K>* sort(Entry<K>* entries, Entry<K>* spare, std::int64_t count) {
 
 /// The same by all threads: each has blocks of its own in every pass.
 template <class K>
-Entry<K>* sort_together(Entry<K>* entries, Entry<K>* spare, std::int64_t count) {
+Entry<K>* sort_together(Workspace& workspace, Entry<K>* entries, Entry<K>* spare,
+                        std::int64_t count) {
   const std::int64_t blocks = std::int64_t{4} * threads();
   const auto begin_of = [&](std::int64_t block) { return count * block / blocks; };
-  std::vector<Counts> counts(static_cast<std::size_t>(blocks));
+  auto* const counts = workspace.take<Counts>(blocks);
+  if (workspace.counts()) return entries;
   const auto each_block = [&](auto body) {
     parallel_for(0, blocks, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t block = first; block < last; ++block)
-        body(begin_of(block), begin_of(block + 1), counts[static_cast<std::size_t>(block)]);
+        body(begin_of(block), begin_of(block + 1), counts[block]);
     });
   };
   for (std::size_t place = 0; place < sizeof(K); ++place) {
@@ -74,7 +74,8 @@ Entry<K>* sort_together(Entry<K>* entries, Entry<K>* spare, std::int64_t count) 
     bool one_digit = false;
     for (std::size_t d = 0; d < kDigits; ++d) {
       const std::int64_t before = next;
-      for (Counts& own : counts) next += std::exchange(own[d], next);
+      for (std::int64_t block = 0; block < blocks; ++block)
+        next += std::exchange(counts[block][d], next);
       one_digit = one_digit || next - before == count;
     }
     if (one_digit) continue;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <memory>
-#include <vector>
 
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/simd.hpp"
@@ -24,11 +22,6 @@ constexpr std::int64_t kTileWidth = 16;
 
 /// Does selecting the first few cost less than sorting all?
 bool selects(std::int64_t count, std::int64_t reduced) { return count <= reduced / 8; }
-
-template <class K>
-std::unique_ptr<Entry<K>[]> room(std::int64_t count) {
-  return std::make_unique_for_overwrite<Entry<K>[]>(static_cast<std::size_t>(count));
-}
 
 /// entries[i] = the entry of element first + i of the line.
 template <class T, class K>
@@ -100,22 +93,22 @@ void select(const T* line, std::int64_t first, std::int64_t last, std::int64_t c
 template <class T, class K>
 class Line {
  public:
-  Line(const SortShape& shape, bool descending)
+  Line(Workspace& w, const SortShape& shape, bool descending)
       : shape_(shape),
         descending_(descending),
         selects_(selects(shape.count, shape.reduced)),
-        entries_(room<K>(selects_ ? room_to_select(shape.count) : shape.reduced)),
-        spare_(selects_ || shape.reduced <= kFew ? nullptr : room<K>(shape.reduced)) {}
+        entries_(w.take<Entry<K>>(selects_ ? room_to_select(shape.count) : shape.reduced)),
+        spare_(w.take<Entry<K>>(selects_ || shape.reduced <= kFew ? 0 : shape.reduced)) {}
 
   const Entry<K>* first(const T* line) {
-    Entry<K>* const entries = entries_.get();
+    Entry<K>* const entries = entries_;
     if (selects_) {
       select(line, 0, shape_.reduced, shape_.count, descending_, entries);
       std::sort(entries, entries + shape_.count);
       return entries;
     }
     make_entries(line, 0, shape_.reduced, descending_, entries);
-    if (spare_ != nullptr) return radix::sort(entries, spare_.get(), shape_.reduced);
+    if (spare_ != nullptr) return radix::sort(entries, spare_, shape_.reduced);
     std::sort(entries, entries + shape_.reduced);
     return entries;
   }
@@ -124,8 +117,8 @@ class Line {
   const SortShape& shape_;
   bool descending_;
   bool selects_;
-  std::unique_ptr<Entry<K>[]> entries_;
-  std::unique_ptr<Entry<K>[]> spare_;
+  Entry<K>* entries_;
+  Entry<K>* spare_;
 };
 
 template <class T, class K>
@@ -140,14 +133,18 @@ void write(const Entry<K>* sorted, std::int64_t first, std::int64_t last, std::i
 
 /// All threads sort one line.
 template <class T, class K>
-void sort_long(const SortShape& shape, bool descending, const T* line, T* values,
-               std::int64_t* indices) {
-  const auto entries = room<K>(shape.reduced);
-  const auto spare = room<K>(shape.reduced);
-  parallel_for(0, shape.reduced, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    make_entries(line, begin, end, descending, entries.get() + begin);
-  });
-  const Entry<K>* sorted = radix::sort_together(entries.get(), spare.get(), shape.reduced);
+void sort_long(Workspace& workspace, const SortShape& shape, bool descending, const T* line,
+               T* values, std::int64_t* indices) {
+  const Workspace::Scope of_line(workspace);
+  auto* const entries = workspace.take<Entry<K>>(shape.reduced);
+  auto* const spare = workspace.take<Entry<K>>(shape.reduced);
+  if (!workspace.counts()) {
+    parallel_for(0, shape.reduced, kGrain, [&](std::int64_t begin, std::int64_t end) {
+      make_entries(line, begin, end, descending, entries + begin);
+    });
+  }
+  const Entry<K>* sorted = radix::sort_together(workspace, entries, spare, shape.reduced);
+  if (workspace.counts()) return;
   parallel_for(0, shape.count, kGrain, [&](std::int64_t begin, std::int64_t end) {
     write(sorted, begin, end, 1, line, values, indices);
   });
@@ -155,19 +152,20 @@ void sort_long(const SortShape& shape, bool descending, const T* line, T* values
 
 /// All threads search one line: the first of each block, then the first of these.
 template <class T, class K>
-void select_long(const SortShape& shape, bool descending, const T* line, T* values,
-                 std::int64_t* indices) {
+void select_long(Workspace& workspace, const SortShape& shape, bool descending, const T* line,
+                 T* values, std::int64_t* indices) {
   const std::int64_t blocks =
       std::min<std::int64_t>(shape.reduced / kBlock, std::int64_t{2} * threads());
   const std::int64_t stride = room_to_select(shape.count);
-  const auto found = room<K>(blocks * stride);
+  const Workspace::Scope of_line(workspace);
+  auto* const all = workspace.take<Entry<K>>(blocks * stride);
+  if (workspace.counts()) return;
   parallel_for(0, blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t block = begin; block < end; ++block) {
       select(line, shape.reduced * block / blocks, shape.reduced * (block + 1) / blocks,
-             shape.count, descending, found.get() + block * stride);
+             shape.count, descending, all + block * stride);
     }
   });
-  Entry<K>* const all = found.get();
   for (std::int64_t block = 1; block < blocks; ++block)
     std::copy_n(all + block * stride, shape.count, all + block * shape.count);
   std::partial_sort(all, all + shape.count, all + blocks * shape.count);
@@ -175,20 +173,25 @@ void select_long(const SortShape& shape, bool descending, const T* line, T* valu
 }
 
 template <class T, class K>
-void sort_rows(const SortShape& shape, bool descending, const T* x, T* values,
+void sort_rows(Workspace& workspace, const SortShape& shape, bool descending, const T* x, T* values,
                std::int64_t* indices) {
   const bool few = selects(shape.count, shape.reduced);
   const bool apart = !few || selects(shape.count, kBlock);
   if (threads() > 1 && shape.outer < threads() && shape.reduced >= kLong && apart) {
     const auto together = few ? select_long<T, K> : sort_long<T, K>;
+    if (workspace.counts()) return together(workspace, shape, descending, x, values, indices);
     for (std::int64_t o = 0; o < shape.outer; ++o)
-      together(shape, descending, x + o * shape.reduced, values + o * shape.count,
+      together(workspace, shape, descending, x + o * shape.reduced, values + o * shape.count,
                indices + o * shape.count);
     return;
   }
+  const Workspace::Parts parts =
+      workspace.per_thread([&](Workspace& part) { Line<T, K>(part, shape, descending); });
+  if (workspace.counts()) return;
   parallel_for(0, shape.outer, 1 + kGrain / (shape.reduced + 1),
                [&](std::int64_t begin, std::int64_t end) {
-                 Line<T, K> line(shape, descending);
+                 Workspace part = parts.mine();
+                 Line<T, K> line(part, shape, descending);
                  for (std::int64_t o = begin; o < end; ++o) {
                    const T* from = x + o * shape.reduced;
                    write(line.first(from), 0, shape.count, 1, from, values + o * shape.count,
@@ -199,16 +202,22 @@ void sort_rows(const SortShape& shape, bool descending, const T* x, T* values,
 
 /// Lines whose elements are not adjacent are copied, several at once.
 template <class T, class K>
-void sort_columns(const SortShape& shape, bool descending, const T* x, T* values,
-                  std::int64_t* indices) {
+void sort_columns(Workspace& workspace, const SortShape& shape, bool descending, const T* x,
+                  T* values, std::int64_t* indices) {
   const std::int64_t width =
       std::clamp<std::int64_t>(kTileElements / shape.reduced, 1, std::min(kTileWidth, shape.inner));
   const std::int64_t tiles = (shape.inner + width - 1) / width;
+  const auto take_copies = [&](Workspace& part) { return part.take<T>(width * shape.reduced); };
+  const Workspace::Parts parts = workspace.per_thread([&](Workspace& part) {
+    Line<T, K>(part, shape, descending);
+    take_copies(part);
+  });
+  if (workspace.counts()) return;
   parallel_for(0, shape.outer * tiles, 1 + kGrain / (shape.reduced * width + 1),
                [&](std::int64_t begin, std::int64_t end) {
-                 Line<T, K> line(shape, descending);
-                 const auto copies = std::make_unique_for_overwrite<T[]>(
-                     static_cast<std::size_t>(width * shape.reduced));
+                 Workspace part = parts.mine();
+                 Line<T, K> line(part, shape, descending);
+                 T* const copies = take_copies(part);
                  for (std::int64_t task = begin; task < end; ++task) {
                    const std::int64_t column = task % tiles * width;
                    const std::int64_t columns = std::min(width, shape.inner - column);
@@ -219,7 +228,7 @@ void sort_columns(const SortShape& shape, bool descending, const T* x, T* values
                    }
                    const std::int64_t to = task / tiles * shape.count * shape.inner + column;
                    for (std::int64_t c = 0; c < columns; ++c) {
-                     const T* copy = copies.get() + c * shape.reduced;
+                     const T* copy = copies + c * shape.reduced;
                      write(line.first(copy), 0, shape.count, shape.inner, copy, values + to + c,
                            indices + to + c);
                    }
@@ -229,13 +238,14 @@ void sort_columns(const SortShape& shape, bool descending, const T* x, T* values
 
 }  // namespace
 
-void sort(DType dtype, const SortShape& shape, bool descending, const void* x, void* values,
-          std::int64_t* indices) {
+void sort(Workspace& workspace, DType dtype, const SortShape& shape, bool descending, const void* x,
+          void* values, std::int64_t* indices) {
   if (shape.outer * shape.inner * shape.count == 0) return;
   visit(dtype, [&]<class T>(T) {
     const auto with_keys = [&]<class K>(K) {
       const auto lines = shape.inner == 1 ? sort_rows<T, K> : sort_columns<T, K>;
-      lines(shape, descending, static_cast<const T*>(x), static_cast<T*>(values), indices);
+      lines(workspace, shape, descending, static_cast<const T*>(x), static_cast<T*>(values),
+            indices);
     };
     // A shorter key leaves 32 bits for the position.
     if (sizeof(T) == 8 || shape.reduced > std::numeric_limits<std::uint32_t>::max()) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "shared/kernels/types.hpp"
+#include "shared/kernels/workspace.hpp"
 
 namespace tessera::kernels {
 
@@ -19,7 +20,8 @@ struct SortShape {
 /// values and indices [outer, count, inner]: the first elements of each line, in ascending or
 /// descending order, and their positions in the line. NaN is the largest; equal elements (also 0
 /// and -0) stay in their order, so there is one result, whatever the number of threads. All types.
-void sort(DType dtype, const SortShape& shape, bool descending, const void* x, void* values,
-          std::int64_t* indices);
+/// Takes the keys and positions of a line, twice, for each thread, or for one line that all share.
+void sort(Workspace& workspace, DType dtype, const SortShape& shape, bool descending, const void* x,
+          void* values, std::int64_t* indices);
 
 }  // namespace tessera::kernels
