@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
@@ -132,6 +134,36 @@ TEST_CASE("a forked process makes workers of its own", "[parallel]") {
   CHECK(all_once(visits(1000, 1)));
 }
 #endif
+
+TEST_CASE("each thread has a part of the workspace of its own", "[parallel]") {
+  constexpr int count = 3;
+  const Threads threads(count);
+  Workspace counting;
+  const auto take = [](Workspace& part) { return part.take<int>(1); };
+  counting.per_thread(take);
+  CHECK(counting.bytes() == count * Workspace::kAlignment);
+  std::vector<std::byte> memory(counting.bytes());
+  Workspace workspace(memory.data(), memory.size());
+  const Workspace::Parts parts = workspace.per_thread(take);
+  std::atomic<int> inside{0};
+  std::atomic<int> own{0};
+  // No piece ends before all have begun, so each thread has one.
+  parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t) {
+    Workspace part = parts.mine();
+    int* const mine = take(part);
+    *mine = static_cast<int>(begin);
+    ++inside;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (inside < count && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    own += *mine == static_cast<int>(begin) ? 1 : 0;
+    // Within the body loops run inline, in the thread's part.
+    Workspace inner(reinterpret_cast<std::byte*>(mine), 0);
+    if (inner.per_thread([](Workspace&) {}).mine().bytes() != 0) own = -count;
+  });
+  CHECK(inside == count);
+  CHECK(own == count);
+  CHECK_THROWS_AS(take(workspace), std::logic_error);  // all is taken
+}
 
 TEST_CASE("matrix products start no threads besides the pool's", "[parallel][gemm]") {
   const std::ptrdiff_t before = threads_of_process();

@@ -39,6 +39,9 @@ std::string effects_text(const Op& op) {
   if (effects.draws) {
     add("draws random numbers");
   }
+  if (effects.workspace) {
+    add("takes a workspace");
+  }
   return text;
 }
 

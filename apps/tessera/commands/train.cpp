@@ -121,9 +121,7 @@ class RankRun {
   /// `step_flops`: of the whole model and batch.
   RankRun(const Run& run, double step_flops, const StartPoint& start, collective::World& world)
       : run_(run), step_flops_(step_flops), world_(world), trace_(run.config, start.step, world) {
-    const auto threads = run.config.train.threads;
-    ops::set_threads(threads > 0 ? static_cast<int>(threads)
-                                 : std::max(1, available_cores() / world.size()));
+    ops::set_threads(threads_of_rank(run.config));
     world.set_progress(-1, "setting up");
     compare_plugins(world);
     compare_runs(world, run, start);

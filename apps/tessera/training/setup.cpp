@@ -1,6 +1,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -122,6 +123,12 @@ optim::Schedule make_schedule(const OptimizerConfig& config, std::int64_t steps)
 BatchRows batch_rows(const TrainConfig& config, std::int64_t parts) {
   const std::int64_t part = config.batch / parts;
   return {part, config.micro_batch > 0 ? config.micro_batch : part};
+}
+
+int threads_of_rank(const Config& config) {
+  const std::int64_t threads = config.train.threads;
+  return static_cast<int>(
+      threads > 0 ? threads : std::max<std::int64_t>(1, available_cores() / config.ranks()));
 }
 
 }  // namespace tessera::app

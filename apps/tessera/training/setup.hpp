@@ -29,6 +29,9 @@ std::vector<parallel::StyleEntry> style_entries(const Config& config);
 std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
                                                  std::vector<nn::ParameterPointer> parameters);
 
+/// How many threads compute for a rank: train.threads, or its share of the cores.
+int threads_of_rank(const Config& config);
+
 /// The learning rate of every step.
 optim::Schedule make_schedule(const OptimizerConfig& config, std::int64_t steps);
 

@@ -16,6 +16,7 @@ import tessera.plugin;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
+import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
@@ -52,6 +53,7 @@ void book_parameters(nn::LlamaForCausalLM& model) {
 }
 
 Trial try_steps(Run run) {
+  ops::set_threads(threads_of_rank(run.config));  // the workspace of kernels depends on them
   Trainer trainer(run, meta);
   const std::int64_t parts = trainer.plan().batch_parts();
   const BatchRows rows = batch_rows(run.config.train, parts);

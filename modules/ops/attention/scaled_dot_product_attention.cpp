@@ -80,6 +80,7 @@ template <class A>
 auto masks(const A& arguments, const Tensor& mask, const Dims& scores, const Tensor& gradient) {
   return [&arguments, mask, scores, gradient]<class T>(const Workspace& w, T) {
     kernels::AttentionMask<T> m;
+    m.present = mask.defined();
     if (mask) {
       const Dims strides = operands::broadcast_strides(mask, scores);
       for (int d = 0; d < 4; ++d) {

@@ -7,6 +7,7 @@ module;
 #include <span>
 
 #include "matmul/kernels/gemm.hpp"
+#include "matmul/kernels/plain_product.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -35,6 +36,21 @@ void rows_times(Workspace& w, const Call& call, const Tensor& x, const Tensor& w
   shape.ldc = n;
   shape.accumulate = accumulate;
   multiply(w, call, shape, rows.tensor, columns.tensor, y);
+}
+
+/// Op::workspace: most small calls need none. `sums`: operand 0 has the elements of each sum in its
+/// last dim, else in all others.
+template <WorkspaceKernel kernel, bool sums = true>
+std::size_t product_workspace(const Call& call, std::span<const Tensor> out) {
+  const Tensor& a = call.in[0];
+  const Tensor& b = call.in[1];
+  const Tensor& y = out[0];
+  if (y.dtype() == DType::f32 && a.is_contiguous() && b.is_contiguous() &&
+      kernels::is_plain_product(a.numel(), b.numel(), y.numel(),
+                                sums ? a.shape().back() : a.numel())) {
+    return 0;
+  }
+  return workspace_of<kernel>(call, out);
 }
 
 void check_matching(const Call& call, std::int64_t wanted) {
@@ -98,7 +114,7 @@ const Op& linear_op = register_op({
     .schema = "linear(x, weight, bias?)",
     .infer = linear_infer,
     .cpu = in_workspace<linear_cpu>,
-    .workspace = workspace_of<linear_cpu>,
+    .workspace = product_workspace<linear_cpu>,
     .rule = linear_rule,
     .flops = last_dim_flops<0>,
     .backward = linear_backward,
@@ -132,7 +148,7 @@ const Op& grad_input_op = register_op({
     .schema = "linear_grad_input(dy, weight)",
     .infer = grad_input_infer,
     .cpu = in_workspace<grad_input_cpu>,
-    .workspace = workspace_of<grad_input_cpu>,
+    .workspace = product_workspace<grad_input_cpu>,
     .rule = grad_input_rule,
     .flops = last_dim_flops<0>,
     .backward = grad_input_backward,
@@ -189,7 +205,7 @@ const Op& grad_weight_op = register_op({
     .schema = "linear_grad_weight(dy, x)",
     .infer = grad_weight_infer,
     .cpu = in_workspace<grad_weight_cpu>,
-    .workspace = workspace_of<grad_weight_cpu>,
+    .workspace = product_workspace<grad_weight_cpu, false>,
     .rule = grad_weight_rule,
     .flops = grad_weight_flops,
     .backward = grad_weight_backward,

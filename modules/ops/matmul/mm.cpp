@@ -9,6 +9,7 @@ module;
 
 #include "matmul/kernels/gemm.hpp"
 #include "matmul/kernels/integer_gemm.hpp"
+#include "matmul/kernels/plain_product.hpp"
 #include "pointwise/kernels/pointwise.hpp"
 module tessera.ops;
 
@@ -89,6 +90,16 @@ void mm_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   multiply(w, call, call.in[0], call.in[1], out[0], false);
 }
 
+/// Whether the product of two operands is one that needs no workspace; most small calls are.
+bool is_plain(const Tensor& a, const Tensor& b, const Tensor& y) {
+  return y.dtype() == DType::f32 && a.is_contiguous() && b.is_contiguous() &&
+         kernels::is_plain_product(a.numel(), b.numel(), y.numel(), a.shape().back());
+}
+
+std::size_t mm_workspace(const Call& call, std::span<const Tensor> out) {
+  return is_plain(call.in[0], call.in[1], out[0]) ? 0 : workspace_of<mm_cpu>(call, out);
+}
+
 void mm_rule(const RuleContext& context, Strategies& strategies) {
   strategies.push_back(strategy({Shard(0), Replicate()}, {Shard(0)}));
   strategies.push_back(strategy({Replicate(), Shard(1)}, {Shard(1)}));
@@ -111,7 +122,7 @@ const Op& mm_op = register_op({
     .schema = "mm(a, b)",
     .infer = mm_infer,
     .cpu = in_workspace<mm_cpu>,
-    .workspace = workspace_of<mm_cpu>,
+    .workspace = mm_workspace,
     .rule = mm_rule,
     .flops = last_dim_flops<0>,
     .backward = mm_backward,
@@ -152,7 +163,7 @@ const Op& bmm_op = register_op({
     .schema = "bmm(a, b)",
     .infer = bmm_infer,
     .cpu = in_workspace<mm_cpu>,
-    .workspace = workspace_of<mm_cpu>,
+    .workspace = mm_workspace,
     .rule = bmm_rule,
     .flops = last_dim_flops<0>,
     .backward = bmm_backward,
@@ -220,6 +231,12 @@ void added_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   kernels::add(type, y.numel(), y.raw_data(), product.raw_data(), scales.alpha, y.raw_data());
 }
 
+std::size_t added_workspace(const Call& call, std::span<const Tensor> out) {
+  return call.args<Scales>().alpha == 1 && is_plain(call.in[1], call.in[2], out[0])
+             ? 0
+             : workspace_of<added_cpu>(call, out);
+}
+
 /// As the product's, with the bias placed as the result where it does not repeat.
 template <int dims>
 void added_rule(const RuleContext& context, Strategies& strategies) {
@@ -261,7 +278,7 @@ const Op& addmm_op = register_op<Scales>({
     .schema = "addmm(bias, a, b)",
     .infer = added_infer<2>,
     .cpu = in_workspace<added_cpu>,
-    .workspace = workspace_of<added_cpu>,
+    .workspace = added_workspace,
     .rule = added_rule<2>,
     .flops = last_dim_flops<1>,
     .backward = added_backward,
@@ -273,7 +290,7 @@ const Op& baddbmm_op = register_op<Scales>({
     .schema = "baddbmm(bias, a, b)",
     .infer = added_infer<3>,
     .cpu = in_workspace<added_cpu>,
-    .workspace = workspace_of<added_cpu>,
+    .workspace = added_workspace,
     .rule = added_rule<3>,
     .flops = last_dim_flops<1>,
     .backward = added_backward,

@@ -38,8 +38,9 @@ Tensor contiguous_operand(Workspace& w, const Tensor& x) {
 }
 
 Tensor temporary(Workspace& w, const Dims& shape, DType dtype) {
-  auto* const memory =
-      w.take<std::byte>(shape.product() * static_cast<std::int64_t>(size_of(dtype)));
+  const std::int64_t bytes = checked_multiply(
+      checked_product(shape, "workspace"), static_cast<std::int64_t>(size_of(dtype)), "workspace");
+  auto* const memory = w.take<std::byte>(bytes);
   return from_memory(memory, shape, dtype);
 }
 

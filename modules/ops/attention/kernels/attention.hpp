@@ -49,6 +49,7 @@ template <class T>
 struct AttentionMask {
   const T* added = nullptr;                // to the scaled scores
   const std::uint8_t* allowed = nullptr;   // 0: the query does not see the key
+  bool present = false;                    // one of them, also where counting leaves them null
   std::int64_t strides[4] = {0, 0, 0, 0};  // of either: batch, head, query, key
 
   /// Each probability is dropped with probability `dropout`, by the number of its global element in
@@ -64,7 +65,7 @@ struct AttentionMask {
 
   T* gradient = nullptr;  // of the scaled scores, [batch, heads, queries, keys] (backward only)
 
-  bool changes_scores() const { return added != nullptr || allowed != nullptr; }
+  bool changes_scores() const { return present; }
 };
 
 /// out = softmax(scale q k^T) v and log_sum_exp [batch, heads, queries] of the scaled scores,

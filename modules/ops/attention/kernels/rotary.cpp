@@ -14,7 +14,8 @@
 namespace tessera::kernels {
 namespace {
 
-/// Cosines and sines [positions, head_dim / 2] of one (theta, head_dim).
+/// Cosines and sines [positions, head_dim / 2] of one (theta, head_dim). A cache on purpose: the
+/// tables stay for later calls, so they are not workspace.
 template <class C>
 struct Table {
   std::int64_t positions = 0;
