@@ -45,7 +45,7 @@ std::size_t product_workspace(const Call& call, std::span<const Tensor> out) {
   const Tensor& a = call.in[0];
   const Tensor& b = call.in[1];
   const Tensor& y = out[0];
-  if (y.dtype() == DType::f32 && a.is_contiguous() && b.is_contiguous() &&
+  if (y.dtype() == DType::f32 && (a.impl()->keys & b.impl()->keys & dense_key) != 0 &&
       kernels::is_plain_product(a.numel(), b.numel(), y.numel(),
                                 sums ? a.shape().back() : a.numel())) {
     return 0;

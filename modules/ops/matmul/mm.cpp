@@ -92,7 +92,7 @@ void mm_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
 
 /// Whether the product of two operands is one that needs no workspace; most small calls are.
 bool is_plain(const Tensor& a, const Tensor& b, const Tensor& y) {
-  return y.dtype() == DType::f32 && a.is_contiguous() && b.is_contiguous() &&
+  return y.dtype() == DType::f32 && (a.impl()->keys & b.impl()->keys & dense_key) != 0 &&
          kernels::is_plain_product(a.numel(), b.numel(), y.numel(), a.shape().back());
 }
 

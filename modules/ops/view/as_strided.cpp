@@ -97,8 +97,10 @@ void strided_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& 
   const Tensor& x = call.in[1];
   const Geometry view = asked_geometry(call);
   const Geometry own{x.shape(), x.strides(), x.offset()};
-  const Tensor memory =
-      temporary(w, {std::max(view.end("as_strided"), own.end("as_strided"))}, out[0].dtype());
+  const std::int64_t extent = std::max(view.end("as_strided"), own.end("as_strided"));
+  checked_multiply(extent, static_cast<std::int64_t>(size_of(out[0].dtype())), call.op.name);
+  checked_product(Dims{extent}, call.op.name);
+  const Tensor memory = temporary(w, {extent}, out[0].dtype());
   const Tensor dy = contiguous_operand(w, call.in[0]);
   if (w.counts()) {
     return;

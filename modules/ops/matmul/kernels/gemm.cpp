@@ -187,17 +187,19 @@ bool library_computes(const Gemm& shape) {
   return std::is_same_v<T, BFloat16> && (shape.m < kFewRows || onednn::native_bfloat16());
 }
 
-/// A product, or a piece of one. Entries of a batch that are computed alone use the same memory.
 template <class T, class Out>
-void compute(Workspace& workspace, const Gemm& shape, const T* a, const T* b, Out* c) {
-  const auto library = [&](const Gemm& part, const T* x, const T* y, Out* z) {
-    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, BFloat16>) {
-      return library_computes<T>(part) && onednn::product(workspace, part, x, y, z);
-    } else {
-      return false;
-    }
-  };
-  if (library(shape, a, b, c)) return;
+bool library(Workspace& workspace, const Gemm& shape, const T* a, const T* b, Out* c) {
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, BFloat16>) {
+    return library_computes<T>(shape) && onednn::product(workspace, shape, a, b, c);
+  } else {
+    return false;
+  }
+}
+
+/// The entries of a batch one by one, which use the same memory.
+template <class T, class Out>
+[[gnu::noinline]] void compute_entries(Workspace& workspace, const Gemm& shape, const T* a,
+                                       const T* b, Out* c) {
   Gemm single = shape;
   single.batch = 1;
   single.stride_a = single.stride_b = single.stride_c = 0;
@@ -207,7 +209,7 @@ void compute(Workspace& workspace, const Gemm& shape, const T* a, const T* b, Ou
     const T* entry_a = a + entry * shape.stride_a;
     const T* entry_b = b + entry * shape.stride_b;
     Out* entry_c = c + entry * shape.stride_c;
-    if (shape.batch > 1 && library(single, entry_a, entry_b, entry_c)) continue;
+    if (shape.batch > 1 && library(workspace, single, entry_a, entry_b, entry_c)) continue;
     if constexpr (std::is_same_v<T, double>) {
       double_product(workspace, single, entry_a, entry_b, entry_c);
     } else if constexpr (!std::is_same_v<T, float>) {
@@ -216,6 +218,12 @@ void compute(Workspace& workspace, const Gemm& shape, const T* a, const T* b, Ou
       throw std::runtime_error("gemm: oneDNN has no kernel for this float product");
     }
   }
+}
+
+/// A product, or a piece of one.
+template <class T, class Out>
+void compute(Workspace& workspace, const Gemm& shape, const T* a, const T* b, Out* c) {
+  if (!library(workspace, shape, a, b, c)) compute_entries(workspace, shape, a, b, c);
 }
 
 /// The piece of a product that begins at this entry, row and column.
@@ -243,18 +251,9 @@ void take_for_pieces(Workspace& workspace, const Gemm& shape, const Pieces& p) {
   }
 }
 
-}  // namespace
-
 template <class T, class Out>
-void gemm(Workspace& workspace, const Gemm& given, const T* a, const T* b, Out* c) {
-  const Gemm shape = folded(given);
-  if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
-  if (shape.k == 0) {
-    if (!shape.accumulate && !workspace.counts()) zero_rows(shape, c);
-    return;
-  }
-  const Pieces p = library_computes<T>(shape) ? cut(shape, sizeof(T)) : Pieces{};
-  if (p.count <= 1) return compute(workspace, shape, a, b, c);
+[[gnu::noinline]] void compute_pieces(Workspace& workspace, const Gemm& shape, const Pieces& p,
+                                      const T* a, const T* b, Out* c) {
   const Workspace::Scope of_pieces(workspace);
   const Workspace::Parts parts =
       workspace.per_thread([&](Workspace& part) { take_for_pieces<T, Out>(part, shape, p); });
@@ -271,6 +270,21 @@ void gemm(Workspace& workspace, const Gemm& given, const T* a, const T* b, Out* 
               c + entry * shape.stride_c + row * shape.ldc + column);
     }
   });
+}
+
+}  // namespace
+
+template <class T, class Out>
+void gemm(Workspace& workspace, const Gemm& given, const T* a, const T* b, Out* c) {
+  const Gemm shape = folded(given);
+  if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
+  if (shape.k == 0) {
+    if (!shape.accumulate && !workspace.counts()) zero_rows(shape, c);
+    return;
+  }
+  const Pieces p = library_computes<T>(shape) ? cut(shape, sizeof(T)) : Pieces{};
+  if (p.count <= 1) return compute(workspace, shape, a, b, c);
+  compute_pieces(workspace, shape, p, a, b, c);
 }
 
 template void gemm(Workspace&, const Gemm&, const float*, const float*, float*);

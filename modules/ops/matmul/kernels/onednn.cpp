@@ -178,37 +178,13 @@ const T* readable(Workspace& workspace, std::int64_t rows, std::int64_t columns,
   return packed;
 }
 
-}  // namespace
-
+/// Where all operands and the result lie as oneDNN reads them.
 template <class T, class Out>
-bool product(Workspace& workspace, Gemm shape, const T* a, const T* b, Out* c) {
-  const Workspace::Scope copies(workspace);
-  if (spaced_column(shape.m, shape.n, shape.ldc)) {
-    Out* packed = workspace.take<Out>(shape.batch * shape.m);
-    Gemm adjacent = shape;
-    adjacent.ldc = 1;
-    adjacent.stride_c = shape.batch == 1 ? 0 : shape.m;
-    const auto each = [&](auto copy) {
-      each_element(c, shape.m, shape.ldc, shape.batch, shape.stride_c, copy);
-    };
-    if (shape.accumulate && !workspace.counts()) {
-      each([&](const Out& element, std::int64_t place) { packed[place] = element; });
-    }
-    if (!product(workspace, adjacent, a, b, packed)) return false;
-    if (!workspace.counts()) {
-      each([&](Out& element, std::int64_t place) { element = packed[place]; });
-    }
-    return true;
-  }
-  a = readable(workspace, shape.trans_a ? shape.k : shape.m, shape.trans_a ? shape.m : shape.k,
-               shape.batch, shape.lda, shape.stride_a, a);
-  b = readable(workspace, shape.trans_b ? shape.n : shape.k, shape.trans_b ? shape.k : shape.n,
-               shape.batch, shape.ldb, shape.stride_b, b);
-  if (shape.m == 1) shape.ldc = shape.n;
+bool execute(bool counts, const Gemm& shape, const T* a, const T* b, Out* c) {
   // gemm() throws where there is none, so nothing else depends on it.
-  if (std::is_same_v<T, float> && workspace.counts() && shape.batch == 1) return true;
+  if (std::is_same_v<T, float> && counts && shape.batch == 1) return true;
   CachedProduct* product = cache().find(shape, data_type_of<T>(), data_type_of<Out>());
-  if (product == nullptr || workspace.counts()) return product != nullptr;
+  if (product == nullptr || counts) return product != nullptr;
   // The library takes non-const pointers; it writes through c only.
   product->a.set_data_handle(const_cast<T*>(a));
   product->b.set_data_handle(const_cast<T*>(b));
@@ -223,9 +199,51 @@ bool product(Workspace& workspace, Gemm shape, const T* a, const T* b, Out* c) {
   return true;
 }
 
-template bool product(Workspace&, Gemm, const float*, const float*, float*);
-template bool product(Workspace&, Gemm, const BFloat16*, const BFloat16*, BFloat16*);
-template bool product(Workspace&, Gemm, const BFloat16*, const BFloat16*, float*);
+/// With copies of the columns whose elements are not adjacent.
+template <class T, class Out>
+[[gnu::noinline]] bool packed_product(Workspace& workspace, Gemm shape, const T* a, const T* b,
+                                      Out* c) {
+  const Workspace::Scope copies(workspace);
+  const bool packs = spaced_column(shape.m, shape.n, shape.ldc);
+  Gemm adjacent = shape;
+  Out* packed = c;
+  const auto each = [&](auto copy) {
+    each_element(c, shape.m, shape.ldc, shape.batch, shape.stride_c, copy);
+  };
+  if (packs) {
+    packed = workspace.take<Out>(shape.batch * shape.m);
+    adjacent.ldc = 1;
+    adjacent.stride_c = shape.batch == 1 ? 0 : shape.m;
+    if (shape.accumulate && !workspace.counts()) {
+      each([&](const Out& element, std::int64_t place) { packed[place] = element; });
+    }
+  }
+  a = readable(workspace, shape.trans_a ? shape.k : shape.m, shape.trans_a ? shape.m : shape.k,
+               shape.batch, adjacent.lda, adjacent.stride_a, a);
+  b = readable(workspace, shape.trans_b ? shape.n : shape.k, shape.trans_b ? shape.k : shape.n,
+               shape.batch, adjacent.ldb, adjacent.stride_b, b);
+  if (shape.m == 1) adjacent.ldc = shape.n;
+  if (!execute(workspace.counts(), adjacent, a, b, packed)) return false;
+  if (packs && !workspace.counts()) {
+    each([&](Out& element, std::int64_t place) { element = packed[place]; });
+  }
+  return true;
+}
+
+}  // namespace
+
+template <class T, class Out>
+bool product(Workspace& workspace, const Gemm& shape, const T* a, const T* b, Out* c) {
+  // A column, or a row, whose stride is not looked at where there is one element.
+  if (shape.m == 1 || shape.n == 1 || shape.k == 1) [[unlikely]] {
+    return packed_product(workspace, shape, a, b, c);
+  }
+  return execute(workspace.counts(), shape, a, b, c);
+}
+
+template bool product(Workspace&, const Gemm&, const float*, const float*, float*);
+template bool product(Workspace&, const Gemm&, const BFloat16*, const BFloat16*, BFloat16*);
+template bool product(Workspace&, const Gemm&, const BFloat16*, const BFloat16*, float*);
 
 bool native_bfloat16() {
   static const bool native = [] {

@@ -11,7 +11,7 @@ namespace tessera::kernels::onednn {
 /// Primitives are cached for each thread; they are not workspace. T/Out: float/float,
 /// BFloat16/BFloat16, BFloat16/float.
 template <class T, class Out>
-bool product(Workspace& workspace, Gemm shape, const T* a, const T* b, Out* c);
+bool product(Workspace& workspace, const Gemm& shape, const T* a, const T* b, Out* c);
 
 /// Does the bfloat16 product beat the float product on widened operands? With AMX, and on AMD's
 /// processors; Intel's vdpbf16ps alone has half of the float rate (measured: 84 against 155
