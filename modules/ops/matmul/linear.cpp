@@ -43,11 +43,11 @@ void rows_times(Workspace& w, const Call& call, const Tensor& x, const Tensor& w
 template <WorkspaceKernel kernel, bool sums = true>
 std::size_t product_workspace(const Call& call, std::span<const Tensor> out) {
   const Tensor& a = call.in[0];
-  const Tensor& b = call.in[1];
   const Tensor& y = out[0];
-  if (y.dtype() == DType::f32 && (a.impl()->keys & b.impl()->keys & dense_key) != 0 &&
-      kernels::is_plain_product(a.numel(), b.numel(), y.numel(),
-                                sums ? a.shape().back() : a.numel())) {
+  const std::int64_t last = a.shape().back();
+  if (y.dtype() == DType::f32 && last != 0 &&
+      (a.impl()->keys & call.in[1].impl()->keys & dense_key) != 0 &&
+      kernels::is_plain_product(a.numel() / last, last, sums ? y.shape().back() : y.shape()[1])) {
     return 0;
   }
   return workspace_of<kernel>(call, out);

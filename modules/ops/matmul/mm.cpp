@@ -90,10 +90,12 @@ void mm_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   multiply(w, call, call.in[0], call.in[1], out[0], false);
 }
 
-/// Whether the product of two operands is one that needs no workspace; most small calls are.
+/// Whether the product of two matrices is one that needs no workspace; most small calls are.
 bool is_plain(const Tensor& a, const Tensor& b, const Tensor& y) {
-  return y.dtype() == DType::f32 && (a.impl()->keys & b.impl()->keys & dense_key) != 0 &&
-         kernels::is_plain_product(a.numel(), b.numel(), y.numel(), a.shape().back());
+  const Dims& shape = y.shape();
+  return shape.size() == 2 && y.dtype() == DType::f32 &&
+         (a.impl()->keys & b.impl()->keys & dense_key) != 0 &&
+         kernels::is_plain_product(shape[0], shape[1], a.shape()[1]);
 }
 
 std::size_t mm_workspace(const Call& call, std::span<const Tensor> out) {

@@ -36,6 +36,17 @@ void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
                   pointer<void>(w, out[0]));
 }
 
+/// Op::workspace: few elements of a dense matrix are reduced in one block, without a copy.
+template <kernels::ReduceOp op>
+std::size_t workspace(const Call& call, std::span<const Tensor> out) {
+  constexpr std::int64_t few = 1 << 14;
+  const Tensor& x = call.in[0];
+  if ((x.impl()->keys & dense_key) != 0 && x.dims() <= 2 && x.numel() <= few) {
+    return 0;
+  }
+  return workspace_of<cpu<op>>(call, out);
+}
+
 void sum_rule(const RuleContext& context, Strategies& strategies) {
   const ReducedDims a = operands::reduced_dims(context.call);
   rules::kept_dims(context, strategies, a.dims, a.keepdim);
@@ -83,7 +94,7 @@ const Op& sum_op = register_op<operands::ReducedDims>(
     {.schema = "sum(x)",
      .infer = infer_sum,
      .cpu = in_workspace<cpu<kernels::ReduceOp::sum>>,
-     .workspace = workspace_of<cpu<kernels::ReduceOp::sum>>,
+     .workspace = workspace<kernels::ReduceOp::sum>,
      .rule = sum_rule,
      .backward = sum_backward,
      .about = "The sum over dims (none: all); integers sum to i64."});
@@ -92,7 +103,7 @@ const Op& mean_op =
     register_op<operands::ReducedDims>({.schema = "mean(x)",
                                         .infer = infer_mean,
                                         .cpu = in_workspace<cpu<kernels::ReduceOp::mean>>,
-                                        .workspace = workspace_of<cpu<kernels::ReduceOp::mean>>,
+                                        .workspace = workspace<kernels::ReduceOp::mean>,
                                         .rule = mean_rule,
                                         .backward = mean_backward,
                                         .about = "The mean over dims (none: all)."});
