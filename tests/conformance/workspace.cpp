@@ -165,7 +165,7 @@ Use use(const CallSample& sample, const std::vector<Tensor>& operands, std::byte
   Use seen;
   const Call announced{op, in, sample.attributes};
   seen.declared = op.workspace == nullptr ? 0 : op.workspace(announced, out);
-  constexpr std::size_t margin = 256;
+  constexpr std::size_t margin = 4096;
   constexpr std::size_t alignment = 64;
   Bytes memory(seen.declared + 3 * margin, filling);
   auto* start = memory.data() + margin;
