@@ -180,9 +180,7 @@ Tensors run_composed(const Op& op, std::span<const Tensor> locals, const Attribu
         continue;
       }
       const CommunicationTimer timer;
-      if (!x.is_meta()) {
-        whole = ops::all_reduce(whole, how, communicator(mesh, axis));
-      }
+      whole = ops::all_reduce(whole, how, ops::GroupArgument::of(mesh.group(axis, current_rank())));
       if (communication_reported()) {
         const auto bytes = x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
         record_communication({"all_reduce", mesh.axis_name(axis), 2 * (ranks - 1) * bytes / ranks,

@@ -7,6 +7,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <string>
@@ -118,20 +119,72 @@ struct ExchangeArgs {
   ops::GroupArgument group;
 };
 
+/// Which boxes travel: views of the rank's part, at the places of the group's ranks.
+std::vector<Tensor> boxes_of(const Tensor& local, const LocalPart& part,
+                             const std::vector<Share::Piece>& pieces, int ranks) {
+  std::vector<Tensor> boxes(static_cast<std::size_t>(ranks));
+  for (const Share::Piece& piece : pieces) {
+    boxes[piece.peer] = box_of(local, part, piece.box);
+  }
+  return boxes;
+}
+
+const Share& share_of(const ExchangeArgs& args) {
+  return share_of(*args.from, *args.to, args.group.group->ranks, current_rank());
+}
+
+/// Sends this rank's boxes to the ranks of the group that need them, and receives its own.
+std::unique_ptr<ops::IssuedCollective> start_exchange(const Call& call, const Tensor& out) {
+  const auto args = call.args<ExchangeArgs>();
+  const Tensor& local = call.in[0];
+  const DType dtype = args.from->dtype;
+  if (args.from->shape.product() == 0) {
+    return std::make_unique<ops::IssuedCollective>();  // on every rank
+  }
+  const Share& share = share_of(args);
+  for (const LocalPart& box : share.kept) {
+    operands::copy_elements(box_of(local, share.held, box), box_of(out, share.wanted, box));
+  }
+  const std::vector<Tensor> sent = boxes_of(local, share.held, share.sent, args.group.size());
+  const Packed away(sent, dtype);
+  away.for_each(
+      sent, [](const Tensor& box, const Tensor& place) { operands::copy_elements(box, place); });
+  Packed here(boxes_of(out, share.wanted, share.received, args.group.size()), dtype);
+  Work work = args.group.communicator().all_to_all_async(
+      away.memory.raw_data(), away.counts, here.memory.raw_data(), here.counts, dtype);
+  return std::make_unique<ops::IssuedCollective>(
+      std::move(work), std::vector{away.memory},
+      [args, here = std::move(here)](const Tensor& result) {
+        const Share& own = share_of(args);
+        here.for_each(
+            boxes_of(result, own.wanted, own.received, args.group.size()),
+            [](const Tensor& box, const Tensor& place) { operands::copy_elements(place, box); });
+      });
+}
+
+void exchange_infer(const Call& call, ResultShapes& out) {
+  out.push_back({local_shape(*call.args<ExchangeArgs>().to), call.in[0].dtype()});
+}
+
 const Op& exchange_op = register_op<ExchangeArgs>({
     .schema = "exchange(local)",
-    .infer =
-        [](const Call& call, ResultShapes& out) {
-          out.push_back({local_shape(*call.args<ExchangeArgs>().to), call.in[0].dtype()});
-        },
-    .cpu =
-        [](const Call& call, std::span<Tensor> out) {
-          const auto [from, to, group] = call.args<ExchangeArgs>();
-          operands::copy_elements(start_exchange(call.in[0], *from, *to, *group).wait(), out[0]);
-        },
+    .infer = exchange_infer,
+    .cpu = [](const Call& call,
+              std::span<Tensor> out) { start_exchange(call, out[0])->complete(out[0]); },
     .communicates = Communicates::all_to_all,
     .about = "Changes shards and replicas on several mesh axes at once: each rank receives the "
              "boxes that it does not have; local tensors.",
+});
+
+const Op& exchange_async_op = register_op<ExchangeArgs>({
+    .schema = "exchange_async(local)",
+    .infer = exchange_infer,
+    .cpu =
+        [](const Call& call, std::span<Tensor> out) {
+          out[0].storage().set_pending(start_exchange(call, out[0]));
+        },
+    .communicates = Communicates::all_to_all,
+    .about = "Issues an exchange; wait() completes its result; local tensors.",
 });
 
 }  // namespace
@@ -144,70 +197,52 @@ Tensor box_of(const Tensor& local, const LocalPart& part, const LocalPart& box) 
   return alias(local, box.shape, local.strides(), offset);
 }
 
-ops::PendingTensor start_exchange(const Tensor& local, const Spec& from, const Spec& to,
-                                  Communicator& group) {
-  const std::vector<int>& ranks = group.global_ranks();
-  const int me = ranks[static_cast<std::size_t>(group.rank())];
-  const Share& share = share_of(from, to, ranks, me);
-  const Tensor out = empty(share.wanted.shape, from.dtype);
-  if (from.shape.product() == 0) {
-    return {out, {}, {}, {}};  // on every rank
-  }
-  for (const LocalPart& box : share.kept) {
-    operands::copy_elements(box_of(local, share.held, box), box_of(out, share.wanted, box));
-  }
-  std::vector<Tensor> sent(ranks.size());
-  for (const Share::Piece& piece : share.sent) {
-    sent[piece.peer] = box_of(local, share.held, piece.box);
-  }
-  std::vector<Tensor> received(ranks.size());
-  for (const Share::Piece& piece : share.received) {
-    received[piece.peer] = box_of(out, share.wanted, piece.box);
-  }
-  const Packed away(sent, from.dtype);
-  away.for_each(
-      sent, [](const Tensor& box, const Tensor& place) { operands::copy_elements(box, place); });
-  Packed here(received, from.dtype);
-  Work work = group.all_to_all_async(away.memory.raw_data(), away.counts, here.memory.raw_data(),
-                                     here.counts, from.dtype);
-  return {out,
-          std::move(work),
-          {away.memory},
-          [received = std::move(received), here = std::move(here)] {
-            here.for_each(received, [](const Tensor& box, const Tensor& place) {
-              operands::copy_elements(place, box);
-            });
-          }};
+Tensor exchange(const Tensor& local, const Spec& from, const Spec& to, ops::GroupArgument group) {
+  return call_one(exchange_op, {local}, ExchangeArgs{{&from}, {&to}, group});
 }
 
-Tensor exchange(const Tensor& local, const Spec& from, const Spec& to, Communicator& group) {
-  return call_one(exchange_op, {local}, ExchangeArgs{{&from}, {&to}, {&group}});
+ops::PendingTensor exchange_async(const Tensor& local, const Spec& from, const Spec& to,
+                                  ops::GroupArgument group) {
+  return ops::issue(exchange_async_op, exchange_op, local, ExchangeArgs{{&from}, {&to}, group});
 }
 
-Tensor move_between(const Tensor& x, const Spec& from, const Spec& to, const char* where) {
-  const Tensor local = x ? on_host(x) : x;  // messages are sent from the host's memory
-  std::vector<int> ranks(from.layout.mesh().ranks().begin(), from.layout.mesh().ranks().end());
-  ranks.insert(ranks.end(), to.layout.mesh().ranks().begin(), to.layout.mesh().ranks().end());
-  std::sort(ranks.begin(), ranks.end());
+namespace {
+
+/// The ranks of two meshes in ascending order, as the group of their messages.
+ops::GroupArgument ranks_of_both(const DeviceMesh& a, const DeviceMesh& b) {
+  std::vector<int> ranks(a.ranks().begin(), a.ranks().end());
+  ranks.insert(ranks.end(), b.ranks().begin(), b.ranks().end());
+  std::ranges::sort(ranks);
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ops::GroupArgument::of(ranks, "between meshes");
+}
+
+/// A rank that receives nothing has an empty result.
+void messages_infer(const Call& call, ResultShapes& out) {
+  const Spec& to = *call.args<ExchangeArgs>().to;
+  out.push_back({to.layout.mesh().contains(current_rank()) ? local_shape(to) : Dims{0}, to.dtype});
+}
+
+void send_boxes(const Call& call, std::span<Tensor> out) {
+  const auto args = call.args<ExchangeArgs>();
+  const Spec& from = *args.from;
+  const Spec& to = *args.to;
+  const std::vector<int>& ranks = args.group.group->ranks;
+  Communicator& all = args.group.communicator();
   const int me = current_rank();
   const auto position = [&](int rank) {
-    return static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
+    return static_cast<int>(std::ranges::lower_bound(ranks, rank) - ranks.begin());
   };
-  Communicator& all = collective::World::current().communicator(ranks, "between meshes");
-  const bool receives = to.layout.mesh().contains(me);
+  const Tensor& local = call.in[0];
   const LocalPart held = local ? local_part(from.shape, from.layout, me) : LocalPart{};
-  const LocalPart wanted = receives ? local_part(to.shape, to.layout, me) : LocalPart{};
-  const Tensor out = receives ? empty(wanted.shape, from.dtype) : Tensor();
-
-  const CommunicationTimer timer;
+  const LocalPart wanted =
+      to.layout.mesh().contains(me) ? local_part(to.shape, to.layout, me) : LocalPart{};
   std::vector<Tensor> buffers;
   std::vector<Work> works;
   std::vector<std::pair<Tensor, Tensor>> arriving;  // buffer, box
-  std::int64_t bytes = 0;
   for (const Transfer& t : transfers(from.layout, to.layout, from.shape)) {
     if (t.source == me && t.destination == me) {
-      operands::copy_elements(box_of(local, held, t.box), box_of(out, wanted, t.box));
+      operands::copy_elements(box_of(local, held, t.box), box_of(out[0], wanted, t.box));
     } else if (t.source == me) {
       buffers.push_back(operands::contiguous(box_of(local, held, t.box)));
       const Tensor& box = buffers.back();
@@ -217,8 +252,7 @@ Tensor move_between(const Tensor& x, const Spec& from, const Spec& to, const cha
       const Tensor buffer = empty(t.box.shape, from.dtype);
       works.push_back(
           all.receive_async(buffer.raw_data(), buffer.numel(), buffer.dtype(), position(t.source)));
-      arriving.emplace_back(buffer, box_of(out, wanted, t.box));
-      bytes += buffer.numel() * static_cast<std::int64_t>(size_of(from.dtype));
+      arriving.emplace_back(buffer, box_of(out[0], wanted, t.box));
     }
   }
   for (Work& work : works) {
@@ -227,12 +261,44 @@ Tensor move_between(const Tensor& x, const Spec& from, const Spec& to, const cha
   for (const auto& [buffer, box] : arriving) {
     operands::copy_elements(buffer, box);
   }
+}
+
+const Op& exchange_messages_op = register_op<ExchangeArgs>({
+    .schema = "exchange_messages(local?)",
+    .infer = messages_infer,
+    .cpu = send_boxes,
+    .communicates = Communicates::all_to_all,
+    .about = "Between two meshes: a message for each box that a rank of the other mesh needs; the "
+             "group has the ranks of both; local tensors.",
+});
+
+/// Bytes that this rank receives from others.
+std::int64_t received_bytes(const Spec& from, const Spec& to) {
+  std::int64_t elements = 0;
+  for (const Transfer& t : transfers(from.layout, to.layout, from.shape)) {
+    elements +=
+        t.destination == current_rank() && t.source != t.destination ? t.box.shape.product() : 0;
+  }
+  return elements * static_cast<std::int64_t>(size_of(from.dtype));
+}
+
+}  // namespace
+
+Tensor move_between(const Tensor& x, const Spec& from, const Spec& to, const char* where) {
+  const Tensor local = x ? on_host(x) : x;  // messages are sent from the host's memory
+  const CommunicationTimer timer;
+  const Tensor out =
+      call_one(exchange_messages_op, {local},
+               ExchangeArgs{{&from}, {&to}, ranks_of_both(from.layout.mesh(), to.layout.mesh())});
   if (communication_reported()) {
     record_communication({"send",
                           to_string(from.layout.mesh()) + " to " + to_string(to.layout.mesh()),
-                          bytes, where, false, timer.seconds()});
+                          received_bytes(from, to), where, false, timer.seconds()});
   }
-  return out && x ? ops::to_device(out, x.device()) : out;
+  if (!to.layout.mesh().contains(current_rank())) {
+    return {};
+  }
+  return x ? ops::to_device(out, x.device()) : out;
 }
 
 }  // namespace tessera

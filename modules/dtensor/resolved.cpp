@@ -12,6 +12,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
+import tessera.ops;
 import :resolved;
 import :steps;
 
@@ -69,7 +70,7 @@ ResolvedStep resolved(const Step& step, const Spec& spec, const Dims& coordinate
   result.communicates = communicates(step.kind) && result.ranks > 1;
   result.shape = local_shape(spec.shape, step.after, coordinates);
   if (result.communicates) {
-    result.group = step.before.mesh().group(step.axes, rank);
+    result.group = ops::GroupArgument::of(step.before.mesh().group(step.axes, rank));
   }
   if (step.from_dim >= 0) {
     Layout without = step.before;

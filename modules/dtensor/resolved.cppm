@@ -5,6 +5,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
+import tessera.ops;
 
 namespace tessera {
 
@@ -12,11 +13,11 @@ namespace tessera {
 struct ResolvedStep {
   const Step* step;
   int ranks = 1;
-  bool communicates = false;   // with other ranks
-  std::int64_t extent = 0;     // of from_dim before the innermost cuts by the step's axes
-  ShardRange mine;             // what a slice keeps, or where a pad puts the shard
-  Dims shape;                  // of this rank's part after the step
-  std::span<const int> group;  // the global ranks that take part; the mesh owns them
+  bool communicates = false;  // with other ranks
+  std::int64_t extent = 0;    // of from_dim before the innermost cuts by the step's axes
+  ShardRange mine;            // what a slice keeps, or where a pad puts the shard
+  Dims shape;                 // of this rank's part after the step
+  ops::GroupArgument group;   // the ranks that take part
   const Spec* before = nullptr;
   const Spec* after = nullptr;
 };

@@ -39,13 +39,9 @@ Tensor value_of(const Tensor& reduced, const Step& step, DType dtype) {
   return ops::cast(order == 2 ? ops::sqrt(reduced) : ops::pow_scalar(reduced, 1 / order), dtype);
 }
 
-collective::Communicator& group_of(const ResolvedStep& step) {
-  return collective::World::current().communicator(step.group);
-}
-
 Tensor communicate(const Walk& walk, const ResolvedStep& resolved) {
   const Step& step = *resolved.step;
-  collective::Communicator& group = group_of(resolved);
+  const ops::GroupArgument group = resolved.group;
   switch (step.kind) {
     case StepKind::all_gather:
       return ops::all_gather(walk.local, step.from_dim, resolved.extent, group);
@@ -123,15 +119,12 @@ void record_step(const Walk& walk, const Step& step, double seconds) {
 void Walk::take() {
   const ResolvedStep& resolved = how.steps[next];
   const NoGrad no_grad;
-  if (local.is_meta()) {  // a trial of the layouts: shapes only, no rank needs to be there
-    Tensor packed;        // for the memory plan
-    if (resolved.communicates) {
-      record_step(*this, *resolved.step, 0);
+  if (resolved.communicates) {
+    Tensor packed;  // for the memory plan: what the operator needs besides its result
+    if (local.is_meta()) {
       packed = empty({packed_elements(*resolved.step, local.shape(), resolved.shape)},
                      local.dtype(), meta);
     }
-    local = empty(resolved.shape, local.dtype(), meta);
-  } else if (resolved.communicates) {
     const CommunicationTimer timer;
     local = communicate(*this, resolved);
     record_step(*this, *resolved.step, timer.seconds());
@@ -151,7 +144,7 @@ ops::PendingTensor Walk::issue() const {
   const ResolvedStep& resolved = how.steps[next];
   const Step& step = *resolved.step;
   const NoGrad no_grad;
-  collective::Communicator& group = group_of(resolved);
+  const ops::GroupArgument group = resolved.group;
   switch (step.kind) {
     case StepKind::all_gather:
       return ops::all_gather_async(local, step.from_dim, resolved.extent, group);
@@ -162,10 +155,7 @@ ops::PendingTensor Walk::issue() const {
     case StepKind::all_to_all:
       return ops::all_to_all_async(local, step.from_dim, resolved.extent, step.to_dim, group);
     default:
-      if (!is_on_host(local)) {
-        return {exchange(local, *resolved.before, *resolved.after, group), {}, {}, {}};
-      }
-      return start_exchange(local, *resolved.before, *resolved.after, group);
+      return exchange_async(local, *resolved.before, *resolved.after, group);
   }
 }
 

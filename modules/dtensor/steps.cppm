@@ -39,10 +39,9 @@ struct Walk {
 
 /// Sends this rank's boxes to the ranks of the group that need them in layout `to`, and receives
 /// its own.
-ops::PendingTensor start_exchange(const Tensor& local, const Spec& from, const Spec& to,
-                                  collective::Communicator& group);
-Tensor exchange(const Tensor& local, const Spec& from, const Spec& to,
-                collective::Communicator& group);
+Tensor exchange(const Tensor& local, const Spec& from, const Spec& to, ops::GroupArgument group);
+ops::PendingTensor exchange_async(const Tensor& local, const Spec& from, const Spec& to,
+                                  ops::GroupArgument group);
 
 /// The part of `local` that is the box (in global indices).
 Tensor box_of(const Tensor& local, const LocalPart& part, const LocalPart& box);

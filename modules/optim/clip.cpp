@@ -49,9 +49,9 @@ Tensor total_of(std::vector<Tensor> terms) {
   return total;
 }
 
-double norm_of(std::span<const nn::ParameterPointer> parameters) {
+Tensor sum_of_squares(std::span<const nn::ParameterPointer> parameters) {
   const NoGrad no_grad;
-  double plain = 0;
+  Tensor sum;
   std::vector<Tensor> distributed;
   for (const nn::ParameterPointer& parameter : parameters) {
     const Tensor& gradient = parameter->value.grad();
@@ -62,21 +62,26 @@ double norm_of(std::span<const nn::ParameterPointer> parameters) {
     if (square.is_distributed()) {
       distributed.push_back(std::move(square));
     } else {
-      plain += square.item();
+      sum = sum ? ops::add(sum, square) : square;
     }
   }
   if (!distributed.empty()) {
-    plain += total_of(std::move(distributed)).local().item();
+    const Tensor total = total_of(std::move(distributed)).local();
+    sum = sum ? ops::add(sum, total) : total;
   }
-  return std::sqrt(plain);
+  return sum ? sum : zeros({}, DType::f64);
 }
 
 }  // namespace
 
+Tensor squared_gradient_norm(std::span<const nn::ParameterPointer> parameters) {
+  Tensor sum;
+  run_phase("gradient norm", [&] { sum = sum_of_squares(parameters); });
+  return sum;
+}
+
 double global_gradient_norm(std::span<const nn::ParameterPointer> parameters) {
-  double norm = 0;
-  run_phase("gradient norm", [&] { norm = norm_of(parameters); });
-  return norm;
+  return std::sqrt(squared_gradient_norm(parameters).item());
 }
 
 double clip_factor(double norm, double max_norm) {

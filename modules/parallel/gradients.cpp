@@ -56,20 +56,19 @@ void check_presence(std::span<const nn::ParameterPointer> parameters) {
   if (mesh == nullptr) {
     return;
   }
-  std::vector<std::int32_t> present;
+  std::vector<std::int32_t> mine;
   for (const nn::ParameterPointer& parameter : parameters) {
-    present.push_back(parameter->value.grad() ? 1 : 0);
+    mine.push_back(parameter->value.grad() ? 1 : 0);
   }
-  const std::vector<std::int32_t> mine = present;
   std::vector<int> axes(static_cast<std::size_t>(mesh->ndim()));
   std::iota(axes.begin(), axes.end(), 0);
-  const bool on_meta = parameters.front()->value.is_meta();  // a trial: no rank needs to be there
+  const Dims shape = {static_cast<std::int64_t>(mine.size())};
+  const bool on_meta = parameters.front()->value.is_meta();  // a trial: nothing can be compared
+  const Tensor present = on_meta ? empty(shape, DType::i32, meta)
+                                 : from_values(std::span<const std::int32_t>(mine), shape);
   const CommunicationTimer timer;
-  if (!on_meta) {
-    communicator(*mesh, axes)
-        .all_reduce(present.data(), present.data(), static_cast<std::int64_t>(present.size()),
-                    DType::i32);
-  }
+  ops::all_reduce_(present, ReduceOp::sum,
+                   ops::GroupArgument::of(mesh->group(axes, current_rank())));
   if (communication_reported()) {
     std::vector<std::string> names;
     for (const int axis : axes) {
@@ -77,22 +76,36 @@ void check_presence(std::span<const nn::ParameterPointer> parameters) {
     }
     record_communication(
         {"all_reduce", fmt::format("{}", fmt::join(names, "+")),
-         2 * (mesh->size() - 1) * static_cast<std::int64_t>(present.size() * sizeof present[0]) /
+         2 * (mesh->size() - 1) * static_cast<std::int64_t>(mine.size() * sizeof mine[0]) /
              mesh->size(),
          "finish_gradients", false, timer.seconds()});
   }
-  for (std::size_t i = 0; !on_meta && i < present.size(); ++i) {
-    if (present[i] != 0 && present[i] != mesh->size()) {
+  const std::vector<double> counts = on_meta ? std::vector<double>() : to_doubles(present);
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] != 0 && counts[i] != mesh->size()) {
       fail(
           fmt::format("gradients: parameter '{}' has a gradient on {} of {} ranks ({} on rank {}); "
                       "all ranks must use the same parameters in a step",
-                      parameters[i]->name, present[i], mesh->size(), mine[i] != 0 ? "one" : "none",
+                      parameters[i]->name, counts[i], mesh->size(), mine[i] != 0 ? "one" : "none",
                       current_rank()));
     }
   }
 }
 
 }  // namespace
+
+Tensor GradientFinisher::buffer(const DeviceMesh& mesh, int axis, DType dtype,
+                                std::int64_t elements, Device device) {
+  Tensor& memory = buffers_[{axis, dtype}];
+  // Gradients of an earlier step that nobody has dropped are in the old memory.
+  if (!memory || memory.numel() < elements || memory.storage().references() > 1) {
+    memory = Tensor();
+    const MemoryScope scope(MemoryCategory::gradient);
+    memory = ops::shared_empty({elements}, dtype,
+                               ops::GroupArgument::of(mesh.group(axis, current_rank())), device);
+  }
+  return alias(memory, {elements}, {1}, 0);
+}
 
 void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& parameters) {
   std::map<DType, std::vector<nn::Parameter*>> by_type;
@@ -101,44 +114,26 @@ void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& 
   }
   const DeviceMesh& mesh = parameters.front()->value.layout().mesh();
   const std::int64_t ranks = mesh.axis_size(axis);
-  const bool on_meta = parameters.front()->value.is_meta();
-  collective::Communicator* const group = on_meta ? nullptr : &communicator(mesh, axis);
+  const Device device = parameters.front()->value.is_meta() ? meta : cpu;
   for (const auto& [dtype, members] : by_type) {
     std::int64_t count = 0;
     for (const nn::Parameter* parameter : members) {
       count += parameter->value.grad().local().numel();
     }
-    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
-    Bucket& bucket = buckets_[{axis, dtype}];
-    // Gradients of an earlier step that nobody has dropped are in the old memory.
-    if (bucket.bytes < bytes || bucket.memory.use_count() > 1) {
-      const auto booked = static_cast<std::int64_t>(bytes);
-      bucket.memory = {on_meta ? nullptr : new collective::SharedBuffer(group->allocate(bytes)),
-                       [booked](collective::SharedBuffer* memory) {
-                         delete memory;
-                         account_memory(MemoryCategory::gradient, -booked);
-                       }};
-      account_memory(MemoryCategory::gradient, booked);
-      bucket.bytes = bytes;
-    }
-    std::byte* const base = on_meta ? nullptr : bucket.memory->data();
+    const Tensor flat = buffer(mesh, axis, dtype, count, device);
     std::vector<Tensor> slots;
     std::int64_t at = 0;
     for (const nn::Parameter* parameter : members) {
       const Tensor& local = parameter->value.grad().local();
-      slots.push_back(on_meta ? from_storage(Storage::none(), local.shape(),
-                                             contiguous_strides(local.shape()), 0, dtype, meta)
-                              : from_memory(base + at * static_cast<std::int64_t>(size_of(dtype)),
-                                            local.shape(), dtype, bucket.memory));
+      slots.push_back(alias(flat, local.shape(), contiguous_strides(local.shape()), at));
       ops::copy_(slots.back(), local);
       at += local.numel();
     }
     const CommunicationTimer timer;
-    if (!on_meta) {
-      group->all_reduce(base, base, count, dtype);
-    }
+    ops::all_reduce_(flat, ReduceOp::sum, ops::GroupArgument::of(mesh.group(axis, current_rank())));
     if (communication_reported()) {
-      const std::int64_t received = 2 * (ranks - 1) * static_cast<std::int64_t>(bytes) / ranks;
+      const std::int64_t received =
+          2 * (ranks - 1) * count * static_cast<std::int64_t>(size_of(dtype)) / ranks;
       record_communication({"all_reduce", mesh.axis_name(axis), received, "finish_gradients", false,
                             timer.seconds()});
     }
@@ -153,8 +148,8 @@ void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& 
 
 std::size_t GradientFinisher::shared_bytes() const {
   std::size_t bytes = 0;
-  for (const auto& [key, bucket] : buckets_) {
-    bytes += bucket.bytes;
+  for (const auto& [key, memory] : buffers_) {
+    bytes += static_cast<std::size_t>(memory.numel()) * size_of(memory.dtype());
   }
   return bytes;
 }

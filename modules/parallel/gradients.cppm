@@ -1,6 +1,7 @@
 export module tessera.parallel:gradients;
 
 import tessera.base;
+import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
 import tessera.nn;
@@ -33,16 +34,18 @@ class GradientFinisher {
   void finish(std::span<const nn::ParameterPointer> parameters);
   /// The size of the buffers, which are memory that the ranks share.
   std::size_t shared_bytes() const;
+  /// The flat buffer of this size for a mesh axis and a type; made, or made larger, where needed.
+  /// It is larger than `elements` where an earlier step needed more.
+  Tensor buffer(const DeviceMesh& mesh, int axis, DType dtype, std::int64_t elements,
+                Device device = cpu);
+  /// All of them by mesh axis and type.
+  const std::map<std::pair<int, DType>, Tensor>& buffers() const { return buffers_; }
 
  private:
   void reduce(std::span<const nn::ParameterPointer> parameters);
   void reduce_axis(int axis, const std::vector<nn::Parameter*>& parameters);
 
-  struct Bucket {
-    std::shared_ptr<collective::SharedBuffer> memory;
-    std::size_t bytes = 0;
-  };
-  std::map<std::pair<int, DType>, Bucket> buckets_;  // by mesh axis and type
+  std::map<std::pair<int, DType>, Tensor> buffers_;  // by mesh axis and type
 };
 
 }  // namespace tessera::parallel

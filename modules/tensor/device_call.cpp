@@ -99,7 +99,7 @@ Tensors call_elsewhere(const Call& call, std::uint8_t keys) {
       run_on_device(call, device, out);
       for (std::size_t i = 0; i < call.in.size(); ++i) {
         // A kernel of the CPU moves the further ones itself; those of devices see other storages.
-        if (call.in[i] && op.writes(op.place_of(i, call.in.size()).operand)) {
+        if (call.in[i] && !op.keeps_versions && op.writes(op.place_of(i, call.in.size()).operand)) {
           call.in[i].storage().bump_version();
         }
       }
@@ -222,6 +222,12 @@ std::int64_t compute_on_host(const Call& call, std::span<Tensor> out) {
   }
   run_kernel_of({call.op, in, call.attributes}, cpu, call.op.cpu,
                 {results.begin(), results.size()});
+  for (const Tensor& result : results) {
+    require(
+        result.storage().pending() == nullptr,
+        "kernel_on_host: the operator only begins its work, and the host's copies of its operands "
+        "do not stay until it ends; call the operator that completes it");
+  }
   std::int64_t bytes = 0;
   if (call.op.in_place) {
     for (std::size_t i = 0; i < in.size(); ++i) {

@@ -125,7 +125,9 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
     check_writes(c, keys);
     out.push_back(in[0]);
     run_kernel_of(c, cpu, op.cpu, out);
-    in[0].storage().bump_version();
+    if (!op.keeps_versions) [[likely]] {
+      in[0].storage().bump_version();
+    }
   } else {
     ResultShapes shapes;
     op.infer(c, shapes);

@@ -151,12 +151,14 @@ std::string Op::operand_name(std::size_t i, std::size_t count) const {
 
 std::string_view name_of(Communicates kind) {
   constexpr std::string_view names[] = {"none",       "all_reduce", "all_gather", "reduce_scatter",
-                                        "all_to_all", "broadcast",  "planned"};
+                                        "all_to_all", "broadcast",  "waits",      "planned"};
   return names[static_cast<std::size_t>(kind)];
 }
 
 Effects effects_of(const Op& op) {
-  Effects effects{.aliasing = op.aliasing, .communicates = op.communicates};
+  Effects effects{.aliasing = op.aliasing,
+                  .keeps_versions = op.keeps_versions,
+                  .communicates = op.communicates};
   for (std::size_t i = 0; i < op.operands.size(); ++i) {
     if (op.writes(i)) {
       effects.writes.push_back(i);

@@ -109,6 +109,7 @@ enum class Communicates : std::uint8_t {
   reduce_scatter,
   all_to_all,
   broadcast,
+  waits,  // nothing; it waits for other ranks
   planned
 };
 /// "none", "all_reduce", ...
@@ -168,6 +169,10 @@ struct Op {
   std::uint64_t constant_outputs = saves_none;
 
   bool in_place = false;  // writes operand 0 and returns it
+  /// Of an in-place operator: versions of what it writes stay, so that saved tensors remain valid.
+  /// It gives memory that was released the values that it held before, or completes what another
+  /// operator has begun to write.
+  bool keeps_versions = false;
   /// Of the results. A `view` aliases always unless it says `sometimes`; so does an in-place
   /// operator.
   Aliasing aliasing = Aliasing::none;
@@ -224,6 +229,7 @@ struct Op {
 struct Effects {
   Aliasing aliasing = Aliasing::none;
   std::vector<std::size_t> writes = {};  // operands of the schema, by index
+  bool keeps_versions = false;           // of what it writes
   Communicates communicates = Communicates::none;
   bool draws = false;      // random numbers, from the stream and offset in its arguments
   bool workspace = false;  // a kernel may need memory for intermediate values

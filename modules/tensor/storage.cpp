@@ -10,6 +10,11 @@ import tessera.base;
 
 namespace tessera {
 
+PendingWork::~PendingWork() = default;
+
+void Storage::set_pending(std::unique_ptr<PendingWork> work) { pending_ = std::move(work); }
+std::unique_ptr<PendingWork> Storage::take_pending() { return std::move(pending_); }
+
 Counted<Storage> Storage::allocate(std::size_t bytes) {
   Counted<Storage> storage(new Storage);  // goes away where there is no memory
   storage->bytes_ = bytes;
@@ -61,6 +66,7 @@ Counted<Storage> Storage::none(std::size_t planned) {
 }
 
 Storage::~Storage() {
+  pending_.reset();  // it may still write the memory
   if (owned_) {
     free_bytes(data_, bytes_, category_);
   } else if (booked_ > 0) {

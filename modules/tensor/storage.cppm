@@ -38,6 +38,16 @@ class Counted {
   T* pointer_ = nullptr;
 };
 
+/// Work in progress that will fill a storage's memory, such as a collective that was issued. It
+/// goes away with the storage, and must have ended when its destructor returns.
+class PendingWork {
+ public:
+  PendingWork() = default;
+  PendingWork(const PendingWork&) = delete;
+  PendingWork& operator=(const PendingWork&) = delete;
+  virtual ~PendingWork();
+};
+
 /// Bytes that tensors share. It keeps its identity when its memory is released and filled again (an
 /// unsharded parameter between two uses), and counts the writes by operators (`version`), so that
 /// autograd notices a saved tensor that was overwritten.
@@ -76,6 +86,17 @@ class Storage {
   void move_to(MemoryCategory category);
   inline bool has_memory() const { return data_ != nullptr || bytes_ == 0; }
 
+  /// The work in progress that fills the memory; null: none. set_pending() ends what was there.
+  inline PendingWork* pending() const { return pending_.get(); }
+  void set_pending(std::unique_ptr<PendingWork> work);
+  /// Takes it away: it is complete.
+  std::unique_ptr<PendingWork> take_pending();
+
+  /// A number that a mode may give a storage to know it again; 0 at first. An address would not do:
+  /// another storage may get it.
+  inline std::uint64_t tag() const { return tag_; }
+  inline void set_tag(std::uint64_t tag) { tag_ = tag; }
+
   /// Whether the bytes come from the allocator (or there are none): no other storage has them.
   inline bool owns_memory() const { return owned_ || on_device_ || bytes_ == 0; }
   /// The number of a pass over tensors that looks for those of one storage.
@@ -110,6 +131,8 @@ class Storage {
   std::size_t bytes_ = 0;
   std::uint64_t version_ = 0;
   std::uint64_t mark_ = 0;  // the last pass that has seen it
+  std::uint64_t tag_ = 0;
+  std::unique_ptr<PendingWork> pending_;
   int references_ = 1;
   bool owned_ = false;      // from the CPU's allocator
   bool on_device_ = false;  // keep_alive_ is a DeviceMemory, or empty while the memory is released

@@ -25,6 +25,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
 import tessera.collective;
+import tessera.ops;
 import tessera.nn;
 import tessera.plugin;
 import tessera.parallel;
@@ -90,7 +91,7 @@ class Sharding : public ShardedParameters, public std::enable_shared_from_this<S
 
   /// Parameters may be written from here on.
   void settle() {
-    for_each_group([](fsdp::Group& group) { group.wait_sources_free(); });
+    for_each_group([this](fsdp::Group& group) { group.wait_readers(reducing_); });
     reducing_.clear();
   }
 

@@ -15,6 +15,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
 import tessera.collective;
+import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
 import tessera.parallel;
@@ -27,10 +28,17 @@ using namespace tessera;
 
 namespace {
 
-constexpr std::size_t slot_alignment = 64;
+constexpr std::int64_t slot_alignment = 64;  // bytes
 
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + slot_alignment - 1) / slot_alignment * slot_alignment;
+/// Elements that a tensor's slot takes.
+std::int64_t aligned(std::int64_t elements, DType dtype) {
+  const std::int64_t unit = slot_alignment / static_cast<std::int64_t>(size_of(dtype));
+  return (elements + unit - 1) / unit * unit;
+}
+
+/// The tensor of this shape at a place of flat memory.
+Tensor at(const Tensor& memory, std::int64_t offset, const Dims& shape) {
+  return alias(memory, shape, contiguous_strides(shape), offset);
 }
 
 std::uint64_t version_of(const Tensor& shard) { return shard.local().storage().version(); }
@@ -39,22 +47,22 @@ std::uint64_t version_of(const Tensor& shard) { return shard.local().storage().v
 
 void Group::plan_memory() {
   const int ranks = mesh_.axis_size(axis_);
-  shard_bytes_ = 0;
-  whole_bytes_ = 0;
+  shard_elements_ = 0;
+  whole_elements_ = 0;
   for (Member& m : members_) {
     const Tensor& value = m.parameter->value;
-    const std::size_t element = size_of(value.dtype());
     m.whole =
         Spec::make(value.layout().with_placement(axis_, Replicate()), value.shape(), value.dtype());
     const Dims shape = local_shape(*m.whole);
-    m.total = shape.product();
-    const std::int64_t row = shape[0] > 0 ? m.total / shape[0] : 0;
-    m.chunk = chunk_size(shape[0], ranks) * row;
-    m.slot = shard_bytes_;
-    shard_bytes_ += aligned(static_cast<std::size_t>(m.chunk) * element);
-    m.offset = whole_bytes_;
-    whole_bytes_ += aligned(static_cast<std::size_t>(m.total) * element);
+    const std::int64_t total = shape.product();
+    const std::int64_t row = shape[0] > 0 ? total / shape[0] : 0;
+    m.slot = shard_elements_;
+    shard_elements_ += aligned(chunk_size(shape[0], ranks) * row, value.dtype());
+    m.offset = whole_elements_;
+    whole_elements_ += aligned(total, value.dtype());
   }
+  ranks_ = ops::GroupArgument::of(mesh_.group(axis_, current_rank()));
+  identity_ = static_cast<std::int64_t>(std::hash<std::string>{}(name_)&std::size_t{0x7fffffff});
 }
 
 void Group::set_unsharded(Member& m, Tensor local) {
@@ -66,37 +74,50 @@ void Group::set_unsharded(Member& m, Tensor local) {
 }
 
 void Group::materialize() {
-  communicator_ = &communicator(mesh_, axis_);
   plan_memory();
-  const int me = mesh_.coordinate_of(current_rank(), axis_);
-  shards_ = std::make_shared<collective::SharedBuffer>(communicator_->allocate(shard_bytes_));
-  account_memory(MemoryCategory::parameter, static_cast<std::int64_t>(shard_bytes_));
-  {
-    const MemoryScope scope(MemoryCategory::communication);
-    whole_ = Storage::allocate(whole_bytes_);
-  }
+  const DType dtype = members_[0].parameter->value.dtype();
+  const MemoryScope scope(MemoryCategory::parameter);
+  const Tensor memory = ops::shared_empty({shard_elements_}, dtype, ranks_);
   for (Member& m : members_) {
     Tensor& value = m.parameter->value;
     const Spec* const sharded = value.spec();
-    const Dims shape = local_shape(*m.whole);
-    const auto element = static_cast<std::int64_t>(size_of(value.dtype()));
-    set_unsharded(m, from_storage(whole_, shape, contiguous_strides(shape),
-                                  static_cast<std::int64_t>(m.offset) / element, value.dtype()));
-
-    std::byte* const mine = shards_->data() + m.slot;
     const bool trained = value.requires_grad();
-    value =
-        make_distributed(from_memory(mine, local_shape(*sharded), value.dtype(), shards_), sharded);
+    // Each shard has a storage of its own, which counts its writes, over the memory of all.
+    m.shard = from_memory(at(memory, m.slot, local_shape(*sharded)).raw_data(),
+                          local_shape(*sharded), dtype, std::make_shared<Tensor>(memory));
+    value = make_distributed(m.shard, sharded);
     value.set_requires_grad(trained);
-    const std::int64_t begin = std::min(m.total, me * m.chunk);
-    gather_.push_back(
-        {begin < m.total ? mine : nullptr, m.unsharded.local().raw_data(), m.chunk, m.total});
   }
-  // No elements: only its extent takes part in the comparison of calls.
-  identity_.chunk =
-      1 + static_cast<std::int64_t>(std::hash<std::string>{}(name_)&std::size_t{0x7fffffff});
-  gather_.push_back(identity_);
+  prepare();
+}
+
+void Group::prepare() {
+  const Tensor& first = members_[0].parameter->value;
+  {
+    const MemoryScope scope(MemoryCategory::communication);
+    whole_ = empty({whole_elements_}, first.dtype(), first.device());
+  }
+  for (Member& m : members_) {
+    m.shard = m.parameter->value.local();
+    set_unsharded(m, at(whole_, m.offset, local_shape(*m.whole)));
+  }
   reshard();
+}
+
+std::vector<Tensor> Group::shards() const {
+  std::vector<Tensor> all;
+  for (const Member& m : members_) {
+    all.push_back(m.shard);
+  }
+  return all;
+}
+
+std::vector<Tensor> Group::wholes() const {
+  std::vector<Tensor> all;
+  for (const Member& m : members_) {
+    all.push_back(m.unsharded.local());
+  }
+  return all;
 }
 
 /// Puts a collective into the communication report.
@@ -109,14 +130,14 @@ void Group::report(const char* operation, std::int64_t bytes, double seconds) co
 
 /// A rank receives a padded shard of each other.
 std::int64_t Group::gathered_bytes() const {
-  return static_cast<std::int64_t>(shard_bytes_) * (mesh_.axis_size(axis_) - 1);
+  const std::size_t element = size_of(members_[0].parameter->value.dtype());
+  return shard_elements_ * static_cast<std::int64_t>(element) * (mesh_.axis_size(axis_) - 1);
 }
 
 void Group::finish_gathering() {
+  const NoGrad no_grad;
   const CommunicationTimer timer;
-  if (materialized()) {
-    gathering_.wait();
-  }
+  ops::wait(members_[0].unsharded.local());
   report("all_gather", gathered_bytes(), timer.seconds());
 }
 
@@ -126,59 +147,48 @@ bool Group::written() const {
 }
 
 bool Group::written_anywhere() {
-  std::int32_t flag = written() ? 1 : 0;
+  const NoGrad no_grad;
+  const Tensor flag = full({1}, written() ? 1 : 0, DType::i32, whole_.device());
   const CommunicationTimer timer;
-  communicator_->all_reduce(&flag, &flag, 1, DType::i32, ReduceOp::max);
-  report("all_reduce", sizeof flag, timer.seconds());
-  return flag != 0;
+  ops::all_reduce_(flag, ReduceOp::max, ranks_);
+  report("all_reduce", sizeof(std::int32_t), timer.seconds());
+  return flag.item() != 0;
 }
 
 void Group::start_unshard() {
   if (state_ != State::sharded) {
     return;
   }
-  if (materialized()) {
-    whole_->restore_memory();
-    if (gathered_before_ && written()) {
-      whole_->bump_version();  // what autograd saved of the values before is out of date
-    }
-    for (std::size_t i = 0; i < members_.size(); ++i) {
-      Member& m = members_[i];
-      const Tensor& shard = m.parameter->value.local();
-      if (shard.numel() > 0 && shard.raw_data() != gather_[i].source) {
-        fail(
-            fmt::format("FSDP: parameter '{}' was replaced by another tensor; write into it with "
-                        "ops::copy_ under NoGrad",
-                        m.parameter->name));
-      }
-      if (m.unsharded.requires_grad() != m.parameter->value.requires_grad()) {
-        set_unsharded(m, m.unsharded.local());  // it was frozen, or is no longer
-      }
-      m.gathered = version_of(m.parameter->value);
-      gather_[i].destination = m.unsharded.local().raw_data();
-    }
-    gathered_before_ = true;
-    gathering_ = communicator_->all_gather_async(gather_, members_[0].parameter->value.dtype());
-  } else {
-    if (!members_[0].unsharded) {
-      plan_memory();
-      const MemoryScope scope(MemoryCategory::communication);
-      whole_ = Storage::none(whole_bytes_);
-      for (Member& m : members_) {
-        const Dims shape = local_shape(*m.whole);
-        set_unsharded(
-            m, from_storage(whole_, shape, contiguous_strides(shape), 0, m.whole->dtype, meta));
-      }
-    }
-    whole_->restore_memory();
+  if (!whole_) {
+    plan_memory();
+    prepare();
   }
+  const NoGrad no_grad;
+  whole_.storage().restore_memory();
+  if (gathered_before_ && written()) {
+    whole_.storage().bump_version();  // what autograd saved of the values before is out of date
+  }
+  for (Member& m : members_) {
+    if (&m.parameter->value.local().storage() != &m.shard.storage()) {
+      fail(
+          fmt::format("FSDP: parameter '{}' was replaced by another tensor; write into it with "
+                      "ops::copy_ under NoGrad",
+                      m.parameter->name));
+    }
+    if (m.unsharded.requires_grad() != m.parameter->value.requires_grad()) {
+      set_unsharded(m, m.unsharded.local());  // it was frozen, or is no longer
+    }
+    m.gathered = version_of(m.parameter->value);
+  }
+  gathered_before_ = true;
+  ops::all_gather_into(wholes(), shards(), ranks_, identity_);
   state_ = State::gathering;
 }
 
 void Group::unshard(bool again) {
-  if (state_ == State::unsharded && materialized()) {
+  if (state_ == State::unsharded) {
     if (again && written()) {
-      whole_->bump_version();
+      whole_.storage().bump_version();
     } else if (!again && written_anywhere()) {
       reshard();
     }
@@ -186,7 +196,7 @@ void Group::unshard(bool again) {
   start_unshard();
   if (state_ == State::gathering) {
     finish_gathering();
-    if (materialized() && written()) {
+    if (written()) {
       fail(fmt::format(
           "FSDP: parameters of group '{}' were written while they were gathered; write parameters "
           "between two steps, after before_optimizer() of the parallel plan",
@@ -204,7 +214,7 @@ void Group::reshard() {
     finish_gathering();
   }
   if (whole_) {
-    whole_->release_memory();
+    whole_.storage().release_memory();
   }
   state_ = State::sharded;
   for (Member& m : members_) {
@@ -218,10 +228,14 @@ void Group::drop_prefetch() {
   }
 }
 
-void Group::wait_sources_free() {
-  if (materialized()) {
-    communicator_->wait_sources_free();
+void Group::wait_readers(const std::vector<Tensor>& reduced) {
+  if (!whole_) {
+    return;  // nothing was gathered
   }
+  const NoGrad no_grad;
+  std::vector<Tensor> sources = shards();
+  sources.insert(sources.end(), reduced.begin(), reduced.end());
+  ops::wait_readers(sources, ranks_);
 }
 
 }  // namespace fsdp

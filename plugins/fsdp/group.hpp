@@ -13,8 +13,8 @@ namespace fsdp {
 /// A write to a shard is detected by the version of its storage. The next forward gathers again;
 /// what autograd saved of the values before is then an error in backward, as on one device.
 ///
-/// A group that is not materialised (a trial of the layouts on the meta device, before the ranks
-/// start) goes through the same states with whole values and gradients that have no bytes.
+/// All communication is operators on local tensors. On the meta device (a trial of a step before
+/// the ranks start) the same calls have shapes only, and nobody communicates.
 class Group {
  public:
   Group(std::string name, tessera::DeviceMesh mesh, int axis)
@@ -22,7 +22,7 @@ class Group {
 
   void add(tessera::nn::ParameterPointer parameter) { members_.push_back({std::move(parameter)}); }
 
-  /// Gives the shards their memory and makes the (memory-less) unsharded parameters.
+  /// Gives the shards memory that the axis' ranks can read.
   void materialize();
 
   /// Issues the all-gather, unless it is in flight or done. Moves nothing yet.
@@ -48,30 +48,34 @@ class Group {
   /// whole values. False with frozen members: their uses cannot be seen.
   bool gradients_complete() const;
 
-  /// Waits until no peer reads the shards any more.
-  void wait_sources_free();
+  /// Waits until no peer reads the shards, or the sources of earlier reductions, any more.
+  void wait_readers(const std::vector<tessera::Tensor>& reduced);
 
  private:
   struct Member {
     tessera::nn::ParameterPointer parameter;
     const tessera::Spec* whole = nullptr;  // Replicate on the axis
     tessera::Tensor unsharded = {};        // of that spec; a leaf; its memory comes and goes
-    std::int64_t chunk = 0;                // elements of a full piece
-    std::int64_t total = 0;      // elements of the whole (of this rank's part along other axes)
-    std::size_t slot = 0;        // bytes from the start of the flat buffer of shards
-    std::size_t offset = 0;      // bytes from the start of the storage of whole values
-    std::uint64_t gathered = 0;  // version of the shard's storage that was gathered last
+    tessera::Tensor shard = {};            // the parameter's local part as it was made
+    std::int64_t slot = 0;                 // elements from the start of the flat buffer of shards
+    std::int64_t offset = 0;               // elements from the start of the storage of whole values
+    std::uint64_t gathered = 0;            // version of the shard's storage that was gathered last
     /// Shared with the hook of the unsharded leaf, which a graph may keep alive.
     std::shared_ptr<bool> arrived = std::make_shared<bool>(false);
   };
 
   /// Finds what each member becomes, how large the buffers are, and where it is in them.
   void plan_memory();
+  /// Makes the unsharded parameters, whose memory comes with the first gather.
+  void prepare();
   /// Makes a member's unsharded leaf of this local tensor; it is frozen when the parameter is.
   void set_unsharded(Member& m, tessera::Tensor local);
   void report(const char* operation, std::int64_t bytes, double seconds) const;
   std::int64_t gathered_bytes() const;
   void finish_gathering();
+  /// The members' tensors, in their order.
+  std::vector<tessera::Tensor> shards() const;
+  std::vector<tessera::Tensor> wholes() const;
   /// Whether this rank has written a shard since the last gather was issued.
   bool written() const;
   /// Whether any rank has. One small all-reduce.
@@ -89,25 +93,20 @@ class Group {
   /// The layout in which the gradient is reduced: Partial along the axis.
   tessera::Layout reducible_layout(const Member& m, const tessera::Tensor& gradient) const;
 
-  bool materialized() const { return communicator_ != nullptr; }
-
   enum class State { sharded, gathering, unsharded };
 
   std::string name_;
   tessera::DeviceMesh mesh_;
   int axis_;
   std::vector<Member> members_;
-  std::size_t shard_bytes_ = 0;
-  std::size_t whole_bytes_ = 0;
-  tessera::collective::Communicator* communicator_ = nullptr;
-  std::shared_ptr<tessera::collective::SharedBuffer> shards_;
-  tessera::Counted<tessera::Storage> whole_;
-  bool gathered_before_ = false;
+  std::int64_t shard_elements_ = 0;
+  std::int64_t whole_elements_ = 0;
+  tessera::ops::GroupArgument ranks_;
   /// Compared among the ranks with every gather and reduction: ranks that are in different groups
   /// of one shape must not exchange their parameters.
-  tessera::collective::Segment identity_;
-  std::vector<tessera::collective::Segment> gather_;
-  tessera::collective::Work gathering_;
+  std::int64_t identity_ = 0;
+  tessera::Tensor whole_;  // the memory of all whole values
+  bool gathered_before_ = false;
   State state_ = State::sharded;
 };
 

@@ -148,35 +148,27 @@ void Group::reduce_gradients(std::vector<Tensor>& reading) {
         missing->parameter->name, name_, current_rank()));
   }
   const DType dtype = members_[0].parameter->value.dtype();
-  const auto element = static_cast<std::int64_t>(size_of(dtype));
   // Fresh memory: gradients of earlier backwards, wherever they are, stay and are added to.
-  Counted<Storage> memory;
+  Tensor memory;
   {
     const MemoryScope scope(MemoryCategory::gradient);
-    memory = materialized() ? Storage::allocate(shard_bytes_) : Storage::none(shard_bytes_);
+    memory = empty({shard_elements_}, dtype, whole_.device());
   }
-  std::vector<collective::Segment> segments;
   std::vector<Tensor> sources;
+  std::vector<Tensor> shards;
   std::vector<Tensor> gradients;
   for (std::size_t i = 0; i < trained.size(); ++i) {
-    const Member& m = *trained[i];
     const Tensor& whole = wholes[i];
     sources.push_back(ops::contiguous(whole.local()));
     const Spec* const sharded =
         Spec::make(whole.layout().with_placement(axis_, Shard(0)), whole.shape(), dtype);
     const Dims shape = local_shape(*sharded);
-    const Tensor shard = from_storage(memory, shape, contiguous_strides(shape),
-                                      static_cast<std::int64_t>(m.slot) / element, dtype,
-                                      materialized() ? cpu : meta);
-    segments.push_back({sources.back().raw_data(), shard.raw_data(), m.chunk, m.total});
-    gradients.push_back(make_distributed(shard, sharded));
+    shards.push_back(alias(memory, shape, contiguous_strides(shape), trained[i]->slot));
+    gradients.push_back(make_distributed(shards.back(), sharded));
   }
-  segments.push_back(identity_);
   const CommunicationTimer timer;
-  if (materialized()) {
-    communicator_->wait_sources_free();  // of the reduction before: `reading` lets go of them below
-    communicator_->reduce_scatter(segments, dtype);
-  }
+  wait_readers(reading);  // of the reduction before: `reading` lets go of them below
+  ops::reduce_scatter_into(shards, sources, ReduceOp::sum, ranks_, identity_);
   report("reduce_scatter", gathered_bytes(), timer.seconds());
   reading = std::move(sources);
   for (std::size_t i = 0; i < trained.size(); ++i) {

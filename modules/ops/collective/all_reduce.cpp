@@ -1,6 +1,8 @@
 // A reduction over the ranks, on every one of them: all_reduce.
 module;
+#include <memory>
 #include <span>
+#include <vector>
 module tessera.ops;
 
 import tessera.base;
@@ -17,32 +19,38 @@ struct AllReduceArgs {
   GroupArgument group;
 };
 
-using collective::Communicator;
-
 void same_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-PendingTensor start_all_reduce(const Call& call, const Tensor& out) {
+std::unique_ptr<IssuedCollective> start_all_reduce(const Call& call, const Tensor& out) {
   const auto args = call.args<AllReduceArgs>();
   const Tensor x = contiguous_operand(call.in[0]);
   if (x.numel() == 0) {
-    return {out, {}, {}, {}};
+    return std::make_unique<IssuedCollective>();
   }
-  return {out,
-          args.group->all_reduce_async(x.raw_data(), out.raw_data(), x.numel(), x.dtype(), args.op),
-          {x},
-          {}};
+  return std::make_unique<IssuedCollective>(
+      args.group.communicator().all_reduce_async(x.raw_data(), out.raw_data(), x.numel(), x.dtype(),
+                                                 args.op),
+      std::vector{x});
 }
 
 void all_reduce_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor& x = call.in[0];
   if (x.is_contiguous() && x.numel() > 0) {
     const auto args = call.args<AllReduceArgs>();
-    args.group->all_reduce(x.raw_data(), out[0].raw_data(), x.numel(), x.dtype(), args.op);
+    args.group.communicator().all_reduce(x.raw_data(), out[0].raw_data(), x.numel(), x.dtype(),
+                                         args.op);
     return;
   }
-  start_all_reduce(call, out[0]).wait();
+  start_all_reduce(call, out[0])->complete(out[0]);
+}
+
+void all_reduce_in_place_cpu(const Call& call, std::span<Tensor> out) {
+  if (!call.in[0].is_contiguous()) {
+    refuse(call, "x is not contiguous; pass a contiguous tensor");
+  }
+  all_reduce_cpu(call, out);
 }
 
 const Op& all_reduce_op = register_op<AllReduceArgs>({
@@ -53,18 +61,35 @@ const Op& all_reduce_op = register_op<AllReduceArgs>({
     .about = "The reduction over the ranks of the group, on every rank; local tensors.",
 });
 
-Attributes all_reduce_attributes(ReduceOp op, Communicator& group) {
-  return AllReduceArgs{op, {&group}};
-}
+const Op& all_reduce_async_op = register_op<AllReduceArgs>({
+    .schema = "all_reduce_async(x)",
+    .infer = same_infer,
+    .cpu = [](const Call& call,
+              std::span<Tensor> out) { carry(out[0], start_all_reduce(call, out[0])); },
+    .communicates = Communicates::all_reduce,
+    .about = "Issues an all_reduce; wait() completes its result; local tensors.",
+});
+
+const Op& all_reduce_in_place_op = register_op<AllReduceArgs>({
+    .schema = "all_reduce_(x)",
+    .cpu = all_reduce_in_place_cpu,
+    .in_place = true,
+    .communicates = Communicates::all_reduce,
+    .about = "Writes the reduction over the ranks of the group into x; local tensors.",
+});
 
 }  // namespace
 
-Tensor all_reduce(const Tensor& x, ReduceOp op, Communicator& group) {
-  return call_one(all_reduce_op, {x}, all_reduce_attributes(op, group));
+Tensor all_reduce(const Tensor& x, ReduceOp op, Ranks group) {
+  return call_one(all_reduce_op, {x}, AllReduceArgs{op, group});
 }
 
-PendingTensor all_reduce_async(const Tensor& x, ReduceOp op, Communicator& group) {
-  return start(all_reduce_op, x, all_reduce_attributes(op, group), start_all_reduce);
+void all_reduce_(const Tensor& x, ReduceOp op, Ranks group) {
+  call_one(all_reduce_in_place_op, {x}, AllReduceArgs{op, group});
+}
+
+PendingTensor all_reduce_async(const Tensor& x, ReduceOp op, Ranks group) {
+  return issue(all_reduce_async_op, all_reduce_op, x, AllReduceArgs{op, group});
 }
 
 }  // namespace tessera::ops

@@ -5,6 +5,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -28,19 +29,17 @@ struct AllToAllArgs {
   GroupArgument group;
 };
 
-using collective::Communicator;
 using collective::Work;
 
 void all_to_all_infer(const Call& call, ResultShapes& out) {
   const auto args = call.args<AllToAllArgs>();
-  const Communicator& group = *args.group;
-  const int from = checked_part(call, args.from_dim, args.from_extent, group);
+  const int from = checked_part(call, args.from_dim, args.from_extent, args.group);
   const int to = checked_dim(call, args.to_dim);
   if (from == to) {
     refuse(call, fmt::format("from_dim and to_dim must differ (got {} for both)", from));
   }
   Dims shape = with_extent(call.in[0].shape(), from, args.from_extent);
-  shape[to] = part_of(shape[to], group, group.rank()).length;
+  shape[to] = part_of(shape[to], args.group, args.group.rank()).length;
   out.push_back({shape, call.in[0].dtype()});
 }
 
@@ -50,7 +49,7 @@ struct Boxes {
   std::vector<std::int64_t> counts;
   Tensor packed;
 
-  Boxes(const Tensor& whole, int dim, const Communicator& group) {
+  Boxes(const Tensor& whole, int dim, const GroupArgument& group) {
     for (int rank = 0; rank < group.size(); ++rank) {
       const ShardRange range = part_of(whole.shape()[dim], group, rank);
       tensors.push_back(narrowed_operand(whole, dim, range.begin, range.length));
@@ -59,38 +58,43 @@ struct Boxes {
     packed = empty({std::accumulate(counts.begin(), counts.end(), std::int64_t{0})}, whole.dtype());
   }
   /// Box `rank` within `packed`.
-  Tensor at(std::size_t rank) const {
+  Tensor at(std::size_t rank) const { return at(rank, tensors[rank].shape()); }
+  Tensor at(std::size_t rank, const Dims& shape) const {
     const std::int64_t first = std::accumulate(
         counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(rank), std::int64_t{0});
-    const Dims& shape = tensors[rank].shape();
     return alias(packed, shape, contiguous_strides(shape), first);
   }
 };
 
-PendingTensor start_all_to_all(const Call& call, const Tensor& out) {
+std::unique_ptr<IssuedCollective> start_all_to_all(const Call& call, const Tensor& out) {
   const auto args = call.args<AllToAllArgs>();
   const int from = checked_dim(call, args.from_dim);
   const int to = checked_dim(call, args.to_dim);
-  Communicator& group = *args.group;
   if (with_extent(call.in[0].shape(), from, args.from_extent).product() == 0) {
-    return {out, {}, {}, {}};
+    return std::make_unique<IssuedCollective>();
   }
-  const Boxes sent(call.in[0], to, group);
-  Boxes received(out, from, group);
+  const Boxes sent(call.in[0], to, args.group);
+  Boxes received(out, from, args.group);
   for (std::size_t rank = 0; rank < sent.tensors.size(); ++rank) {
     copy_into(sent.at(rank), sent.tensors[rank]);
   }
-  Work work = group.all_to_all_async(sent.packed.raw_data(), sent.counts,
-                                     received.packed.raw_data(), received.counts, out.dtype());
-  return {out, std::move(work), {sent.packed}, [received = std::move(received)] {
-            for (std::size_t rank = 0; rank < received.tensors.size(); ++rank) {
-              copy_into(received.tensors[rank], received.at(rank));
-            }
-          }};
+  Work work = args.group.communicator().all_to_all_async(sent.packed.raw_data(), sent.counts,
+                                                         received.packed.raw_data(),
+                                                         received.counts, out.dtype());
+  received.tensors.clear();  // views of the result
+  return std::make_unique<IssuedCollective>(
+      std::move(work), std::vector{sent.packed},
+      [from, group = args.group, received = std::move(received)](const Tensor& result) {
+        for (int rank = 0; rank < group.size(); ++rank) {
+          const ShardRange range = part_of(result.shape()[from], group, rank);
+          const Tensor box = narrowed_operand(result, from, range.begin, range.length);
+          copy_into(box, received.at(static_cast<std::size_t>(rank), box.shape()));
+        }
+      });
 }
 
 void all_to_all_cpu(const Call& call, std::span<Tensor> out) {
-  start_all_to_all(call, out[0]).wait();
+  start_all_to_all(call, out[0])->complete(out[0]);
 }
 
 const Op& all_to_all_op = register_op<AllToAllArgs>({
@@ -101,28 +105,34 @@ const Op& all_to_all_op = register_op<AllToAllArgs>({
     .about = "Shards along one dim are exchanged for shards along another dim; local tensors.",
 });
 
+const Op& all_to_all_async_op = register_op<AllToAllArgs>({
+    .schema = "all_to_all_async(shard)",
+    .infer = all_to_all_infer,
+    .cpu = [](const Call& call,
+              std::span<Tensor> out) { carry(out[0], start_all_to_all(call, out[0])); },
+    .communicates = Communicates::all_to_all,
+    .about = "Issues an all_to_all; wait() completes its result; local tensors.",
+});
+
 Attributes all_to_all_attributes(const Tensor& shard, std::int64_t from_dim,
                                  std::int64_t from_extent, std::int64_t to_dim,
-                                 Communicator& group) {
-  return AllToAllArgs{wrap_dim(from_dim, shard.dims(), "all_to_all"),
-                      from_extent,
-                      wrap_dim(to_dim, shard.dims(), "all_to_all"),
-                      {&group}};
+                                 GroupArgument group) {
+  return AllToAllArgs{wrap_dim(from_dim, shard.dims(), "all_to_all"), from_extent,
+                      wrap_dim(to_dim, shard.dims(), "all_to_all"), group};
 }
 
 }  // namespace
 
 Tensor all_to_all(const Tensor& shard, std::int64_t from_dim, std::int64_t from_extent,
-                  std::int64_t to_dim, Communicator& group) {
+                  std::int64_t to_dim, Ranks group) {
   return call_one(all_to_all_op, {shard},
                   all_to_all_attributes(shard, from_dim, from_extent, to_dim, group));
 }
 
 PendingTensor all_to_all_async(const Tensor& shard, std::int64_t from_dim, std::int64_t from_extent,
-                               std::int64_t to_dim, Communicator& group) {
-  return start(all_to_all_op, shard,
-               all_to_all_attributes(shard, from_dim, from_extent, to_dim, group),
-               start_all_to_all);
+                               std::int64_t to_dim, Ranks group) {
+  return issue(all_to_all_async_op, all_to_all_op, shard,
+               all_to_all_attributes(shard, from_dim, from_extent, to_dim, group));
 }
 
 }  // namespace tessera::ops

@@ -19,15 +19,14 @@ struct BroadcastArgs {
   GroupArgument group;
 };
 
-using collective::Communicator;
-
 void same_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
 void broadcast_cpu(const Call& call, std::span<Tensor> out) {
   const auto args = call.args<BroadcastArgs>();
-  Communicator& group = *args.group;
+  const GroupArgument group = args.group;
+  const int me = group.rank();
   if (args.root < 0 || args.root >= group.size()) {
     refuse(call, fmt::format("root {} is not a rank of the group of {}; give one of 0 to {}",
                              args.root, group.size(), group.size() - 1));
@@ -36,10 +35,10 @@ void broadcast_cpu(const Call& call, std::span<Tensor> out) {
   if (out[0].numel() == 0) {
     return;
   }
-  if (group.rank() == root) {
+  if (me == root) {
     copy_into(out[0], call.in[0]);
   }
-  group.broadcast(out[0].raw_data(), out[0].numel(), out[0].dtype(), root);
+  group.communicator().broadcast(out[0].raw_data(), out[0].numel(), out[0].dtype(), root);
 }
 
 const Op& broadcast_op = register_op<BroadcastArgs>({
@@ -52,8 +51,8 @@ const Op& broadcast_op = register_op<BroadcastArgs>({
 
 }  // namespace
 
-Tensor broadcast(const Tensor& x, int root, Communicator& group) {
-  return call_one(broadcast_op, {x}, BroadcastArgs{root, {&group}});
+Tensor broadcast(const Tensor& x, int root, Ranks group) {
+  return call_one(broadcast_op, {x}, BroadcastArgs{root, group});
 }
 
 }  // namespace tessera::ops

@@ -6,12 +6,38 @@ import tessera.collective;
 
 export namespace tessera::ops {
 
-/// A group of ranks as an operator's argument; its text has the ranks and the communicator's name.
-struct GroupArgument {
-  collective::Communicator* group = nullptr;
+/// Ranks that communicate, in the order of their communicator, and its name. Interned for the life
+/// of the process.
+struct RankGroup {
+  std::vector<int> ranks;
+  std::string name;
+};
 
-  collective::Communicator& operator*() const { return *group; }
-  collective::Communicator* operator->() const { return group; }
+/// A group of ranks as an operator's argument; its text has the ranks and the communicator's name.
+/// The communicator is looked up when an operator runs: to plan a call, no other rank is needed.
+struct GroupArgument {
+  const RankGroup* group = nullptr;
+
+  static GroupArgument of(std::span<const int> ranks, std::string_view name = "");
+  static GroupArgument of(const collective::Communicator& communicator);
+
+  inline int size() const { return static_cast<int>(group->ranks.size()); }
+  /// The calling rank's position. Error: it is not in the group.
+  int rank() const;
+  /// Error: the current world does not have these ranks.
+  collective::Communicator& communicator() const;
+};
+
+/// A group as a function's parameter: a communicator, or ranks of which there is none yet.
+class Ranks {
+ public:
+  Ranks(const collective::Communicator& communicator)  // NOLINT(google-explicit-constructor)
+      : group_(GroupArgument::of(communicator)) {}
+  Ranks(GroupArgument group) : group_(group) {}             // NOLINT(google-explicit-constructor)
+  inline operator GroupArgument() const { return group_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  GroupArgument group_;
 };
 
 }  // namespace tessera::ops
@@ -25,10 +51,10 @@ struct ArgumentType<ops::GroupArgument> {
     return reinterpret_cast<std::int64_t>(v.group);
   }
   static inline ops::GroupArgument from_word(std::int64_t w) {
-    return {reinterpret_cast<collective::Communicator*>(w)};
+    return {reinterpret_cast<const ops::RankGroup*>(w)};
   }
   static ArgumentValue value(ops::GroupArgument v);
-  /// Errors (input): another form. (run): no world is current, or the rank is not in the group.
+  /// Errors (input): another form.
   static ops::GroupArgument from_value(const ArgumentValue& v);
 };
 
@@ -36,55 +62,93 @@ struct ArgumentType<ops::GroupArgument> {
 
 export namespace tessera::ops {
 
-// Collectives on LOCAL tensors as operators, so that every mode below distribution sees them.
+// Collectives on LOCAL tensors as operators, so that every mode below distribution sees them. On
+// meta tensors they have shapes and nobody communicates.
 // A dim of `extent` elements over k ranks has shards of ceil(extent / k) elements; the last shards
 // may be shorter or empty.
 /// Shards along `dim` -> the whole, on every rank of the group.
-Tensor all_gather(const Tensor& shard, std::int64_t dim, std::int64_t extent,
-                  collective::Communicator& group);
+Tensor all_gather(const Tensor& shard, std::int64_t dim, std::int64_t extent, Ranks group);
 /// This rank's shard along `dim` of the sum (or op) over the ranks.
-Tensor reduce_scatter(const Tensor& x, std::int64_t dim, ReduceOp op,
-                      collective::Communicator& group);
-Tensor all_reduce(const Tensor& x, ReduceOp op, collective::Communicator& group);
+Tensor reduce_scatter(const Tensor& x, std::int64_t dim, ReduceOp op, Ranks group);
+Tensor all_reduce(const Tensor& x, ReduceOp op, Ranks group);
+/// Writes the reduction into x, which is contiguous.
+void all_reduce_(const Tensor& x, ReduceOp op, Ranks group);
 /// From shards along `from_dim` to shards along `to_dim`; extents are those of the whole tensor.
 Tensor all_to_all(const Tensor& shard, std::int64_t from_dim, std::int64_t from_extent,
-                  std::int64_t to_dim, collective::Communicator& group);
-Tensor broadcast(const Tensor& x, int root, collective::Communicator& group);
+                  std::int64_t to_dim, Ranks group);
+Tensor broadcast(const Tensor& x, int root, Ranks group);
 
-/// The result of a collective of local tensors that was issued and may still be in progress. The
-/// destructor waits. The operands must not be written before wait() has returned.
+/// A collective that was issued, as the memory of its result has it until wait() completes it. If
+/// the memory goes away before, the destructor completes the communication.
+class IssuedCollective final : public PendingWork {
+ public:
+  /// `finish` completes the result when the data has arrived; `kept` stays alive until then. It
+  /// must not hold the result, whose memory holds this object.
+  explicit IssuedCollective(collective::Work work = {}, std::vector<Tensor> kept = {},
+                            std::function<void(const Tensor& result)> finish = nullptr);
+  /// Errors: those of the collective.
+  void complete(const Tensor& result);
+  bool done() { return work_.done(); }
+
+ private:
+  std::vector<Tensor> kept_;
+  std::function<void(const Tensor&)> finish_;
+  collective::Work work_;  // the last member: its destructor waits before the others are destroyed
+};
+
+/// Completes what was issued for x: until then, nothing may use x, or write the operands of the
+/// operator that issued it. Errors: nothing was issued; those of the collective.
+void wait(const Tensor& x);
+
+/// The result of an operator that issued a collective of local tensors. Modes below distribution
+/// see that operator, and the wait. If it is destroyed without wait(), the communication completes
+/// and the result is dropped; all ranks must do the same.
 class PendingTensor {
  public:
   PendingTensor() = default;
-  /// `finish` completes the result when the data has arrived; `kept` stays alive until then.
-  PendingTensor(Tensor result, collective::Work work, std::vector<Tensor> kept,
-                std::function<void()> finish);
-  PendingTensor(PendingTensor&&) noexcept = default;
-  PendingTensor& operator=(PendingTensor&&) noexcept;
-  PendingTensor(const PendingTensor&) = delete;
-  PendingTensor& operator=(const PendingTensor&) = delete;
-  ~PendingTensor() = default;
+  /// `issued`: whether there is something to wait for.
+  PendingTensor(Tensor result, bool issued) : result_(std::move(result)), issued_(issued) {}
 
   /// The result, complete. Errors: those of the collective.
   const Tensor& wait();
   /// Whether wait() would return without waiting for others.
-  bool done();
+  bool done() const;
 
  private:
   Tensor result_;
-  std::vector<Tensor> kept_;
-  std::function<void()> finish_;
-  collective::Work work_;  // the last member: its destructor waits before the others are destroyed
+  bool issued_ = false;
 };
+/// Calls `async` below distribution; of a tensor that is not in the host's memory, `now`, which is
+/// complete when it returns.
+PendingTensor issue(const Op& async, const Op& now, const Tensor& x, const Attributes& attributes);
 
-// The same collectives, issued now and completed in wait(). They have no gradient, and modes do
-// not see them: the caller must record them as a step of its own.
+// The same collectives, issued now and completed in wait(). They have no gradient: the caller must
+// record them as a step of its own.
 PendingTensor all_gather_async(const Tensor& shard, std::int64_t dim, std::int64_t extent,
-                               collective::Communicator& group);
-PendingTensor reduce_scatter_async(const Tensor& x, std::int64_t dim, ReduceOp op,
-                                   collective::Communicator& group);
-PendingTensor all_reduce_async(const Tensor& x, ReduceOp op, collective::Communicator& group);
+                               Ranks group);
+PendingTensor reduce_scatter_async(const Tensor& x, std::int64_t dim, ReduceOp op, Ranks group);
+PendingTensor all_reduce_async(const Tensor& x, ReduceOp op, Ranks group);
 PendingTensor all_to_all_async(const Tensor& shard, std::int64_t from_dim, std::int64_t from_extent,
-                               std::int64_t to_dim, collective::Communicator& group);
+                               std::int64_t to_dim, Ranks group);
+
+// Many tensors in one call, for styles that keep parameters as shards on dim 0. `identity` is
+// compared between the ranks: those that are about to exchange different tensors of the same shapes
+// get an error.
+/// Issues the gather of all wholes [n, ...] from this rank's shards of dim 0. All wholes are of one
+/// memory; wait(wholes[0]) completes them. They held the same values before their memory was
+/// released, so versions stay. Peers may read the shards until wait_readers() has returned.
+void all_gather_into(std::span<const Tensor> wholes, std::span<const Tensor> shards, Ranks group,
+                     std::int64_t identity);
+/// Writes this rank's shards of dim 0 of the reductions of `wholes`. Peers may read `wholes` until
+/// wait_readers() has returned.
+void reduce_scatter_into(std::span<const Tensor> shards, std::span<const Tensor> wholes,
+                         ReduceOp op, Ranks group, std::int64_t identity);
+/// Returns when no peer reads the sources of the two functions above any more; `sources` may be
+/// written or dropped then. There must be one of them.
+void wait_readers(std::span<const Tensor> sources, Ranks group);
+
+/// Contiguous memory that the group's ranks can reach, not initialised; on the meta device none.
+/// Booked under the scope's category. Local: no other rank takes part.
+Tensor shared_empty(const Dims& shape, DType dtype, Ranks group, Device device = cpu);
 
 }  // namespace tessera::ops

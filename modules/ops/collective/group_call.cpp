@@ -4,7 +4,10 @@ module;
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <mutex>
+#include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -14,6 +17,7 @@ module;
 module tessera.ops;
 
 import tessera.base;
+import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
@@ -22,9 +26,7 @@ import :group_call;
 
 namespace tessera::ops {
 
-using collective::Communicator;
-
-ShardRange part_of(std::int64_t extent, const Communicator& group, int rank) {
+ShardRange part_of(std::int64_t extent, const GroupArgument& group, int rank) {
   return chunk_of({0, extent}, group.size(), rank);
 }
 
@@ -38,7 +40,7 @@ bool is_outermost(const Dims& shape, int dim) {
   return std::all_of(shape.begin(), shape.begin() + dim, [](std::int64_t d) { return d == 1; });
 }
 
-bool in_rank_order(const Dims& shape, int dim, const Communicator& group) {
+bool in_rank_order(const Dims& shape, int dim, const GroupArgument& group) {
   return shape[dim] % group.size() == 0 && is_outermost(shape, dim) && shape.product() > 0;
 }
 
@@ -50,7 +52,7 @@ int checked_dim(const Call& call, std::int64_t dim) {
 }
 
 int checked_part(const Call& call, std::int64_t wanted, std::int64_t extent,
-                 const Communicator& group) {
+                 const GroupArgument& group) {
   const int dim = checked_dim(call, wanted);
   if (extent < 0) {
     refuse(call, fmt::format("the extent is negative (expected 0 or more, got {})", extent));
@@ -72,8 +74,9 @@ ArgumentValue ArgumentType<ops::GroupArgument>::value(ops::GroupArgument v) {
   if (v.group == nullptr) {
     return std::string("none");
   }
-  return fmt::format("ranks {}{}{}", fmt::join(v->global_ranks(), " "),
-                     v->name().empty() ? "" : " named ", v->name());
+  const std::string& own_name = v.group->name;
+  return fmt::format("ranks {}{}{}", fmt::join(v.group->ranks, " "),
+                     own_name.empty() ? "" : " named ", own_name);
 }
 
 ops::GroupArgument ArgumentType<ops::GroupArgument>::from_value(const ArgumentValue& v) {
@@ -95,50 +98,83 @@ ops::GroupArgument ArgumentType<ops::GroupArgument>::from_value(const ArgumentVa
   if (ranks.empty() || !words.eof()) {
     wrong_argument("group (\"ranks 0 1 2\", \"ranks 0 1 2 named NAME\")", v);
   }
-  return {&collective::World::current().communicator(
-      ranks, name_at == std::string::npos ? "" : text->substr(name_at + before_name.size()))};
+  return ops::GroupArgument::of(
+      ranks, name_at == std::string::npos ? "" : text->substr(name_at + before_name.size()));
 }
 
 }  // namespace tessera
 
 namespace tessera::ops {
 
-PendingTensor start(const Op& op, const Tensor& x, const Attributes& attributes,
-                    PendingTensor (*issue)(const Call&, const Tensor&)) {
-  const Tensor local = detached(x);
-  if (!is_on_host(local)) {  // the device's own kernel, which is complete when it returns
-    return {call_kernel(op, {&local, 1}, attributes)[0], {}, {}, {}};
+GroupArgument GroupArgument::of(std::span<const int> ranks, std::string_view name) {
+  static std::mutex mutex;
+  static std::deque<RankGroup> groups;  // few: one for each set of axes of the meshes
+  const std::lock_guard lock(mutex);
+  const auto found = std::ranges::find_if(groups, [&](const RankGroup& g) {
+    return std::ranges::equal(g.ranks, ranks) && g.name == name;
+  });
+  return {found != groups.end() ? &*found
+                                : &groups.emplace_back(std::vector<int>(ranks.begin(), ranks.end()),
+                                                       std::string(name))};
+}
+
+GroupArgument GroupArgument::of(const collective::Communicator& communicator) {
+  return of(communicator.global_ranks(), communicator.name());
+}
+
+namespace {
+
+void check_given(const GroupArgument& group) {
+  require(group.group != nullptr, "group: the call has none; pass ranks or a communicator");
+}
+
+}  // namespace
+
+int GroupArgument::rank() const {
+  check_given(*this);
+  const auto found = std::ranges::find(group->ranks, current_rank());
+  if (found == group->ranks.end()) {
+    fail(fmt::format("group: rank {} is not in it ({}); only its ranks make the call",
+                     current_rank(),
+                     std::get<std::string>(ArgumentType<GroupArgument>::value(*this))));
   }
-  const Call call{op, {&local, 1}, attributes};
-  ResultShapes shapes;
-  op.infer(call, shapes);
-  return issue(call, empty(shapes[0].shape, shapes[0].dtype));
+  return static_cast<int>(found - group->ranks.begin());
 }
 
-PendingTensor::PendingTensor(Tensor result, collective::Work work, std::vector<Tensor> kept,
-                             std::function<void()> finish)
-    : result_(std::move(result)),
-      kept_(std::move(kept)),
-      finish_(std::move(finish)),
-      work_(std::move(work)) {}
-
-PendingTensor& PendingTensor::operator=(PendingTensor&& other) noexcept {
-  work_ = std::move(other.work_);  // the first: completes what is in flight here
-  result_ = std::move(other.result_);
-  kept_ = std::move(other.kept_);
-  finish_ = std::move(other.finish_);
-  return *this;
+collective::Communicator& GroupArgument::communicator() const {
+  check_given(*this);
+  return collective::World::current().communicator(group->ranks, group->name);
 }
 
-const Tensor& PendingTensor::wait() {
+IssuedCollective::IssuedCollective(collective::Work work, std::vector<Tensor> kept,
+                                   std::function<void(const Tensor&)> finish)
+    : kept_(std::move(kept)), finish_(std::move(finish)), work_(std::move(work)) {}
+
+void IssuedCollective::complete(const Tensor& result) {
   work_.wait();
   kept_.clear();
   if (finish_) {
-    std::exchange(finish_, nullptr)();
+    std::exchange(finish_, nullptr)(result);
+  }
+}
+
+PendingTensor issue(const Op& async, const Op& now, const Tensor& x, const Attributes& attributes) {
+  const Tensor local = detached(x);
+  const bool later = is_on_host(local);
+  return {std::move(call_kernel(later ? async : now, {&local, 1}, attributes)[0]), later};
+}
+
+const Tensor& PendingTensor::wait() {
+  if (std::exchange(issued_, false)) {
+    ops::wait(result_);
   }
   return result_;
 }
 
-bool PendingTensor::done() { return work_.done(); }
+bool PendingTensor::done() const {
+  auto* const issued =
+      issued_ ? dynamic_cast<IssuedCollective*>(result_.storage().pending()) : nullptr;
+  return issued == nullptr || issued->done();
+}
 
 }  // namespace tessera::ops

@@ -11,18 +11,18 @@ import :kernel_call;
 namespace tessera::ops {
 
 /// The part of `extent` elements that rank `rank` of the group holds.
-ShardRange part_of(std::int64_t extent, const collective::Communicator& group, int rank);
+ShardRange part_of(std::int64_t extent, const GroupArgument& group, int rank);
 Dims with_extent(const Dims& shape, int dim, std::int64_t extent);
 /// The dim. Errors: it is not one of operand 0's.
 int checked_dim(const Call& call, std::int64_t dim);
 /// The dim. Errors: operand 0 is not this rank's part of `extent` along it.
 int checked_part(const Call& call, std::int64_t dim, std::int64_t extent,
-                 const collective::Communicator& group);
+                 const GroupArgument& group);
 /// Whether the parts of `dim` are contiguous, one after another.
 bool is_outermost(const Dims& shape, int dim);
 /// Whether a tensor of `shape` is equal parts of `dim`, contiguous, in the group's rank order;
 /// false for a tensor without elements.
-bool in_rank_order(const Dims& shape, int dim, const collective::Communicator& group);
+bool in_rank_order(const Dims& shape, int dim, const GroupArgument& group);
 
 /// The parts of a tensor of `shape` cut along `dim`, each in one piece, one after the other by
 /// rank; none is padded. All but the last ones are of one length, so they are a Segment's pieces.
@@ -30,7 +30,7 @@ struct Parts {
   Dims shape;
   int dim;
   Tensor memory;  // of all elements; the tensor itself where its parts lie so already
-  const collective::Communicator& group;
+  GroupArgument group;
 
   std::int64_t extent() const { return shape[dim]; }
   std::int64_t chunk() const {
@@ -48,8 +48,9 @@ struct Parts {
   }
 };
 
-/// Shapes are inferred and the result is made as on the operators' path; then `issue` is called.
-PendingTensor start(const Op& op, const Tensor& x, const Attributes& attributes,
-                    PendingTensor (*issue)(const Call&, const Tensor&));
+/// Lets the result's memory carry what was issued for it: the kernel of an operator that issues.
+inline void carry(const Tensor& result, std::unique_ptr<IssuedCollective> issued) {
+  result.storage().set_pending(std::move(issued));
+}
 
 }  // namespace tessera::ops

@@ -1,0 +1,172 @@
+// Many tensors in one collective, shards of dim 0: all_gather_into, reduce_scatter_into. And memory
+// that ranks share.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+module tessera.ops;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import :kernel_call;
+import :group_call;
+
+namespace tessera::ops {
+namespace {
+
+using collective::ReduceSegmentsOptions;
+using collective::Segment;
+
+struct AllGatherIntoArgs {
+  GroupArgument group;
+  std::int64_t identity;
+};
+
+struct ReduceScatterIntoArgs {
+  ReduceOp op;
+  GroupArgument group;
+  std::int64_t identity;
+};
+
+/// Errors: a whole and this rank's shard that do not fit, or are not contiguous.
+void check_pair(const Call& call, const Tensor& whole, const Tensor& shard,
+                const GroupArgument& group) {
+  Dims expected = whole.shape();
+  if (whole.dims() > 0) {
+    expected[0] = part_of(expected[0], group, group.rank()).length;
+  }
+  if (whole.dims() == 0 || !(shard.shape() == expected) || shard.dtype() != whole.dtype() ||
+      whole.dtype() != call.in[0].dtype() || !whole.is_contiguous() || !shard.is_contiguous()) {
+    refuse(call,
+           fmt::format("rank {} of {} has a shard {}{} of a whole {}{} (expected contiguous "
+                       "tensors of one type, the shard of {})",
+                       group.rank(), group.size(), name_of(shard.dtype()), to_string(shard.shape()),
+                       name_of(whole.dtype()), to_string(whole.shape()), to_string(expected)));
+  }
+}
+
+/// Elements of a full piece of the whole.
+std::int64_t chunk_of_whole(const Tensor& whole, const GroupArgument& group) {
+  return with_extent(whole.shape(), 0, chunk_size(whole.shape()[0], group.size())).product();
+}
+
+/// No elements: only its extent takes part in the comparison of calls.
+Segment named(std::int64_t identity) { return {nullptr, nullptr, 1 + (identity & 0x7fffffff), 0}; }
+
+void all_gather_into_cpu(const Call& call, std::span<Tensor>) {
+  const auto [group, identity] = call.args<AllGatherIntoArgs>();
+  const std::span wholes = call.in.first(call.in.size() / 2);
+  const std::span shards = call.in.subspan(wholes.size());
+  std::vector<Segment> segments;
+  segments.reserve(wholes.size() + 1);
+  for (std::size_t i = 0; i < wholes.size(); ++i) {
+    check_pair(call, wholes[i], shards[i], group);
+    if (&wholes[i].storage() != &wholes[0].storage()) {
+      refuse(call,
+             "the wholes are in several memories (expected one, so that one wait completes "
+             "them)");
+    }
+    segments.push_back({shards[i].numel() > 0 ? shards[i].raw_data() : nullptr,
+                        wholes[i].raw_data(), chunk_of_whole(wholes[i], group), wholes[i].numel()});
+  }
+  segments.push_back(named(identity));
+  carry(wholes[0], std::make_unique<IssuedCollective>(
+                       group.communicator().all_gather_async(segments, wholes[0].dtype()),
+                       std::vector<Tensor>(shards.begin(), shards.end())));
+}
+
+const Op& all_gather_into_op = register_op<AllGatherIntoArgs>({
+    .schema = "all_gather_into(wholes..., shards...)",
+    .cpu = all_gather_into_cpu,
+    .in_place = true,
+    .keeps_versions = true,
+    .communicates = Communicates::all_gather,
+    .about = "Issues the gather of whole tensors of one memory from the ranks' shards of dim 0; "
+             "wait(wholes[0]) completes it; local tensors.",
+});
+
+void reduce_scatter_into_cpu(const Call& call, std::span<Tensor>) {
+  const auto [op, group, identity] = call.args<ReduceScatterIntoArgs>();
+  const std::span shards = call.in.first(call.in.size() / 2);
+  const std::span wholes = call.in.subspan(shards.size());
+  std::vector<Segment> segments;
+  segments.reserve(wholes.size() + 1);
+  for (std::size_t i = 0; i < wholes.size(); ++i) {
+    check_pair(call, wholes[i], shards[i], group);
+    segments.push_back({wholes[i].raw_data(), shards[i].raw_data(),
+                        chunk_of_whole(wholes[i], group), wholes[i].numel()});
+  }
+  segments.push_back(named(identity));
+  ReduceSegmentsOptions options;
+  options.reduce = op;
+  group.communicator().reduce_scatter(segments, wholes[0].dtype(), options);
+  for (const Tensor& shard : shards.subspan(1)) {
+    shard.storage().bump_version();
+  }
+}
+
+const Op& reduce_scatter_into_op = register_op<ReduceScatterIntoArgs>({
+    .schema = "reduce_scatter_into(shards..., wholes...)",
+    .cpu = reduce_scatter_into_cpu,
+    .in_place = true,
+    .communicates = Communicates::reduce_scatter,
+    .about = "Writes this rank's shards of dim 0 of the reductions of whole tensors; local "
+             "tensors.",
+});
+
+std::vector<Tensor> joined(std::span<const Tensor> a, std::span<const Tensor> b) {
+  std::vector<Tensor> all(a.begin(), a.end());
+  all.insert(all.end(), b.begin(), b.end());
+  return all;
+}
+
+}  // namespace
+
+void all_gather_into(std::span<const Tensor> wholes, std::span<const Tensor> shards, Ranks group,
+                     std::int64_t identity) {
+  call(all_gather_into_op, joined(wholes, shards), AllGatherIntoArgs{group, identity});
+}
+
+void reduce_scatter_into(std::span<const Tensor> shards, std::span<const Tensor> wholes,
+                         ReduceOp op, Ranks group, std::int64_t identity) {
+  call(reduce_scatter_into_op, joined(shards, wholes), ReduceScatterIntoArgs{op, group, identity});
+}
+
+Tensor shared_empty(const Dims& shape, DType dtype, Ranks group, Device device) {
+  if (!(device == cpu)) {
+    return empty(shape, dtype, device);
+  }
+  const auto make = [&] {
+    const auto bytes = static_cast<std::size_t>(
+        checked_multiply(checked_product(shape, "shared_empty"),
+                         static_cast<std::int64_t>(size_of(dtype)), "shared_empty"));
+    const MemoryCategory category = current_memory_category();
+    const auto booked = static_cast<std::int64_t>(bytes);
+    const std::shared_ptr<collective::SharedBuffer> memory(
+        new collective::SharedBuffer(
+            static_cast<GroupArgument>(group).communicator().allocate(bytes)),
+        [category, booked](collective::SharedBuffer* buffer) {
+          delete buffer;
+          account_memory(category, -booked);
+        });
+    account_memory(category, booked);
+    return from_memory(memory->data(), shape, dtype, memory);
+  };
+  if (!modes_installed()) [[likely]] {
+    return make();
+  }
+  Action action{.kind = ActionKind::create, .name = "shared_empty"};
+  perform(action, [&] { action.out = Tensors{make()}; });
+  return action.out[0];
+}
+
+}  // namespace tessera::ops
