@@ -5,6 +5,8 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -56,8 +58,7 @@ Optimizer::Entry& Optimizer::prepared(std::size_t i) {
   return entry;
 }
 
-void Optimizer::step(double lr, double grad_scale) {
-  const NoGrad no_grad;
+std::vector<UpdateGroup> Optimizer::groups(double lr, double grad_scale, std::int64_t more_steps) {
   std::vector<UpdateGroup> groups;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const nn::Parameter& parameter = *parameters_[i];
@@ -74,17 +75,17 @@ void Optimizer::step(double lr, double grad_scale) {
           parameter.value.spec() != nullptr ? to_string(*parameter.value.spec()) : "plain",
           gradient.spec() != nullptr ? to_string(*gradient.spec()) : "plain"));
     }
-    Entry& entry = prepared(i);
-    ++entry.step;
+    const Entry& entry = prepared(i);
+    const std::int64_t step = entry.step + 1 + more_steps;
     const double own_lr = lr * entry.lr_scale;
     auto group = std::find_if(groups.begin(), groups.end(), [&](const UpdateGroup& g) {
-      return g.step == entry.step && g.lr == own_lr && g.weight_decay == entry.weight_decay &&
+      return g.step == step && g.lr == own_lr && g.weight_decay == entry.weight_decay &&
              g.parameters[0].is_distributed() == parameter.value.is_distributed() &&
              (!gradient.is_distributed() ||
               g.parameters[0].layout().mesh() == parameter.value.layout().mesh());
     });
     if (group == groups.end()) {
-      group = groups.insert(groups.end(), {.step = entry.step,
+      group = groups.insert(groups.end(), {.step = step,
                                            .lr = own_lr,
                                            .weight_decay = entry.weight_decay,
                                            .grad_scale = grad_scale});
@@ -104,11 +105,41 @@ void Optimizer::step(double lr, double grad_scale) {
                     "step(), and zero_grad() after it",
                     parameters_.size()));
   }
+  return groups;
+}
+
+void Optimizer::step(double lr, double grad_scale) {
+  const NoGrad no_grad;
+  const std::vector<UpdateGroup> updated = groups(lr, grad_scale, 0);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    entries_[i].step += parameters_[i]->value.grad() ? 1 : 0;
+  }
   run_phase("optimizer", [&] {
-    for (const UpdateGroup& group : groups) {
+    for (const UpdateGroup& group : updated) {
       rule_->update(group);
     }
   });
+}
+
+void Optimizer::rehearse(double lr, double grad_scale, std::int64_t more_steps) {
+  const NoGrad no_grad;
+  for (const UpdateGroup& group : groups(lr, grad_scale, more_steps)) {
+    rule_->update(group);
+  }
+}
+
+void Optimizer::count_step(std::span<const std::string> names) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    entries_[i].step += std::ranges::find(names, parameters_[i]->name) != names.end() ? 1 : 0;
+  }
+}
+
+std::vector<double> Optimizer::lr_scales() const {
+  std::set<double> scales;
+  for (const Entry& entry : entries_) {
+    scales.insert(entry.lr_scale);
+  }
+  return {scales.begin(), scales.end()};
 }
 
 void Optimizer::zero_grad() {

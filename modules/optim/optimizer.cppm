@@ -45,6 +45,13 @@ class Optimizer {
   /// parameter's (both are named); a parameter or state that shares memory with another tensor of
   /// the step.
   void step(double lr, double grad_scale = 1);
+  /// Calls the rule as step() would if the parameters had taken `more_steps` steps more, and counts
+  /// nothing. For a mode that does not execute the calls, but learns what they depend on.
+  void rehearse(double lr, double grad_scale, std::int64_t more_steps);
+  /// Counts a step of the parameters of these names: one that was executed without step().
+  void count_step(std::span<const std::string> names);
+  /// The factors of the learning rate that its parameters have, each once.
+  std::vector<double> lr_scales() const;
   /// Drops all gradients.
   void zero_grad();
 
@@ -67,6 +74,8 @@ class Optimizer {
     std::int64_t step = 0;
   };
   Entry& prepared(std::size_t i);
+  /// What one step updates by one call of the rule each, `more_steps` steps later.
+  std::vector<UpdateGroup> groups(double lr, double grad_scale, std::int64_t more_steps);
   bool is_trained(std::size_t i) const;
 
   std::vector<nn::ParameterPointer> parameters_;

@@ -5,6 +5,7 @@ module;
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@ import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
 import tessera.dtensor;
+import tessera.record;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
@@ -69,10 +71,12 @@ Tensor Training::checked(Tensor loss) const {
   return loss;
 }
 
-double Training::read(const Tensor& loss) const {
+Tensor Training::whole(const Tensor& loss) const {
   const NoGrad no_grad;
-  return redistribute(loss, Layout::replicated(plan_.mesh())).local().item();
+  return redistribute(loss, Layout::replicated(plan_.mesh())).local();
 }
+
+double Training::read(const Tensor& loss) const { return whole(loss).item(); }
 
 double Training::total(double mine) const {
   const NoGrad no_grad;
@@ -84,55 +88,106 @@ double Training::total(double mine) const {
 }
 
 StepResult Training::step(const StepBatch& batch, const LossSum& loss_sum) {
+  require(!replays_,
+          "training: a step whose loss is one function cannot be replayed; pass StepFunctions");
+  BatchPart now;
+  return step(batch, {.rows =
+                          [&](const BatchPart& part) {
+                            now = part;
+                            return Tensors();
+                          },
+                      .loss_sum = [&](const Tensors&) { return loss_sum(now); }});
+}
+
+StepResult Training::step(const StepBatch& batch, const StepFunctions& functions) {
   try {
-    return take_step(batch, loss_sum);
+    return replays_ ? record_step(batch, functions) : take_step(batch, functions, nullptr);
   } catch (...) {
+    if (replay_) {
+      replay_->abandon();
+    }
     optimizer_->zero_grad();
     throw;
   }
 }
 
-StepResult Training::take_step(const StepBatch& batch, const LossSum& loss_sum) {
-  const Rows rows = rows_of(batch);
-  const std::vector<nn::ParameterPointer>& parameters = optimizer_->parameters();
-  const MemoryScope scope(MemoryCategory::activation);
-  const RandomPosition start = random_position();
-  Tensor loss;
-  std::int64_t row = 0;
-  do {  // a rank without rows takes part too
-    const parallel::GradientSyncScope sync(row + rows.micro >= rows.part);
-    std::optional<MicroBatchScope> scope_of_rows;  // rows in unequal parts are the whole step's
-    if (rows.equal) {
-      scope_of_rows.emplace(
-          start,
-          MicroBatch{
-              .batch = batch.rows, .parts = plan_.batch_parts(), .first = row, .rows = rows.micro});
-    }
-    Tensor part;
-    run_phase("forward", [&] {
-      const Tensor sum =
-          checked(loss_sum({.step = done_, .first = rows.first + row, .rows = rows.micro}));
-      part = ops::mul_scalar(sum, 1.0 / batch.weight);
-    });
-    backward(part);
-    const NoGrad no_grad;
-    const Tensor value = detached(part);
-    loss = loss ? ops::add(loss, value) : value;
-    row += rows.micro;
-  } while (row < rows.part);
-  StepResult result;
-  result.loss = read(loss);
-  finisher_.finish(parameters);
-  result.grad_norm = optim::global_gradient_norm(parameters);
+StepResult Training::checked(double loss, double squared_norm) const {
+  const StepResult result{
+      .loss = loss, .grad_norm = std::sqrt(squared_norm), .lr = schedule_.at(done_)};
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     fail(fmt::format(
         "training: step {}: the loss is {} and the gradient norm {}; a smaller "
         "learning rate or a longer warm-up may help; {}",
         done_ + 1, printable(result.loss), printable(result.grad_norm), last_checkpoint()));
   }
-  result.lr = schedule_.at(done_);
-  plan_.before_optimizer();
-  optimizer_->step(result.lr, optim::clip_factor(result.grad_norm, max_norm_));
+  return result;
+}
+
+StepResult Training::take_step(const StepBatch& batch, const StepFunctions& functions,
+                               Recorder* recorder) {
+  const Rows rows = rows_of(batch);
+  const std::vector<nn::ParameterPointer>& parameters = optimizer_->parameters();
+  const MemoryScope scope(MemoryCategory::activation);
+  const RandomPosition start = random_position();
+  const auto section = [&](const char* name, const std::function<void()>& body) {
+    recorder == nullptr ? body() : recorder->section(name, body);
+  };
+  Tensor loss;
+  Tensor squares;
+  section("gradients", [&] {
+    std::int64_t row = 0;
+    do {  // a rank without rows takes part too
+      const parallel::GradientSyncScope sync(row + rows.micro >= rows.part);
+      std::optional<MicroBatchScope> scope_of_rows;  // rows in unequal parts are the whole step's
+      if (rows.equal) {
+        scope_of_rows.emplace(start, MicroBatch{.batch = batch.rows,
+                                                .parts = plan_.batch_parts(),
+                                                .first = row,
+                                                .rows = rows.micro});
+      }
+      const BatchPart part{.step = done_, .first = rows.first + row, .rows = rows.micro};
+      Tensors given;
+      if (recorder == nullptr) {
+        given = functions.rows(part);
+      } else {
+        recorder->pause([&] { given = functions.rows(part); });
+        for (std::size_t i = 0; i < given.size(); ++i) {
+          recorder->input(fmt::format("rows.{}.{}", row / rows.micro, i), given[i]);
+        }
+      }
+      Tensor share;
+      run_phase("forward", [&] {
+        share = ops::mul_scalar(checked(functions.loss_sum(given)), 1.0 / batch.weight);
+      });
+      backward(share);
+      const NoGrad no_grad;
+      const Tensor value = detached(share);
+      loss = loss ? ops::add(loss, value) : value;
+      row += rows.micro;
+    } while (row < rows.part);
+    loss = whole(loss);
+    finisher_.finish(parameters);
+    squares = optim::squared_gradient_norm(parameters);
+    if (recorder != nullptr) {
+      recorder->output("loss", loss);
+      recorder->output("squared_norm", squares);
+    }
+  });
+  const StepResult result = checked(loss.item(), squares.item());
+  const double grad_scale = optim::clip_factor(result.grad_norm, max_norm_);
+  section("update", [&] {
+    plan_.before_optimizer();
+    if (recorder != nullptr) {
+      // Numbers that no step has: what does not follow them is a constant.
+      const double lr = result.lr * 1.7320508 + 1e-3;
+      const double scale = grad_scale * 0.5772156 + 1e-3;
+      constexpr std::int64_t later = 1'000'003;
+      StepVariables other = variables_of(batch);
+      set_update(other, lr, scale, later);
+      recorder->rehearse(other, [&] { optimizer_->rehearse(lr, scale, later); });
+    }
+    optimizer_->step(result.lr, grad_scale);
+  });
   optimizer_->zero_grad();
   ++done_;
   return result;

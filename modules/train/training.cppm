@@ -4,6 +4,7 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import tessera.checkpoint;
+import tessera.record;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
@@ -30,6 +31,23 @@ struct BatchPart {
 /// distributed in the plan's batch_layout(), so the sum is Partial along the axes that split the
 /// batch; no number of ranks occurs anywhere.
 using LossSum = std::function<Tensor(const BatchPart&)>;
+
+/// The same in two functions, so that a step can be replayed: all that differs from step to step
+/// must be in the rows.
+struct StepFunctions {
+  /// This rank's rows of the micro-batch as local tensors: tokens, targets, masks.
+  std::function<Tensors(const BatchPart&)> rows;
+  std::function<Tensor(const Tensors& rows)> loss_sum;
+};
+
+/// How the steps of a training were taken since set_replay().
+struct ReplayCounts {
+  std::int64_t eager = 0;
+  std::int64_t recorded = 0;
+  std::int64_t replayed = 0;
+  std::string refusal =
+      {};  // why the last eager step was not replayed; empty: before the recording
+};
 
 struct StepResult {
   double loss = 0;  // the sum of all losses of the step divided by its weight, before the update
@@ -70,6 +88,19 @@ class Training {
   /// scalar; the loss or the norm is not finite (nothing was updated then). After an error the
   /// gradients are dropped and done() is as before.
   StepResult step(const StepBatch& batch, const LossSum& loss_sum);
+  /// The same. With set_replay(true) two steps are taken as always, two are recorded, and the
+  /// following ones are replayed: the same bits, without autograd, layouts and hooks. A step that
+  /// differs from the recorded ones (other rows, another weight where the recorded ones were equal,
+  /// parameters that were frozen) is taken as always, and counted. Errors: two recorded steps
+  /// differ in what no variable explains (see program_of).
+  StepResult step(const StepBatch& batch, const StepFunctions& functions);
+  void set_replay(bool enabled);
+  /// Replays this program from the next step on: of the same model, plan, optimizer and rank.
+  /// Error: another rank's program. Other differences are errors of the next step.
+  void set_program(Program program);
+  /// What the steps are replayed from; null: nothing yet.
+  const Program* program() const { return replay_ ? &replay_->program() : nullptr; }
+  const ReplayCounts& replays() const { return counts_; }
 
   /// The sum of all losses of `batches` batches divided by `batch.weight`, which is that of all of
   /// them, in evaluation mode and without gradients. The model has its training mode again
@@ -113,8 +144,25 @@ class Training {
   };
   Rows rows_of(const StepBatch& batch) const;
   Tensor checked(Tensor loss) const;
+  /// The loss on all ranks, as a local tensor.
+  Tensor whole(const Tensor& loss) const;
   double read(const Tensor& loss) const;
-  StepResult take_step(const StepBatch& batch, const LossSum& loss_sum);
+  /// `recorder`: null for a step that is not recorded. Error: see step().
+  StepResult take_step(const StepBatch& batch, const StepFunctions& functions, Recorder* recorder);
+  /// Loss and norm are finite. Error: one of them is not.
+  StepResult checked(double loss, double squared_norm) const;
+
+  // In replayed.cpp.
+  StepResult record_step(const StepBatch& batch, const StepFunctions& functions);
+  StepResult replay_step(const StepBatch& batch, const StepFunctions& functions);
+  std::string refusal(const StepBatch& batch) const;
+  /// What a step's dynamic arguments follow from, before its update is known.
+  StepVariables variables_of(const StepBatch& batch) const;
+  void set_update(StepVariables& variables, double lr, double grad_scale,
+                  std::int64_t more_steps = 0) const;
+  /// Tensors that exist before a step. With a program: also the buffers that it needs.
+  std::map<std::string, Tensor> inputs(const Program* program);
+  std::vector<bool> trained() const;
 
   nn::Module& model_;
   parallel::ParallelPlan& plan_;
@@ -123,6 +171,11 @@ class Training {
   double max_norm_;
   parallel::GradientFinisher finisher_;
   std::int64_t done_ = 0;
+  bool replays_ = false;
+  ReplayCounts counts_;
+  std::optional<Recording> first_recording_;
+  std::unique_ptr<Replay> replay_;
+  std::vector<bool> trained_;    // which parameters were, when the program was made
   std::string last_checkpoint_;  // saved or loaded; empty: none
 };
 

@@ -168,9 +168,25 @@ Json bench_collectives(const BenchArguments&) {
   });
 }
 
+/// The median seconds of a step, after `before` steps.
+double median_step(const Run& run, int before) {
+  Trainer trainer(run, device_of(run.config, current_rank()));
+  for (int i = 0; i < before; ++i) {
+    trainer.step();
+  }
+  std::vector<double> times;
+  for (int i = 0; i < 15; ++i) {
+    times.push_back(seconds_of([&] { trainer.step(); }));
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
 /// A step of a Llama of 6 M parameters, fully sharded over two ranks, against the products that the
-/// ranks reach together.
+/// ranks reach together; and the same step replayed. Then a model so small that a step is the
+/// host's time.
 Json bench_step(const BenchArguments&) {
+  constexpr int before = 5;  // a replayed step is recorded until then
   Run run;
   run.config = parse_config(R"(
 [model]
@@ -196,32 +212,39 @@ on = ["model.layers.*", "."]
                             "bench");
   run.shape = model_shape(run.config, 256);
   run.data = std::make_shared<Dataset>(run.config, run.shape.vocab);
+  Run small = run;
+  small.config.model.dim = 64;
+  small.config.model.ffn_dim = 96;
+  small.config.data.seq_len = 8;
+  small.config.train.batch = 2;
+  small.shape = model_shape(small.config, 256);
+  small.data = std::make_shared<Dataset>(small.config, small.shape.vocab);
   const double flops = check_plan(run).account.model_flops;  // and loads the plugins
   return on_two_ranks([&](collective::World& world) {
-    Trainer trainer(run, device_of(run.config, current_rank()));
-    for (int i = 0; i < 3; ++i) {
-      trainer.step();
-    }
-    std::vector<double> times;
-    for (int i = 0; i < 15; ++i) {
-      times.push_back(seconds_of([&] { trainer.step(); }));
-    }
-    std::sort(times.begin(), times.end());
-    const double median = times[times.size() / 2];
+    Json rows = Json::array();
+    const auto row = [&](Run& which, const std::string& name, bool replay) {
+      which.config.train.replay = replay;
+      const double median = median_step(which, before);
+      const auto tokens = static_cast<double>(which.config.train.batch * which.config.data.seq_len);
+      rows.push_back(
+          {{"name", name}, {"tokens_per_second", tokens / median}, {"step_ms", median * 1e3}});
+      return median;
+    };
+    const double median = row(run, "llama 6 M, FSDP 2 ranks", false);
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
     world.everyone().barrier();
     const double mine = ops::measure_gemm(0.3);
     double ceiling = 0;
     world.everyone().all_reduce(&mine, &ceiling, 1, DType::f64);
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    const auto tokens = static_cast<double>(run.config.train.batch * run.config.data.seq_len);
-    return Json::array({{{"name", "llama 6 M, FSDP 2 ranks"},
-                         {"tokens_per_second", tokens / median},
-                         {"step_ms", median * 1e3},
-                         {"gflops", flops / median / 1e9},
-                         {"gemm_ceiling_gflops", ceiling / 1e9},
-                         {"share_of_ceiling", flops / median / ceiling},
-                         {"peak_memory_mib", static_cast<double>(usage.ru_maxrss) / 1024}}});
+    rows.back().update({{"gflops", flops / median / 1e9},
+                        {"gemm_ceiling_gflops", ceiling / 1e9},
+                        {"share_of_ceiling", flops / median / ceiling},
+                        {"peak_memory_mib", static_cast<double>(usage.ru_maxrss) / 1024}});
+    row(run, "the same, replayed", true);
+    row(small, "tiny llama, FSDP 2 ranks", false);
+    row(small, "the same tiny llama, replayed", true);
+    return rows;
   });
 }
 

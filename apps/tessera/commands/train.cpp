@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -170,8 +171,15 @@ class RankRun {
       if (trace_.after_step(trainer_->done(), stop)) {
         note("trace written: " + run_.config.trace.file);
       }
+      write_program();
       if (progress_ && (stop || trainer_->done() == train.steps)) {
         progress_->finish();  // no further step: notes come below its line
+        if (train.replay) {
+          const ReplayCounts& counts = trainer_->replays();
+          note(fmt::format("steps: {} replayed, {} recorded, {} others{}", counts.replayed,
+                           counts.recorded, counts.eager,
+                           counts.refusal.empty() ? "" : "; " + counts.refusal));
+        }
         note("peak memory of rank 0: " + memory_text(memory_statistics(device_)));
       }
       if (stop || trainer_->done() == train.steps || (every > 0 && trainer_->done() % every == 0)) {
@@ -215,6 +223,25 @@ class RankRun {
     }
   }
 
+  /// As soon as there is one.
+  void write_program() {
+    const std::string& path = run_.config.train.program;
+    const std::string text =
+        path.empty() || program_written_ ? std::string() : trainer_->program_text();
+    if (text.empty()) {
+      return;
+    }
+    const std::string own = world_.rank() == 0 ? path : fmt::format("{}.{}", path, world_.rank());
+    std::ofstream file(own);
+    file << text << std::flush;
+    if (!file) {
+      fail(fmt::format("{}: the program cannot be written; name another file in train.program",
+                       own));
+    }
+    program_written_ = true;
+    note("program written: " + path);
+  }
+
   void save() {
     const CheckpointConfig& config = run_.config.checkpoint;
     if (config.folder.empty()) {
@@ -245,6 +272,7 @@ class RankRun {
   std::unique_ptr<Progress> progress_;
   TraceSteps trace_;
   double ceiling_ = 1;
+  bool program_written_ = false;
 };
 
 void print_ending(const Run& run) {

@@ -133,6 +133,9 @@ class Checks {
             fmt::format("is larger than train.batch (batch {}, micro_batch {})", c_.train.batch,
                         c_.train.micro_batch));
     }
+    if (known({"train.program", "train.replay"}) && !c_.train.program.empty() && !c_.train.replay) {
+      blame({"train.program"}, "only replayed steps have a program; set train.replay=true");
+    }
     if (known({"optimizer.warmup", "train.steps"}) && o.warmup > c_.train.steps) {
       blame({"optimizer.warmup", "train.steps"},
             fmt::format("is longer than the run (warmup {}, steps {})", o.warmup, c_.train.steps));

@@ -48,6 +48,8 @@ struct TrainConfig {
   bool activation_checkpointing = false;
   std::int64_t threads = 0;  // per rank; 0 = cores / ranks
   std::string device = "cpu";
+  bool replay = false;
+  std::string program;  // where the replayed program is written; empty: nowhere
 };
 
 /// Options of a style or an optimizer as the text of a JSON object; who reads them checks them.

@@ -9,12 +9,11 @@ namespace tessera::app {
 namespace {
 
 /// Keys that may change while the curve stays what it is.
-constexpr std::array<std::string_view, 10> without_influence = {
-    "model.family",        "data.text",
-    "data.tokens",         "train.steps",
-    "train.micro_batch",   "train.activation_checkpointing",
-    "train.threads",       "train.device",
-    "data.validate_every", "data.validation_windows"};
+constexpr std::array<std::string_view, 12> without_influence = {
+    "model.family",  "data.text",           "data.tokens",
+    "train.steps",   "train.micro_batch",   "train.activation_checkpointing",
+    "train.threads", "train.device",        "train.replay",
+    "train.program", "data.validate_every", "data.validation_windows"};
 
 }  // namespace
 

@@ -127,6 +127,15 @@ std::vector<Key> train_keys() {
       {"train.device", field<s, &T::device>,
        "The device that each rank computes on: `cpu`, or the name of a device plugin. `NAME` gives "
        "rank r device r of the plugin (modulo their number), `NAME:2` gives every rank device 2."},
+      {"train.replay", field<s, &T::replay>,
+       "Record two steps as a program of local operators and collectives, and execute that program "
+       "instead of the following steps: the same bits, less time of the host "
+       "([recording.md](recording.md))."},
+      {.path = "train.program",
+       .slot = field<s, &T::program>,
+       .doc = "With `train.replay`: a file to which rank 0's program is written as text; rank r's "
+              "goes to the same name with `.r`.",
+       .is_path = true},
   };
 }
 

@@ -64,6 +64,12 @@ void check_outputs(const Config& config) {
     }
     check_can_write("log.metrics", std::filesystem::absolute(config.log.metrics).parent_path());
   }
+  if (!config.train.program.empty()) {
+    if (std::filesystem::is_directory(config.train.program)) {
+      fail_input(fmt::format("train.program: {} is a folder; name a file", config.train.program));
+    }
+    check_can_write("train.program", std::filesystem::absolute(config.train.program).parent_path());
+  }
   if (!config.trace.file.empty()) {
     if (std::filesystem::is_directory(config.trace.file)) {
       fail_input(fmt::format("trace.file: {} is a folder; name a file", config.trace.file));

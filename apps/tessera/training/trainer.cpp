@@ -29,6 +29,7 @@ import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
+import tessera.record;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
@@ -90,6 +91,7 @@ Trainer::Trainer(const Run& run, Device device)
   training_ = std::make_unique<Training>(
       *model_, *plan_, make_optimizer(run.config, nn::all_parameters(*model_)),
       make_schedule(run.config.optimizer, run.config.train.steps), run.config.train.clip_grad_norm);
+  training_->set_replay(run.config.train.replay && !(device_ == meta));
 }
 
 Batch Trainer::no_data(std::int64_t rows) const {
@@ -99,14 +101,14 @@ Batch Trainer::no_data(std::int64_t rows) const {
   return batch;
 }
 
-Tensor Trainer::sum_of(const Batch& batch) {
+Tensors Trainer::rows_of(const Batch& batch) const {
   const auto rows_of = [&](const std::vector<std::int64_t>& values) {
     const Dims shape = {batch.rows, batch.seq_len};
     return device_ == meta
                ? empty(shape, DType::i64, meta)
                : ops::to_device(from_values(std::span<const std::int64_t>(values), shape), device_);
   };
-  return loss_sum(*model_, *plan_, rows_of(batch.inputs), rows_of(batch.targets));
+  return {rows_of(batch.inputs), rows_of(batch.targets)};
 }
 
 StepResult Trainer::step() {
@@ -114,9 +116,23 @@ StepResult Trainer::step() {
   const std::int64_t tokens = train.batch * run_.config.data.seq_len;
   return training_->step(
       {.rows = train.batch, .micro_rows = train.micro_batch, .weight = static_cast<double>(tokens)},
-      [&](const BatchPart& m) {
-        return sum_of(device_ == meta ? no_data(m.rows) : run_.data->rows(m.step, m.first, m.rows));
-      });
+      StepFunctions{
+          .rows =
+              [&](const BatchPart& m) {
+                return rows_of(device_ == meta ? no_data(m.rows)
+                                               : run_.data->rows(m.step, m.first, m.rows));
+              },
+          .loss_sum =
+              [&](const Tensors& rows) { return loss_sum(*model_, *plan_, rows[0], rows[1]); }});
+}
+
+std::string Trainer::program_text() const {
+  const Program* const program = training_->program();
+  return program == nullptr ? std::string() : program->to_text();
+}
+
+void Trainer::set_program(const std::string& text, const std::string& where) {
+  training_->set_program(Program::parse(text, where));
 }
 
 std::optional<double> Trainer::validate() {
@@ -130,7 +146,8 @@ std::optional<double> Trainer::validate() {
       batches,
       {.rows = train.batch, .micro_rows = train.micro_batch, .weight = static_cast<double>(tokens)},
       [&](const BatchPart& m) {
-        return sum_of(run_.data->validation_rows(m.step, m.first, m.rows));
+        const Tensors rows = rows_of(run_.data->validation_rows(m.step, m.first, m.rows));
+        return loss_sum(*model_, *plan_, rows[0], rows[1]);
       });
 }
 

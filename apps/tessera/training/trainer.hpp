@@ -55,13 +55,19 @@ class Trainer {
   std::optional<double> validate();
 
   std::int64_t done() const { return training_->done(); }
+  /// How its steps were taken, and what they are replayed from.
+  const ReplayCounts& replays() const { return training_->replays(); }
+  /// The text of what they are replayed from; empty: nothing yet.
+  std::string program_text() const;
+  /// Replays the program of this text from the next step on. Errors (input): see Program::parse.
+  void set_program(const std::string& text, const std::string& where);
   const parallel::ParallelPlan& plan() const { return *plan_; }
   nn::LlamaForCausalLM& model() { return *model_; }
   std::size_t shared_bytes() const { return training_->shared_bytes(); }
 
  private:
-  /// The SUM of the losses of rows of the data, or of as many on the meta device.
-  Tensor sum_of(const Batch& batch);
+  /// Rows of the data as local tensors, inputs and targets; or as many on the meta device.
+  Tensors rows_of(const Batch& batch) const;
   Batch no_data(std::int64_t rows) const;
 
   const Run& run_;

@@ -1,0 +1,357 @@
+// A program from its text.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+module tessera.record;
+
+import tessera.base;
+import tessera.tensor;
+
+namespace tessera {
+namespace {
+
+using Kind = Instruction::Kind;
+
+/// What is left of a line.
+class Line {
+ public:
+  explicit Line(std::string_view text) : rest_(text) {}
+
+  bool ended() const { return rest_.empty(); }
+  std::string_view rest() const { return rest_; }
+  bool take(std::string_view literal) {
+    if (!rest_.starts_with(literal)) {
+      return false;
+    }
+    rest_.remove_prefix(literal.size());
+    return true;
+  }
+  void expect(std::string_view literal) {
+    if (!take(literal)) {
+      fail_input(fmt::format("expected '{}' (got '{}')", literal, shown()));
+    }
+  }
+  /// Up to `end`, which is taken too.
+  std::string_view until(std::string_view end) {
+    const std::size_t at = rest_.find(end);
+    if (at == std::string_view::npos) {
+      fail_input(fmt::format("expected '{}' after '{}'", end, shown()));
+    }
+    const std::string_view word = rest_.substr(0, at);
+    rest_.remove_prefix(at + end.size());
+    return word;
+  }
+  std::string_view all() { return std::exchange(rest_, std::string_view()); }
+  template <class T>
+  T number() {
+    T value{};
+    const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
+    if (error != std::errc()) {
+      fail_input(fmt::format("expected a number (got '{}')", shown()));
+    }
+    rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
+    return value;
+  }
+  std::string_view shown() const {
+    return rest_.empty() ? "the end of the line" : rest_.substr(0, 40);
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+class Parser {
+ public:
+  void header(Line& line) {
+    if (line.take("rank ")) {
+      program.rank = line.number<int>();
+    } else if (line.take("number ")) {
+      program.numbers.emplace_back(line.all());
+    } else if (line.take("count ")) {
+      program.counts.emplace_back(line.all());
+    } else if (line.take("stream ")) {
+      const std::string name(line.until(" draws "));
+      program.draws[name] = line.number<std::uint64_t>();
+    } else if (line.take("required ")) {
+      const std::string name(line.until(" = "));
+      program.required[name] = line.number<double>();
+    } else if (line.take("input ")) {
+      const int number = definition(line);
+      line.expect(" = ");
+      if (!program.inputs.emplace(std::string(line.all()), number).second) {
+        fail_input("an input of this name is above");
+      }
+    } else if (line.take("section ")) {
+      program.sections.push_back({std::string(line.all())});
+    } else if (line.take("output ")) {
+      const int number = use(line);
+      line.expect(" = ");
+      program.outputs[std::string(line.all())] = number;
+    } else {
+      fail_input(
+          fmt::format("expected rank, number, count, stream, required, input, section, output "
+                      "or end (got '{}')",
+                      line.shown()));
+    }
+    ended(line);
+  }
+
+  void instruction(Line& line) {
+    if (program.sections.empty()) {
+      fail_input("an instruction before the first section");
+    }
+    Instruction made;
+    std::vector<std::string_view> bindings;
+    const std::string_view whole = line.rest();
+    // Results are defined after the operands were looked at: none of them is its own operand.
+    const std::size_t equals = whole.starts_with('%') || whole.starts_with("-")
+                                   ? whole.find(" = ")
+                                   : std::string_view::npos;
+    Line results(equals == std::string_view::npos ? std::string_view() : whole.substr(0, equals));
+    if (equals != std::string_view::npos) {
+      line.until(" = ");
+    }
+    const std::string_view name = line.until("(");
+    std::string_view body = line.all();
+    std::string_view bound;
+    if (const std::size_t brace = body.rfind(" {");
+        brace != std::string_view::npos && body.ends_with('}')) {
+      bound = body.substr(brace + 2, body.size() - brace - 3);
+      body = body.substr(0, brace);
+    }
+    if (!body.ends_with(')')) {
+      fail_input("the line is cut: expected ')' at its end");
+    }
+    body.remove_suffix(1);
+    if (name == "memory.full" || name == "memory.values" || name == "memory.empty") {
+      made.kind = name == "memory.full"     ? Kind::full
+                  : name == "memory.values" ? Kind::values
+                                            : Kind::empty;
+      made.values = numbers(body);
+    } else {
+      const std::size_t semicolon = body.find("; ");
+      Line operands(body.substr(0, semicolon));
+      while (!operands.ended()) {
+        made.in.push_back(operands.take("-") ? -1 : use(operands));
+        if (!operands.ended()) {
+          operands.expect(", ");
+        }
+      }
+      arguments(
+          made, name,
+          semicolon == std::string_view::npos ? std::string_view() : body.substr(semicolon + 2));
+    }
+    bind(made, bound);
+    while (!results.ended()) {
+      made.out.push_back(results.take("-") ? -1 : definition(results));
+      if (!results.ended()) {
+        results.expect(", ");
+      }
+    }
+    check_count(made, name);
+    program.sections.back().instructions.push_back(std::move(made));
+  }
+
+  Program program;
+
+ private:
+  static void ended(const Line& line) {
+    if (!line.ended()) {
+      fail_input(fmt::format("'{}' follows what the line says", line.shown()));
+    }
+  }
+
+  int use(Line& line) {
+    line.expect("%");
+    const int number = line.number<int>();
+    if (!defined_.contains(number)) {
+      fail_input(fmt::format("%{} is not defined above", number));
+    }
+    return number;
+  }
+
+  int definition(Line& line) {
+    line.expect("%");
+    const int number = line.number<int>();
+    line.expect(": ");
+    const auto dtype = dtype_from_name(line.until("["));
+    if (!dtype) {
+      fail_input(fmt::format("%{} has a type that does not exist", number));
+    }
+    ResultShape shape{.shape = {}, .dtype = *dtype};
+    while (!line.take("]")) {
+      if (shape.shape.size() > 0) {
+        line.expect(", ");
+      }
+      shape.shape.push_back(line.number<std::int64_t>());
+    }
+    constexpr int most = 1 << 24;
+    if (number < 0 || number >= most || !defined_.insert(number).second) {
+      fail_input(fmt::format("%{} is {}", number,
+                             number < 0 || number >= most ? "out of range" : "defined above"));
+    }
+    if (program.tensors.size() <= static_cast<std::size_t>(number)) {
+      program.tensors.resize(static_cast<std::size_t>(number) + 1);
+    }
+    program.tensors[static_cast<std::size_t>(number)] = shape;
+    return number;
+  }
+
+  static std::vector<double> numbers(std::string_view text) {
+    std::vector<double> all;
+    Line line(text);
+    while (!line.ended()) {
+      all.push_back(line.number<double>());
+      if (!line.ended()) {
+        line.expect(", ");
+      }
+    }
+    return all;
+  }
+
+  static void arguments(Instruction& made, std::string_view name, std::string_view text) {
+    if (name == "memory.alias") {
+      made.kind = Kind::alias;
+      Line line(text);
+      line.expect("strides=[");
+      while (!line.take("]")) {
+        if (made.strides.size() > 0) {
+          line.expect(", ");
+        }
+        made.strides.push_back(line.number<std::int64_t>());
+      }
+      line.expect(", offset=");
+      made.offset = line.number<std::int64_t>();
+      ended(line);
+    } else if (name == "memory.release" || name == "memory.restore") {
+      made.kind = name == "memory.release" ? Kind::release : Kind::restore;
+    } else if (name == "host.check") {
+      made.kind = Kind::check;
+      made.values = numbers(text);
+    } else {
+      made.op = &find_op(name);
+      made.attributes = parse_arguments(*made.op, text);
+    }
+  }
+
+  void bind(Instruction& made, std::string_view text) const {
+    Line line(text);
+    while (!line.ended()) {
+      Binding binding;
+      const std::string_view field = line.until("=$");
+      const auto& fields = made.op != nullptr && made.op->arguments != nullptr
+                               ? made.op->arguments->fields
+                               : std::span<const ArgumentField>();
+      const auto found = std::ranges::find(fields, field, &ArgumentField::name);
+      if (found == fields.end()) {
+        fail_input(fmt::format("there is no argument '{}' to follow a variable", field));
+      }
+      binding.field = static_cast<int>(found - fields.begin());
+      const std::string_view rest = line.rest().substr(0, line.rest().find(", "));
+      const std::size_t sign = rest.find_last_of("+-");
+      binding.variable = std::string(rest.substr(0, sign));
+      line.expect(binding.variable);
+      if (line.take("+") || line.rest().starts_with('-')) {
+        binding.offset = line.number<std::int64_t>();
+      }
+      const bool random = found->type == ArgumentType<RandomNumbers>::name;
+      const bool known = random ? program.draws.contains(binding.variable)
+                         : found->type == ArgumentType<double>::name
+                             ? contains(program.numbers, binding.variable)
+                             : contains(program.counts, binding.variable);
+      if (!known) {
+        fail_input(fmt::format("the variable '{}' is not declared above", binding.variable));
+      }
+      made.bindings.push_back(std::move(binding));
+      if (!line.ended()) {
+        line.expect(", ");
+      }
+    }
+  }
+
+  void check_count(const Instruction& made, std::string_view name) const {
+    const auto shape = [&](int number) {
+      return program.tensors[static_cast<std::size_t>(number)].shape;
+    };
+    const bool makes =
+        made.kind != Kind::release && made.kind != Kind::restore && made.kind != Kind::check;
+    const bool takes =
+        made.kind != Kind::empty && made.kind != Kind::full && made.kind != Kind::values;
+    if (made.kind != Kind::call &&
+        (made.out.size() != (makes ? 1 : 0) || made.in.size() != (takes ? 1 : 0) ||
+         std::ranges::find(made.in, -1) != made.in.end())) {
+      fail_input(
+          fmt::format("{} has the wrong number of tensors (expected {} operands and {} results)",
+                      name, takes ? 1 : 0, makes ? 1 : 0));
+    }
+    const std::int64_t count = made.kind == Kind::full     ? 1
+                               : made.kind == Kind::values ? shape(made.out[0]).product()
+                               : made.kind == Kind::check  ? shape(made.in[0]).product()
+                                                           : 0;
+    if (static_cast<std::int64_t>(made.values.size()) != count ||
+        (made.kind == Kind::alias && made.strides.size() != shape(made.out[0]).size())) {
+      fail_input(fmt::format("{} has the wrong number of values (expected {})", name,
+                             made.kind == Kind::alias ? shape(made.out[0]).size() : count));
+    }
+  }
+
+  static bool contains(const std::vector<std::string>& names, const std::string& name) {
+    return std::ranges::find(names, name) != names.end();
+  }
+
+  std::set<int> defined_;
+};
+
+}  // namespace
+
+Program Program::parse(std::string_view text, const std::string& where) {
+  Parser parser;
+  bool ended = false;
+  int number = 0;
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    Line line(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    ++number;
+    try {
+      if (end == std::string_view::npos) {
+        fail_input("the line is cut");
+      }
+      if (ended) {
+        fail_input("there is text after 'end'");
+      }
+      if (number == 1) {
+        if (line.rest() != "tessera program 1") {
+          fail_input("this is not a program (expected 'tessera program 1')");
+        }
+      } else if (line.rest() == "end") {
+        ended = true;
+      } else if (line.take("  ")) {
+        parser.instruction(line);
+      } else {
+        parser.header(line);
+      }
+    } catch (const Error& error) {
+      fail_input(fmt::format("{}, line {}: {}", where, number, error.what()));
+    }
+  }
+  if (!ended) {
+    fail_input(fmt::format("{}, line {}: the text is cut (expected 'end'); record the step again",
+                           where, number + 1));
+  }
+  return std::move(parser.program);
+}
+
+}  // namespace tessera

@@ -1,0 +1,100 @@
+export module tessera.record:program;
+
+import tessera.base;
+import tessera.tensor;
+
+export namespace tessera {
+
+/// What may differ between two executions of a program: numbers that dynamic arguments take from
+/// the step.
+struct StepVariables {
+  std::map<std::string, double> numbers = {};       // "lr"
+  std::map<std::string, std::int64_t> counts = {};  // "step"; an argument is one of them + constant
+  std::map<std::string, RandomStream> streams = {};  // where each stands at the step's beginning
+};
+
+/// A dynamic argument that follows from a variable.
+struct Binding {
+  int field = 0;              // of the operator's arguments
+  std::string variable = {};  // a number, a count or a stream
+  std::int64_t offset = 0;    // added to a count, or to a stream's offset
+};
+
+/// One line of a program. Tensors have numbers; -1 is an absent operand.
+struct Instruction {
+  enum class Kind : std::uint8_t {
+    call,     // an operator: in -> out; operators that write return no new tensors
+    alias,    // out[0]: other strides and another place in the memory of in[0]
+    empty,    // out[0]: memory that is not initialised
+    full,     // out[0]: values[0] everywhere
+    values,   // out[0]: these values in row-major order
+    release,  // in[0]'s memory is released; it and its aliases keep their identity
+    restore,  // and allocated again
+    check,    // the host reads in[0]: it must have these values
+  };
+  Kind kind = Kind::call;
+  const Op* op = nullptr;
+  std::vector<int> in = {};
+  std::vector<int> out = {};
+  Attributes attributes = {};
+  std::vector<Binding> bindings = {};
+  Dims strides = {};
+  std::int64_t offset = 0;  // elements from in[0]'s first one
+  std::vector<double> values = {};
+};
+
+/// Instructions that are executed together; between two sections the host may read outputs and set
+/// variables.
+struct Section {
+  std::string name;
+  std::vector<Instruction> instructions = {};
+};
+
+/// A step of one rank, below distribution: local tensors, operators and collectives. No autograd,
+/// no layouts, no hooks are in it.
+struct Program {
+  int rank = 0;
+  std::vector<ResultShape> tensors = {};   // shapes and types, by number
+  std::map<std::string, int> inputs = {};  // tensors that exist before the step
+  std::map<std::string, int> outputs = {};
+  std::vector<Section> sections = {};
+  std::vector<std::string> numbers = {};  // that bindings use, each once
+  std::vector<std::string> counts = {};
+  /// How many numbers the step takes of each stream.
+  std::map<std::string, std::uint64_t> draws = {};
+  /// Numbers that were equal in all recordings, so that nothing shows what depends on them: the
+  /// program is right only while they have these values.
+  std::map<std::string, double> required = {};
+
+  /// Inputs that operators of the section write. Error: there is no such section.
+  std::vector<std::string> written(std::string_view section) const;
+  /// One instruction a line; the same in every process. See docs/recording.md.
+  std::string to_text() const;
+  /// Reads to_text's form; every operator must be registered. Errors (input) that begin with
+  /// "WHERE, line N": what is wrong in the line, or is missing.
+  static Program parse(std::string_view text, const std::string& where = "program");
+};
+
+/// One execution of a step as a Recorder has seen it.
+struct Recording {
+  Program program;  // without bindings
+  StepVariables variables;
+  /// Calls that were made again with other variables and not executed: they show what a dynamic
+  /// argument depends on.
+  struct Rehearsal {
+    std::size_t section = 0;
+    std::size_t first = 0;  // the instruction that the first of these corresponds to
+    std::vector<Instruction> instructions = {};
+    StepVariables variables;
+  };
+  std::vector<Rehearsal> rehearsals = {};
+};
+
+/// The program of two recordings of equal steps. Errors that name the instruction: the steps
+/// differ; a dynamic argument differs, and none of the variables explains it.
+Program program_of(const Recording& first, const Recording& second);
+
+/// "%12: f32[2, 4] = mul(%3, %4)": for errors and text.
+std::string to_text(const Program& program, const Instruction& instruction);
+
+}  // namespace tessera

@@ -1,0 +1,6 @@
+// A whole step as a linear program: recorded below distribution, written as text, executed again.
+export module tessera.record;
+
+export import :program;   // Program: instructions on numbered local tensors; its text
+export import :recorder;  // Recorder: the mode that records a step
+export import :replay;    // Replay: executes a program with updated variables

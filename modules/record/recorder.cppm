@@ -1,0 +1,41 @@
+export module tessera.record:recorder;
+
+import tessera.base;
+import tessera.tensor;
+import :program;
+
+export namespace tessera {
+
+/// Records what its thread executes below distribution, within its sections. Everything is executed
+/// as without it, and the recorder keeps no tensor alive.
+/// Errors within a section: a tensor that was made before and is no input; a communicator that is
+/// called outside of any operator; values that are read and cannot be written as text.
+class Recorder final : public Mode {
+ public:
+  Recorder();
+  ~Recorder() override;
+
+  /// A tensor that exists before it is used. Errors: it is not contiguous, or has a name already.
+  void input(const std::string& name, const Tensor& local);
+  /// A tensor that is read after the step, or between two sections. Error: no section has made it.
+  void output(const std::string& name, const Tensor& local);
+  /// Runs `body` and records it as a section.
+  void section(const std::string& name, const std::function<void()>& body);
+  /// Runs `body` unseen: it makes inputs, for example.
+  void pause(const std::function<void()>& body);
+  /// Runs `body` in a section without executing its calls; what it would execute is compared with
+  /// what follows. `variables`: those for which it runs. It must not read values.
+  void rehearse(const StepVariables& variables, const std::function<void()>& body);
+  /// Ends the recording. `variables`: of this step. Error: collectives that were issued and are not
+  /// complete.
+  Recording finish(const StepVariables& variables);
+
+  Tensors call(const Call& call, NextCall& next) override;
+  void perform(Action& action, NextAction& next) override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,206 @@
+// Steps that are recorded, and then replayed.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.train;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.record;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+
+namespace tessera {
+namespace {
+
+/// In the first step styles record the order of their groups, and the optimizer makes its state.
+constexpr std::int64_t steps_before = 2;
+
+constexpr std::string_view parameter_prefix = "parameter.";
+constexpr std::string_view buffer_prefix = "gradients.";
+
+std::string lr_name(double scale) { return scale == 1 ? "lr" : fmt::format("lr*{}", scale); }
+
+}  // namespace
+
+void Training::set_replay(bool enabled) {
+  replays_ = enabled;
+  counts_ = {};
+  first_recording_.reset();
+  replay_.reset();
+}
+
+void Training::set_program(Program program) {
+  set_replay(true);
+  replay_ = std::make_unique<Replay>(std::move(program));
+  trained_ = trained();
+}
+
+std::vector<bool> Training::trained() const {
+  std::vector<bool> all;
+  for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
+    all.push_back(parameter->value.requires_grad());
+  }
+  return all;
+}
+
+StepVariables Training::variables_of(const StepBatch& batch) const {
+  StepVariables variables;
+  variables.numbers["loss_scale"] = 1.0 / batch.weight;
+  variables.streams = random_state();
+  return variables;
+}
+
+void Training::set_update(StepVariables& variables, double lr, double grad_scale,
+                          std::int64_t more_steps) const {
+  for (const double scale : optimizer_->lr_scales()) {
+    variables.numbers[lr_name(scale)] = lr * scale;
+  }
+  variables.numbers["grad_scale"] = grad_scale;
+  variables.counts["step"] = done_ + 1 + more_steps;
+}
+
+std::map<std::string, Tensor> Training::inputs(const Program* program) {
+  std::map<std::string, Tensor> all;
+  for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
+    all.emplace(std::string(parameter_prefix) + parameter->name, parameter->value.local());
+  }
+  for (const auto& [name, value] : optimizer_->state().tensors) {
+    all.emplace("optimizer." + name, value.local());
+  }
+  const auto name_of_buffer = [&](int axis, DType dtype) {
+    return fmt::format("{}{}.{}", buffer_prefix, plan_.mesh().axis_name(axis), name_of(dtype));
+  };
+  if (program == nullptr) {
+    for (const auto& [key, buffer] : finisher_.buffers()) {
+      all.emplace(name_of_buffer(key.first, key.second), buffer);
+    }
+    return all;
+  }
+  for (int axis = 0; axis < plan_.mesh().ndim(); ++axis) {
+    for (int type = 0; type < dtype_count; ++type) {
+      const auto dtype = static_cast<DType>(type);
+      const auto wanted = program->inputs.find(name_of_buffer(axis, dtype));
+      if (wanted != program->inputs.end()) {
+        const Dims& shape = program->tensors[static_cast<std::size_t>(wanted->second)].shape;
+        all.emplace(wanted->first, finisher_.buffer(plan_.mesh(), axis, dtype, shape.product()));
+      }
+    }
+  }
+  return all;
+}
+
+StepResult Training::record_step(const StepBatch& batch, const StepFunctions& functions) {
+  if (replay_) {
+    counts_.refusal = refusal(batch);
+    if (counts_.refusal.empty()) {
+      const StepResult result = replay_step(batch, functions);
+      ++counts_.replayed;
+      return result;
+    }
+  }
+  if (replay_ || counts_.eager < steps_before) {
+    const StepResult result = take_step(batch, functions, nullptr);
+    ++counts_.eager;
+    return result;
+  }
+  StepVariables variables = variables_of(batch);
+  Recorder recorder;
+  for (const auto& [name, tensor] : inputs(nullptr)) {
+    recorder.input(name, tensor);
+  }
+  const StepResult result = take_step(batch, functions, &recorder);
+  --done_;  // the variables are those of the step that was taken
+  set_update(variables, result.lr, optim::clip_factor(result.grad_norm, max_norm_));
+  ++done_;
+  Recording recording = recorder.finish(variables);
+  ++counts_.recorded;
+  if (!first_recording_) {
+    first_recording_ = std::move(recording);
+  } else {
+    replay_ = std::make_unique<Replay>(
+        program_of(*std::exchange(first_recording_, std::nullopt), recording));
+    trained_ = trained();
+  }
+  return result;
+}
+
+std::string Training::refusal(const StepBatch& batch) const {
+  const Program& program = replay_->program();
+  const Rows rows = rows_of(batch);
+  const std::int64_t micro_batches = rows.part == 0 ? 1 : rows.part / rows.micro;
+  if (trained() != trained_) {
+    return "other parameters are frozen than when the step was recorded";
+  }
+  std::set<std::string> recorded;
+  for (const auto& [name, number] : program.inputs) {
+    if (name.starts_with("rows.")) {
+      recorded.insert(name.substr(0, name.rfind('.')));
+    }
+  }
+  if (!recorded.empty() && static_cast<std::int64_t>(recorded.size()) != micro_batches) {
+    return fmt::format("the step has {} micro-batches and the recorded one had {}", micro_batches,
+                       recorded.size());
+  }
+  return replay_->refusal(variables_of(batch));
+}
+
+StepResult Training::replay_step(const StepBatch& batch, const StepFunctions& functions) {
+  optimizer_->prepare_state();
+  const Program& program = replay_->program();
+  const Rows rows = rows_of(batch);
+  const MemoryScope scope(MemoryCategory::activation);
+  std::map<std::string, Tensor> given = inputs(&program);
+  for (std::int64_t row = 0, at = 0; at == 0 || row < rows.part; row += rows.micro, ++at) {
+    const Tensors tensors =
+        functions.rows({.step = done_, .first = rows.first + row, .rows = rows.micro});
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const std::string name = fmt::format("rows.{}.{}", at, i);
+      const auto recorded = program.inputs.find(name);
+      if (recorded != program.inputs.end() &&
+          !(program.tensors[static_cast<std::size_t>(recorded->second)].shape ==
+            tensors[i].shape())) {
+        counts_.refusal = fmt::format("the rows have another shape ({}) than the recorded ones",
+                                      to_string(tensors[i].shape()));
+        ++counts_.eager;
+        --counts_.replayed;
+        return take_step(batch, functions, nullptr);
+      }
+      given.emplace(name, tensors[i]);
+    }
+  }
+  StepVariables variables = variables_of(batch);
+  replay_->begin(given);
+  given.clear();
+  run_phase("replayed gradients", [&] { replay_->run("gradients", variables); });
+  const StepResult result =
+      checked(replay_->output("loss").item(), replay_->output("squared_norm").item());
+  set_update(variables, result.lr, optim::clip_factor(result.grad_norm, max_norm_));
+  run_phase("replayed update", [&] { replay_->run("update", variables); });
+  replay_->end();
+  std::vector<std::string> updated;
+  for (const std::string& name : program.written("update")) {
+    if (name.starts_with(parameter_prefix)) {
+      updated.push_back(name.substr(parameter_prefix.size()));
+    }
+  }
+  optimizer_->count_step(updated);
+  ++done_;
+  return result;
+}
+
+}  // namespace tessera

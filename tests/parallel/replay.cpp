@@ -1,0 +1,135 @@
+// Every config of configs/, recorded and replayed: the bits of eager steps, also from the text in
+// another run.
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "config/config.hpp"
+#include "data/dataset.hpp"
+#include "llama_config.hpp"
+#include "model_shape.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.optim;
+import tessera.plugin;
+import tessera.parallel;
+import tessera.train;
+
+#include "support.hpp"
+#include "training/setup.hpp"
+#include "training/trainer.hpp"
+
+using namespace tessera;
+using namespace tessera::app;
+using parallel_test::check;
+using parallel_test::on_ranks;
+
+namespace {
+
+constexpr std::size_t steps = 14;
+
+Run run_of(const std::string& name, std::vector<std::string> overrides) {
+  for (const char* small : {"model.dim=64", "model.layers=2", "model.ffn_dim=96", "data.seq_len=16",
+                            "data.validation=0.0", "train.batch=8", "train.steps=14",
+                            "data.text=[\"" TESSERA_SOURCE_FOLDER "/docs/architecture.md\"]"}) {
+    overrides.emplace_back(small);
+  }
+  Run run;
+  run.config = load_config(std::string(TESSERA_SOURCE_FOLDER "/configs/") + name, overrides);
+  run.shape = model_shape(run.config, 256);
+  run.data = std::make_shared<const Dataset>(run.config, run.shape.vocab);
+  return run;
+}
+
+using Parameters = std::map<std::string, std::vector<double>>;
+
+Parameters parameters_of(Trainer& trainer) {
+  Parameters all;
+  for (const auto& [name, parameter] : nn::named_parameters(trainer.model())) {
+    all[name] = to_doubles(parameter->value.local());
+  }
+  return all;
+}
+
+/// What one rank's eager steps gave.
+struct Eager {
+  std::vector<StepResult> results;
+  Parameters at_ten;
+  Parameters at_end;
+  std::string text;  // of the program that was recorded afterwards
+};
+
+void same(const StepResult& got, const StepResult& expected, std::size_t step) {
+  check(got.loss == expected.loss && got.grad_norm == expected.grad_norm && got.lr == expected.lr,
+        "step " + std::to_string(step + 1) + ": loss " + std::to_string(got.loss) + " instead of " +
+            std::to_string(expected.loss));
+}
+
+void replays(const std::string& name, const std::vector<std::string>& overrides) {
+  std::string what = name;
+  for (const std::string& one : overrides) {
+    what += " " + one;
+  }
+  INFO(what);
+  Run run = run_of(name, overrides);
+  const auto ranks = static_cast<int>(run.config.ranks());
+  std::vector<Eager> all(static_cast<std::size_t>(ranks));
+  on_ranks(ranks, [&](int rank) {
+    Eager& eager = all[static_cast<std::size_t>(rank)];
+    Trainer trainer(run);
+    for (std::size_t i = 0; i < steps; ++i) {
+      if (i == 10) {
+        eager.at_ten = parameters_of(trainer);
+      }
+      eager.results.push_back(trainer.step());
+    }
+    eager.at_end = parameters_of(trainer);
+  });
+  run.config.train.replay = true;
+  REQUIRE_NOTHROW(on_ranks(ranks, [&](int rank) {
+    Eager& eager = all[static_cast<std::size_t>(rank)];
+    Trainer trainer(run);
+    for (std::size_t i = 0; i < steps; ++i) {
+      same(trainer.step(), eager.results[i], i);
+    }
+    check(trainer.replays().replayed == 10, "ten steps are replayed");
+    check(parameters_of(trainer) == eager.at_end, "parameters");
+    eager.text = trainer.program_text();
+  }));
+  REQUIRE_NOTHROW(on_ranks(ranks, [&](int rank) {
+    const Eager& eager = all[static_cast<std::size_t>(rank)];
+    Trainer trainer(run);
+    trainer.set_program(eager.text, "the recorded text");
+    for (std::size_t i = 0; i < 10; ++i) {
+      same(trainer.step(), eager.results[i], i);
+    }
+    check(trainer.replays().replayed == 10, "all steps are replayed: " + trainer.replays().refusal);
+    check(trainer.program_text() == eager.text, "the text is stable");
+    check(parameters_of(trainer) == eager.at_ten, "parameters from the text");
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("steps of every config are recorded, read back as text and replayed bit by bit") {
+  plugin::configure_host(
+      {.paths = {TESSERA_SHIPPED_PLUGINS}, .environment = false, .standard_places = false});
+  for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_FOLDER "/configs")) {
+    replays(entry.path().filename().string(), {});
+  }
+  for (const char* name : {"fully_sharded.toml", "fsdp_tensor.toml"}) {
+    replays(name, {"train.micro_batch=1", "model.dropout=0.1"});
+    replays(name, {"train.activation_checkpointing=true", "model.dropout=0.1"});
+    replays(name, {"train.freeze=[model.embed_tokens.*]", "model.tie_embeddings=true"});
+  }
+}

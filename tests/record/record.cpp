@@ -1,0 +1,236 @@
+// Recording and replay of calls on plain tensors: what a program consists of, and what is refused.
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+import tessera.record;
+
+using namespace tessera;
+
+namespace {
+
+Tensor values(std::initializer_list<float> list, const Dims& shape) {
+  return from_values(std::span<const float>(list.begin(), list.size()), shape);
+}
+
+/// A recording of `body` with one input, and what it returns as the output.
+Recording recorded(const Tensor& x, const StepVariables& variables,
+                   const std::function<Tensor(Recorder&)>& body) {
+  Recorder recorder;
+  recorder.input("x", x);
+  recorder.section("all", [&] { recorder.output("y", body(recorder)); });
+  return recorder.finish(variables);
+}
+
+Recording recorded(const Tensor& x, const std::function<Tensor()>& body) {
+  return recorded(x, {}, [&](Recorder&) { return body(); });
+}
+
+/// The output of a program for another input.
+std::vector<double> replayed(Program program, const Tensor& x,
+                             const StepVariables& variables = {}) {
+  Replay replay(Program::parse(program.to_text()));
+  replay.begin({{"x", x}});
+  replay.run("all", variables);
+  std::vector<double> y = to_doubles(replay.output("y"));
+  replay.end();
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("a program is the calls below distribution, and its text has all of them") {
+  const auto body = [](const Tensor& x) {
+    const Tensor wide = ops::mul(ops::exp(x), full({2, 2}, 3));
+    const Tensor row = ops::select(wide, 0, 1);
+    ops::add_(row, from_values<float>({1, 2}, {2}));  // a write through a view
+    return ops::sum(wide, {0});
+  };
+  const Tensor x = values({0, 1, 2, 3}, {2, 2});
+  const auto record = [&] { return recorded(x, [&] { return body(x); }); };
+  const Program program = program_of(record(), record());
+  CHECK(program.to_text() ==
+        "tessera program 1\n"
+        "rank 0\n"
+        "input %0: f32[2, 2] = x\n"
+        "section all\n"
+        "  %1: f32[2, 2] = exp(%0)\n"
+        "  %2: f32[2, 2] = memory.full(3)\n"
+        "  %3: f32[2, 2] = mul(%1, %2)\n"
+        "  %4: f32[2] = select(%3; dim=0, index=1)\n"
+        "  %5: f32[2] = memory.values(1, 2)\n"
+        "  add_(%4, %5; alpha=1)\n"
+        "  %6: f32[2] = sum(%3; dims=[0], keepdim=false)\n"
+        "output %6 = y\n"
+        "end\n");
+  const Tensor other = values({1, -1, 0.5F, 2}, {2, 2});
+  CHECK(replayed(program, other) == to_doubles(body(other)));
+}
+
+TEST_CASE("aliases are other views of one memory, and released memory comes back") {
+  const Tensor x = values({1, 2, 3, 4, 5, 6}, {6});
+  const Tensor scratch = zeros({6});
+  scratch.storage().release_memory();
+  const auto record = [&] {
+    return recorded(x, [&] {
+      scratch.storage().restore_memory();
+      ops::copy_(scratch, x);
+      const Tensor odd = alias(scratch, {3}, {2}, 1);
+      ops::mul_(odd, full({3}, 10));
+      const Tensor sum = ops::add(scratch, x);
+      scratch.storage().release_memory();
+      return sum;
+    });
+  };
+  const Program program = program_of(record(), record());
+  CHECK(program.to_text().find("  %1: f32[6] = memory.empty()\n"
+                               "  copy_(%1, %0)\n") != std::string::npos);
+  CHECK(program.to_text().find("memory.alias(%1; strides=[2], offset=1)") != std::string::npos);
+  CHECK(program.to_text().find("memory.release(%1)") != std::string::npos);
+  CHECK(replayed(program, values({1, 1, 1, 2, 2, 2}, {6})) ==
+        std::vector<double>{2, 11, 2, 22, 4, 22});
+}
+
+TEST_CASE("dynamic arguments follow variables: numbers, counts and random streams") {
+  const Tensor x = full({4}, 2);
+  const auto step = [&](double lr, std::int64_t count) {
+    StepVariables variables;
+    variables.numbers["lr"] = lr;
+    variables.counts["step"] = count;
+    variables.streams = random_state();
+    return recorded(x, variables, [&](Recorder&) {
+      const Tensor scaled = ops::mul_scalar(x, lr);
+      return ops::add(scaled, ops::dropout(x, 0.5, random_stream("noise")));
+    });
+  };
+  random_stream("noise");
+  const Recording first = step(0.25, 7);
+  const Recording second = step(0.125, 8);
+  const Program program = program_of(first, second);
+  const std::string text = program.to_text();
+  CHECK(text.find("=$lr}") != std::string::npos);
+  CHECK(text.find("number lr\n") != std::string::npos);
+  CHECK(text.find("stream noise draws 4\n") != std::string::npos);
+  CHECK(text.find("=$noise}") != std::string::npos);
+  StepVariables variables;
+  variables.numbers["lr"] = 3;
+  variables.streams = random_state();
+  const RandomStream before = random_stream("noise");
+  const std::vector<double> got = replayed(program, x, variables);
+  CHECK(random_stream("noise").offset == before.offset + 4);
+  random_stream("noise") = before;
+  CHECK(got ==
+        to_doubles(ops::add(ops::mul_scalar(x, 3), ops::dropout(x, 0.5, random_stream("noise")))));
+}
+
+TEST_CASE("what differs without a variable is refused with the call, and so are other steps") {
+  const Tensor x = full({2}, 2);
+  const auto scaled = [&](double by) {
+    return recorded(x, [&] { return ops::mul_scalar(x, by); });
+  };
+  CHECK_THROWS_WITH(program_of(scaled(2), scaled(3)),
+                    Catch::Contains("mul_scalar(%0; ") &&
+                        Catch::Contains("differs from step to step") &&
+                        Catch::Contains("(there are: none)"));
+  const Recording exp = recorded(x, [&] { return ops::exp(x); });
+  CHECK_THROWS_WITH(
+      program_of(exp, recorded(x, [&] { return ops::log(x); })),
+      Catch::Contains("instruction 1 of section 'all' was %1: f32[2] = exp(%0) and then %1: "
+                      "f32[2] = log(%0)"));
+  CHECK_THROWS_WITH(program_of(exp, recorded(x, [&] { return ops::exp(ops::exp(x)); })),
+                    Catch::Contains("section 'all' has 1 and then 2 instructions"));
+  const auto constant = [&](float value) {
+    return recorded(x, [&] { return ops::add(x, full({2}, value)); });
+  };
+  CHECK_THROWS_WITH(program_of(constant(1), constant(2)),
+                    Catch::Contains("two steps are not the same program"));
+}
+
+TEST_CASE("a variable that did not vary is required to stay, unless a rehearsal has varied it") {
+  const Tensor x = full({2}, 2);
+  const auto record = [&](bool rehearsed) {
+    StepVariables variables;
+    variables.numbers["factor"] = 1;
+    return recorded(x, variables, [&](Recorder& recorder) {
+      if (rehearsed) {
+        StepVariables other;
+        other.numbers["factor"] = 0.7;
+        recorder.rehearse(other, [&] { ops::mul_scalar(x, 0.7); });
+      }
+      return ops::mul_scalar(x, 1);
+    });
+  };
+  const Program fixed = program_of(record(false), record(false));
+  CHECK(fixed.required.at("factor") == 1);
+  const Replay replay(fixed);
+  StepVariables now;
+  now.numbers["factor"] = 1;
+  CHECK(replay.refusal(now).empty());
+  now.numbers["factor"] = 0.5;
+  CHECK(replay.refusal(now) == "'factor' is 0.5 and was 1 in both recorded steps");
+  const Program followed = program_of(record(true), record(true));
+  CHECK(followed.required.empty());
+  CHECK(replayed(followed, x, now) == std::vector<double>{1, 1});
+}
+
+TEST_CASE("values that the host reads are checked in a replay; they must not change") {
+  const Tensor x = full({2}, 2);
+  const auto record = [&] {
+    return recorded(x, [&] {
+      const Tensor y = ops::exp(x);
+      return ops::amax(x).item() > 1 ? y : x;
+    });
+  };
+  const Program program = program_of(record(), record());
+  CHECK(program.to_text().find("host.check(") != std::string::npos);
+  CHECK(replayed(program, x) == to_doubles(ops::exp(x)));
+  CHECK_THROWS_WITH(replayed(program, full({2}, 0)), Catch::Contains("the host read other values"));
+}
+
+TEST_CASE("what a program cannot repeat is an error while it is recorded") {
+  const Tensor x = full({2}, 2);
+  const Tensor stranger = full({2}, 1);
+  CHECK_THROWS_WITH(
+      recorded(x, [&] { return ops::add(x, stranger); }),
+      Catch::StartsWith("record: operand 'b' of add is a f32[2] that was made before the "
+                        "recorded step and is not one of its inputs"));
+  const auto world = collective::World::single();
+  CHECK_THROWS_WITH(recorded(x,
+                             [&] {
+                               double value = 1;
+                               world->everyone().all_reduce(&value, &value, 1, DType::f64);
+                               return x;
+                             }),
+                    Catch::Contains("a communicator is called directly"));
+  CHECK_THROWS_WITH(recorded(x,
+                             [&] {
+                               const auto group = ops::GroupArgument::of(world->everyone());
+                               static ops::PendingTensor pending;
+                               pending = ops::all_reduce_async(x, ReduceOp::sum, group);
+                               return x;
+                             }),
+                    Catch::Contains("nothing waits for it within the step"));
+}
+
+TEST_CASE("a replay is held to its inputs") {
+  const Tensor x = full({2}, 2);
+  const auto record = [&] { return recorded(x, [&] { return ops::exp(x); }); };
+  Replay replay(program_of(record(), record()));
+  CHECK_THROWS_WITH(replay.begin({}), "replay: input 'x' is missing");
+  CHECK_THROWS_WITH(replay.begin({{"x", full({3}, 1)}}),
+                    "replay: input 'x': %0 is f32[3] (expected f32[2]); record the step again");
+  CHECK_THROWS_WITH(replay.begin({{"x", x}, {"z", x}}),
+                    "replay: the program has no input 'z'; record the step again");
+  replay.begin({{"x", x}});
+  CHECK_THROWS_WITH(replay.output("y"), "replay: there is no output 'y' yet");
+  CHECK_THROWS_WITH(replay.run("other", {}), "replay: the program has no section 'other'");
+}

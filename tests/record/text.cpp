@@ -1,0 +1,106 @@
+// The text of programs: read back exactly, and errors with line numbers where it is damaged.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.tensor;
+import tessera.ops;
+import tessera.record;
+
+using namespace tessera;
+
+namespace {
+
+const std::string good =
+    "tessera program 1\n"
+    "rank 0\n"
+    "number lr\n"
+    "count step\n"
+    "stream default draws 8\n"
+    "required loss_scale = 0.1\n"
+    "input %0: f32[2, 3] = x\n"
+    "input %1: bf16[] = parameter.w\n"
+    "section gradients\n"
+    "  %2: f32[2, 3] = exp(%0)\n"
+    "  %3: f32[2] = memory.values(inf, -0.25)\n"
+    "  %4: f32[3, 2] = transpose(%2; dim0=0, dim1=1)\n"
+    "  %5: f32[2, 3] = memory.alias(%4; strides=[3, 1], offset=0)\n"
+    "  memory.release(%5)\n"
+    "  memory.restore(%5)\n"
+    "  %6: f32[2, 3] = mul_scalar(%2; value=0.3333333333333333) {value=$lr}\n"
+    "  host.check(%3; inf, -0.25)\n"
+    "section update\n"
+    "  all_reduce_(%6; op=sum, group=ranks 0 named a group)\n"
+    "output %6 = y\n"
+    "end\n";
+
+std::string error_of(const std::string& text) {
+  try {
+    Program::parse(text, "step.txt");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::input);
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string replaced(const std::string& what, const std::string& by) {
+  std::string text = good;
+  const std::size_t at = text.find(what);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, what.size(), by);
+}
+
+}  // namespace
+
+TEST_CASE("a text is read back exactly") { CHECK(Program::parse(good).to_text() == good); }
+
+TEST_CASE("a text that is cut anywhere is refused with the line") {
+  int line = 1;
+  for (std::size_t cut = 0; cut + 1 < good.size(); ++cut) {
+    const std::string error = error_of(good.substr(0, cut));
+    INFO(good.substr(0, cut));
+    CHECK(error.starts_with("step.txt, line " + std::to_string(line) + ": "));
+    line += good[cut] == '\n' ? 1 : 0;
+  }
+}
+
+TEST_CASE("damaged and foreign texts are refused: what is wrong, and where") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {error_of("{\"a\": 1}\n"),
+       "step.txt, line 1: this is not a program (expected 'tessera program 1')"},
+      {error_of(replaced("program 1", "program 2")),
+       "step.txt, line 1: this is not a program (expected 'tessera program 1')"},
+      {error_of(good + "more\n"), "step.txt, line 22: there is text after 'end'"},
+      {error_of(replaced("rank 0", "ramk 0")),
+       "step.txt, line 2: expected rank, number, count, stream, required, input, section, output "
+       "or end (got 'ramk 0')"},
+      {error_of(replaced("f32[2, 3] = x", "f31[2, 3] = x")),
+       "step.txt, line 7: %0 has a type that does not exist"},
+      {error_of(replaced("input %1", "input %0")), "step.txt, line 8: %0 is defined above"},
+      {error_of(replaced("exp(%0)", "exp(%9)")), "step.txt, line 10: %9 is not defined above"},
+      {error_of(replaced("exp(%0)", "no_such_operator(%0)")),
+       "step.txt, line 10: find_op: no operator is called 'no_such_operator'"},
+      {error_of(replaced("exp(%0)", "exp(%0")),
+       "step.txt, line 10: the line is cut: expected ')' at its end"},
+      {error_of(replaced("values(inf, -0.25)", "values(inf)")),
+       "step.txt, line 11: memory.values has the wrong number of values (expected 2)"},
+      {error_of(replaced("dim0=0, dim1=1", "dim0=0")),
+       "step.txt, line 12: transpose: argument 'dim1' (int) is missing; add it"},
+      {error_of(replaced("strides=[3, 1]", "strides=[3]")),
+       "step.txt, line 13: memory.alias has the wrong number of values (expected 2)"},
+      {error_of(replaced("=$lr", "=$rate")),
+       "step.txt, line 16: the variable 'rate' is not declared above"},
+      {error_of(replaced("{value=", "{valve=")),
+       "step.txt, line 16: there is no argument 'valve' to follow a variable"},
+      {error_of(replaced("value=0.3333333333333333", "value=x")),
+       "step.txt, line 16: mul_scalar: a value of type float is expected (got 'x')"},
+      {error_of(replaced("output %6", "output %7")), "step.txt, line 20: %7 is not defined above"},
+  };
+  for (const auto& [got, expected] : cases) {
+    CHECK(got == expected);
+  }
+}

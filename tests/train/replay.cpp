@@ -1,0 +1,375 @@
+// Steps that are recorded and replayed: the bits of steps that are taken as always, in every layout
+// and with every option; and the text of programs.
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera;
+
+#include "net.hpp"
+#include "support.hpp"
+
+using namespace tessera;
+using namespace parallel_test;
+
+namespace {
+
+constexpr std::int64_t rows = 8;
+const optim::Schedule schedule = {
+    .kind = optim::ScheduleKind::cosine, .lr = 0.05, .warmup = 3, .steps = 20};
+
+struct Options {
+  NetOptions net = {};
+  std::int64_t micro_rows = 0;
+  DType dtype = DType::f64;
+  bool groups = false;  // parameters with learning rates of their own
+  bool sgd = false;
+  double max_norm = 0.7;
+  double first_weight = 24;  // of step s: first_weight + s * more_weight
+  double more_weight = 0;
+};
+
+std::unique_ptr<optim::Optimizer> optimizer_of(nn::Module& model, const Options& options) {
+  optim::OptimizerOptions own{.weight_decay = 0.1};
+  if (options.groups) {
+    own.groups = {{.on = {"head.*", "blocks.0.up.*"}, .lr_scale = 0.3},
+                  {.on = {"blocks.1.**"}, .weight_decay = 0.02}};
+  }
+  return options.sgd ? optim::sgd(nn::all_parameters(model), {.momentum = 0.9}, own)
+                     : optim::adamw(nn::all_parameters(model), {}, own);
+}
+
+/// A Net whose parameters are of another type.
+std::shared_ptr<Net> net_of(const Options& options) {
+  auto net = std::make_shared<Net>(options.net);
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(*net)) {
+    const Tensor& value = parameter->value;
+    const bool trained = value.requires_grad();
+    parameter->value = empty(value.shape(), options.dtype, value.device());
+    parameter->value.set_requires_grad(trained);
+  }
+  return net;
+}
+
+struct Run {
+  Run(const DeviceMesh& mesh, const std::vector<parallel::StyleEntry>& styles,
+      const Options& all = {})
+      : options(all),
+        net(net_of(options), mesh, styles),
+        training(*net.model, net.plan, optimizer_of(*net.model, options), schedule,
+                 options.max_norm) {}
+
+  double evaluate() {
+    return training.evaluate(1, {.rows = rows}, [&](const BatchPart&) {
+      const Tensor tokens = distribute(net_tokens(rows, 50), net.plan.batch_layout());
+      return ops::sum((*net.model)(tokens));
+    });
+  }
+
+  /// `of`: the rows of the whole step.
+  StepResult step(std::int64_t of = rows) {
+    return training.step(
+        {.rows = of,
+         .micro_rows = options.micro_rows,
+         .weight =
+             options.first_weight + options.more_weight * static_cast<double>(training.done())},
+        StepFunctions{
+            .rows =
+                [&](const BatchPart& m) {
+                  const Tensor all = net_tokens(of, static_cast<int>(m.step));
+                  return Tensors{ops::contiguous(ops::narrow(all, 0, m.first, m.rows))};
+                },
+            .loss_sum =
+                [&](const Tensors& tensors) {
+                  const Dims shape{
+                      options.micro_rows == 0 ? rows : options.micro_rows * net.plan.batch_parts(),
+                      3};
+                  const Tensor tokens = from_local(tensors[0], net.plan.batch_layout(), shape);
+                  return ops::sum(ops::square((*net.model)(tokens)));
+                }});
+  }
+
+  Options options;
+  Planned net;
+  Training training;
+};
+
+struct Layouts {
+  std::string name;
+  std::vector<std::string> axes;
+  std::vector<std::int64_t> shape;
+  std::vector<parallel::StyleEntry> styles;
+};
+
+std::vector<Layouts> layouts() {
+  const parallel::StyleEntry replicate{"Replicate", "replicate", {"."}, "{}", ""};
+  const parallel::StyleEntry sharded = fsdp({"blocks.*", "."});
+  return {{"one rank", {"shard"}, {1}, {sharded}},
+          {"fully sharded", {"shard"}, {2}, {sharded}},
+          {"kept gathered", {"shard"}, {2}, {fsdp({"blocks.*", "."}, false)}},
+          {"replicated", {"replicate"}, {2}, {replicate}},
+          {"hybrid", {"replicate", "shard"}, {2, 2}, {replicate, sharded}}};
+}
+
+void on_layout(const Layouts& layout, const std::function<void(const DeviceMesh&)>& f) {
+  std::int64_t ranks = 1;
+  for (const std::int64_t n : layout.shape) {
+    ranks *= n;
+  }
+  on_ranks(static_cast<int>(ranks),
+           [&](int) { f(DeviceMesh::make(layout.axes, Dims(layout.shape))); });
+}
+
+/// Bit by bit: this rank's parts of everything that the next step depends on.
+std::map<std::string, std::vector<double>> state_of(const Training& training) {
+  std::map<std::string, std::vector<double>> all;
+  const StateDict state = training.state();
+  for (const auto& [name, tensor] : state.tensors) {
+    all[name] = to_doubles(tensor.local());
+  }
+  for (const auto& [name, scalar] : state.scalars) {
+    if (const auto* whole = std::get_if<std::int64_t>(&scalar)) {
+      all[name] = {static_cast<double>(*whole)};
+    }
+  }
+  return all;
+}
+
+void same_state(const Training& a, const Training& b, const std::string& when) {
+  const auto left = state_of(a);
+  const auto right = state_of(b);
+  check(left.size() == right.size(), when + ": the state has the same names");
+  for (const auto& [name, values] : left) {
+    const auto found = right.find(name);
+    check(found != right.end() && found->second == values, when + ": " + name + " differs");
+  }
+}
+
+/// Twelve steps of which the last ones are replayed, against eager ones; then text, read in a
+/// training that has taken no step of its own; then eager steps after replayed ones.
+void replays_equal_eager(const Layouts& layout, const Options& options, std::int64_t recorded = 2) {
+  INFO(layout.name);
+  REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+    set_seed(3);
+    Run eager(mesh, layout.styles, options);
+    std::vector<StepResult> expected;
+    for (int i = 0; i < 14; ++i) {
+      expected.push_back(eager.step());
+    }
+    const auto compare = [&](const StepResult& result, std::size_t i) {
+      check(result.loss == expected[i].loss && result.grad_norm == expected[i].grad_norm &&
+                result.lr == expected[i].lr,
+            "step " + std::to_string(i + 1) + ": loss " + std::to_string(result.loss) +
+                " instead of " + std::to_string(expected[i].loss));
+    };
+    set_seed(3);
+    Run run(mesh, layout.styles, options);
+    run.training.set_replay(true);
+    for (std::size_t i = 0; i < 14; ++i) {
+      compare(run.step(), i);
+    }
+    const ReplayCounts& counts = run.training.replays();
+    check(counts.replayed == 12 - recorded && counts.recorded == recorded && counts.eager == 2,
+          "replayed " + std::to_string(counts.replayed) + ": " + counts.refusal);
+    same_state(run.training, eager.training, "after replayed steps");
+    const std::string text = run.training.program()->to_text();
+    const Program parsed = Program::parse(text);
+    check(parsed.to_text() == text, "the text is read back exactly");
+    set_seed(3);
+    Run other(mesh, layout.styles, options);
+    other.training.set_program(parsed);
+    for (std::size_t i = 0; i < 14; ++i) {
+      if (i == 10) {
+        other.training.set_replay(false);  // eager steps follow replayed ones
+      }
+      compare(other.step(), i);
+      check(i >= 10 || other.training.replays().replayed == static_cast<std::int64_t>(i) + 1,
+            "replayed from the first step: " + other.training.replays().refusal);
+    }
+    same_state(other.training, eager.training, "after eager steps behind replayed ones");
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("replayed steps have the bits of eager ones, from text too, in every layout") {
+  for (const Layouts& layout : layouts()) {
+    replays_equal_eager(layout, {});
+  }
+}
+
+TEST_CASE("dropout, micro-batches, recomputation, frozen and tied parameters are replayed") {
+  const std::vector<Layouts> all = layouts();
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}, std::size_t{4}}) {
+    const Layouts& layout = all[i];
+    replays_equal_eager(layout, {.net = {.dropout = 0.3}});
+    replays_equal_eager(layout, {.net = {.dropout = 0.3}, .micro_rows = 1});
+    replays_equal_eager(layout, {.net = {.checkpointing = true, .dropout = 0.2}});
+    replays_equal_eager(layout, {.net = {.frozen = {"blocks.0", "embed"}}});
+    replays_equal_eager(layout, {.net = {.tied = true}, .groups = true});
+    replays_equal_eager(layout, {.sgd = true});
+    replays_equal_eager(layout, {.dtype = DType::bf16});
+  }
+}
+
+TEST_CASE("the clipping factor, the learning rate and the weight are variables") {
+  const Layouts layout = layouts()[1];
+  replays_equal_eager(layout, {.max_norm = 1e9});  // the factor is 1 in all steps
+  replays_equal_eager(layout, {.max_norm = 0});
+  replays_equal_eager(layout, {.more_weight = 3});
+  // The norm falls below the bound only after the recording: a factor that was not followed would
+  // be the recorded one.
+  replays_equal_eager(layout, {.max_norm = 20, .first_weight = 4, .more_weight = 10});
+}
+
+TEST_CASE("validations, checkpoints and steps of another shape may come between replayed steps") {
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / ("tessera-replay-" + std::to_string(getpid())))
+          .string();
+  const Options options{.net = {.dropout = 0.3}};
+  for (const std::size_t i : {std::size_t{1}, std::size_t{4}}) {
+    const Layouts layout = layouts()[i];
+    std::filesystem::remove_all(folder);
+    INFO(layout.name);
+    REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+      const auto other_rows = [](int at) { return at == 6 ? 2 * rows : rows; };
+      set_seed(3);
+      Run eager(mesh, layout.styles, options);
+      std::vector<double> losses;
+      for (int at = 0; at < 12; ++at) {
+        losses.push_back(eager.step(other_rows(at)).loss);
+        losses.push_back(at % 4 == 1 ? eager.evaluate() : 0);
+      }
+      set_seed(3);
+      Run run(mesh, layout.styles, options);
+      run.training.set_replay(true);
+      std::vector<double> own;
+      for (int at = 0; at < 12; ++at) {
+        own.push_back(run.step(other_rows(at)).loss);
+        own.push_back(at % 4 == 1 ? run.evaluate() : 0);
+        const ReplayCounts& counts = run.training.replays();
+        check((at == 6) == (counts.refusal.find("another shape") != std::string::npos),
+              "the step of another shape is taken as always: " + counts.refusal);
+        if (at == 8) {
+          run.training.save(folder);
+        }
+      }
+      check(own == losses, "the same losses");
+      const ReplayCounts& counts = run.training.replays();
+      check(counts.eager == 3 && counts.recorded == 2 && counts.replayed == 7, "all are counted");
+      same_state(run.training, eager.training, "at the end");
+      set_seed(3);
+      Run resumed(mesh, layout.styles, options);
+      resumed.training.load(folder);
+      for (int at = 9; at < 12; ++at) {
+        check(resumed.step().loss == losses[static_cast<std::size_t>(2 * at)], "resumed");
+      }
+      same_state(resumed.training, eager.training, "resumed from a checkpoint of replayed steps");
+    }));
+    std::filesystem::remove_all(folder);
+  }
+}
+
+TEST_CASE("what a program is not right for is taken as always, or is an error that names it") {
+  const Layouts layout = layouts()[1];
+  REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+    Run run(mesh, layout.styles);
+    run.training.set_replay(true);
+    for (int i = 0; i < 5; ++i) {
+      run.step();
+    }
+    check(run.training.replays().replayed == 1, "a replayed step");
+    run.options.first_weight = 30;  // it was 24 in both recorded steps
+    run.step();
+    check(run.training.replays().refusal ==
+              "'loss_scale' is 0.03333333333333333 and was 0.041666666666666664 in both recorded "
+              "steps",
+          run.training.replays().refusal);
+    run.options.first_weight = 24;
+    nn::all_parameters(*run.net.model)[0]->value.set_requires_grad(false);
+    run.step();
+    check(run.training.replays().refusal ==
+              "other parameters are frozen than when the step was recorded",
+          run.training.replays().refusal);
+    check(run.training.replays().eager == 4, "both are counted");
+    const std::string one = error_of(
+        [&] { run.training.step({.rows = rows}, [](const BatchPart&) { return full({}, 1); }); });
+    check(one.find("pass StepFunctions") != std::string::npos, one);
+    // A program of another model.
+    Program program = *run.training.program();
+    Run tied(mesh, layout.styles, {.net = {.tied = true}});
+    tied.training.set_program(program);
+    const std::string other = error_of([&] { tied.step(); });
+    check(other == "replay: input 'optimizer.exp_avg.head.weight' is missing", other);
+    program.rank = 7;
+    const std::string rank = error_of([&] { tied.training.set_program(program); });
+    check(rank.find("the program is that of rank 7") != std::string::npos, rank);
+    // A factor that the host computes from the step.
+    Run scheduled(mesh, layout.styles);
+    scheduled.training.set_replay(true);
+    std::string error;
+    for (int i = 0; i < 4; ++i) {
+      error = error_of([&] {
+        scheduled.training.step(
+            {.rows = rows},
+            StepFunctions{
+                .rows =
+                    [&](const BatchPart& m) {
+                      return Tensors{
+                          ops::contiguous(ops::narrow(net_tokens(rows, 0), 0, m.first, m.rows))};
+                    },
+                .loss_sum =
+                    [&](const Tensors& tensors) {
+                      const Tensor tokens =
+                          from_local(tensors[0], scheduled.net.plan.batch_layout(), Dims{rows, 3});
+                      return ops::mul_scalar(ops::sum(ops::square((*scheduled.net.model)(tokens))),
+                                             1.0 / (i + 3));
+                    }});
+      });
+    }
+    check(error.find("mul_scalar(") != std::string::npos &&
+              error.find("differs from step to step") != std::string::npos &&
+              error.find("grad_scale, loss_scale, lr") != std::string::npos,
+          error);
+  }));
+}
+
+TEST_CASE("every communication of a step is an operator, in every layout") {
+  class Strict final : public Mode {
+   public:
+    Tensors call(const Call& call, NextCall& next) override {
+      communicates = communicates || call.op.communicates != Communicates::none;
+      return next(call);
+    }
+    void perform(Action& action, NextAction& next) override {
+      if (action.kind == ActionKind::collective || action.kind == ActionKind::wait) {
+        fail("a communicator is called outside of an operator: " + std::string(action.name));
+      }
+      next(action);
+    }
+    bool communicates = false;
+  };
+  for (const Layouts& layout : layouts()) {
+    INFO(layout.name);
+    REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+      Run run(mesh, layout.styles);
+      for (int i = 0; i < 3; ++i) {
+        Strict strict;
+        const ModeScope scope(ModeLevel::below_distribution, strict);
+        run.step();
+        check(strict.communicates, "operators communicate");
+      }
+    }));
+  }
+}
