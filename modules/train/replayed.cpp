@@ -79,6 +79,10 @@ std::map<std::string, Tensor> Training::inputs(const Program* program) {
   for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
     all.emplace(std::string(parameter_prefix) + parameter->name, parameter->value.local());
   }
+  for (const nn::BufferPointer& buffer : nn::all_buffers(model_)) {
+    all.emplace("buffer." + buffer->name,
+                buffer->value.is_distributed() ? buffer->value.local() : buffer->value);
+  }
   for (const auto& [name, value] : optimizer_->state().tensors) {
     all.emplace("optimizer." + name, value.local());
   }
