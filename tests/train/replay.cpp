@@ -93,7 +93,7 @@ struct Run {
             .loss_sum =
                 [&](const Tensors& tensors) {
                   const Dims shape{
-                      options.micro_rows == 0 ? rows : options.micro_rows * net.plan.batch_parts(),
+                      options.micro_rows == 0 ? of : options.micro_rows * net.plan.batch_parts(),
                       3};
                   const Tensor tokens = from_local(tensors[0], net.plan.batch_layout(), shape);
                   return ops::sum(ops::square((*net.model)(tokens)));
@@ -219,7 +219,7 @@ TEST_CASE("dropout, micro-batches, recomputation, frozen and tied parameters are
     replays_equal_eager(layout, {.net = {.frozen = {"blocks.0", "embed"}}});
     replays_equal_eager(layout, {.net = {.tied = true}, .groups = true});
     replays_equal_eager(layout, {.sgd = true});
-    replays_equal_eager(layout, {.dtype = DType::bf16});
+    replays_equal_eager(layout, {.dtype = DType::f32});
   }
 }
 
