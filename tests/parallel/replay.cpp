@@ -40,7 +40,7 @@ constexpr std::size_t steps = 14;
 
 Run run_of(const std::string& name, std::vector<std::string> overrides) {
   for (const char* small : {"model.dim=64", "model.layers=2", "model.ffn_dim=96", "data.seq_len=16",
-                            "data.validation=0.0", "train.batch=8", "train.steps=14",
+                            "data.validation=0.0", "train.batch=8", "train.steps=40",
                             "data.text=[\"" TESSERA_SOURCE_FOLDER "/docs/architecture.md\"]"}) {
     overrides.emplace_back(small);
   }
