@@ -61,6 +61,10 @@ std::vector<bool> Training::trained() const {
 StepVariables Training::variables_of(const StepBatch& batch) const {
   StepVariables variables;
   variables.numbers["loss_scale"] = 1.0 / batch.weight;
+  for (const auto& [name, drawn] :
+       replay_ ? replay_->program().draws : std::map<std::string, std::uint64_t>()) {
+    random_stream(name);  // made at its first use, which a replay from the first step has not had
+  }
   variables.streams = random_state();
   return variables;
 }

@@ -134,8 +134,7 @@ double llama_flops(const Run& run) {
 }  // namespace
 
 TEST_CASE("the plan announces what a run does and the memory that it uses, by category") {
-  plugin::configure_host(
-      {.paths = {TESSERA_SHIPPED_PLUGINS}, .environment = false, .standard_places = false});
+  parallel_test::use_shipped_plugins();
   for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_FOLDER "/configs")) {
     agree(entry.path().filename().string(), {});
   }

@@ -122,8 +122,7 @@ void replays(const std::string& name, const std::vector<std::string>& overrides)
 }  // namespace
 
 TEST_CASE("steps of every config are recorded, read back as text and replayed bit by bit") {
-  plugin::configure_host(
-      {.paths = {TESSERA_SHIPPED_PLUGINS}, .environment = false, .standard_places = false});
+  parallel_test::use_shipped_plugins();
   for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_FOLDER "/configs")) {
     replays(entry.path().filename().string(), {});
   }

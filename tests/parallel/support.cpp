@@ -25,6 +25,14 @@ plugin::Host& shipped_styles() {
   return host;
 }
 
+void use_shipped_plugins() {
+  [[maybe_unused]] static const bool configured = [] {
+    plugin::configure_host(
+        {.paths = {TESSERA_SHIPPED_PLUGINS}, .environment = false, .standard_places = false});
+    return true;
+  }();
+}
+
 void on_ranks(int ranks, const std::function<void(int rank)>& f) {
   collective::LaunchOptions options;
   options.timeout_seconds = 30;

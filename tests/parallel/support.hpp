@@ -10,6 +10,9 @@ namespace parallel_test {
 /// The shipped plugins, and nothing else.
 tessera::plugin::Host& shipped_styles();
 
+/// The same for the process' host, whose first use follows.
+void use_shipped_plugins();
+
 /// Runs `f` on ranks that are threads, each with fresh random streams of the same seed.
 void on_ranks(int ranks, const std::function<void(int rank)>& f);
 

@@ -110,7 +110,9 @@ const std::map<std::string, Words>& harmless() {
       {"train.micro_batch", {"train.micro_batch=2"}},
       {"train.activation_checkpointing", {"train.activation_checkpointing=true"}},
       {"train.threads", {"train.threads=3"}},
-      {"train.device", {"train.device=cpu:0"}}};
+      {"train.device", {"train.device=cpu:0"}},
+      {"train.replay", {"train.replay=true"}},
+      {"train.program", {"train.replay=true", "train.program=step.txt"}}};
   return all;
 }
 
