@@ -36,7 +36,7 @@ Recording recorded(const Tensor& x, const std::function<Tensor()>& body) {
 }
 
 /// The output of a program for another input.
-std::vector<double> replayed(Program program, const Tensor& x,
+std::vector<double> replayed(const Program& program, const Tensor& x,
                              const StepVariables& variables = {}) {
   Replay replay(Program::parse(program.to_text()));
   replay.begin({{"x", x}});
@@ -208,15 +208,15 @@ TEST_CASE("what a program cannot repeat is an error while it is recorded") {
                              [&] {
                                double value = 1;
                                world->everyone().all_reduce(&value, &value, 1, DType::f64);
-                               return x;
+                               return Tensor(x);
                              }),
                     Catch::Contains("a communicator is called directly"));
+  ops::PendingTensor pending;  // goes before its world
   CHECK_THROWS_WITH(recorded(x,
                              [&] {
                                const auto group = ops::GroupArgument::of(world->everyone());
-                               static ops::PendingTensor pending;
                                pending = ops::all_reduce_async(x, ReduceOp::sum, group);
-                               return x;
+                               return Tensor(x);
                              }),
                     Catch::Contains("nothing waits for it within the step"));
 }
