@@ -52,9 +52,9 @@ int train(int ranks, std::int64_t steps) {
   const DeviceMesh mesh = DeviceMesh::make({"shard"}, {ranks});
 
   Classifier model;  // without memory until materialize()
-  parallel::ParallelPlan plan =
-      parallel::apply(model, mesh, {{.style = "FSDP", .axis = "shard", .on = {"*", "."}}});
-  plan.materialize();
+  parallel::FullySharded sharded = parallel::fully_shard(model, mesh, {.groups = {"*", "."}});
+  sharded.materialize();
+  parallel::ParallelPlan& plan = sharded.plan();
   nn::initialize(model);
 
   Training training(model, plan, optim::adamw(nn::all_parameters(model), {}, {.weight_decay = 0}),
