@@ -1,15 +1,13 @@
-# tessera_add_plugin(NAME SOURCES file... KIND kind[@version]...
-#                    [PROVIDES [kind:]name...] [VERSION x.y.z] [DESCRIPTION text]
-#                    [OLDEST_HOST x.y.z] [LIBRARIES library...])
+# tessera_add_plugin(NAME SOURCES file... KIND kind... [PROVIDES [kind:]name...] [VERSION x.y.z]
+#                    [DESCRIPTION text] [LIBRARIES library...])
 # A shared library that Tessera loads at run time: NAME.so. Its sources import Tessera's modules, and one
 # of them defines
 #     void register_plugin(tessera::plugin::Registrar& registrar);
-# KIND      the kinds that it offers, with the version of the interface that it was written for (default 1)
+# KIND      the kind of what it provides; with several, PROVIDES names the kind of each
 # PROVIDES  the names that register_plugin adds, of the first kind when none is given (default: NAME)
-# OLDEST_HOST  the oldest Tessera that it works with (default: the one that it is built with)
 # The library is written to TESSERA_PLUGIN_OUTPUT_DIRECTORY, or to the current binary folder.
 function(tessera_add_plugin name)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "VERSION;DESCRIPTION;OLDEST_HOST" "SOURCES;KIND;PROVIDES;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "VERSION;DESCRIPTION" "SOURCES;KIND;PROVIDES;LIBRARIES")
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "tessera_add_plugin(${name}): unknown arguments: ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -19,17 +17,17 @@ function(tessera_add_plugin name)
   if(NOT ARG_VERSION)
     set(ARG_VERSION 0.1.0)
   endif()
-  if(NOT ARG_OLDEST_HOST)
-    set(ARG_OLDEST_HOST ${Tessera_VERSION})
-  endif()
   if(NOT ARG_PROVIDES)
     set(ARG_PROVIDES ${name})
   endif()
-  list(TRANSFORM ARG_KIND APPEND "@1" REGEX "^[^@]+$")
   list(GET ARG_KIND 0 first_kind)
-  string(REGEX REPLACE "@.*" "" first_kind ${first_kind})
   list(TRANSFORM ARG_PROVIDES PREPEND "${first_kind}:" REGEX "^[^:]+$")
-  list(JOIN ARG_KIND " " kinds)
+  foreach(offer IN LISTS ARG_PROVIDES)
+    string(REGEX REPLACE ":.*" "" kind ${offer})
+    if(NOT kind IN_LIST ARG_KIND)
+      message(FATAL_ERROR "tessera_add_plugin(${name}): PROVIDES ${offer}, but KIND is ${ARG_KIND}; name the kind there too")
+    endif()
+  endforeach()
   list(JOIN ARG_PROVIDES " " provides)
   string(REGEX REPLACE "([\\\"])" "\\\\\\1" description "${ARG_DESCRIPTION}")
 

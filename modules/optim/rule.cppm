@@ -30,7 +30,7 @@ struct UpdateGroup {
 /// parameters, groups, learning rates, the state and its names in checkpoints) is Optimizer's.
 class UpdateRule {
  public:
-  static constexpr plugin::Kind plugin_kind{"optimizer", 1, 1};
+  static constexpr plugin::Kind plugin_kind{"optimizer"};
   using Factory = std::function<std::unique_ptr<UpdateRule>(PluginOptions& options)>;
 
   virtual ~UpdateRule();

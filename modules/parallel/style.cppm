@@ -83,7 +83,7 @@ class ShardedParameters {
 /// applied, and no rank may communicate then.
 class ParallelStyle {
  public:
-  static constexpr plugin::Kind plugin_kind{"style", 1, 1};
+  static constexpr plugin::Kind plugin_kind{"style"};
   using Factory = std::function<std::unique_ptr<ParallelStyle>(Options& options)>;
 
   virtual ~ParallelStyle();

@@ -27,20 +27,18 @@ KindTable& table() {
 }  // namespace
 
 void declare_kind(const Kind& kind, std::string_view factory_type) {
-  require(!kind.name.empty() && kind.oldest >= 1 && kind.oldest <= kind.current,
-          "plugin kind: needs a name and versions 1 <= oldest <= current");
+  require(!kind.name.empty() && kind.version >= 1,
+          "plugin kind: needs a name and a version of at least 1");
   const std::lock_guard lock(table().mutex);
   const auto [it, fresh] = table().kinds.try_emplace(
       std::string(kind.name),
-      DeclaredKind{std::string(kind.name), kind.oldest, kind.current, std::string(factory_type)});
+      DeclaredKind{std::string(kind.name), kind.version, std::string(factory_type)});
   const DeclaredKind& known = it->second;
-  if (!fresh && (known.oldest != kind.oldest || known.current != kind.current ||
-                 known.factory_type != factory_type)) {
+  if (!fresh && (known.version != kind.version || known.factory_type != factory_type)) {
     fail(
-        fmt::format("plugin kind '{}': declared twice with different interfaces ({} [{}, {}] and "
-                    "{} [{}, {}]); give one of them another name",
-                    kind.name, known.factory_type, known.oldest, known.current, factory_type,
-                    kind.oldest, kind.current));
+        fmt::format("plugin kind '{}': declared twice with different interfaces ({}, version {}, "
+                    "and {}, version {}); give one of them another name",
+                    kind.name, known.factory_type, known.version, factory_type, kind.version));
   }
 }
 

@@ -4,16 +4,16 @@ import tessera.base;
 
 export namespace tessera::plugin {
 
-/// A kind of plugin: its name and the versions of its interface that this host supports. Additions
-/// raise `current`, removals raise `oldest`.
+/// A kind of plugin: its name, and the version of its interface. Host and plugin must have the
+/// same. Tessera's own interfaces are in the fingerprint, so their version stays 1; a program that
+/// declares a kind of its own raises it when the interface changes.
 struct Kind {
   std::string_view name;
-  int oldest = 1;
-  int current = 1;
+  int version = 1;
 };
 
 /// An interface for plugins declares its kind with
-///   static constexpr plugin::Kind plugin_kind{"style", 1, 1};
+///   static constexpr plugin::Kind plugin_kind{"style"};
 /// and can declare how its objects are created with
 ///   using Factory = std::function<std::unique_ptr<ParallelStyle>(const Options&)>;
 template <class Interface>
@@ -44,13 +44,12 @@ inline std::string_view factory_type_name() {
 /// A kind as the host knows it.
 struct DeclaredKind {
   std::string name;
-  int oldest = 1;
-  int current = 1;
+  int version = 1;
   std::string factory_type;
 };
 
 /// Makes a kind known to every Host of the process. A second call with the same arguments changes
-/// nothing; the same name with another interface or other versions is an error (run).
+/// nothing; the same name with another interface or version is an error (run).
 void declare_kind(const Kind& kind, std::string_view factory_type);
 
 /// The same for an interface. A module declares its kinds in a source:

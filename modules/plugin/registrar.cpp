@@ -15,7 +15,7 @@ const std::vector<Entry>& Registrar::entries() const { return entries_; }
 
 void Registrar::add_entry(const Kind& kind, std::string_view factory_type, std::string_view name,
                           std::shared_ptr<const void> factory) {
-  entries_.push_back({std::string(kind.name), std::string(name), kind.current,
+  entries_.push_back({std::string(kind.name), std::string(name), kind.version,
                       std::string(factory_type), std::move(factory), plugin_, file_});
 }
 

@@ -9,7 +9,7 @@ export namespace tessera::plugin {
 struct Entry {
   std::string kind;
   std::string name;
-  int interface_version = 1;  // of the interface that the plugin was compiled against
+  int version = 1;  // of the interface that the plugin was compiled against
   std::string factory_type;
   std::shared_ptr<const void> factory;  // null when the plugin gave an empty function
   std::string plugin;                   // that registered it

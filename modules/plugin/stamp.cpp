@@ -2,8 +2,6 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -46,31 +44,6 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
-std::optional<int> number_of(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) {
-    return std::nullopt;
-  }
-  return value;
-}
-
-/// "1.2.3" as numbers; nothing for anything else.
-std::optional<std::array<int, 3>> version_of(std::string_view text) {
-  std::array<int, 3> parts{};
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const std::size_t dot = i < 2 ? text.find('.') : text.size();
-    const std::optional<int> number =
-        dot == std::string_view::npos ? std::nullopt : number_of(text.substr(0, dot));
-    if (!number) {
-      return std::nullopt;
-    }
-    parts[i] = *number;
-    text.remove_prefix(std::min(dot + 1, text.size()));
-  }
-  return parts;
-}
-
 /// Reads all fields; `refusals` gets one line for each that cannot be read.
 Stamp decode(const GateStamp& raw, std::vector<std::string>& refusals) {
   const auto field = [&](const char* name, std::span<const char> bytes) {
@@ -84,20 +57,9 @@ Stamp decode(const GateStamp& raw, std::vector<std::string>& refusals) {
   stamp.name = field("name", raw.name);
   stamp.version = field("version", raw.version);
   stamp.description = field("description", raw.description);
-  stamp.oldest_host = field("oldest host", raw.oldest_host);
   stamp.facts.push_back({"interface fingerprint", field("fingerprint", raw.fingerprint)});
   for (std::size_t i = 0; i < gate_fact_count; ++i) {
     stamp.facts.push_back({gate_fact_names[i], field(gate_fact_names[i], raw.facts[i])});
-  }
-  for (const std::string& word : words_of(field("kinds", raw.kinds))) {
-    const std::size_t at = word.find('@');
-    const auto version =
-        at == std::string::npos ? std::nullopt : number_of(std::string_view(word).substr(at + 1));
-    if (!version) {
-      refusals.push_back(fmt::format("stamp, kinds: '{}' is not kind@version", word));
-      continue;
-    }
-    stamp.kinds.push_back({word.substr(0, at), *version});
   }
   for (const std::string& word : words_of(field("provides", raw.provides))) {
     const std::size_t colon = word.find(':');
@@ -121,15 +83,8 @@ void compare_with_host(const Stamp& stamp, std::vector<std::string>& refusals) {
                                      stamp.facts[i].value));
     }
   }
-  const auto needed = version_of(stamp.oldest_host);
-  if (!needed) {
-    refusals.push_back(fmt::format("stamp, oldest host: '{}' is not a version", stamp.oldest_host));
-  } else if (*needed > version_of(TESSERA_VERSION)) {
-    refusals.push_back(fmt::format("version: host has {}, library needs {} or newer",
-                                   TESSERA_VERSION, stamp.oldest_host));
-  }
-  if (stamp.name.empty() || stamp.kinds.empty() || stamp.provides.empty()) {
-    refusals.emplace_back("stamp: name, kinds and what it provides must not be empty");
+  if (stamp.name.empty() || stamp.provides.empty()) {
+    refusals.emplace_back("stamp: the name and what it provides must not be empty");
   }
 }
 
@@ -144,6 +99,16 @@ std::vector<Fact> host_facts() {
 }
 
 std::string host_version() { return TESSERA_VERSION; }
+
+std::vector<std::string> Stamp::kinds() const {
+  std::vector<std::string> all;
+  for (const Offer& offer : provides) {
+    if (std::find(all.begin(), all.end(), offer.kind) == all.end()) {
+      all.push_back(offer.kind);
+    }
+  }
+  return all;
+}
 
 bool Offer::operator==(const Offer& other) const {
   return kind == other.kind && name == other.name;
@@ -196,24 +161,11 @@ std::vector<std::string> refused_kinds(const Stamp& stamp) {
   for (const DeclaredKind& kind : declared) {
     names.push_back(kind.name);
   }
-  for (const KindUse& use : stamp.kinds) {
-    const auto known = std::find_if(declared.begin(), declared.end(),
-                                    [&](const DeclaredKind& k) { return k.name == use.kind; });
-    if (known == declared.end()) {
+  for (const std::string& kind : stamp.kinds()) {
+    if (std::find(names.begin(), names.end(), kind) == names.end()) {
       refusals.push_back(fmt::format("kind: host has {}, library has {}{}",
-                                     names.empty() ? "none" : join_words(names), use.kind,
-                                     did_you_mean(use.kind, names)));
-    } else if (use.version < known->oldest || use.version > known->current) {
-      refusals.push_back(
-          fmt::format("interface of kind {}: host has versions {} to {}, library has {}", use.kind,
-                      known->oldest, known->current, use.version));
-    }
-  }
-  for (const Offer& offer : stamp.provides) {
-    if (std::none_of(stamp.kinds.begin(), stamp.kinds.end(),
-                     [&](const KindUse& use) { return use.kind == offer.kind; })) {
-      refusals.push_back(fmt::format("stamp: provides {} '{}', but {} is not among its kinds",
-                                     offer.kind, offer.name, offer.kind));
+                                     names.empty() ? "none" : join_words(names), kind,
+                                     did_you_mean(kind, names)));
     }
   }
   return refusals;
@@ -239,16 +191,12 @@ std::vector<std::string> refused_entries(const Stamp& stamp, const std::vector<E
     if (entry.factory == nullptr) {
       refusals.push_back(fmt::format("{}: its factory is empty", thing));
     }
-    const auto use = std::find_if(stamp.kinds.begin(), stamp.kinds.end(),
-                                  [&](const KindUse& u) { return u.kind == entry.kind; });
-    if (use != stamp.kinds.end() && use->version != entry.interface_version) {
-      refusals.push_back(fmt::format(
-          "{}: compiled against version {} of the interface, stamped with {}; write "
-          "KIND {}@{} in tessera_add_plugin",
-          thing, entry.interface_version, use->version, entry.kind, entry.interface_version));
-    }
     const auto kind = std::find_if(declared.begin(), declared.end(),
                                    [&](const DeclaredKind& k) { return k.name == entry.kind; });
+    if (kind != declared.end() && kind->version != entry.version) {
+      refusals.push_back(fmt::format("{}: host has version {} of the interface, library has {}",
+                                     thing, kind->version, entry.version));
+    }
     if (kind != declared.end() && kind->factory_type != entry.factory_type) {
       refusals.push_back(fmt::format("{}: host has the interface {}, library has {}", thing,
                                      kind->factory_type, entry.factory_type));

@@ -11,12 +11,6 @@ struct Fact {
   std::string value;
 };
 
-/// A kind and the version of its interface that a plugin was compiled against.
-struct KindUse {
-  std::string kind;
-  int version = 1;
-};
-
 /// A name that a plugin provides.
 struct Offer {
   std::string kind;
@@ -29,11 +23,12 @@ struct Stamp {
   std::string name;
   std::string version;
   std::string description;
-  std::string oldest_host;  // the oldest version of Tessera that it works with
-  std::vector<KindUse> kinds;
   std::vector<Offer> provides;
   std::vector<Fact> facts;  // the interface's fingerprint and the tool chain's facts
   std::string digest;       // of the file's content, in hex
+
+  /// The kinds of what it provides, each once.
+  std::vector<std::string> kinds() const;
 };
 
 /// A stamp, if it could be read, and every reason to refuse the library (none: it passes gate one).
@@ -46,8 +41,8 @@ struct StampReading {
 /// not be a valid library.
 StampReading read_stamp(std::span<const std::byte> file);
 
-/// Reasons to refuse a stamp's kinds: unknown to this host, or of a version that it does not
-/// support. Not part of read_stamp, because kinds can be declared later.
+/// Reasons to refuse a stamp's kinds: unknown to this host. Not part of read_stamp, because kinds
+/// can be declared later.
 std::vector<std::string> refused_kinds(const Stamp& stamp);
 
 /// Reasons to refuse what register_plugin() added: it must be exactly what the stamp promises.

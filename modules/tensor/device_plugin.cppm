@@ -22,7 +22,7 @@ struct DeviceOffer {
 /// Tensors are moved there by ops::to_device(x, find_device("cuda:1")).
 class DevicePlugin {
  public:
-  static constexpr plugin::Kind plugin_kind{"device", 1, 1};
+  static constexpr plugin::Kind plugin_kind{"device"};
   using Factory = std::function<DeviceOffer()>;
 };
 

@@ -13,7 +13,7 @@ export namespace tessera {
 /// The name is the operator's, as its schema says.
 class OperatorPlugin {
  public:
-  static constexpr plugin::Kind plugin_kind{"operator", 1, 1};
+  static constexpr plugin::Kind plugin_kind{"operator"};
   using Factory = std::function<Op()>;
 };
 

@@ -4,7 +4,7 @@
 
 class Greeter {
  public:
-  static constexpr tessera::plugin::Kind plugin_kind{"greeter", 1, 2};
+  static constexpr tessera::plugin::Kind plugin_kind{"greeter", 2};
   using Factory = std::function<std::unique_ptr<Greeter>(const std::string&)>;
   virtual ~Greeter() = default;
   virtual std::string greet() const = 0;

@@ -75,7 +75,7 @@ TEST_CASE("list shows every plugin that is found, its state, and all reasons of 
   INFO(result.error);
   CHECK(result.code == 0);
   contains(result.out, "name");
-  contains(result.out, "SequenceParallel          style@1  0.1.0    usable   SequenceParallel");
+  contains(result.out, "SequenceParallel          style  0.1.0    usable   SequenceParallel");
   contains(result.out, (folder.path() / "Mine.so").string());
   contains(result.out, shipped + "/FSDP.so");
   contains(result.out, open + " is refused:\n  ");
@@ -92,7 +92,7 @@ TEST_CASE("info tells what a plugin offers, its options, and how it was built") 
   const Result result = plugin("info SequenceParallel");
   CHECK(result.code == 0);
   for (const char* part :
-       {"version", "0.1.0", "style SequenceParallel", "style@1", "digest", "SequenceParallel.so",
+       {"version", "0.1.0", "style SequenceParallel", "digest", "SequenceParallel.so",
         "interface fingerprint", "compiler", "sanitizers", "usable",
         "Options of style SequenceParallel", "a placement", "default \"Shard(1)\""}) {
     contains(result.out, part);
@@ -133,6 +133,42 @@ TEST_CASE("check says usable, or every reason against a file") {
   contains(both.out, "refused");
 }
 
+TEST_CASE("check tests what a usable plugin provides") {
+  std::string all;
+  for (const char* name : {"Replicate", "FSDP", "ColwiseParallel", "RowwiseParallel", "NoParallel",
+                           "SequenceParallel", "PrepareModuleInput"}) {
+    all += " " + shipped + "/" + name + ".so";
+  }
+  const Result good = plugin("check" + all);
+  INFO(good.out);
+  CHECK(good.code == 0);
+  contains(good.out, "  style FSDP: 3 of 3 checks passed\n");
+  contains(good.out, "  style Replicate: 3 of 3 checks passed\n");
+  contains(good.out, "  style ColwiseParallel: 3 of 3 checks passed\n");
+  CHECK(good.out.find("failed:") == std::string::npos);
+
+  const Result styles = plugin("check " TESSERA_WRONG_STYLES);
+  INFO(styles.out);
+  CHECK(styles.code == 2);
+  contains(styles.out, "failed: two ranks compute what one does: on ");
+  contains(styles.out,
+           "failed: apply() gives no memory, and facts() says what it places: it places parameter");
+  contains(styles.out,
+           "failed: its facts depend on its options only: killed its process (signal 6");
+  contains(styles.out,
+           "not tried: two ranks compute what one does: it accepts no module of a Llama: ");
+  contains(styles.out, "style Picky: 1 of 3 checks passed");
+  CHECK(plugin("check --gates-only " TESSERA_WRONG_STYLES).code == 0);
+
+  const Result optimizer = plugin("check " TESSERA_WRONG_OPTIMIZER);
+  INFO(optimizer.out);
+  CHECK(optimizer.code == 2);
+  contains(optimizer.out, "optimizer Faulty: 2 of 5 checks passed\n");
+  contains(optimizer.out, "failed: gradients are multiplied by grad_scale: ");
+  contains(optimizer.out, "failed: lr = 0 changes no parameter: a step with lr = 0");
+  contains(optimizer.out, "failed: a resumed run has the same bits: ");
+}
+
 TEST_CASE("new writes a folder once, and only under a name that can be used") {
   const Folder folder;
   const std::string where = " --folder " + folder.path().string();
@@ -140,8 +176,8 @@ TEST_CASE("new writes a folder once, and only under a name that can be used") {
   INFO(result.error);
   CHECK(result.code == 0);
   const fs::path made = folder.path() / "MyStyle";
-  CHECK(files_of(made) ==
-        std::vector<std::string>{"CMakeLists.txt", "MyStyle.cpp", "README.md", "run.toml"});
+  CHECK(files_of(made) == std::vector<std::string>{"CMakeLists.txt", "MyStyle.cpp", "README.md",
+                                                   "ci.sh", "run.toml"});
   for (const std::string& name : files_of(made)) {
     const std::string text = read_file(made / name);
     INFO(name);

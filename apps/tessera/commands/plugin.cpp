@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "plugin_suite/suite.hpp"
 #include "plugin_template/plugin_template.hpp"
 #include "table.hpp"
 
@@ -47,6 +48,7 @@ struct PluginArguments {
   std::vector<std::string> files;
   std::string kind = "style";
   std::string folder = ".";
+  bool gates_only = false;
 };
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
@@ -66,8 +68,8 @@ std::string offers_of(const Stamp& stamp, bool with_kind) {
 
 std::string kinds_of(const Stamp& stamp) {
   std::string text;
-  for (const plugin::KindUse& use : stamp.kinds) {
-    text += fmt::format("{}{}@{}", text.empty() ? "" : " ", use.kind, use.version);
+  for (const std::string& kind : stamp.kinds()) {
+    text += (text.empty() ? "" : " ") + kind;
   }
   return text;
 }
@@ -114,7 +116,7 @@ int run_list(const PluginArguments& arguments) {
     const std::string state =
         !found.refusals.empty() ? "refused" : (found.loaded ? "loaded" : "usable");
     rows.push_back(
-        {stamp.name.empty() ? "?" : stamp.name, stamp.kinds.empty() ? "?" : kinds_of(stamp),
+        {stamp.name.empty() ? "?" : stamp.name, stamp.provides.empty() ? "?" : kinds_of(stamp),
          stamp.version.empty() ? "?" : stamp.version, state, offers_of(stamp, false), found.file});
   }
   std::string text = format_table(rows, "");
@@ -199,8 +201,6 @@ int run_info(const PluginArguments& arguments) {
                                    {"version", stamp.version},
                                    {"description", stamp.description},
                                    {"provides", offers_of(stamp, true)},
-                                   {"kinds", kinds_of(stamp)},
-                                   {"needs", "Tessera " + stamp.oldest_host + " or newer"},
                                    {"digest", stamp.digest},
                                    {"file", report.found.file},
                                    {"state", report.usable() ? "usable" : "refused"}});
@@ -224,18 +224,44 @@ int run_info(const PluginArguments& arguments) {
   return report.usable() ? 0 : wrong_input;
 }
 
+/// Runs the suites of what a usable file registers, and prints what they found. Returns whether all
+/// checks passed.
+bool run_suites(const CheckReport& report) {
+  using State = SuiteResult::State;
+  bool good = true;
+  for (const plugin::Offer& offer : report.registered) {
+    const std::vector<SuiteResult> results = run_suite({report.found.file, offer.kind, offer.name});
+    const auto passed = std::ranges::count(results, State::passed, &SuiteResult::state);
+    std::string text = fmt::format("  {} {}: {} of {} checks passed\n", offer.kind, offer.name,
+                                   passed, results.size());
+    for (const SuiteResult& result : results) {
+      if (result.state != State::passed) {
+        text += fmt::format("    {} {}: {}\n",
+                            result.state == State::failed ? "failed:" : "not tried:", result.check,
+                            one_line(result.text));
+      }
+      good = good && result.state != State::failed;
+    }
+    print(text);
+  }
+  return good;
+}
+
 int run_check(const PluginArguments& arguments) {
   int code = 0;
   for (const std::string& file : arguments.files) {
     const CheckReport report = plugin::check_library(file);
-    if (report.usable()) {
-      std::string offers;
-      for (const plugin::Offer& offer : report.registered) {
-        offers += fmt::format("{}{} {}", offers.empty() ? "" : ", ", offer.kind, offer.name);
-      }
-      print(fmt::format("{}: usable, registers {}\n", report.found.file, offers));
-    } else {
+    if (!report.usable()) {
       print(fmt::format("{}: refused\n{}", report.found.file, refusals_as_text(report)));
+      code = wrong_input;
+      continue;
+    }
+    std::string offers;
+    for (const plugin::Offer& offer : report.registered) {
+      offers += fmt::format("{}{} {}", offers.empty() ? "" : ", ", offer.kind, offer.name);
+    }
+    print(fmt::format("{}: usable, registers {}\n", report.found.file, offers));
+    if (!arguments.gates_only && !run_suites(report)) {
       code = wrong_input;
     }
   }
@@ -292,11 +318,16 @@ void add_plugin_command(CLI::App& program, std::function<int()>& chosen) {
   add_paths(info);
 
   CLI::App* const check =
-      add("check", "Check plugins in a separate process and print every reason against them",
+      add("check", "Check plugins in separate processes and print every reason against them",
           run_check);
   check->add_option("FILE", arguments->files, "The file of the library; may be repeated")
       ->required();
-  check->footer("The exit code is 0 if all plugins are usable and 2 if one is refused.");
+  check->add_flag("--gates-only", arguments->gates_only,
+                  "Only whether a file can be loaded, without the tests of its kind");
+  check->footer(
+      "A usable plugin is then tested as its kind demands: a style and an optimizer against one\n"
+      "rank, a device against the CPU. The exit code is 0 if all plugins are usable and no test\n"
+      "has failed, and 2 otherwise.");
 
   CLI::App* const fresh =
       add("new", "Create a folder with a small plugin that works without changes", run_new);

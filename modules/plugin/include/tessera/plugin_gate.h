@@ -15,7 +15,7 @@ namespace tessera::plugin {
 
 inline constexpr char gate_magic[16] = "tessera plugin\n";
 /// Raised when the layout of GateStamp or the way of loading changes.
-inline constexpr std::uint32_t gate_abi_epoch = 1;
+inline constexpr std::uint32_t gate_abi_epoch = 2;
 
 /// Facts of a compilation that must be equal in the host and the plugin, in this order.
 inline constexpr const char* gate_fact_names[] = {
@@ -33,13 +33,11 @@ struct GateStamp {
   char facts[gate_fact_count][32];
   char name[64];
   char version[32];
-  char oldest_host[32];
-  char kinds[128];     // "style@1 extension@2"
   char provides[512];  // "style:ColwiseParallel ..."
   char description[256];
   unsigned char digest[16];  // XXH3-128 of the file with this field zero; written after the link
 };
-static_assert(sizeof(GateStamp) == 1136 + gate_fact_count * 32, "no padding, no surprise");
+static_assert(sizeof(GateStamp) == 976 + gate_fact_count * 32, "no padding, no surprise");
 
 }  // namespace tessera::plugin
 
