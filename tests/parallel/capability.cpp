@@ -173,6 +173,42 @@ TEST_CASE("a layer of a program's own is split by columns and by rows as it decl
   }
 }
 
+TEST_CASE("Llama with replaced projections is split as with its own, and its heads are checked") {
+  const auto llama = [] {
+    const auto model = std::make_shared<nn::LlamaForCausalLM>(nn::LlamaShape{.vocab = 11,
+                                                                             .dim = 8,
+                                                                             .layers = 1,
+                                                                             .heads = 4,
+                                                                             .kv_heads = 2,
+                                                                             .ffn_dim = 12,
+                                                                             .dtype = DType::f64});
+    CHECK(nn::replace_modules(*model, "model.layers.*.{self_attn,mlp}.*",
+                              [](const std::shared_ptr<nn::Module>& before) {
+                                return std::make_shared<LowRank>(before);
+                              }) == 7);
+    return model;
+  };
+  const Entries entries = {
+      {"ColwiseParallel", "tensor", {"model.layers.*.self_attn.{q,k,v}_proj"}},
+      {"ColwiseParallel", "tensor", {"model.layers.*.mlp.{gate,up}_proj"}},
+      {"RowwiseParallel", "tensor", {"model.layers.*.{self_attn.o,mlp.down}_proj"}}};
+  const auto expected = plain(llama());
+  backward(plain_loss(*expected, net_tokens(2, 1)));
+  on_ranks(2, [&](int) {
+    Planned run(llama(), DeviceMesh::make({"tensor"}, {2}), entries);
+    backward(run.loss(net_tokens(2, 1)));
+    parallel::GradientFinisher().finish(nn::all_parameters(*run.model));
+    check(difference(gradients_of(*run.model), gradients_of(*expected)) < 1e-10, "gradients");
+  });
+  const auto model = llama();
+  CHECK(error_of([&] {
+          const parallel::ParallelPlan plan(*model, DeviceMesh::make({"tensor"}, {4}), entries,
+                                            shipped_styles());
+        }) ==
+        "module 'model.layers.0.self_attn.k_proj': its 2 heads cannot be split over 4 ranks; "
+        "choose a mesh axis whose size divides model.heads (4) and model.kv_heads (2)");
+}
+
 TEST_CASE("a layer that declares no split is refused by name, with those that do") {
   const DeviceMesh mesh = DeviceMesh::make({"tensor"}, {2});
   CHECK(refused(mesh, {{"ColwiseParallel", "tensor", {"blocks.0.norm"}, "{}", "run.toml:4"}}) ==
