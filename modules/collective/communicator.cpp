@@ -31,15 +31,20 @@ std::byte* bytes(void* pointer) { return static_cast<std::byte*>(pointer); }
 /// Checks of the arguments that need no other rank.
 void check(const Call& call, int size) {
   if (call.count < 0) {
-    fail(fmt::format("{}: the count must be 0 or more (got {})", name_of(call.kind), call.count));
+    fail({.thing = std::string(name_of(call.kind)),
+          .wrong = "the count must be 0 or more",
+          .got = fmt::format("{}", call.count)});
   }
   if (call.root < -1 || call.root >= size) {
-    fail(fmt::format("{}: no rank {} in the group (expected 0 to {})", name_of(call.kind),
-                     call.root, size - 1));
+    fail({.thing = std::string(name_of(call.kind)),
+          .wrong = fmt::format("no rank {} in the group", call.root),
+          .expected = fmt::format("0 to {}", size - 1)});
   }
   if (call.reduce == ReduceOp::avg && !is_floating(call.dtype)) {
-    fail(fmt::format("{}: avg needs a floating type (got {}); use sum and divide",
-                     name_of(call.kind), tessera::name_of(call.dtype)));
+    fail({.thing = std::string(name_of(call.kind)),
+          .wrong = "avg needs a floating type",
+          .got = fmt::format("{}", tessera::name_of(call.dtype)),
+          .advice = "use sum and divide"});
   }
 }
 
@@ -54,8 +59,9 @@ Operation make_segments(CallKind kind, std::span<const Segment> segments, DType 
   call.shape = hash_combine(segments.size(), 0);
   for (const Segment& s : segments) {
     if (s.chunk < 0 || s.total < 0 || s.chunk * size < s.total) {
-      fail(fmt::format("{}: {} elements do not fit into {} pieces of {}", name_of(kind), s.total,
-                       size, s.chunk));
+      fail({.thing = std::string(name_of(kind)),
+            .wrong = fmt::format("{} elements do not fit into {} pieces of {}", s.total, size,
+                                 s.chunk)});
     }
     call.count += s.total;
     call.shape = hash_combine(hash_combine(call.shape, static_cast<std::uint64_t>(s.chunk)),
@@ -63,8 +69,9 @@ Operation make_segments(CallKind kind, std::span<const Segment> segments, DType 
   }
   const bool half = dtype == DType::bf16 || dtype == DType::f16;
   if (options.destination_f32 && !half && dtype != DType::f32) {
-    fail(fmt::format("{}: an f32 destination needs a bf16, f16 or f32 source (got {})",
-                     name_of(kind), tessera::name_of(dtype)));
+    fail({.thing = std::string(name_of(kind)),
+          .wrong = "an f32 destination needs a bf16, f16 or f32 source",
+          .got = fmt::format("{}", tessera::name_of(dtype))});
   }
   Operation op = make(call, nullptr, nullptr, size);
   op.segments.assign(segments.begin(), segments.end());
@@ -111,14 +118,15 @@ Work Communicator::all_to_all_async(const void* source, std::span<const std::int
                                     DType dtype) {
   const auto ranks = static_cast<std::size_t>(size());
   if (send_counts.size() != ranks || receive_counts.size() != ranks) {
-    fail(
-        fmt::format("all_to_all with counts: expected {} counts to send and to receive, got {} "
-                    "and {}",
-                    ranks, send_counts.size(), receive_counts.size()));
+    fail({.thing = "all_to_all with counts",
+          .wrong = fmt::format("expected {} counts to send and to receive, got {} and {}", ranks,
+                               send_counts.size(), receive_counts.size())});
   }
   if (std::any_of(send_counts.begin(), send_counts.end(), [](auto c) { return c < 0; }) ||
       std::any_of(receive_counts.begin(), receive_counts.end(), [](auto c) { return c < 0; })) {
-    fail("all_to_all with counts: a count is negative (expected 0 or more)");
+    fail({.thing = "all_to_all with counts",
+          .wrong = "a count is negative",
+          .expected = "0 or more"});
   }
   // Ranks may send different numbers of elements: the counts are compared pair by pair.
   Operation op = make({CallKind::all_to_all_counts, dtype, ReduceOp::sum, -1, 0, 0}, source,

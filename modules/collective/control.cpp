@@ -60,10 +60,11 @@ Control* Control::create(Region& region, int size) {
   const std::uint64_t begin = (ranks_offset() + records + 4095) & ~std::uint64_t{4095};
   constexpr std::uint64_t rest = std::uint64_t{1} << 20;  // for groups and their first calls
   if (begin + rest > region.bytes()) {
-    fail_input(
-        fmt::format("launch: {} ranks do not fit into {} of shared memory (expected at least {}); "
-                    "start fewer ranks, or raise `ulimit -v`",
-                    size, format_bytes(region.bytes()), format_bytes(begin + rest)));
+    fail_input({.thing = "launch",
+                .wrong = fmt::format("{} ranks do not fit into {} of shared memory", size,
+                                     format_bytes(region.bytes())),
+                .expected = fmt::format("at least {}", format_bytes(begin + rest)),
+                .advice = "start fewer ranks, or raise `ulimit -v`"});
   }
   auto* control = new (region.base()) Control;
   control->size = static_cast<std::uint32_t>(size);

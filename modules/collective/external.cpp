@@ -70,8 +70,10 @@ std::optional<int> number_from(const char* name) {
   int value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc{} || end != text->data() + text->size() || value < 0) {
-    fail_input(
-        fmt::format("{}: not a number of ranks (expected 0 or more, got '{}')", name, *text));
+    fail_input({.thing = std::string(name),
+                .wrong = "not a number of ranks",
+                .expected = "0 or more",
+                .got = fmt::format("'{}'", *text)});
   }
   return value;
 }
@@ -110,10 +112,10 @@ std::string job_name(const Launcher& launcher) {
     parts.push_back(fmt::format("parent-{}", getppid()));  // Hydra names no job
   }
   if (parts.empty()) {
-    fail_input(fmt::format(
-        "launch: {} and {} are set, but nothing names the job; set TESSERA_JOB to the same word "
-        "for all its ranks",
-        launcher.rank, launcher.size[0]));
+    fail_input({.thing = "launch",
+                .wrong = fmt::format("{} and {} are set, but nothing names the job", launcher.rank,
+                                     launcher.size[0]),
+                .advice = "set TESSERA_JOB to the same word for all its ranks"});
   }
   return fmt::format("{}", fmt::join(parts, "."));
 }
@@ -122,17 +124,17 @@ void check_one_machine(const Launcher& launcher, int size) {
   const auto local = number_from(launcher.local_size);
   const auto machines = number_from(launcher.machines);
   if (local && *local != size) {
-    fail_input(fmt::format(
-        "launch: all ranks must be on one machine ({} is {}, {} is {}); several machines are not "
-        "supported: start all ranks of the job on one",
-        launcher.size[0], size, launcher.local_size, *local));
+    fail_input({.thing = "launch",
+                .wrong = fmt::format("all ranks must be on one machine ({} is {}, {} is {})",
+                                     launcher.size[0], size, launcher.local_size, *local),
+                .advice = "several machines are not supported: start all ranks of the job on one"});
   }
   if (machines && *machines > 1) {
-    fail_input(
-        fmt::format("launch: all ranks must be on one machine ({} started {} ranks on {} "
-                    "machines); several machines are not supported: start all ranks of the job on "
-                    "one",
-                    launcher.name, size, *machines));
+    fail_input({.thing = "launch",
+                .wrong = fmt::format(
+                    "all ranks must be on one machine ({} started {} ranks on {} machines)",
+                    launcher.name, size, *machines),
+                .advice = "several machines are not supported: start all ranks of the job on one"});
   }
 }
 
@@ -165,15 +167,16 @@ ExternalRank external_rank(int expected_ranks) {
   const int rank = number_from(launcher->rank).value_or(0);
   const int size = number_from(launcher->size).value_or(0);
   if (rank >= size) {
-    fail_input(fmt::format("launch: bad {} and {} (expected {} < {}, got {} and {})",
-                           launcher->rank, launcher->size[0], launcher->rank, launcher->size[0],
-                           rank, size));
+    fail_input({.thing = "launch",
+                .wrong = fmt::format("bad {} and {}", launcher->rank, launcher->size[0]),
+                .expected = fmt::format("{} < {}", launcher->rank, launcher->size[0]),
+                .got = fmt::format("{} and {}", rank, size)});
   }
   if (expected_ranks != size) {
-    fail_input(
-        fmt::format("launch: the run has {} ranks, but {} is {}; start {} ranks or change "
-                    "the mesh",
-                    expected_ranks, launcher->size[0], size, expected_ranks));
+    fail_input({.thing = "launch",
+                .wrong = fmt::format("the run has {} ranks, but {} is {}", expected_ranks,
+                                     launcher->size[0], size),
+                .advice = fmt::format("start {} ranks or change the mesh", expected_ranks)});
   }
   check_one_machine(*launcher, size);
   return {rank, size, job_name(*launcher)};

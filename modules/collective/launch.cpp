@@ -157,10 +157,12 @@ std::size_t arena_bytes(const LaunchOptions& options) {
 
 void check_room(const Region& region, const LaunchOptions& options) {
   if (options.needed_bytes > region.bytes()) {
-    fail_input(fmt::format(
-        "launch: {} ranks need {} of shared memory and there is room for {}; use fewer parameters, "
-        "a machine with more memory, or raise `ulimit -v` and `ulimit -f`",
-        options.ranks, format_bytes(options.needed_bytes), format_bytes(region.bytes())));
+    fail_input({.thing = "launch",
+                .wrong = fmt::format("{} ranks need {} of shared memory and there is room for {}",
+                                     options.ranks, format_bytes(options.needed_bytes),
+                                     format_bytes(region.bytes())),
+                .advice = "use fewer parameters, a machine with more memory, or raise `ulimit -v` "
+                          "and `ulimit -f`"});
   }
 }
 
@@ -227,7 +229,9 @@ int finish(Control& control, Region& region, const LaunchOptions& options, int c
 
 int launch(const LaunchOptions& options, const RankFunction& run) {
   if (options.ranks < 1) {
-    fail_input(fmt::format("launch: needs at least one rank (got {})", options.ranks));
+    fail_input({.thing = "launch",
+                .wrong = "needs at least one rank",
+                .got = fmt::format("{}", options.ranks)});
   }
   if (options.ranks == 1) {
     return launch_lone(options, run);
@@ -252,10 +256,9 @@ int launch(const LaunchOptions& options, const RankFunction& run) {
         signals.next(0.05);
         children.reap(true);
       }
-      fail(fmt::format(
-          "launch: cannot start rank {} of {} ({}); use fewer ranks, or raise the limit "
-          "on processes (`ulimit -u`)",
-          rank, options.ranks, reason));
+      fail({.thing = "launch",
+            .wrong = fmt::format("cannot start rank {} of {} ({})", rank, options.ranks, reason),
+            .advice = "use fewer ranks, or raise the limit on processes (`ulimit -u`)"});
     }
     children.add(process);
   }

@@ -76,17 +76,17 @@ int listen_for_ranks(const ExternalRank& self) {
     }
     if (tries == 99) {  // what a killed job had is free at once: this one is alive
       close(socket);
-      fail_input(
-          fmt::format("launch: another job named '{}' is starting; give each job a name of its own "
-                      "in TESSERA_JOB",
-                      self.job));
+      fail_input({.thing = "launch",
+                  .wrong = fmt::format("another job named '{}' is starting", self.job),
+                  .advice = "give each job a name of its own in TESSERA_JOB"});
     }
     usleep(10'000);
   }
   if (socket < 0 || listen(socket, self.size) != 0) {
     const std::string reason = std::strerror(errno);
     close(socket);
-    fail(fmt::format("launch: cannot listen for the other ranks ({})", reason));
+    fail({.thing = "launch",
+          .wrong = fmt::format("cannot listen for the other ranks ({})", reason)});
   }
   return socket;
 }
@@ -94,7 +94,8 @@ int listen_for_ranks(const ExternalRank& self) {
 int try_connect(const ExternalRank& self) {
   const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (socket < 0) {
-    fail(fmt::format("launch: cannot make a socket ({})", std::strerror(errno)));
+    fail({.thing = "launch",
+          .wrong = fmt::format("cannot make a socket ({})", std::strerror(errno))});
   }
   const Address address = address_of(self.job);
   if (connect(socket, reinterpret_cast<const sockaddr*>(&address.address), address.bytes) != 0) {

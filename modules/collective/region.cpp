@@ -25,9 +25,11 @@ constexpr std::size_t smallest_region = std::size_t{64} << 20;
   rlimit limit = {};
   getrlimit(RLIMIT_AS, &limit);
   const bool limited = limit.rlim_cur != RLIM_INFINITY;
-  fail(fmt::format("shared memory: cannot map {} of address space ({}{}); raise `ulimit -v`",
-                   format_bytes(bytes), std::strerror(error),
-                   limited ? fmt::format(", the limit is {}", format_bytes(limit.rlim_cur)) : ""));
+  fail({.thing = "shared memory",
+        .wrong = fmt::format(
+            "cannot map {} of address space ({}{})", format_bytes(bytes), std::strerror(error),
+            limited ? fmt::format(", the limit is {}", format_bytes(limit.rlim_cur)) : ""),
+        .advice = "raise `ulimit -v`"});
 }
 
 std::byte* try_map(std::size_t bytes, int flags, int descriptor) {
@@ -51,7 +53,8 @@ std::shared_ptr<Region> Region::create(std::size_t bytes, bool shared) {
 std::shared_ptr<Region> Region::create_shareable(std::size_t bytes) {
   const int descriptor = memfd_create("tessera", MFD_CLOEXEC);
   if (descriptor < 0) {
-    fail(fmt::format("shared memory: cannot be made ({})", std::strerror(errno)));
+    fail({.thing = "shared memory",
+          .wrong = fmt::format("cannot be made ({})", std::strerror(errno))});
   }
   // The limit on file sizes applies to this file too; exceeding it raises a signal.
   rlimit limit = {};
@@ -59,10 +62,13 @@ std::shared_ptr<Region> Region::create_shareable(std::size_t bytes) {
   std::size_t wanted = std::max(bytes, smallest_region);
   if (limit.rlim_cur < smallest_region) {
     close(descriptor);
-    fail_input(fmt::format(
-        "shared memory: the limit on the size of a file is too low for ranks that another program "
-        "starts (expected at least {}, got {}); raise `ulimit -f`",
-        format_bytes(smallest_region), format_bytes(limit.rlim_cur)));
+    fail_input(
+        {.thing = "shared memory",
+         .wrong =
+             "the limit on the size of a file is too low for ranks that another program starts",
+         .expected = fmt::format("at least {}", format_bytes(smallest_region)),
+         .got = fmt::format("{}", format_bytes(limit.rlim_cur)),
+         .advice = "raise `ulimit -f`"});
   }
   int error = 0;
   for (wanted = std::min<std::size_t>(wanted, limit.rlim_cur); wanted >= smallest_region;

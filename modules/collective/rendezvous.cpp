@@ -32,10 +32,10 @@ class Rendezvous::Wait {
   void look(const std::string& missing) {
     const double waited = watch_.waited();
     if (waited > timeout_) {
-      fail(
-          fmt::format("launch: {} did not join within {:.4g} s; are all ranks started, on this "
-                      "machine, with the same job name ('{}')?",
-                      missing, timeout_, job_));
+      fail({.thing = "launch",
+            .wrong = fmt::format("{} did not join within {:.4g} s", missing, timeout_),
+            .advice = fmt::format(
+                "are all ranks started, on this machine, with the same job name ('{}')?", job_)});
     }
     if (waited > report_after_ && !reported_) {
       reported_ = true;
@@ -91,7 +91,7 @@ void Rendezvous::connect_to_first() {
     // to say why.
     lost = lost ? lost : std::make_optional<Stopwatch>();
     if (lost->waited() > 1) {
-      fail("launch: rank 0 ended before all ranks had joined");
+      fail({.thing = "launch", .wrong = "rank 0 ended before all ranks had joined"});
     }
     usleep(2000);
   }
@@ -123,10 +123,9 @@ bool Rendezvous::ask_first(Answer& answer, int& descriptor, Wait& wait, bool aga
     usleep(2000);
   }
   if (!is_same_user(socket_)) {
-    fail(
-        fmt::format("launch: another user has the name of the job '{}'; set TESSERA_JOB to "
-                    "another one",
-                    self_.job));
+    fail({.thing = "launch",
+          .wrong = fmt::format("another user has the name of the job '{}'", self_.job),
+          .advice = "set TESSERA_JOB to another one"});
   }
   const Hello hello = own_hello(self_, false);
   if (send(socket_, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
@@ -142,8 +141,9 @@ void Rendezvous::accept_peer() {
   const int socket = accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC);
   if (socket < 0) {
     if (errno == EMFILE || errno == ENFILE) {
-      fail(fmt::format("launch: cannot accept {} ranks ({}); raise `ulimit -n`", self_.size,
-                       std::strerror(errno)));
+      fail({.thing = "launch",
+            .wrong = fmt::format("cannot accept {} ranks ({})", self_.size, std::strerror(errno)),
+            .advice = "raise `ulimit -n`"});
     }
     return;
   }
@@ -166,7 +166,8 @@ bool Rendezvous::hear(Peer& peer) {
     send_answer(peer.socket, make_answer(Answer::State::go_on, ErrorKind::input, ""), -1);
     reinterpret_cast<Control*>(region_->base())->printed.store(1);
     refused_ = true;
-    fail_input(fmt::format("launch: rank {} ended before it joined", hello.rank));
+    fail_input(
+        {.thing = "launch", .wrong = fmt::format("rank {} ended before it joined", hello.rank)});
   }
   std::string refusal;
   const bool taken =
@@ -225,7 +226,7 @@ void Rendezvous::wait_for_all() {
       wait.look("another rank");
     }
     if (recv(socket_, &go, 1, 0) != 1) {
-      fail("launch: rank 0 ended before all ranks had joined");
+      fail({.thing = "launch", .wrong = "rank 0 ended before all ranks had joined"});
     }
     return;
   }
@@ -240,7 +241,8 @@ void Rendezvous::wait_for_all() {
           continue;
         }
         if (peers_[i].rank >= 0) {
-          fail(fmt::format("launch: rank {} ended before all ranks had joined", peers_[i].rank));
+          fail({.thing = "launch",
+                .wrong = fmt::format("rank {} ended before all ranks had joined", peers_[i].rank)});
         }
         close(peers_[i].socket);  // it went before it had said who it is
         peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(i));

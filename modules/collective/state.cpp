@@ -40,8 +40,10 @@ double default_timeout() {
     char* end = nullptr;
     const double seconds = std::strtod(text->c_str(), &end);
     if (*end != '\0' || !(seconds > 0)) {
-      fail_input(fmt::format("TESSERA_TIMEOUT: must be a time (expected seconds above 0, got '{}')",
-                             *text));
+      fail_input({.thing = "TESSERA_TIMEOUT",
+                  .wrong = "must be a time",
+                  .expected = "seconds above 0",
+                  .got = fmt::format("'{}'", *text)});
     }
     return seconds;
   }
@@ -74,10 +76,12 @@ std::uint64_t WorldState::allocate(std::size_t bytes) {
   const std::uint64_t used = control->extents.used_bytes();
   control->lock.unlock();
   if (offset == 0) {
-    fail(fmt::format(
-        "shared memory: no room for {} more (all ranks together use {} of {}); use fewer or "
-        "smaller buffers, a machine with more memory, or raise `ulimit -v`",
-        format_bytes(bytes), format_bytes(used), format_bytes(region->bytes())));
+    fail({.thing = "shared memory",
+          .wrong =
+              fmt::format("no room for {} more (all ranks together use {} of {})",
+                          format_bytes(bytes), format_bytes(used), format_bytes(region->bytes())),
+          .advice =
+              "use fewer or smaller buffers, a machine with more memory, or raise `ulimit -v`"});
   }
   if (alignment == large_page) {
     advise_large_pages(region->at(offset), rounded);
@@ -236,23 +240,25 @@ Communicator& WorldState::find_or_make(std::span<const int> ranks, std::string_v
   if (sorted.empty() || sorted.front() < 0 || sorted.back() >= size ||
       std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end() ||
       !std::binary_search(sorted.begin(), sorted.end(), rank)) {
-    fail(
-        fmt::format("communicator: bad group (expected different ranks of 0 to {} with rank {} "
-                    "among them, got [{}])",
-                    size - 1, rank, fmt::join(key.second, ", ")));
+    fail({.thing = "communicator",
+          .wrong = "bad group",
+          .expected =
+              fmt::format("different ranks of 0 to {} with rank {} among them", size - 1, rank),
+          .got = fmt::format("[{}]", fmt::join(key.second, ", "))});
   }
   if (name.size() > sizeof(GroupBlock::name)) {
-    fail(fmt::format("communicator: the name '{}' is too long (at most {} bytes)", name,
-                     sizeof(GroupBlock::name)));
+    fail({.thing = "communicator",
+          .wrong = fmt::format("the name '{}' is too long (at most {} bytes)", name,
+                               sizeof(GroupBlock::name))});
   }
   lock();
   GroupBlock* group = find_or_make_group(ranks, name);
   control->lock.unlock();
   if (group == nullptr) {
-    fail(
-        fmt::format("communicator: no room for a group of {} ranks in {} of shared memory; use "
-                    "fewer ranks or fewer buffers, or raise `ulimit -v`",
-                    ranks.size(), format_bytes(region->bytes())));
+    fail({.thing = "communicator",
+          .wrong = fmt::format("no room for a group of {} ranks in {} of shared memory",
+                               ranks.size(), format_bytes(region->bytes())),
+          .advice = "use fewer ranks or fewer buffers, or raise `ulimit -v`"});
   }
   auto engine = std::make_unique<Engine>(*this, group);
   engines_.push_back(engine.get());

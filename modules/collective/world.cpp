@@ -59,7 +59,8 @@ std::unique_ptr<World> World::single() { return make_lone(0, 1, Transport::singl
 
 std::unique_ptr<World> World::fake(int rank, int size) {
   if (rank < 0 || rank >= size) {
-    fail_input("world: the simulated rank must be at least 0 and below the simulated size");
+    fail_input({.thing = "world",
+                .wrong = "the simulated rank must be at least 0 and below the simulated size"});
   }
   return make_lone(rank, size, Transport::fake);
 }

@@ -110,18 +110,19 @@ Dims agree_on_parts(const Tensor& local, const Layout& layout, std::optional<Dim
   for (std::size_t i = 1; i < notes.size(); ++i) {
     const Note& note = notes[i];
     if (note.dims != first.dims || note.dtype != first.dtype) {
-      fail(fmt::format(
-          "from_local: rank {} has {}{}, rank {} {}{}; local tensors agree in type "
-          "and number of dims",
-          first_rank, name_of(static_cast<DType>(first.dtype)), to_string(first.shape()),
-          mesh.ranks()[i], name_of(static_cast<DType>(note.dtype)), to_string(note.shape())));
+      fail({.thing = "from_local",
+            .wrong = fmt::format("rank {} has {}{}, rank {} {}{}", first_rank,
+                                 name_of(static_cast<DType>(first.dtype)), to_string(first.shape()),
+                                 mesh.ranks()[i], name_of(static_cast<DType>(note.dtype)),
+                                 to_string(note.shape())),
+            .advice = "local tensors agree in type and number of dims"});
     }
     if (note.stated_dims != first.stated_dims ||
         std::memcmp(note.stated, first.stated, sizeof note.stated) != 0) {
-      fail(
-          fmt::format("from_local: rank {} and rank {} give different global shapes; pass the same "
-                      "one on every rank, or none",
-                      first_rank, mesh.ranks()[i]));
+      fail({.thing = "from_local",
+            .wrong = fmt::format("rank {} and rank {} give different global shapes", first_rank,
+                                 mesh.ranks()[i]),
+            .advice = "pass the same one on every rank, or none"});
     }
   }
   const Dims whole = shape ? *shape : assembled_shape(layout, notes);
@@ -130,12 +131,12 @@ Dims agree_on_parts(const Tensor& local, const Layout& layout, std::optional<Dim
     const int rank = mesh.ranks()[i];
     const LocalPart part = local_part(whole, layout, rank);
     if (!(part.shape == notes[i].shape())) {
-      fail(
-          fmt::format("from_local: rank {} has a local tensor of {}, its part of {} in {} is {}; "
-                      "shards are cut into chunks of the dim's extent divided by the ranks, "
-                      "rounded up",
-                      rank, to_string(notes[i].shape()), to_string(whole), to_string(layout),
-                      to_string(part.shape)));
+      fail({.thing = "from_local",
+            .wrong = fmt::format("rank {} has a local tensor of {}, its part of {} in {} is {}",
+                                 rank, to_string(notes[i].shape()), to_string(whole),
+                                 to_string(layout), to_string(part.shape)),
+            .advice =
+                "shards are cut into chunks of the dim's extent divided by the ranks, rounded up"});
     }
     std::vector<std::int64_t> place(part.offset.begin(), part.offset.end());
     for (int axis = 0; axis < mesh.ndim(); ++axis) {
@@ -143,11 +144,11 @@ Dims agree_on_parts(const Tensor& local, const Layout& layout, std::optional<Dim
     }
     const auto [it, fresh] = copies.try_emplace(place, i);
     if (!fresh && part.shape.product() > 0 && notes[it->second].hash != notes[i].hash) {
-      fail(
-          fmt::format("from_local: ranks {} and {} hold copies of one part of {} in {}, and their "
-                      "values differ; is one of the axes Partial, or was a random stream not in "
-                      "step?",
-                      mesh.ranks()[it->second], rank, to_string(whole), to_string(layout)));
+      fail({.thing = "from_local",
+            .wrong = fmt::format(
+                "ranks {} and {} hold copies of one part of {} in {}, and their values differ",
+                mesh.ranks()[it->second], rank, to_string(whole), to_string(layout)),
+            .advice = "is one of the axes Partial, or was a random stream not in step?"});
     }
   }
   return whole;

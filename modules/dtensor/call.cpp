@@ -167,10 +167,10 @@ Tensors run_composed(const Op& op, std::span<const Tensor> locals, const Attribu
   const InnerReduce reduce = [&](const Tensor& x, ReduceOp how) {
     if (next == p.reductions.size() || p.reductions[next].op != how ||
         declared_count(p.reductions[next], p) != x.numel()) {
-      fail(
-          fmt::format("{}: its placement rule is wrong: reduction {} ({} of {} numbers) is not the "
-                      "one that its strategy declares",
-                      op.name, next, name_of(how), x.numel()));
+      fail({.thing = op.name,
+            .wrong = fmt::format("its placement rule is wrong: reduction {} ({} of {} numbers) is "
+                                 "not the one that its strategy declares",
+                                 next, name_of(how), x.numel())});
     }
     ++next;
     Tensor whole = x;
@@ -202,8 +202,9 @@ bool is_plain(const Tensor& x) { return x && !x.is_distributed(); }
 /// Errors: a plain operand whose meaning beside distributed ones is not certain.
 void check_plain(const Op& op, std::span<const Tensor> in, std::size_t i) {
   const auto refuse = [&](const char* what) {
-    fail(fmt::format("{}: operand '{}' is plain, others are distributed, and {}", op.name,
-                     op.operand_name(i, in.size()), what));
+    fail({.thing = op.name,
+          .wrong = fmt::format("operand '{}' is plain, others are distributed, and {}",
+                               op.operand_name(i, in.size()), what)});
   };
   if (op.writes(op.place_of(i, in.size()).operand)) {
     refuse("it is written; distribute() it, or call to_local() on the others");

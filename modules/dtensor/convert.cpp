@@ -237,8 +237,9 @@ Tensor distribute_from(const Tensor& x, const Layout& layout, int source) {
   require_plain(x, "distribute_from");
   check_layout_fits(layout, x.dims(), "distribute_from");
   if (!layout.mesh().contains(source)) {
-    fail(fmt::format("distribute_from: rank {} is not in the mesh {}; name one of its ranks",
-                     source, to_string(layout.mesh())));
+    fail({.thing = "distribute_from",
+          .wrong = fmt::format("rank {} is not in the mesh {}", source, to_string(layout.mesh())),
+          .advice = "name one of its ranks"});
   }
   const Spec& one = *Spec::make(Layout::replicated(DeviceMesh::make({"source"}, {1}, {source})),
                                 x.shape(), x.dtype());
@@ -257,10 +258,10 @@ Tensor redistribute(const Tensor& x, const Layout& to, std::optional<Layout> gra
   if (!(to.mesh() == x.layout().mesh())) {
     for (const int rank : to.mesh().ranks()) {
       if (!x.layout().mesh().contains(rank)) {
-        fail(
-            fmt::format("redistribute: rank {} of {} is not in the tensor's {}; call "
-                        "redistribute_between on the ranks of both meshes",
-                        rank, to_string(to.mesh()), to_string(x.layout().mesh())));
+        fail({.thing = "redistribute",
+              .wrong = fmt::format("rank {} of {} is not in the tensor's {}", rank,
+                                   to_string(to.mesh()), to_string(x.layout().mesh())),
+              .advice = "call redistribute_between on the ranks of both meshes"});
       }
     }
     return redistribute_between(x, *x.spec(), to);
@@ -283,25 +284,27 @@ Tensor redistribute_between(const Tensor& x, const Spec& from, const Layout& to)
   check_layout_fits(to, from.shape.size(), "redistribute_between");
   const bool sends = from.layout.mesh().contains(current_rank());
   if (!sends && !to.mesh().contains(current_rank())) {
-    fail(
-        fmt::format("redistribute_between: rank {} is in neither mesh ({} and {}); only their "
-                    "ranks call it",
-                    current_rank(), to_string(from.layout.mesh()), to_string(to.mesh())));
+    fail({.thing = "redistribute_between",
+          .wrong = fmt::format("rank {} is in neither mesh ({} and {})", current_rank(),
+                               to_string(from.layout.mesh()), to_string(to.mesh())),
+          .advice = "only their ranks call it"});
   }
   if (sends != static_cast<bool>(x) || (x && x.spec() != &from)) {
-    fail(fmt::format(
-        "redistribute_between: rank {} gave {} (expected {})", current_rank(),
-        x ? to_string(x.shape()) +
-                (x.spec() == nullptr ? std::string(", plain") : " as " + to_string(*x.spec()))
-          : "an undefined tensor",
-        sends ? to_string(from) : "an undefined tensor: it is not in the first mesh"));
+    fail({.thing = "redistribute_between",
+          .wrong = fmt::format(
+              "rank {} gave {}", current_rank(),
+              x ? to_string(x.shape()) +
+                      (x.spec() == nullptr ? std::string(", plain") : " as " + to_string(*x.spec()))
+                : "an undefined tensor"),
+          .expected = fmt::format(
+              "{}", sends ? to_string(from) : "an undefined tensor: it is not in the first mesh")});
   }
   if (x && x.requires_grad() && grad_enabled() && !same_ranks(from.layout.mesh(), to.mesh())) {
-    fail(
-        fmt::format("redistribute_between: x needs a gradient, but {} and {} do not have the same "
-                    "ranks: backward would not run on all of them; call cross_meshes, whose "
-                    "gradient comes back",
-                    to_string(from.layout.mesh()), to_string(to.mesh())));
+    fail({.thing = "redistribute_between",
+          .wrong = fmt::format("x needs a gradient, but {} and {} do not have the same ranks: "
+                               "backward would not run on all of them",
+                               to_string(from.layout.mesh()), to_string(to.mesh())),
+          .advice = "call cross_meshes, whose gradient comes back"});
   }
   return call_one(redistribute_between_op, {x}, BetweenArgs{{&from}, {with_layout(from, to)}});
 }

@@ -15,14 +15,16 @@ namespace tessera {
 
 Crossing cross_meshes(const Tensor& x, const Spec& from, const Layout& to, bool needs_gradient) {
   if (x && x.requires_grad() != needs_gradient) {
-    fail(fmt::format(
-        "cross_meshes: needs_gradient is {}, but the tensor {} a gradient on rank {}; all ranks "
-        "must give what the tensor's requires_grad() says",
-        needs_gradient, x.requires_grad() ? "needs" : "does not need", current_rank()));
+    fail({.thing = "cross_meshes",
+          .wrong = fmt::format("needs_gradient is {}, but the tensor {} a gradient on rank {}",
+                               needs_gradient, x.requires_grad() ? "needs" : "does not need",
+                               current_rank()),
+          .advice = "all ranks must give what the tensor's requires_grad() says"});
   }
   if (needs_gradient && !is_floating(from.dtype)) {
-    fail(fmt::format("cross_meshes: only floating types have gradients (got {})",
-                     name_of(from.dtype)));
+    fail({.thing = "cross_meshes",
+          .wrong = "only floating types have gradients",
+          .got = std::string(name_of(from.dtype))});
   }
   Crossing crossing;
   {

@@ -20,9 +20,9 @@ const Spec* spec_here(const char* what, const Dims& shape, const Layout& layout,
                       bool has_value) {
   check_layout_fits(layout, shape.size(), what);
   if (has_value && layout.has_partial()) {
-    fail(fmt::format(
-        "{}: a tensor cannot be created as {}; create it as Replicate and redistribute it", what,
-        to_string(layout)));
+    fail({.thing = std::string(what),
+          .wrong = fmt::format("a tensor cannot be created as {}", to_string(layout)),
+          .advice = "create it as Replicate and redistribute it"});
   }
   const Spec* const spec = Spec::make(layout, shape, dtype);
   return layout.mesh().contains(current_rank()) ? spec : nullptr;
@@ -76,13 +76,16 @@ Tensor distributed_arange(double start, double end, double step, const Layout& l
                           DType dtype) {
   const double count = std::ceil((end - start) / step);
   if (!(step != 0) || !(count >= 0)) {
-    fail(
-        fmt::format("distributed_arange: the step never reaches the end (expected a step other "
-                    "than 0 towards the end, got start {}, end {}, step {})",
-                    printable(start), printable(end), printable(step)));
+    fail({.thing = "distributed_arange",
+          .wrong = "the step never reaches the end",
+          .expected = "a step other than 0 towards the end",
+          .got = fmt::format("start {}, end {}, step {}", printable(start), printable(end),
+                             printable(step))});
   }
   if (dtype == DType::boolean) {
-    fail("distributed_arange: bool is not supported; create numbers and compare them");
+    fail({.thing = "distributed_arange",
+          .wrong = "bool is not supported",
+          .advice = "create numbers and compare them"});
   }
   const Dims shape = {checked_integer(count, "distributed_arange")};
   const Spec* const spec = spec_here("distributed_arange", shape, layout, dtype, true);

@@ -23,18 +23,19 @@ namespace tessera {
 
 void require_distributed(const Tensor& x, const char* what) {
   if (!x || !x.is_distributed()) {
-    fail(fmt::format(
-        "{}: x is a plain tensor (expected a distributed tensor); use distribute() or from_local()",
-        what));
+    fail({.thing = std::string(what),
+          .wrong = "x is a plain tensor",
+          .expected = "a distributed tensor",
+          .advice = "use distribute() or from_local()"});
   }
 }
 
 void require_plain(const Tensor& x, const char* what) {
   if (!x || x.is_distributed()) {
-    fail(
-        fmt::format("{}: x is a distributed tensor (expected a plain tensor); use redistribute() "
-                    "to change its layout",
-                    what));
+    fail({.thing = std::string(what),
+          .wrong = "x is a distributed tensor",
+          .expected = "a plain tensor",
+          .advice = "use redistribute() to change its layout"});
   }
 }
 
@@ -174,9 +175,10 @@ bool needs_terms(const Layout& layout) {
   }
   if (other.is_partial() && (linear || mixed)) {
     fail(
-        fmt::format("from_local: a gradient is not supported for {} with several kinds of "
-                    "reductions; reduce one of the axes first",
-                    to_string(layout)));
+        {.thing = "from_local",
+         .wrong = fmt::format("a gradient is not supported for {} with several kinds of reductions",
+                              to_string(layout)),
+         .advice = "reduce one of the axes first"});
   }
   return other.is_partial();
 }
@@ -190,16 +192,20 @@ Layout default_gradient(const Tensor& x) {
     const bool matters = x.requires_grad() && grad_enabled() && layout.mesh().axis_size(axis) > 1;
     if (placement.is_replicate() && matters) {
       fail(
-          fmt::format("to_local: x is Replicate on axis '{}' and needs a gradient, whose layout "
-                      "depends on how the ranks use the value; pass it: Replicate if all use it "
-                      "alike, Partial if each uses it for its own part",
-                      layout.mesh().axis_name(axis)));
+          {.thing = "to_local",
+           .wrong = fmt::format("x is Replicate on axis '{}' and needs a gradient, whose layout "
+                                "depends on how the ranks use the value",
+                                layout.mesh().axis_name(axis)),
+           .advice =
+               "pass it: Replicate if all use it alike, Partial if each uses it for its own part"});
     }
     if ((placement == Partial(ReduceOp::product) || placement.is_norm()) && matters) {
       fail(
-          fmt::format("to_local: x is {} on axis '{}' and needs a gradient, which cannot be "
-                      "computed from its terms; redistribute x first",
-                      to_string(placement), layout.mesh().axis_name(axis)));
+          {.thing = "to_local",
+           .wrong = fmt::format(
+               "x is {} on axis '{}' and needs a gradient, which cannot be computed from its terms",
+               to_string(placement), layout.mesh().axis_name(axis)),
+           .advice = "redistribute x first"});
     }
     if (placement.is_partial()) {
       gradient = gradient.with_placement(axis, placement == Partial() ? Replicate() : Partial());
@@ -236,10 +242,11 @@ Tensor from_local(const Tensor& local, const Layout& layout, std::optional<Dims>
   const Spec* const spec = Spec::make(layout, *shape, local.dtype());
   const Dims expected = local_shape(*spec);
   if (!(local.shape() == expected)) {
-    fail(
-        fmt::format("from_local: this rank's part of {} is {} (got a local tensor of {}); pass the "
-                    "global shape",
-                    to_string(*spec), to_string(expected), to_string(local.shape())));
+    fail({.thing = "from_local",
+          .wrong =
+              fmt::format("this rank's part of {} is {}", to_string(*spec), to_string(expected)),
+          .got = fmt::format("a local tensor of {}", to_string(local.shape())),
+          .advice = "pass the global shape"});
   }
   const bool terms = local.requires_grad() && grad_enabled() && needs_terms(layout);
   return call_one(terms ? from_local_terms_op : from_local_op, {local}, FromLocalArgs{{spec}});

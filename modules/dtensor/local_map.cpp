@@ -18,8 +18,9 @@ template <class T>
 void check_count(const std::vector<T>& list, std::size_t count, const char* name,
                  const char* tensors) {
   if (!list.empty() && list.size() != count) {
-    fail(fmt::format("local_map: {} entries in '{}' for {} {} (expected one for each, or none)",
-                     list.size(), name, count, tensors));
+    fail({.thing = "local_map",
+          .wrong = fmt::format("{} entries in '{}' for {} {}", list.size(), name, count, tensors),
+          .expected = "one for each, or none"});
   }
 }
 
@@ -31,18 +32,20 @@ Tensor local_input(const Tensor& x, std::size_t i, const LocalMapOptions& option
   const Layout wanted = entry_of(options.in, i);
   if (!x || !x.is_distributed()) {
     if (wanted) {
-      fail(fmt::format(
-          "local_map: input {} is {} (expected a distributed tensor in {}); distribute() it", i,
-          x ? "plain" : "undefined", to_string(wanted)));
+      fail({.thing = "local_map",
+            .wrong = fmt::format("input {} is {}", i, x ? "plain" : "undefined"),
+            .expected = fmt::format("a distributed tensor in {}", to_string(wanted)),
+            .advice = "distribute() it"});
     }
     return x;
   }
   Tensor placed = x;
   if (wanted && !(x.layout() == wanted)) {
     if (!options.redistribute_inputs) {
-      fail(fmt::format(
-          "local_map: input {} is {} (expected {}); redistribute it, or set redistribute_inputs", i,
-          to_string(*x.spec()), to_string(wanted)));
+      fail({.thing = "local_map",
+            .wrong = fmt::format("input {} is {}", i, to_string(*x.spec())),
+            .expected = to_string(wanted),
+            .advice = "redistribute it, or set redistribute_inputs"});
     }
     placed = redistribute(x, wanted);
   }
@@ -50,7 +53,7 @@ Tensor local_input(const Tensor& x, std::size_t i, const LocalMapOptions& option
   try {
     return to_local(placed, gradient ? std::optional(gradient) : std::nullopt);
   } catch (const Error& error) {
-    fail(fmt::format("local_map: input {}: {}", i, error.what()));
+    fail({.thing = "local_map", .wrong = fmt::format("input {}: {}", i, error.what())});
   }
 }
 
@@ -80,17 +83,18 @@ Tensors local_map(const LocalFunction& function, std::span<const Tensor> inputs,
       continue;
     }
     if (options.out_shapes.empty() && layout.has_shard() && uneven < inputs.size()) {
-      fail(
-          fmt::format("local_map: the global shape of result {}, which is sharded, is unknown "
-                      "because input {} is sharded unevenly; pass out_shapes",
-                      i, uneven));
+      fail({.thing = "local_map",
+            .wrong = fmt::format("the global shape of result {}, which is sharded, is unknown "
+                                 "because input {} is sharded unevenly",
+                                 i, uneven),
+            .advice = "pass out_shapes"});
     }
     const auto shape =
         options.out_shapes.empty() ? std::nullopt : std::optional(options.out_shapes[i]);
     try {
       results[i] = from_local(results[i], layout, shape);
     } catch (const Error& error) {
-      fail(fmt::format("local_map: result {}: {}", i, error.what()));
+      fail({.thing = "local_map", .wrong = fmt::format("result {}: {}", i, error.what())});
     }
   }
   return results;

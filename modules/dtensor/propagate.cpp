@@ -176,11 +176,13 @@ struct Search {
 
   [[noreturn]] void refuse(std::size_t i, const Spec* wanted) const {
     fail(
-        fmt::format("{}: operand '{}' {} must be redistributed to {}, and operators do not "
-                    "communicate implicitly; call redistribute(x, Layout::parse(mesh, \"{}\")) "
-                    "first, or open an AllowRedistribution scope",
-                    op.name, describe_operand(i), to_string(*specs[i]), to_string(wanted->layout),
-                    to_string(wanted->layout)));
+        {.thing = op.name,
+         .wrong = fmt::format("operand '{}' {} must be redistributed to {}, and operators do not "
+                              "communicate implicitly",
+                              describe_operand(i), to_string(*specs[i]), to_string(wanted->layout)),
+         .advice = fmt::format("call redistribute(x, Layout::parse(mesh, \"{}\")) first, or open "
+                               "an AllowRedistribution scope",
+                               to_string(wanted->layout))});
   }
 };
 
@@ -195,16 +197,18 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
       continue;
     }
     if (!x.is_distributed()) {
-      fail(
-          fmt::format("{}: plain and distributed operands cannot be mixed (operand '{}' is plain); "
-                      "distribute() it, or call to_local() on the others",
-                      op.name, search.describe_operand(search.specs.size() - 1)));
+      fail({.thing = op.name,
+            .wrong = fmt::format(
+                "plain and distributed operands cannot be mixed (operand '{}' is plain)",
+                search.describe_operand(search.specs.size() - 1)),
+            .advice = "distribute() it, or call to_local() on the others"});
     }
     const DeviceMesh& mesh = x.layout().mesh();
     if (search.mesh && !(search.mesh == mesh)) {
-      fail(fmt::format(
-          "{}: the operands are on different meshes (got {} and {}); redistribute one of them",
-          op.name, to_string(search.mesh), to_string(mesh)));
+      fail({.thing = op.name,
+            .wrong = "the operands are on different meshes",
+            .got = fmt::format("{} and {}", to_string(search.mesh), to_string(mesh)),
+            .advice = "redistribute one of them"});
     }
     search.mesh = mesh;
   }
@@ -220,12 +224,12 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
   if (op.rule == nullptr && !allow_communication) {
     for (const Spec* spec : search.specs) {
       if (spec != nullptr && !spec->layout.is_replicated()) {
-        fail(
-            fmt::format("{}: the operator has no placement rule for distributed operands ({}); "
-                        "wrap the call in "
-                        "local_map, register the operator with a rule, or open an "
-                        "AllowRedistribution scope, in which its operands are gathered",
-                        op.name, to_string(*spec)));
+        fail({.thing = op.name,
+              .wrong =
+                  fmt::format("the operator has no placement rule for distributed operands ({})",
+                              to_string(*spec)),
+              .advice = "wrap the call in local_map, register the operator with a rule, or open an "
+                        "AllowRedistribution scope, in which its operands are gathered"});
       }
     }
   }
@@ -319,10 +323,11 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       const Dims promised = local_shape(*p.out[i]);
       if (!(shapes[i].shape == promised)) {
-        fail(fmt::format(
-            "{}: its placement rule is wrong: result {} as {} has the local shape {}, the local "
-            "call gives {}",
-            op.name, i, to_string(*p.out[i]), to_string(promised), to_string(shapes[i].shape)));
+        fail({.thing = op.name,
+              .wrong = fmt::format("its placement rule is wrong: result {} as {} has the local "
+                                   "shape {}, the local call gives {}",
+                                   i, to_string(*p.out[i]), to_string(promised),
+                                   to_string(shapes[i].shape))});
       }
     }
   }

@@ -43,10 +43,11 @@ Tensor append_to(Tensor& kept, const Tensor& x, std::int64_t length) {
 void check_fits(const Tensor& kept, const Tensor& x, const char* what) {
   if (kept &&
       (kept.size(0) != x.size(0) || kept.size(1) != x.size(2) || kept.size(3) != x.size(3))) {
-    fail(
-        fmt::format("attention cache: {} do not fit those before (expected [{}, T, {}, {}], got "
-                    "{}); clear the cache for another batch",
-                    what, kept.size(0), kept.size(1), kept.size(3), to_string(x.shape())));
+    fail({.thing = "attention cache",
+          .wrong = fmt::format("{} do not fit those before", what),
+          .expected = fmt::format("[{}, T, {}, {}]", kept.size(0), kept.size(1), kept.size(3)),
+          .got = to_string(x.shape()),
+          .advice = "clear the cache for another batch"});
   }
 }
 
@@ -80,21 +81,26 @@ void AttentionOptions::check() const {
   const std::pair<const char*, std::int64_t> extents[] = {{"dim", dim}, {"heads", heads}};
   for (const auto& [name, value] : extents) {
     if (value < 1) {
-      fail_input(fmt::format("attention: {} must be at least 1 (got {})", name, value));
+      fail_input({.thing = "attention",
+                  .wrong = fmt::format("{} must be at least 1", name),
+                  .got = fmt::format("{}", value)});
     }
   }
   if (heads % key_heads() != 0) {
-    fail_input(fmt::format("attention: kv_heads must divide heads ({} heads, {} kv_heads)", heads,
-                           key_heads()));
+    fail_input({.thing = "attention",
+                .wrong = fmt::format("kv_heads must divide heads ({} heads, {} kv_heads)", heads,
+                                     key_heads())});
   }
   if (head_dim <= 0 && dim % heads != 0) {
     fail_input(
-        fmt::format("attention: heads must divide dim ({} heads, dim {}), unless head_dim is given",
-                    heads, dim));
+        {.thing = "attention",
+         .wrong = fmt::format("heads must divide dim ({} heads, dim {}), unless head_dim is given",
+                              heads, dim)});
   }
   if (rope_theta > 0 && head_extent() % 2 != 0) {
-    fail_input(fmt::format("attention: the rotary embedding needs an even head_dim (got {})",
-                           head_extent()));
+    fail_input({.thing = "attention",
+                .wrong = "the rotary embedding needs an even head_dim",
+                .got = fmt::format("{}", head_extent())});
   }
 }
 
@@ -167,10 +173,12 @@ void Attention::check_placements(std::span<const int> axes) const {
         shards *= layout.placement(axis).is_shard(0) ? layout.mesh().axis_size(axis) : 1;
       }
       if (heads % shards != 0) {
-        fail_input(fmt::format(
-            "module '{}': its {} heads cannot be split over {} ranks; choose a mesh axis whose "
-            "size divides model.heads ({}) and model.kv_heads ({})",
-            (*projection)->name(), heads, shards, options_.heads, options_.key_heads()));
+        fail_input(
+            {.thing = fmt::format("module '{}'", (*projection)->name()),
+             .wrong = fmt::format("its {} heads cannot be split over {} ranks", heads, shards),
+             .advice = fmt::format(
+                 "choose a mesh axis whose size divides model.heads ({}) and model.kv_heads ({})",
+                 options_.heads, options_.key_heads())});
       }
     }
   }
@@ -186,7 +194,9 @@ PositionEmbedding::PositionEmbedding(std::int64_t count, std::int64_t dim, Kind 
     return;
   }
   if (dim % 2 != 0) {
-    fail(fmt::format("PositionEmbedding: a sinusoidal table needs an even dim (got {})", dim));
+    fail({.thing = "PositionEmbedding",
+          .wrong = "a sinusoidal table needs an even dim",
+          .got = fmt::format("{}", dim)});
   }
   add_buffer("table", std::make_shared<Buffer>(sinusoids(count, dim, dtype), false));
 }
@@ -204,10 +214,11 @@ Tensors PositionEmbedding::forward(const Tensors& inputs) {
     return {ops::add(x, ops::embedding(table, positions))};
   }
   if (x.size(1) > count_) {
-    fail(
-        fmt::format("PositionEmbedding: the sequence is too long (expected at most {} positions, "
-                    "got {}); build it with a larger count",
-                    count_, x.size(1)));
+    fail({.thing = "PositionEmbedding",
+          .wrong = "the sequence is too long",
+          .expected = fmt::format("at most {} positions", count_),
+          .got = fmt::format("{}", x.size(1)),
+          .advice = "build it with a larger count"});
   }
   return {ops::add(x, ops::narrow(table, 0, 0, x.size(1)))};
 }

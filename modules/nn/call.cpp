@@ -115,8 +115,10 @@ std::size_t Module::named_inputs() {
 Tensors Module::run(const Tensors& inputs) {
   const std::size_t named = named_inputs();
   if (named > 0 && inputs.size() > named) {
-    fail(fmt::format("{}: got too many inputs (expected at most {}: {}; got {})", kind(), named,
-                     join_words(input_names()), inputs.size()));
+    fail({.thing = std::string(kind()),
+          .wrong = "got too many inputs",
+          .expected = fmt::format("at most {}: {}", named, join_words(input_names())),
+          .got = fmt::format("{}", inputs.size())});
   }
   if (!hooks_ && inputs.size() >= named) {
     return forward(inputs);
@@ -156,10 +158,13 @@ const Tensor& Module::input(const Tensors& inputs, std::size_t position) const {
     return inputs[position];
   }
   const std::vector<std::string> names = input_names();
-  fail(fmt::format(
-      "{}: input {} is missing (expected a tensor, got {}); pass it in the call", kind(),
-      position < names.size() ? fmt::format("'{}'", names[position]) : fmt::format("{}", position),
-      position < inputs.size() ? "an undefined one" : "none"));
+  fail({.thing = std::string(kind()),
+        .wrong = fmt::format("input {} is missing", position < names.size()
+                                                        ? fmt::format("'{}'", names[position])
+                                                        : fmt::format("{}", position)),
+        .expected = "a tensor",
+        .got = fmt::format("{}", position < inputs.size() ? "an undefined one" : "none"),
+        .advice = "pass it in the call"});
 }
 
 Tensors Module::by_name(std::initializer_list<NamedTensor> inputs) {

@@ -117,10 +117,11 @@ Conv2d::Conv2d(std::int64_t in, std::int64_t out, const Dims& kernel,
     : settings_(settings) {
   const std::int64_t groups = settings.groups;
   if (groups < 1 || in % groups != 0 || out % groups != 0 || kernel.size() != 2) {
-    fail(
-        fmt::format("Conv2d: the sizes do not fit (expected a kernel of two sizes and channels "
-                    "that the groups divide; got {} and {} channels, {} groups, kernel {})",
-                    in, out, groups, to_string(kernel)));
+    fail({.thing = "Conv2d",
+          .wrong = "the sizes do not fit",
+          .expected = "a kernel of two sizes and channels that the groups divide",
+          .got = fmt::format("{} and {} channels, {} groups, kernel {}", in, out, groups,
+                             to_string(kernel))});
   }
   add_parameter("weight",
                 normal({out, in / groups, kernel[0], kernel[1]}, dtype, standard_deviation));

@@ -146,10 +146,11 @@ void LlamaForCausalLM::set_cache(KeyValueCache* cache) {
     }
   }
   if (std::ssize(attentions) != shape_.layers) {
-    fail(
-        fmt::format("LlamaForCausalLM: a cache needs an Attention in each layer (expected {}, got "
-                    "{}); generate with the model before its attention was replaced",
-                    shape_.layers, attentions.size()));
+    fail({.thing = "LlamaForCausalLM",
+          .wrong = "a cache needs an Attention in each layer",
+          .expected = fmt::format("{}", shape_.layers),
+          .got = fmt::format("{}", attentions.size()),
+          .advice = "generate with the model before its attention was replaced"});
   }
   if (cache != nullptr) {
     cache->layers.resize(attentions.size());

@@ -27,14 +27,15 @@ Buffer::Buffer(Tensor first, bool is_saved) : initial(std::move(first)), saved(i
   const bool fits =
       initial && !initial.is_distributed() && initial.device() == cpu && !initial.requires_grad();
   if (!fits) {
-    fail(
-        fmt::format("buffer: its values are wrong (expected a plain tensor on the CPU that "
-                    "requires no gradient, got {}); a style distributes it later, and what is "
-                    "trained is a Parameter",
-                    !initial                   ? "none"
-                    : initial.is_distributed() ? "a distributed one"
-                    : initial.requires_grad()  ? "one that requires a gradient"
-                                               : "one on " + to_string(initial.device())));
+    fail({.thing = "buffer",
+          .wrong = "its values are wrong",
+          .expected = "a plain tensor on the CPU that requires no gradient",
+          .got = fmt::format("{}", !initial                   ? "none"
+                                   : initial.is_distributed() ? "a distributed one"
+                                   : initial.requires_grad()
+                                       ? "one that requires a gradient"
+                                       : "one on " + to_string(initial.device())),
+          .advice = "a style distributes it later, and what is trained is a Parameter"});
   }
   value = empty(initial.shape(), initial.dtype(), meta);
 }
@@ -130,10 +131,9 @@ void materialize(Module& root, Device device) {
   for (const BufferPointer& buffer : all_buffers(root)) {
     Tensor& value = buffer->value;
     if (value.is_meta() && value.is_distributed()) {
-      fail(
-          fmt::format("buffer '{}': it is distributed; materialise it with its plan "
-                      "(ParallelPlan::materialize)",
-                      buffer->name));
+      fail({.thing = fmt::format("buffer '{}'", buffer->name),
+            .wrong = "it is distributed",
+            .advice = "materialise it with its plan (ParallelPlan::materialize)"});
     }
     if (value.is_meta()) {
       value = ops::clone(ops::to_device(buffer->initial, device));

@@ -23,7 +23,9 @@ Module::~Module() = default;
 
 Module& Child::operator*() const {
   if (parent_ == nullptr) {
-    fail("module: a Child that was never added is used; assign what add_child returns");
+    fail({.thing = "module",
+          .wrong = "a Child that was never added is used",
+          .advice = "assign what add_child returns"});
   }
   return *parent_->children_[index_].second;
 }
@@ -145,12 +147,15 @@ template <class Entries, class Pointer>
 void check_addition(const char* what, const std::string& name, const Entries& entries,
                     const Pointer& added) {
   if (name.empty() || !added) {
-    fail(fmt::format("module: a {} was added without {}", what,
-                     name.empty() ? "a name" : "an object"));
+    fail({.thing = "module",
+          .wrong = fmt::format("a {} was added without {}", what,
+                               name.empty() ? "a name" : "an object")});
   }
   if (std::any_of(entries.begin(), entries.end(),
                   [&](const auto& entry) { return entry.first == name; })) {
-    fail(fmt::format("module: it has a {} '{}' already; use another name", what, name));
+    fail({.thing = "module",
+          .wrong = fmt::format("it has a {} '{}' already", what, name),
+          .advice = "use another name"});
   }
 }
 
@@ -164,7 +169,9 @@ void Module::add_parameter(std::string name, ParameterPointer parameter) {
 void Module::add_buffer(std::string name, BufferPointer buffer) {
   check_addition("buffer", name, buffers_, buffer);
   if (std::ranges::any_of(parameters_, [&](const auto& entry) { return entry.first == name; })) {
-    fail(fmt::format("module: it has a parameter '{}' already; use another name", name));
+    fail({.thing = "module",
+          .wrong = fmt::format("it has a parameter '{}' already", name),
+          .advice = "use another name"});
   }
   buffers_.emplace_back(std::move(name), std::move(buffer));
 }

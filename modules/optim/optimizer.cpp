@@ -67,13 +67,15 @@ std::vector<UpdateGroup> Optimizer::groups(double lr, double grad_scale, std::in
       continue;
     }
     if (gradient.spec() != parameter.value.spec()) {
-      fail(fmt::format(
-          "optimizer: the gradient of '{}' has the wrong layout (expected {}, got {}); call "
-          "finish() of a parallel::GradientFinisher after the last backward, or take steps with "
-          "Training, which does it",
-          parameter.name,
-          parameter.value.spec() != nullptr ? to_string(*parameter.value.spec()) : "plain",
-          gradient.spec() != nullptr ? to_string(*gradient.spec()) : "plain"));
+      fail({.thing = "optimizer",
+            .wrong = fmt::format("the gradient of '{}' has the wrong layout", parameter.name),
+            .expected = fmt::format("{}", parameter.value.spec() != nullptr
+                                              ? to_string(*parameter.value.spec())
+                                              : "plain"),
+            .got = fmt::format("{}",
+                               gradient.spec() != nullptr ? to_string(*gradient.spec()) : "plain"),
+            .advice = "call finish() of a parallel::GradientFinisher after the last backward, or "
+                      "take steps with Training, which does it"});
     }
     const Entry& entry = prepared(i);
     const std::int64_t step = entry.step + 1 + more_steps;
@@ -100,10 +102,9 @@ std::vector<UpdateGroup> Optimizer::groups(double lr, double grad_scale, std::in
   const bool trains = std::any_of(parameters_.begin(), parameters_.end(),
                                   [](const auto& p) { return p->value.requires_grad(); });
   if (groups.empty() && trains) {
-    fail(
-        fmt::format("optimizer: none of the {} parameters has a gradient; call backward() before "
-                    "step(), and zero_grad() after it",
-                    parameters_.size()));
+    fail({.thing = "optimizer",
+          .wrong = fmt::format("none of the {} parameters has a gradient", parameters_.size()),
+          .advice = "call backward() before step(), and zero_grad() after it"});
   }
   return groups;
 }
@@ -177,8 +178,9 @@ void Optimizer::load_scalars(const StateDict& state) {
     const std::string name = "step." + parameters_[i]->name;
     const auto found = state.scalars.find(name);
     if (found == state.scalars.end() || !std::holds_alternative<std::int64_t>(found->second)) {
-      fail_input(
-          fmt::format("optimizer: the saved state has no '{}'; it belongs to another model", name));
+      fail_input({.thing = "optimizer",
+                  .wrong = fmt::format("the saved state has no '{}'", name),
+                  .advice = "it belongs to another model"});
     }
     entries_[i].step = std::get<std::int64_t>(found->second);
   }

@@ -121,9 +121,10 @@ void check_rule_name(std::string_view name, const std::string& where) {
   std::ranges::move(built_in_rules(), std::back_inserter(known));
   if (std::ranges::find(known, name) == known.end()) {
     std::ranges::sort(known);
-    fail_input(fmt::format(
-        "{}: there is no optimizer '{}' (there are {}){}; 'tessera plugin list' shows the plugins",
-        where, name, join_words(known), did_you_mean(name, known)));
+    fail_input({.thing = std::string(where),
+                .wrong = fmt::format("there is no optimizer '{}' (there are {}){}", name,
+                                     join_words(known), did_you_mean(name, known)),
+                .advice = "'tessera plugin list' shows the plugins"});
   }
 }
 
@@ -137,7 +138,8 @@ std::unique_ptr<UpdateRule> load_rule(std::string_view name, std::string_view te
   std::unique_ptr<UpdateRule> rule = factory(options);
   options.finish();
   if (!rule) {
-    fail_input(fmt::format("optimizer '{}': its plugin returned no object", name));
+    fail_input(
+        {.thing = fmt::format("optimizer '{}'", name), .wrong = "its plugin returned no object"});
   }
   return rule;
 }

@@ -49,10 +49,9 @@ std::vector<nn::Module*> matched_modules(nn::Module& model, const StyleEntry& en
   }
   std::set<nn::Module*> matched;
   if (entry.on.empty()) {
-    fail_input(
-        fmt::format("{}: 'on' names no module; write patterns over qualified names, or \".\" for "
-                    "the whole model",
-                    place_of(entry)));
+    fail_input({.where = place_of(entry),
+                .wrong = "'on' names no module",
+                .advice = "write patterns over qualified names, or \".\" for the whole model"});
   }
   for (const std::string& pattern : entry.on) {
     for (const std::string& alternative : expand_braces(pattern)) {
@@ -65,8 +64,9 @@ std::vector<nn::Module*> matched_modules(nn::Module& model, const StyleEntry& en
         }
       }
       if (hits == 0 && matched.size() == before) {
-        fail_input(fmt::format("{}: pattern '{}' matches no module of the model{}", place_of(entry),
-                               alternative, did_you_mean(alternative, names)));
+        fail_input({.where = place_of(entry),
+                    .wrong = fmt::format("pattern '{}' matches no module of the model{}",
+                                         alternative, did_you_mean(alternative, names))});
       }
     }
   }
@@ -97,8 +97,9 @@ int axis_of(const DeviceMesh& mesh, const StyleEntry& entry, const std::string& 
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end()) {
     const std::vector<std::string> known(names.begin(), names.end());
-    fail_input(fmt::format("{}: the mesh has no axis '{}' (its axes: {}){}", place_of(entry), name,
-                           join_words(known), did_you_mean(name, known)));
+    fail_input({.where = place_of(entry),
+                .wrong = fmt::format("the mesh has no axis '{}' (its axes: {}){}", name,
+                                     join_words(known), did_you_mean(name, known))});
   }
   return static_cast<int>(found - names.begin());
 }
@@ -108,16 +109,18 @@ std::vector<int> axes_of(const DeviceMesh& mesh, const StyleEntry& entry, int mo
   for (const std::string& name : entry.axis.names()) {
     axes.push_back(axis_of(mesh, entry, name));
     if (std::count(axes.begin(), axes.end(), axes.back()) > 1) {
-      fail_input(
-          fmt::format("{}: axis '{}' is named twice; name each axis once", place_of(entry), name));
+      fail_input({.where = place_of(entry),
+                  .wrong = fmt::format("axis '{}' is named twice", name),
+                  .advice = "name each axis once"});
     }
   }
   if (axes.empty() || static_cast<int>(axes.size()) > most) {
-    fail_input(fmt::format("{}: works on the wrong number of axes (expected {}, got {}); {}",
-                           place_of(entry), most == 1 ? "1" : fmt::format("1 to {}", most),
-                           axes.size(),
-                           most == 1 ? "write one entry for each axis"
-                                     : "see the style's page for what each axis does"));
+    fail_input({.where = place_of(entry),
+                .wrong = "works on the wrong number of axes",
+                .expected = fmt::format("{}", most == 1 ? "1" : fmt::format("1 to {}", most)),
+                .got = fmt::format("{}", axes.size()),
+                .advice = std::string(most == 1 ? "write one entry for each axis"
+                                                : "see the style's page for what each axis does")});
   }
   return axes;
 }
@@ -139,13 +142,15 @@ void check_splits(const ResolvedEntry& resolved, nn::Module& model) {
         kinds.emplace(other->kind());
       }
     }
-    fail_input(fmt::format(
-        "{}: {} is a {}, which does not declare a split by {}; {}", place_of(resolved.entry),
-        in_words(*module), module->kind(), wanted,
-        kinds.empty()
-            ? "no module of this model does: declare it in Module::splits"
-            : fmt::format("choose among the modules that do, which are of the kind {}",
-                          join_words(std::vector<std::string>(kinds.begin(), kinds.end())))));
+    fail_input(
+        {.where = place_of(resolved.entry),
+         .wrong = fmt::format("{} is a {}, which does not declare a split by {}", in_words(*module),
+                              module->kind(), wanted),
+         .advice = std::string(
+             kinds.empty()
+                 ? "no module of this model does: declare it in Module::splits"
+                 : fmt::format("choose among the modules that do, which are of the kind {}",
+                               join_words(std::vector<std::string>(kinds.begin(), kinds.end()))))});
   }
 }
 
@@ -175,9 +180,11 @@ const nn::Module* shared_module(const ResolvedEntry& a, const ResolvedEntry& b) 
 /// `earlier` stands before `later` in the config.
 void check_order(const ResolvedEntry& earlier, const ResolvedEntry& later) {
   const auto refuse = [&](const std::string& why) {
-    fail_input(fmt::format("{}: must come after {} ({}), {}; swap the two entries",
-                           place_of(earlier.entry), later.entry.style,
-                           later.entry.where.empty() ? "a later entry" : later.entry.where, why));
+    fail_input(
+        {.where = place_of(earlier.entry),
+         .wrong = fmt::format("must come after {} ({}), {}", later.entry.style,
+                              later.entry.where.empty() ? "a later entry" : later.entry.where, why),
+         .advice = "swap the two entries"});
   };
   if (earlier.entry.style == later.entry.style) {
     return;  // a style knows itself
@@ -206,10 +213,11 @@ void check_pair(const ResolvedEntry& a, const ResolvedEntry& b, const DeviceMesh
           place_of(a.entry), place_of(b.entry), mesh.axis_name(axis)));
     }
     if (a.facts.splits_batch && a.entry.style != b.entry.style) {
-      fail_input(fmt::format(
-          "{}: cannot share axis '{}' with {}, as each splits the batch in its own way; give one "
-          "of them another axis",
-          place_of(a.entry), mesh.axis_name(axis), place_of(b.entry)));
+      fail_input({.where = place_of(a.entry),
+                  .wrong = fmt::format(
+                      "cannot share axis '{}' with {}, as each splits the batch in its own way",
+                      mesh.axis_name(axis), place_of(b.entry)),
+                  .advice = "give one of them another axis"});
     }
   }
   if (a.facts.keeps_parameters && b.facts.keeps_parameters &&

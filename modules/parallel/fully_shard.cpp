@@ -38,10 +38,9 @@ FullySharded::FullySharded(nn::Module& model, const DeviceMesh& mesh,
     : plan_(model, mesh, entries_of(mesh, options), host),
       parameters_(plan_.styles().back()->sharded_parameters()) {
   if (parameters_ == nullptr) {
-    fail(
-        fmt::format("fully_shard: the plugin's style {} cannot be controlled by hand; use the one "
-                    "that is installed with Tessera",
-                    style));
+    fail({.thing = "fully_shard",
+          .wrong = fmt::format("the plugin's style {} cannot be controlled by hand", style),
+          .advice = "use the one that is installed with Tessera"});
   }
 }
 

@@ -83,11 +83,11 @@ void check_presence(std::span<const nn::ParameterPointer> parameters) {
   const std::vector<double> counts = on_meta ? std::vector<double>() : to_doubles(present);
   for (std::size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] != 0 && counts[i] != mesh->size()) {
-      fail(
-          fmt::format("gradients: parameter '{}' has a gradient on {} of {} ranks ({} on rank {}); "
-                      "all ranks must use the same parameters in a step",
-                      parameters[i]->name, counts[i], mesh->size(), mine[i] != 0 ? "one" : "none",
-                      current_rank()));
+      fail({.thing = "gradients",
+            .wrong = fmt::format("parameter '{}' has a gradient on {} of {} ranks ({} on rank {})",
+                                 parameters[i]->name, counts[i], mesh->size(),
+                                 mine[i] != 0 ? "one" : "none", current_rank()),
+            .advice = "all ranks must use the same parameters in a step"});
     }
   }
 }

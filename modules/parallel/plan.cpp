@@ -32,9 +32,10 @@ void take_model(nn::Module& model, const std::shared_ptr<const void>& styles) {
   const std::vector<nn::Module*> modules = nn::all_modules(model);
   for (const nn::Module* module : modules) {
     if (module->is_planned()) {
-      fail_input(fmt::format(
-          "parallel plan: {} was given to a plan before, which may have failed; build a new model",
-          in_words(*module)));
+      fail_input({.thing = "parallel plan",
+                  .wrong = fmt::format("{} was given to a plan before, which may have failed",
+                                       in_words(*module)),
+                  .advice = "build a new model"});
     }
   }
   for (nn::Module* module : modules) {
@@ -72,7 +73,8 @@ std::unique_ptr<ParallelStyle> make_style(const StyleEntry& entry, plugin::Host&
     fail_at(entry.where, error);
   }
   if (!style) {
-    fail_input(fmt::format("{}: its factory made no style; return one", place_of(entry)));
+    fail_input(
+        {.where = place_of(entry), .wrong = "its factory made no style", .advice = "return one"});
   }
   return style;
 }
@@ -101,10 +103,13 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
   batch_axes_.assign(splitting.begin(), splitting.end());
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
     if (!used.contains(axis) && mesh.axis_size(axis) > 1) {
-      fail_input(fmt::format(
-          "mesh: no style uses axis '{}', so its {} ranks would all do the same work; add a "
-          "[[parallel]] entry for it (Replicate splits the batch) or remove the axis",
-          mesh.axis_name(axis), mesh.axis_size(axis)));
+      fail_input(
+          {.thing = "mesh",
+           .wrong =
+               fmt::format("no style uses axis '{}', so its {} ranks would all do the same work",
+                           mesh.axis_name(axis), mesh.axis_size(axis)),
+           .advice =
+               "add a [[parallel]] entry for it (Replicate splits the batch) or remove the axis"});
     }
   }
 
@@ -132,11 +137,12 @@ void ParallelPlan::apply(const std::vector<ResolvedEntry>& entries) {
       for (const int axis : entries[i].axes) {
         const auto [before, fresh] = first.try_emplace({entry.style, axis, module}, &entry);
         if (!fresh && !entries[i].facts.repeatable) {
-          fail_input(fmt::format(
-              "{}: {} is applied to {} along axis '{}' already, by {}; remove one of the two "
-              "entries, or give them different modules",
-              place_of(entry), entry.style, in_words(*module), mesh_.axis_name(axis),
-              before->second->where.empty() ? "an earlier entry" : before->second->where));
+          fail_input({.where = place_of(entry),
+                      .wrong = fmt::format("{} is applied to {} along axis '{}' already, by {}",
+                                           entry.style, in_words(*module), mesh_.axis_name(axis),
+                                           before->second->where.empty() ? "an earlier entry"
+                                                                         : before->second->where),
+                      .advice = "remove one of the two entries, or give them different modules"});
         }
       }
       applied_.emplace_back(module->name(),
@@ -216,7 +222,9 @@ Layout ParallelPlan::batch_layout() const {
 
 void ParallelPlan::materialize(Device device) {
   if (materialized_) {
-    fail("parallel plan: materialize() was called twice; the parameters have their memory already");
+    fail({.thing = "parallel plan",
+          .wrong = "materialize() was called twice",
+          .advice = "the parameters have their memory already"});
   }
   materialized_ = true;
   for (const auto& style : *styles_) {
@@ -226,10 +234,12 @@ void ParallelPlan::materialize(Device device) {
     const Tensor& value = parameter->value;
     if (!value.is_meta() && !(value.device() == device)) {
       fail_input(
-          fmt::format("parallel plan: a style keeps parameter '{}' in the memory of {} (expected "
-                      "{}); use styles that leave the memory to the plan, or train on {}",
-                      parameter->name, to_string(value.device()), to_string(device),
-                      to_string(value.device())));
+          {.thing = "parallel plan",
+           .wrong = fmt::format("a style keeps parameter '{}' in the memory of {}", parameter->name,
+                                to_string(value.device())),
+           .expected = to_string(device),
+           .advice = fmt::format("use styles that leave the memory to the plan, or train on {}",
+                                 to_string(value.device()))});
     }
   }
   for (const nn::BufferPointer& buffer : nn::all_buffers(model_)) {

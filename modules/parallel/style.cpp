@@ -56,10 +56,11 @@ std::vector<std::pair<std::size_t, Placement>> by_position(const nn::Module& mod
   for (const ValuePlacement& value : values) {
     if (value.placement && value.placement->is_partial()) {
       // No operator makes the terms of a sum from a Replicate value.
-      fail_input(
-          fmt::format("module '{}': a style cannot redistribute a value to {} (expected Shard(dim) "
-                      "or Replicate); change the style's options",
-                      module.name(), to_string(*value.placement)));
+      fail_input({.thing = fmt::format("module '{}'", module.name()),
+                  .wrong = fmt::format("a style cannot redistribute a value to {}",
+                                       to_string(*value.placement)),
+                  .expected = "Shard(dim) or Replicate",
+                  .advice = "change the style's options"});
     }
     std::vector<std::size_t> positions;
     if (value.name.empty()) {

@@ -123,13 +123,15 @@ void take_report(std::string_view report, CheckReport& into) {
 void try_in_child(const LibraryFile& file, std::chrono::milliseconds limit, CheckReport& report) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
-    fail(fmt::format("plugin check: cannot create a pipe: {}", std::strerror(errno)));
+    fail({.thing = "plugin check",
+          .wrong = fmt::format("cannot create a pipe: {}", std::strerror(errno))});
   }
   const pid_t child = fork();
   if (child < 0) {
     close(ends[0]);
     close(ends[1]);
-    fail(fmt::format("plugin check: cannot start a child process: {}", std::strerror(errno)));
+    fail({.thing = "plugin check",
+          .wrong = fmt::format("cannot start a child process: {}", std::strerror(errno))});
   }
   if (child == 0) {
     close(ends[0]);

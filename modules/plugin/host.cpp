@@ -193,7 +193,8 @@ struct Host::State {
         return;
       }
     }
-    fail_input(fmt::format("plugin {}: refused: {}", file.path, fmt::join(refusals, "; ")));
+    fail_input({.thing = fmt::format("plugin {}", file.path),
+                .wrong = fmt::format("refused: {}", fmt::join(refusals, "; "))});
   }
 
   [[noreturn]] void not_found(std::string_view kind, std::string_view name) const {
@@ -227,13 +228,15 @@ struct Host::State {
       }
       std::vector<std::string> reasons;
       std::transform(refused.begin(), refused.end(), std::back_inserter(reasons), text_of);
-      fail_input(
-          fmt::format("{} '{}': the plugin is refused: {}", kind, name, fmt::join(reasons, "; ")));
+      fail_input({.thing = fmt::format("{} '{}'", kind, name),
+                  .wrong = fmt::format("the plugin is refused: {}", fmt::join(reasons, "; "))});
     }
     for (const Found& other : usable) {
       if (other.stamp->digest != usable.front().stamp->digest) {
-        fail_input(fmt::format("{} '{}': provided by {} and by {}; remove one of them", kind, name,
-                               usable.front().file, other.file));
+        fail_input(
+            {.thing = fmt::format("{} '{}'", kind, name),
+             .wrong = fmt::format("provided by {} and by {}", usable.front().file, other.file),
+             .advice = "remove one of them"});
       }
     }
     load(usable.front().file);

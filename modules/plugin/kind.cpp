@@ -35,10 +35,11 @@ void declare_kind(const Kind& kind, std::string_view factory_type) {
       DeclaredKind{std::string(kind.name), kind.version, std::string(factory_type)});
   const DeclaredKind& known = it->second;
   if (!fresh && (known.version != kind.version || known.factory_type != factory_type)) {
-    fail(
-        fmt::format("plugin kind '{}': declared twice with different interfaces ({}, version {}, "
-                    "and {}, version {}); give one of them another name",
-                    kind.name, known.factory_type, known.version, factory_type, kind.version));
+    fail({.thing = fmt::format("plugin kind '{}'", kind.name),
+          .wrong = fmt::format(
+              "declared twice with different interfaces ({}, version {}, and {}, version {})",
+              known.factory_type, known.version, factory_type, kind.version),
+          .advice = "give one of them another name"});
   }
 }
 

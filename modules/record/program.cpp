@@ -151,21 +151,22 @@ void bind(Instruction& made, const StepVariables& variables, const Program& prog
       const auto other = std::ranges::find_if(others, [&](const auto& o) {
         return random || arguments_of(*o.first)[f] != samples[0].arguments[f];
       });
-      fail(fmt::format(
-          "record: argument '{}' of {} differs from step to step ({}, then {}), and no variable of "
-          "the step explains it (there are: {}); pass what changes as an input of the step",
-          fields[f].name, to_text(program, made), text_of_argument(*other->first, f),
-          text_of_argument(made, f), names_of(variables)));
+      fail({.thing = "record",
+            .wrong = fmt::format("argument '{}' of {} differs from step to step ({}, then {}), and "
+                                 "no variable of the step explains it (there are: {})",
+                                 fields[f].name, to_text(program, made),
+                                 text_of_argument(*other->first, f), text_of_argument(made, f),
+                                 names_of(variables)),
+            .advice = "pass what changes as an input of the step"});
     }
     made.bindings.push_back(*binding);
   }
 }
 
 [[noreturn]] void differ(const std::string& what) {
-  fail(fmt::format(
-      "record: two steps are not the same program: {}; only steps that execute the same "
-      "calls on the same shapes can be replayed",
-      what));
+  fail({.thing = "record",
+        .wrong = fmt::format("two steps are not the same program: {}", what),
+        .advice = "only steps that execute the same calls on the same shapes can be replayed"});
 }
 
 void check_same(const Program& a, const Program& b) {
@@ -254,7 +255,7 @@ std::vector<std::string> Program::written(std::string_view section) const {
   }
   const auto at = std::ranges::find(sections, section, &Section::name);
   if (at == sections.end()) {
-    fail(fmt::format("program: it has no section '{}'", section));
+    fail({.thing = "program", .wrong = fmt::format("it has no section '{}'", section)});
   }
   std::set<std::string> all;
   for (const Section& one : sections) {

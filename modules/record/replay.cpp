@@ -64,8 +64,9 @@ Attributes bound(const Instruction& i, const StepVariables& variables) {
                count != variables.counts.end()) {
       value = count->second + b.offset;
     } else {
-      fail(fmt::format("replay: the variable '{}' has no value; set it before the section",
-                       b.variable));
+      fail({.thing = "replay",
+            .wrong = fmt::format("the variable '{}' has no value", b.variable),
+            .advice = "set it before the section"});
     }
   }
   return i.op->arguments->from_values(values);
@@ -167,9 +168,10 @@ struct Replay::State {
 
 Replay::Replay(Program program) : state_(std::make_unique<State>()) {
   if (program.rank != current_rank()) {
-    fail(fmt::format(
-        "replay: the program is that of rank {} (expected rank {}); each rank has its own",
-        program.rank, current_rank()));
+    fail({.thing = "replay",
+          .wrong = fmt::format("the program is that of rank {}", program.rank),
+          .expected = fmt::format("rank {}", current_rank()),
+          .advice = "each rank has its own"});
   }
   state_->program = std::move(program);
   state_->find_last_uses();
@@ -197,21 +199,27 @@ void Replay::begin(const std::map<std::string, Tensor>& inputs) {
   s.tensors.assign(s.program.tensors.size(), Tensor());
   for (const auto& [name, x] : inputs) {
     if (!s.program.inputs.contains(name)) {
-      fail(fmt::format("replay: the program has no input '{}'; record the step again", name));
+      fail({.thing = "replay",
+            .wrong = fmt::format("the program has no input '{}'", name),
+            .advice = "record the step again"});
     }
   }
   for (const auto& [name, number] : s.program.inputs) {
     const auto found = inputs.find(name);
     if (found == inputs.end()) {
-      fail(fmt::format("replay: input '{}' is missing", name));
+      fail({.thing = "replay", .wrong = fmt::format("input '{}' is missing", name)});
     }
     if (!found->second.is_contiguous()) {
-      fail(fmt::format("replay: input '{}' is not contiguous; pass contiguous(x)", name));
+      fail({.thing = "replay",
+            .wrong = fmt::format("input '{}' is not contiguous", name),
+            .advice = "pass contiguous(x)"});
     }
     try {
       s.set(number, found->second);
     } catch (const Error& error) {
-      fail(fmt::format("replay: input '{}': {}; record the step again", name, error.what()));
+      fail({.thing = "replay",
+            .wrong = fmt::format("input '{}': {}", name, error.what()),
+            .advice = "record the step again"});
     }
   }
 }
@@ -220,7 +228,7 @@ void Replay::run(std::string_view section, const StepVariables& variables) {
   State& s = *state_;
   const auto found = std::ranges::find(s.program.sections, section, &Section::name);
   if (found == s.program.sections.end()) {
-    fail(fmt::format("replay: the program has no section '{}'", section));
+    fail({.thing = "replay", .wrong = fmt::format("the program has no section '{}'", section)});
   }
   const NoGrad no_grad;
   const auto& last_uses = s.last_uses[static_cast<std::size_t>(found - s.program.sections.begin())];
@@ -244,7 +252,7 @@ void Replay::run(std::string_view section, const StepVariables& variables) {
 const Tensor& Replay::output(const std::string& name) const {
   const auto found = state_->program.outputs.find(name);
   if (found == state_->program.outputs.end() || !state_->at(found->second)) {
-    fail(fmt::format("replay: there is no output '{}' yet", name));
+    fail({.thing = "replay", .wrong = fmt::format("there is no output '{}' yet", name)});
   }
   return state_->at(found->second);
 }

@@ -25,8 +25,9 @@ constexpr const char* random_prefix = "progress.random.";
 
 [[noreturn]] void wrong_scalar(const std::string& path, const std::string& name,
                                const std::string& expected) {
-  fail_input(
-      fmt::format("{}: scalar '{}': expected {}; use another checkpoint", path, name, expected));
+  fail_input({.thing = std::string(path),
+              .wrong = fmt::format("scalar '{}': expected {}", name, expected),
+              .advice = "use another checkpoint"});
 }
 
 std::int64_t number(const CheckpointReader& reader, const std::string& name) {

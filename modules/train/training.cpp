@@ -38,7 +38,10 @@ Training::Training(nn::Module& model, parallel::ParallelPlan& plan,
 
 Training::Rows Training::rows_of(const StepBatch& batch) const {
   if (batch.rows < 1) {
-    fail(fmt::format("training: a step has no rows (expected at least 1, got {})", batch.rows));
+    fail({.thing = "training",
+          .wrong = "a step has no rows",
+          .expected = "at least 1",
+          .got = fmt::format("{}", batch.rows)});
   }
   const Spec* const whole = Spec::make(plan_.batch_layout(), {batch.rows}, DType::i64);
   const std::int64_t part = local_shape(*whole)[0];
@@ -49,10 +52,12 @@ Training::Rows Training::rows_of(const StepBatch& batch) const {
             .equal = batch.rows % parts == 0};
   if (batch.micro_rows != 0) {
     if (!rows.equal || batch.micro_rows < 1 || part % batch.micro_rows != 0) {
-      fail(fmt::format(
-          "training: the rows cannot be divided equally into micro-batches of {} (expected a "
-          "multiple of {} parts of the batch times {}, got {} rows)",
-          batch.micro_rows, parts, batch.micro_rows, batch.rows));
+      fail({.thing = "training",
+            .wrong = fmt::format("the rows cannot be divided equally into micro-batches of {}",
+                                 batch.micro_rows),
+            .expected = fmt::format("a multiple of {} parts of the batch times {}", parts,
+                                    batch.micro_rows),
+            .got = fmt::format("{} rows", batch.rows)});
     }
     rows.micro = batch.micro_rows;
   }
@@ -61,12 +66,14 @@ Training::Rows Training::rows_of(const StepBatch& batch) const {
 
 Tensor Training::checked(Tensor loss) const {
   if (!loss || loss.numel() != 1 || !loss.is_distributed()) {
-    fail(fmt::format(
-        "training: the loss is not a distributed scalar (expected the sum of the losses of the "
-        "rows, got {}); make the batch with from_local(rows, plan.batch_layout())",
-        !loss                   ? "no tensor"
-        : loss.is_distributed() ? to_string(*loss.spec())
-                                : "a plain tensor of shape " + to_string(loss.shape())));
+    fail({.thing = "training",
+          .wrong = "the loss is not a distributed scalar",
+          .expected = "the sum of the losses of the rows",
+          .got = fmt::format("{}", !loss ? "no tensor"
+                                   : loss.is_distributed()
+                                       ? to_string(*loss.spec())
+                                       : "a plain tensor of shape " + to_string(loss.shape())),
+          .advice = "make the batch with from_local(rows, plan.batch_layout())"});
   }
   return loss;
 }
@@ -210,8 +217,9 @@ double Training::evaluate(std::int64_t batches, const StepBatch& batch, const Lo
   }
   const double value = loss ? read(loss) : 0;
   if (!std::isfinite(value)) {
-    fail(fmt::format("training: after step {} the validation loss is {}; {}", done_,
-                     printable(value), last_checkpoint()));
+    fail({.thing = "training",
+          .wrong = fmt::format("after step {} the validation loss is {}", done_, printable(value)),
+          .advice = last_checkpoint()});
   }
   return value;
 }

@@ -119,10 +119,10 @@ class Sharding : public ShardedParameters, public std::enable_shared_from_this<S
       }
       known.push_back(fmt::format("'{}'", unit.module->name()));
     }
-    fail(
-        fmt::format("FSDP: it gathers no parameters of module '{}' together (expected one of {}); "
-                    "let a pattern of its groups match the module",
-                    module, join_words(known)));
+    fail({.thing = "FSDP",
+          .wrong = fmt::format("it gathers no parameters of module '{}' together", module),
+          .expected = fmt::format("one of {}", join_words(known)),
+          .advice = "let a pattern of its groups match the module"});
   }
 
   void start(std::size_t unit) {

@@ -171,9 +171,9 @@ void Group::start_unshard() {
   for (Member& m : members_) {
     if (&m.parameter->value.local().storage() != &m.shard.storage()) {
       fail(
-          fmt::format("FSDP: parameter '{}' was replaced by another tensor; write into it with "
-                      "ops::copy_ under NoGrad",
-                      m.parameter->name));
+          {.thing = "FSDP",
+           .wrong = fmt::format("parameter '{}' was replaced by another tensor", m.parameter->name),
+           .advice = "write into it with ops::copy_ under NoGrad"});
     }
     if (m.unsharded.requires_grad() != m.parameter->value.requires_grad()) {
       set_unsharded(m, m.unsharded.local());  // it was frozen, or is no longer
@@ -197,10 +197,11 @@ void Group::unshard(bool again) {
   if (state_ == State::gathering) {
     finish_gathering();
     if (written()) {
-      fail(fmt::format(
-          "FSDP: parameters of group '{}' were written while they were gathered; write parameters "
-          "between two steps, after before_optimizer() of the parallel plan",
-          name_));
+      fail({.thing = "FSDP",
+            .wrong = fmt::format("parameters of group '{}' were written while they were gathered",
+                                 name_),
+            .advice = "write parameters between two steps, after before_optimizer() of the "
+                      "parallel plan"});
     }
     state_ = State::unsharded;
   }

@@ -56,16 +56,17 @@ void Group::end_backward(bool reduce, std::vector<Tensor>& reading) {
 void Group::check_gradient(const Member& m) const {
   const Tensor& gradient = m.unsharded.grad();
   if (gradient.requires_grad()) {
-    fail(
-        fmt::format("FSDP: the graph of the gradient of '{}' was requested (create_graph), but the "
-                    "gradient is reduced outside of the graph; use Replicate for second "
-                    "derivatives",
-                    m.parameter->name));
+    fail({.thing = "FSDP",
+          .wrong = fmt::format("the graph of the gradient of '{}' was requested (create_graph), "
+                               "but the gradient is reduced outside of the graph",
+                               m.parameter->name),
+          .advice = "use Replicate for second derivatives"});
   }
   if (gradient.dtype() != m.parameter->value.dtype()) {
-    fail(fmt::format("FSDP: the gradient of '{}' has the wrong type (expected {}, got {})",
-                     m.parameter->name, name_of(m.parameter->value.dtype()),
-                     name_of(gradient.dtype())));
+    fail({.thing = "FSDP",
+          .wrong = fmt::format("the gradient of '{}' has the wrong type", m.parameter->name),
+          .expected = std::string(name_of(m.parameter->value.dtype())),
+          .got = std::string(name_of(gradient.dtype()))});
   }
 }
 
@@ -108,10 +109,10 @@ Layout Group::reducible_layout(const Member& m, const Tensor& gradient) const {
     layout =
         layout.with_placement(axis_, Partial());  // the same on all ranks: one of them keeps it
   } else if (!(layout.placement(axis_) == Partial())) {
-    fail(fmt::format(
-        "FSDP: the gradient of '{}' has the wrong layout (expected Partial(sum) along axis '{}', "
-        "got {})",
-        m.parameter->name, mesh_.axis_name(axis_), to_string(layout)));
+    fail({.thing = "FSDP",
+          .wrong = fmt::format("the gradient of '{}' has the wrong layout", m.parameter->name),
+          .expected = fmt::format("Partial(sum) along axis '{}'", mesh_.axis_name(axis_)),
+          .got = to_string(layout)});
   }
   // Other axes: where the parameter is a Shard, the gradient must be the same shard; Partials wait
   // for the end of the step.
@@ -141,11 +142,12 @@ void Group::reduce_gradients(std::vector<Tensor>& reading) {
     return;
   }
   if (missing != nullptr) {
-    fail(fmt::format(
-        "FSDP: parameter '{}' of group '{}' has no gradient on rank {}, but others of the group "
-        "do; give a parameter that a step does not use a group of its own, or freeze it with "
-        "set_requires_grad(false)",
-        missing->parameter->name, name_, current_rank()));
+    fail({.thing = "FSDP",
+          .wrong = fmt::format(
+              "parameter '{}' of group '{}' has no gradient on rank {}, but others of the group do",
+              missing->parameter->name, name_, current_rank()),
+          .advice = "give a parameter that a step does not use a group of its own, or freeze it "
+                    "with set_requires_grad(false)"});
   }
   const DType dtype = members_[0].parameter->value.dtype();
   // Fresh memory: gradients of earlier backwards, wherever they are, stay and are added to.

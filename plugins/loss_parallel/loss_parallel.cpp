@@ -31,11 +31,12 @@ class LossParallel final : public ParallelStyle {
       }
       const Layout& logits = inputs[0].layout();
       if (!logits.placement(axis).is_shard(inputs[0].dims() - 1)) {
-        fail_input(fmt::format(
-            "LossParallel: the logits have the wrong placement on axis '{}' (expected Shard({}), "
-            "the vocabulary, got {}); use ColwiseParallel with output = \"Shard(-1)\" on 'lm_head'",
-            logits.mesh().axis_name(axis), inputs[0].dims() - 1,
-            to_string(logits.placement(axis))));
+        fail_input({.thing = "LossParallel",
+                    .wrong = fmt::format("the logits have the wrong placement on axis '{}'",
+                                         logits.mesh().axis_name(axis)),
+                    .expected = fmt::format("Shard({}), the vocabulary", inputs[0].dims() - 1),
+                    .got = to_string(logits.placement(axis)),
+                    .advice = "use ColwiseParallel with output = \"Shard(-1)\" on 'lm_head'"});
       }
     });
     for (std::size_t i = 1; i < split.inputs.size(); ++i) {

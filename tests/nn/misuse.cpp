@@ -93,7 +93,7 @@ TEST_CASE("more inputs than a module has are an error") {
   nn::materialize(linear);
   const Tensor x = full({1, 2}, 1);
   CHECK(error_of([&] { linear({x, x}); }) ==
-        "module 'up': Linear: got too many inputs (expected at most 1: input; got 2)");
+        "module 'up': Linear: got too many inputs (expected at most 1: input, got 2)");
   try {
     linear(full({1, 4}, 1));
     FAIL("no error");

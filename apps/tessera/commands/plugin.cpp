@@ -78,7 +78,8 @@ std::string kinds_of(const Stamp& stamp) {
 plugin::SearchOptions search_of(const PluginArguments& arguments) {
   for (const std::string& path : arguments.paths) {
     if (!fs::exists(path)) {
-      fail_input(fmt::format("plugin {}: there is no such file or folder", path));
+      fail_input(
+          {.thing = fmt::format("plugin {}", path), .wrong = "there is no such file or folder"});
     }
   }
   return {.paths = arguments.paths};
@@ -157,9 +158,11 @@ std::string file_of(const PluginArguments& arguments) {
   }
   std::ranges::sort(known);
   known.erase(std::unique(known.begin(), known.end()), known.end());
-  fail_input(fmt::format("plugin {}: not found (known: {}){}{}; tessera plugin list shows all",
-                         arguments.name, known.empty() ? "none" : join_words(known),
-                         did_you_mean(arguments.name, known), refused));
+  fail_input(
+      {.thing = fmt::format("plugin {}", arguments.name),
+       .wrong = fmt::format("not found (known: {}){}{}", known.empty() ? "none" : join_words(known),
+                            did_you_mean(arguments.name, known), refused),
+       .advice = "tessera plugin list shows all"});
 }
 
 /// The options that an object of this kind reads, asked of a fresh one.

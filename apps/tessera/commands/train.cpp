@@ -235,8 +235,9 @@ class RankRun {
     std::ofstream file(own);
     file << text << std::flush;
     if (!file) {
-      fail(fmt::format("{}: the program cannot be written; name another file in train.program",
-                       own));
+      fail({.thing = std::string(own),
+            .wrong = "the program cannot be written",
+            .advice = "name another file in train.program"});
     }
     program_written_ = true;
     note("program written: " + path);

@@ -130,11 +130,13 @@ std::vector<SuiteResult> results_of(std::string_view report, const std::string& 
 std::vector<SuiteResult> run_suite(const SuiteSubject& subject, std::chrono::milliseconds limit) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
-    fail(fmt::format("plugin check: cannot create a pipe: {}", std::strerror(errno)));
+    fail({.thing = "plugin check",
+          .wrong = fmt::format("cannot create a pipe: {}", std::strerror(errno))});
   }
   const pid_t child = fork();
   if (child < 0) {
-    fail(fmt::format("plugin check: cannot start a child process: {}", std::strerror(errno)));
+    fail({.thing = "plugin check",
+          .wrong = fmt::format("cannot start a child process: {}", std::strerror(errno))});
   }
   if (child == 0) {
     close(ends[0]);
