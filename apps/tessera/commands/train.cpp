@@ -232,10 +232,15 @@ class RankRun {
       return;
     }
     const std::string own = world_.rank() == 0 ? path : fmt::format("{}.{}", path, world_.rank());
+    const std::filesystem::path folder = std::filesystem::path(own).parent_path();
+    std::error_code ignored;  // what is wrong shows when the file is opened
+    if (!folder.empty()) {
+      std::filesystem::create_directories(folder, ignored);
+    }
     std::ofstream file(own);
     file << text << std::flush;
     if (!file) {
-      fail({.thing = std::string(own),
+      fail({.thing = own,
             .wrong = "the program cannot be written",
             .advice = "name another file in train.program"});
     }
