@@ -22,7 +22,7 @@ std::string first_line(const char* path) {
   return line;
 }
 
-/// The value behind "name   : value" of /proc/cpuinfo or /proc/meminfo.
+/// The value in a line "name   : value" of /proc/cpuinfo or /proc/meminfo.
 std::string field_of(const char* path, std::string_view name) {
   std::ifstream stream(path);
   for (std::string line; std::getline(stream, line);) {

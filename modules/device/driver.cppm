@@ -44,7 +44,7 @@ class DeviceDriver {
 
   virtual Mark make_mark() = 0;
   virtual void free_mark(Mark mark) noexcept = 0;
-  /// Places the mark behind all work of the queue; a mark that was placed before moves there.
+  /// Places the mark after all work of the queue; a mark that was placed before moves there.
   virtual void record(Mark mark, Queue queue) = 0;
   /// What is queued from now on waits until the mark's present place is reached. A mark that was
   /// never placed counts as reached.

@@ -60,7 +60,7 @@ class Event {
  public:
   /// Not placed: nothing waits for it.
   Event() = default;
-  /// Places it behind all work of the stream. An event belongs to one kind of device.
+  /// Places it after all work of the stream. An event belongs to one kind of device.
   void record(const Stream& stream);
   /// Whether the work in front of it is done. Never blocks.
   bool reached() const;

@@ -124,7 +124,7 @@ using Kernel = void (*)(const Call& call, std::span<Tensor> out);
 struct Op {
   /// "softmax(x)": the operands. register_op<SoftmaxArgs> appends the arguments: "softmax(x; dim:
   /// int)". After an operand's name: `?` it may be absent, `...` a list of tensors (the last
-  /// operands only; several lists are of one length and stand one behind the other), `!` an
+  /// operands only; several lists are of one length and stand one after the other), `!` an
   /// in-place operator writes it besides operand 0 ("adamw_(parameter, gradient, exp_avg!)"): it is
   /// never converted, as what is written would be lost with the copy, and the operator moves its
   /// version. An in-place operator of lists writes each tensor of the first one from those at the

@@ -91,7 +91,7 @@ class Equation {
   int steps_ = 0;
 };
 
-/// The bytes from a tensor's first to behind its last one; meta tensors count from 0.
+/// The bytes from a tensor's first to the one after its last; meta tensors count from 0.
 struct Range {
   std::int64_t begin = 0;
   std::int64_t end = 0;

@@ -54,7 +54,7 @@ class Subject {
     }
   }
 
-  /// A rule of its own: nothing but the declared state goes on.
+  /// A fresh rule: only the declared state is carried over to it.
   void make_rule(const std::string& name) {
     PluginOptions options;
     rule_ = plugin::host().find<optim::UpdateRule>(name)(options);
