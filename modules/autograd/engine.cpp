@@ -66,6 +66,19 @@ struct Task {
   int waits_for = 0;  // edges into it that have not arrived
 };
 
+/// A step whose gradients have all arrived. The one that was called last is next; leaves, which
+/// have one sequence number, in the order in which they became ready: the same in every run, so
+/// that steps can be recorded.
+struct Ready {
+  std::uint64_t sequence;
+  std::uint64_t order;
+  Node* node;
+
+  friend bool operator<(const Ready& a, const Ready& b) {
+    return a.sequence != b.sequence ? a.sequence < b.sequence : a.order > b.order;
+  }
+};
+
 /// A tensor of the graph whose gradient is requested.
 struct Wanted {
   Node* node;
@@ -117,7 +130,7 @@ class Pass {
       push_if_ready(root);
     }
     while (!ready_.empty()) {
-      Node* const key = ready_.top().second;
+      Node* const key = ready_.top().node;
       ready_.pop();
       const auto at = tasks_.find(key);
       if (at == tasks_.end()) {
@@ -194,7 +207,7 @@ class Pass {
 
   void push_if_ready(Node* node) {
     if (tasks_[node].waits_for == 0) {
-      ready_.emplace(node->sequence, node);
+      ready_.push({node->sequence, ++ready_count_, node});
     }
   }
 
@@ -251,7 +264,8 @@ class Pass {
   std::vector<Tensor>* found_;
   const Ends* ends_;
   std::unordered_map<Node*, Task> tasks_;
-  std::priority_queue<std::pair<std::uint64_t, Node*>> ready_;
+  std::priority_queue<Ready> ready_;
+  std::uint64_t ready_count_ = 0;
   std::vector<Node*> roots_;
   std::vector<Wanted> wanted_;
 };

@@ -74,9 +74,9 @@ void refuse_gradient(const std::string& what, const GradientTarget& target, cons
           : fmt::format("a plain {}", text_of(gradient.dtype(), gradient.shape()));
   fail({.thing = "backward",
         .wrong = fmt::format("{} is wrong", what),
-        .expected = fmt::format("{}", expected),
-        .got = fmt::format("{}", got),
-        .advice = std::string(advice)});
+        .expected = expected,
+        .got = got,
+        .advice = advice});
 }
 
 void call_hook(const GradientHook& hook, std::string_view name, Tensor& gradient) {

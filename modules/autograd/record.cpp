@@ -92,7 +92,7 @@ class OpNode final : public Node {
   void check_constant_results(std::span<const Tensor> grads) const {
     for (std::size_t i = 0; i < grads.size() && i < 64; ++i) {
       if (grads[i] && ((op_.constant_outputs >> i) & 1U) != 0) {
-        fail({.thing = std::string(op_.name),
+        fail({.thing = op_.name,
               .wrong = fmt::format("result {} has no gradient", i),
               .expected = "gradients of other results only",
               .advice = "detach() it before it is used"});
