@@ -9,4 +9,5 @@ export import :file;       // LibraryFile: a library that was read, and what is 
 export import :search;     // search_libraries: where plugins are searched
 export import :load;       // gate two: dlopen and register
 export import :host;       // Host: list, find, loaded
+export import :child;      // run_in_child: code that may crash or never return
 export import :check;      // check_library: every refusal, found out in a child process
