@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
   const std::string path = argv[1];
   std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);
   if (!stream) {
-    return refuse(path, "cannot be opened for writing");
+    return refuse(path, "it cannot be opened for writing; build into a folder that you can write");
   }
   const std::vector<char> content{std::istreambuf_iterator<char>(stream), {}};
   const auto bytes = std::as_bytes(std::span(content));
@@ -38,8 +38,10 @@ int main(int argc, char** argv) {
     return refuse(path, why);
   }
   if (place.size != sizeof(GateStamp)) {
-    return refuse(
-        path, "the stamp has another size than this tool's (was it built with another Tessera?)");
+    return refuse(path, "the stamp has the wrong size (expected " +
+                            std::to_string(sizeof(GateStamp)) + " bytes, got " +
+                            std::to_string(place.size) +
+                            "); build it and this tool with one Tessera");
   }
   const std::size_t at = place.offset + offsetof(GateStamp, digest);
   const Digest digest = content_digest(bytes, at);
@@ -47,5 +49,5 @@ int main(int argc, char** argv) {
   stream.seekp(static_cast<std::streamoff>(at));
   stream.write(reinterpret_cast<const char*>(digest.data()), digest.size());
   stream.close();
-  return stream ? 0 : refuse(path, "cannot be written");
+  return stream ? 0 : refuse(path, "it cannot be written; is the disk full?");
 }

@@ -40,14 +40,14 @@ class Line {
   }
   void expect(std::string_view literal) {
     if (!take(literal)) {
-      fail_input(fmt::format("expected '{}' (got '{}')", literal, shown()));
+      refuse(fmt::format("'{}'", literal));
     }
   }
   /// Up to `end`, which is taken too.
   std::string_view until(std::string_view end) {
     const std::size_t at = rest_.find(end);
     if (at == std::string_view::npos) {
-      fail_input(fmt::format("expected '{}' after '{}'", end, shown()));
+      refuse(fmt::format("'{}' after it", end));
     }
     const std::string_view word = rest_.substr(0, at);
     rest_.remove_prefix(at + end.size());
@@ -59,10 +59,15 @@ class Line {
     T value{};
     const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
     if (error != std::errc()) {
-      fail_input(fmt::format("expected a number (got '{}')", shown()));
+      refuse("a number");
     }
     rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
     return value;
+  }
+  [[noreturn]] void refuse(std::string expected) const {
+    fail_input({.wrong = "the line is wrong",
+                .expected = std::move(expected),
+                .got = fmt::format("'{}'", shown())});
   }
   std::string_view shown() const {
     return rest_.empty() ? "the end of the line" : rest_.substr(0, 40);
@@ -100,10 +105,7 @@ class Parser {
       line.expect(" = ");
       program.outputs[std::string(line.all())] = number;
     } else {
-      fail_input(
-          fmt::format("expected rank, number, count, stream, required, input, section, output "
-                      "or end (got '{}')",
-                      line.shown()));
+      line.refuse("rank, number, count, stream, required, input, section, output or end");
     }
     ended(line);
   }
@@ -132,7 +134,7 @@ class Parser {
       body = body.substr(0, brace);
     }
     if (!body.ends_with(')')) {
-      fail_input("the line is cut: expected ')' at its end");
+      fail_input({.wrong = "the line is cut", .expected = "')' at its end"});
     }
     body.remove_suffix(1);
     if (name == "memory.full" || name == "memory.values" || name == "memory.empty") {
@@ -293,8 +295,8 @@ class Parser {
         (made.out.size() != (makes ? 1 : 0) || made.in.size() != (takes ? 1 : 0) ||
          std::ranges::find(made.in, -1) != made.in.end())) {
       fail_input(
-          fmt::format("{} has the wrong number of tensors (expected {} operands and {} results)",
-                      name, takes ? 1 : 0, makes ? 1 : 0));
+          {.wrong = fmt::format("{} has the wrong number of tensors", name),
+           .expected = fmt::format("{} operands and {} results", takes ? 1 : 0, makes ? 1 : 0)});
     }
     const std::int64_t count = made.kind == Kind::full     ? 1
                                : made.kind == Kind::values ? shape(made.out[0]).product()
@@ -302,8 +304,9 @@ class Parser {
                                                            : 0;
     if (static_cast<std::int64_t>(made.values.size()) != count ||
         (made.kind == Kind::alias && made.strides.size() != shape(made.out[0]).size())) {
-      fail_input(fmt::format("{} has the wrong number of values (expected {})", name,
-                             made.kind == Kind::alias ? shape(made.out[0]).size() : count));
+      fail_input({.wrong = fmt::format("{} has the wrong number of values", name),
+                  .expected = fmt::format(
+                      "{}", made.kind == Kind::alias ? shape(made.out[0]).size() : count)});
     }
   }
 
@@ -334,7 +337,7 @@ Program Program::parse(std::string_view text, const std::string& where) {
       }
       if (number == 1) {
         if (line.rest() != "tessera program 1") {
-          fail_input("this is not a program (expected 'tessera program 1')");
+          fail_input({.wrong = "this is not a program", .expected = "'tessera program 1'"});
         }
       } else if (line.rest() == "end") {
         ended = true;
@@ -344,12 +347,17 @@ Program Program::parse(std::string_view text, const std::string& where) {
         parser.header(line);
       }
     } catch (const Error& error) {
-      fail_input(fmt::format("{}, line {}: {}", where, number, error.what()));
+      ErrorFields fields = error.fields();
+      fields.where = fmt::format("{}, line {}{}{}", where, number, fields.where.empty() ? "" : ": ",
+                                 fields.where);
+      fail_input(std::move(fields));
     }
   }
   if (!ended) {
-    fail_input(fmt::format("{}, line {}: the text is cut (expected 'end'); record the step again",
-                           where, number + 1));
+    fail_input({.where = fmt::format("{}, line {}", where, number + 1),
+                .wrong = "the text is cut",
+                .expected = "'end'",
+                .advice = "record the step again"});
   }
   return std::move(parser.program);
 }

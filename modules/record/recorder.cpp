@@ -62,14 +62,11 @@ std::string place() {
 /// The tensor's values, exactly. Error: integers that f64 cannot hold.
 std::vector<double> exact_values(const Tensor& x) {
   std::vector<double> values = to_doubles(x);
-  const bool too_large = x.dtype() == DType::i64 && std::ranges::any_of(values, [](double v) {
-                           return std::fabs(v) > 9007199254740992.0;
-                         });
-  if (too_large) {
-    fail(
-        fmt::format("record: a constant {} has integers beyond 2^53, which the program's text "
-                    "cannot hold; pass it as an input",
-                    described(x)));
+  const auto too_large = [](double v) { return std::fabs(v) > 9007199254740992.0; };
+  if (x.dtype() == DType::i64 && std::ranges::any_of(values, too_large)) {
+    fail({.thing = "record",
+          .wrong = "integers beyond 2^53 in a constant, which no text holds: " + described(x),
+          .advice = "pass it as an input"});
   }
   return values;
 }
@@ -110,8 +107,8 @@ struct Recorder::State {
       memory = &new_memory(x.storage());
     }
     const int number = new_number(x);
-    std::erase_if(memory->views,
-                  [&](const View& v) { return memory->views.size() > 1 && is(v, x); });
+    const auto replaced = [&](const View& v) { return memory->views.size() > 1 && is(v, x); };
+    std::erase_if(memory->views, replaced);
     memory->views.push_back({number, x.offset(), x.shape(), x.strides(), x.dtype()});
     return number;
   }
@@ -141,10 +138,11 @@ struct Recorder::State {
   int number_of(const Tensor& x, const std::string& what) {
     Memory* const memory = memory_of(x.storage());
     if (memory == nullptr) {
-      fail(fmt::format(
-          "record: {}{} is a {} that was made before the recorded step and is not one of "
-          "its inputs; make it within the step, or name it as an input",
-          what, place(), described(x)));
+      fail({.thing = "record",
+            .wrong = fmt::format("{}{} is a {} that was made before the recorded step and is not "
+                                 "one of its inputs",
+                                 what, place(), described(x)),
+            .advice = "make it within the step, or name it as an input"});
     }
     declare(*memory, x);
     for (const View& v : memory->views) {
@@ -155,8 +153,9 @@ struct Recorder::State {
     const auto base =
         std::ranges::find_if(memory->views, [&](const View& v) { return v.dtype == x.dtype(); });
     if (base == memory->views.end()) {
-      fail(fmt::format("record: {}{} is a {} in memory of another type, which cannot be recorded",
-                       what, place(), described(x)));
+      fail({.thing = "record",
+            .wrong = fmt::format("{}{} is a {} in memory of another type, which cannot be recorded",
+                                 what, place(), described(x))});
     }
     Instruction alias{.kind = Instruction::Kind::alias,
                       .in = {base->number},
@@ -227,10 +226,9 @@ struct Recorder::State {
       made.values =
           x.numel() > 0 ? exact_values(alias(x, {1}, {1}, x.offset())) : std::vector<double>();
     } else if (action.name != "empty" && action.name != "shared_empty") {
-      fail(
-          fmt::format("record: the factory '{}'{} cannot be recorded; use empty, zeros, full or "
-                      "from_values",
-                      action.name, place()));
+      fail({.thing = "record",
+            .wrong = fmt::format("the factory '{}'{} cannot be recorded", action.name, place()),
+            .advice = "use empty, zeros, full or from_values"});
     }
     made.out = {define(x)};
     instructions().push_back(std::move(made));
@@ -263,10 +261,14 @@ Recorder::~Recorder() = default;
 void Recorder::input(const std::string& name, const Tensor& local) {
   State& s = *state_;
   if (s.program().inputs.contains(name)) {
-    fail(fmt::format("record: there are two inputs '{}'; give each a name of its own", name));
+    fail({.thing = "record",
+          .wrong = fmt::format("there are two inputs '{}'", name),
+          .advice = "give each a name of its own"});
   }
   if (!local.is_contiguous()) {
-    fail(fmt::format("record: input '{}' is not contiguous; pass contiguous(x)", name));
+    fail({.thing = "record",
+          .wrong = fmt::format("input '{}' is not contiguous", name),
+          .advice = "pass contiguous(x)"});
   }
   s.program().inputs[name] = s.define(local);
 }
@@ -327,10 +329,11 @@ Recording Recorder::finish(const StepVariables& variables) {
     if (memory.pending) {
       const ResultShape& x =
           s.program().tensors[static_cast<std::size_t>(memory.views.front().number)];
-      fail(
-          fmt::format("record: a collective was issued for %{} ({}{}) and nothing waits for it "
-                      "within the step; call wait()",
-                      memory.views.front().number, name_of(x.dtype), to_string(x.shape)));
+      fail({.thing = "record",
+            .wrong = fmt::format("a collective was issued for %{} ({}{}) and nothing waits for it "
+                                 "within the step",
+                                 memory.views.front().number, name_of(x.dtype), to_string(x.shape)),
+            .advice = "call wait()"});
     }
   }
   for (Section& section : s.program().sections) {  // memory that nothing has used
@@ -366,9 +369,9 @@ void Recorder::perform(Action& action, NextAction& next) {
       return;
     case ActionKind::read: {
       if (!s.executes) {
-        fail(
-            "record: values are read within a rehearsal, which has none; read them before or "
-            "after the section");
+        fail({.thing = "record",
+              .wrong = "values are read within a rehearsal, which has none",
+              .advice = "read them before or after the section"});
       }
       next(action);
       Instruction read{.kind = Instruction::Kind::check, .values = action.values};
@@ -378,10 +381,11 @@ void Recorder::perform(Action& action, NextAction& next) {
     }
     case ActionKind::collective:
     case ActionKind::wait:
-      fail(fmt::format(
-          "record: a communicator is called directly{} ({} '{}'), which a program cannot "
-          "repeat; use the operators of tessera.ops, such as all_reduce",
-          place(), name_of(action.kind), action.name));
+      fail({.thing = "record",
+            .wrong = fmt::format("a communicator is called directly{} ({} '{}'), which a program "
+                                 "cannot repeat",
+                                 place(), name_of(action.kind), action.name),
+            .advice = "use the operators of tessera.ops, such as all_reduce"});
     case ActionKind::release:
     case ActionKind::restore:
       s.change_memory(action);

@@ -76,8 +76,9 @@ TEST_CASE("damaged and foreign texts are refused: what is wrong, and where") {
        "step.txt, line 1: this is not a program (expected 'tessera program 1')"},
       {error_of(good + "more\n"), "step.txt, line 22: there is text after 'end'"},
       {error_of(replaced("rank 0", "ramk 0")),
-       "step.txt, line 2: expected rank, number, count, stream, required, input, section, output "
-       "or end (got 'ramk 0')"},
+       "step.txt, line 2: the line is wrong (expected rank, number, count, stream, required, "
+       "input, "
+       "section, output or end, got 'ramk 0')"},
       {error_of(replaced("f32[2, 3] = x", "f31[2, 3] = x")),
        "step.txt, line 7: %0 has a type that does not exist"},
       {error_of(replaced("input %1", "input %0")), "step.txt, line 8: %0 is defined above"},
@@ -85,7 +86,7 @@ TEST_CASE("damaged and foreign texts are refused: what is wrong, and where") {
       {error_of(replaced("exp(%0)", "no_such_operator(%0)")),
        "step.txt, line 10: find_op: no operator is called 'no_such_operator'"},
       {error_of(replaced("exp(%0)", "exp(%0")),
-       "step.txt, line 10: the line is cut: expected ')' at its end"},
+       "step.txt, line 10: the line is cut (expected ')' at its end)"},
       {error_of(replaced("values(inf, -0.25)", "values(inf)")),
        "step.txt, line 11: memory.values has the wrong number of values (expected 2)"},
       {error_of(replaced("dim0=0, dim1=1", "dim0=0")),
