@@ -24,13 +24,9 @@ import tessera.ops;
 #include "errors.hpp"
 
 using namespace tessera;
-using tessera::testing::adversary;
-using tessera::testing::contains;
-using tessera::testing::error_of;
+using namespace tessera::testing;
 
 namespace {
-
-using Values = std::vector<double>;
 
 /// Whether the kernel of the operating system can read the byte for this process.
 bool host_can_read(const void* data) {

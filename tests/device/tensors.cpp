@@ -16,17 +16,14 @@ import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
 
+#include "adamw_step.hpp"
 #include "devices.hpp"
 #include "errors.hpp"
 
 using namespace tessera;
-using tessera::testing::adversary;
-using tessera::testing::contains;
-using tessera::testing::error_of;
+using namespace tessera::testing;
 
 namespace {
-
-using Values = std::vector<double>;
 
 void add_one(const Call& call, std::span<Tensor> out) {
   for (std::int64_t i = 0; i < out[0].numel(); ++i) {
@@ -189,14 +186,7 @@ TEST_CASE("writes on a device move the version, so autograd sees them") {
   const std::vector<Tensor> gradients{full({2}, 1, DType::f32, device)};
   const std::vector<Tensor> average{zeros({2}, DType::f32, device)};
   const std::vector<Tensor> square{zeros({2}, DType::f32, device)};
-  ops::adamw_(parameters, gradients, average, square,
-              {.lr = 0.1,
-               .beta1 = 0.9,
-               .beta2 = 0.95,
-               .eps = 1e-8,
-               .weight_decay = 0,
-               .grad_scale = 1,
-               .step = 1});
+  ops::adamw_(parameters, gradients, average, square, some_adamw_step);
   for (const Tensor& x_written : {parameters[0], average[0], square[0]}) {
     CHECK(x_written.storage().version() == 1);
   }

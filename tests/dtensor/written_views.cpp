@@ -16,6 +16,7 @@ import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
 
+#include "adamw_step.hpp"
 #include "ranks.hpp"
 
 using namespace tessera;
@@ -51,14 +52,7 @@ TEST_CASE("a view in a redistribution scope is a copy that may be read and not w
         {"adamw_: operand 'exp_avg_sqs[0]'",
          [&] {
            const std::vector<Tensor> list{one};
-           ops::adamw_(list, list, list, std::vector{row},
-                       {.lr = 0.1,
-                        .beta1 = 0.9,
-                        .beta2 = 0.95,
-                        .eps = 1e-8,
-                        .weight_decay = 0,
-                        .grad_scale = 1,
-                        .step = 1});
+           ops::adamw_(list, list, list, std::vector{row}, testing::some_adamw_step);
          }},
         // Views of the copy, and what shares its memory otherwise.
         {"fill_: operand 'x'", [&] { ops::fill_(ops::narrow(row, 0, 0, 1), 5); }},

@@ -12,7 +12,6 @@
 #include "config/config.hpp"
 #include "data/dataset.hpp"
 #include "llama_config.hpp"
-#include "model_shape.hpp"
 
 import tessera.base;
 import tessera.mesh;
@@ -26,6 +25,7 @@ import tessera.plugin;
 import tessera.parallel;
 import tessera.train;
 
+#include "small_run.hpp"
 #include "support.hpp"
 #include "training/setup.hpp"
 #include "training/trainer.hpp"
@@ -33,21 +33,12 @@ import tessera.train;
 
 using namespace tessera;
 using namespace tessera::app;
-using parallel_test::on_ranks;
+using namespace parallel_test;
 
 namespace {
 
-Run run_of(const std::string& name, std::vector<std::string> overrides) {
-  for (const char* small : {"model.dim=128", "model.layers=2", "model.ffn_dim=352",
-                            "data.seq_len=64", "data.validation=0.0", "train.batch=8",
-                            "data.text=[\"" TESSERA_SOURCE_FOLDER "/docs/architecture.md\"]"}) {
-    overrides.emplace_back(small);
-  }
-  Run run;
-  run.config = load_config(std::string(TESSERA_SOURCE_FOLDER "/configs/") + name, overrides);
-  run.shape = model_shape(run.config, 256);
-  run.data = std::make_shared<const Dataset>(run.config, run.shape.vocab);
-  return run;
+Run run_of(const std::string& name, const std::vector<std::string>& overrides) {
+  return small_run(name, overrides, {"model.dim=128", "model.ffn_dim=352", "data.seq_len=64"});
 }
 
 /// Rank 0's third step; its memory is that of all three.

@@ -26,20 +26,7 @@ import tessera.parallel;
 #include "support.hpp"
 
 using namespace tessera;
-using parallel_test::check;
-using parallel_test::clear_gradients;
-using parallel_test::difference;
-using parallel_test::fsdp;
-using parallel_test::gradients_of;
-using parallel_test::Named;
-using parallel_test::Net;
-using parallel_test::net_tokens;
-using parallel_test::NetOptions;
-using parallel_test::on_ranks;
-using parallel_test::plain;
-using parallel_test::plain_loss;
-using parallel_test::Planned;
-using parallel_test::values_of;
+using namespace parallel_test;
 
 namespace {
 

@@ -26,16 +26,7 @@ import tessera.parallel;
 #include "support.hpp"
 
 using namespace tessera;
-using parallel_test::check;
-using parallel_test::difference;
-using parallel_test::error_of;
-using parallel_test::gradients_of;
-using parallel_test::Net;
-using parallel_test::net_tokens;
-using parallel_test::on_ranks;
-using parallel_test::plain;
-using parallel_test::plain_loss;
-using parallel_test::shipped_styles;
+using namespace parallel_test;
 
 namespace {
 

@@ -30,9 +30,7 @@ import tessera.parallel;
 
 using namespace tessera;
 using namespace tessera::app;
-using parallel_test::check;
-using parallel_test::on_ranks;
-using parallel_test::shipped_styles;
+using namespace parallel_test;
 
 namespace {
 

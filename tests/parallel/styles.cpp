@@ -26,11 +26,7 @@ import tessera.parallel;
 #include "support.hpp"
 
 using namespace tessera;
-using parallel_test::check;
-using parallel_test::difference;
-using parallel_test::error_of;
-using parallel_test::on_ranks;
-using parallel_test::shipped_styles;
+using namespace parallel_test;
 
 namespace {
 

@@ -1,0 +1,41 @@
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/config.hpp"
+#include "data/dataset.hpp"
+#include "llama_config.hpp"
+#include "model_shape.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.optim;
+import tessera.plugin;
+import tessera.parallel;
+import tessera.train;
+
+#include "small_run.hpp"
+
+using namespace tessera::app;
+
+namespace parallel_test {
+
+Run small_run(const std::string& name, std::vector<std::string> overrides,
+              const std::vector<std::string>& sizes) {
+  overrides.insert(overrides.end(), sizes.begin(), sizes.end());
+  for (const char* same : {"model.layers=2", "data.validation=0.0", "train.batch=8",
+                           "data.text=[\"" TESSERA_SOURCE_FOLDER "/docs/architecture.md\"]"}) {
+    overrides.emplace_back(same);
+  }
+  Run run;
+  run.config = load_config(std::string(TESSERA_SOURCE_FOLDER "/configs/") + name, overrides);
+  run.shape = model_shape(run.config, 256);
+  run.data = std::make_shared<const Dataset>(run.config, run.shape.vocab);
+  return run;
+}
+
+}  // namespace parallel_test

@@ -1,0 +1,15 @@
+// Runs of configs/ with a small model. Include it after the imports that training/trainer.hpp
+// needs.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "training/trainer.hpp"
+
+namespace parallel_test {
+
+/// The run of configs/NAME with these overrides, then one of `sizes`; its text is a page of docs.
+tessera::app::Run small_run(const std::string& name, std::vector<std::string> overrides,
+                            const std::vector<std::string>& sizes);
+
+}  // namespace parallel_test
