@@ -25,7 +25,7 @@ constexpr std::int64_t most = 100000;
 
 Json parsed(ParsedJson json, const std::string& name) {
   if (!json.problem.empty()) {
-    fail_input({.thing = std::string(name), .wrong = json.problem});
+    fail_input({.thing = name, .wrong = json.problem});
   }
   return std::move(json.value);
 }
@@ -115,7 +115,7 @@ void check_parameter_count(const LlamaConfig& c, const std::string& name) {
   const double all = 2 * number(c.vocab) * number(c.dim) + number(c.layers) * layer;
   constexpr double limit = 0x1p50;
   if (all > limit) {
-    fail_input({.thing = std::string(name),
+    fail_input({.thing = name,
                 .wrong = fmt::format("the sizes make {:.3g} parameters", all),
                 .expected = fmt::format("at most {:.3g}", limit)});
   }
@@ -148,8 +148,7 @@ LlamaConfig stored_llama_config(std::string_view meta, const std::string& checkp
   const ParsedJson json = parse_json_object(meta, limits);
   const auto model = json.value.find("model");
   if (!json.problem.empty() || model == json.value.end() || !model->is_object()) {
-    fail_input(
-        {.thing = std::string(checkpoint), .wrong = "is not a checkpoint of 'tessera train'"});
+    fail_input({.thing = checkpoint, .wrong = "is not a checkpoint of 'tessera train'"});
   }
   Json words = *model;
   for (const char* key : {"eos_token_id", "bos_token_id"}) {

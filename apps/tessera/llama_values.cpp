@@ -30,7 +30,7 @@ void LlamaValues::problem(std::string text) { problems_.push_back(std::move(text
 
 void LlamaValues::throw_if_any() const {
   if (problems_.size() == 1) {
-    fail_input({.thing = std::string(name_), .wrong = problems_[0]});
+    fail_input({.thing = name_, .wrong = problems_[0]});
   }
   if (!problems_.empty()) {
     std::string text = fmt::format("{}: {} problems", name_, problems_.size());

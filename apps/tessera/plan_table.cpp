@@ -26,11 +26,26 @@ std::string mesh_text(const MeshConfig& mesh) {
   return fmt::format("{} = {} rank{}", text, ranks, ranks == 1 ? "" : "s");
 }
 
+/// A number of the schedule's unit: "3 steps", "1.5 M tokens (12.2 steps)".
+std::string span_text(const Config& config, std::int64_t count) {
+  if (config.optimizer.schedule_unit == "steps") {
+    return fmt::format("{} step{}", count, count == 1 ? "" : "s");
+  }
+  return fmt::format("{} tokens ({:.4g} steps)", format_count(static_cast<double>(count)),
+                     static_cast<double>(count) / static_cast<double>(config.step_tokens()));
+}
+
 std::string optimizer_text(const Config& config) {
   const OptimizerConfig& o = config.optimizer;
   std::string text = fmt::format("{}, lr {}, {}", o.name, o.lr, o.schedule);
   if (o.warmup > 0) {
-    text += fmt::format(" after {} step{} of warm-up", o.warmup, o.warmup == 1 ? "" : "s");
+    text += fmt::format(" after {} of warm-up", span_text(config, o.warmup));
+  }
+  if (o.cooldown > 0) {
+    text += fmt::format(", down in the last {}", span_text(config, o.cooldown));
+  }
+  if (o.schedule_end > 0) {
+    text += fmt::format(", ends after {}", span_text(config, o.schedule_end));
   }
   if (const auto groups = nlohmann::json::parse(o.groups.text).size(); groups > 0) {
     text += fmt::format(", {} group{} of parameters", groups, groups == 1 ? "" : "s");
@@ -41,8 +56,7 @@ std::string optimizer_text(const Config& config) {
 }  // namespace
 
 TableRows plan_rows(const Config& config, const LlamaConfig& shape, const Dataset& data) {
-  const double step_tokens =
-      static_cast<double>(config.train.batch) * static_cast<double>(config.data.seq_len);
+  const auto step_tokens = static_cast<double>(config.step_tokens());
   const double total = step_tokens * static_cast<double>(config.train.steps);
   TableRows rows = {
       {"model",

@@ -42,7 +42,7 @@ void raise_stack_limit() {
     fail_input({.thing = "stack",
                 .wrong = "the limit is too low",
                 .expected = fmt::format("at least {}", format_bytes(smallest)),
-                .got = fmt::format("{}", format_bytes(limit.rlim_cur)),
+                .got = format_bytes(limit.rlim_cur),
                 .advice = fmt::format("raise it with `ulimit -s {}`", usual >> 10)});
   }
   // Threads have the limit of the process's start otherwise.

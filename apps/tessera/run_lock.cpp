@@ -85,7 +85,7 @@ void RunLock::take(const char* key, const fs::path& file) {
   while (true) {
     const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (descriptor < 0) {
-      fail_input({.thing = std::string(key),
+      fail_input({.thing = key,
                   .wrong = fmt::format("the lock file {} cannot be opened ({})", file.string(),
                                        std::strerror(errno)),
                   .advice = "choose another path"});
@@ -94,7 +94,7 @@ void RunLock::take(const char* key, const fs::path& file) {
     if (code == EWOULDBLOCK) {
       const std::string who = holder(descriptor);
       ::close(descriptor);
-      fail_input({.thing = std::string(key),
+      fail_input({.thing = key,
                   .wrong = fmt::format("another run is writing {} ({})",
                                        fs::absolute(file).parent_path().string(), who),
                   .advice = "wait for its end, or choose another path"});

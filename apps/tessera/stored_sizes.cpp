@@ -67,7 +67,7 @@ void check_stored_sizes(const LlamaConfig& c, const TensorSource& stored, const 
     }
   }
   if (!problems.empty()) {
-    fail_input({.thing = std::string(name),
+    fail_input({.thing = name,
                 .wrong = fmt::format("does not describe the stored weights: {}",
                                      fmt::join(problems, "; "))});
   }

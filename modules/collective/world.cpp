@@ -112,6 +112,12 @@ FirstError World::first_error() const { return state_->control->first_error(); }
 bool World::interrupt_requested() const {
   return state_->control->interrupts.load(std::memory_order_relaxed) != 0;
 }
+bool World::interrupt_agreed() {
+  const std::int32_t mine = interrupt_requested() ? 1 : 0;
+  std::int32_t any = mine;
+  everyone().all_reduce(&mine, &any, 1, DType::i32, ReduceOp::max);
+  return any != 0;
+}
 void World::request_interrupt() { state_->control->interrupts.store(1); }
 
 void World::set_timeout(double seconds) { state_->timeout = seconds; }

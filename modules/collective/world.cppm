@@ -77,6 +77,8 @@ class World {
   /// Whether the user asked to stop (a signal, or a reader of stdout that has gone). Ranks may see
   /// it at different steps: agree on it by a collective before acting.
   bool interrupt_requested() const;
+  /// The same answer on all ranks: whether any of them has seen the request. All ranks call it.
+  bool interrupt_agreed();
   void request_interrupt();
 
   /// How long a wait may last before it is an error. Default 300, or TESSERA_TIMEOUT.

@@ -116,9 +116,10 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
   if (replay_) {
     counts_.refusal = refusal(batch);
     if (counts_.refusal.empty()) {
-      const StepResult result = replay_step(batch, functions);
-      ++counts_.replayed;
-      return result;
+      if (const std::optional<StepResult> result = replay_step(batch, functions)) {
+        ++counts_.replayed;
+        return *result;
+      }
     }
   }
   if (replay_ || counts_.eager < steps_before) {
@@ -132,9 +133,9 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
     recorder.input(name, tensor);
   }
   const StepResult result = take_step(batch, functions, &recorder);
-  --done_;  // the variables are those of the step that was taken
-  set_update(variables, result.lr, optim::clip_factor(result.grad_norm, max_norm_));
-  ++done_;
+  constexpr std::int64_t already_counted = -1;
+  set_update(variables, result.lr, optim::clip_factor(result.grad_norm, max_norm_),
+             already_counted);
   Recording recording = recorder.finish(variables);
   ++counts_.recorded;
   if (!first_recording_) {
@@ -149,8 +150,7 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
 
 std::string Training::refusal(const StepBatch& batch) const {
   const Program& program = replay_->program();
-  const Rows rows = rows_of(batch);
-  const std::int64_t micro_batches = rows.part == 0 ? 1 : rows.part / rows.micro;
+  const std::int64_t micro_batches = rows_of(batch).micro_batches();
   if (trained() != trained_) {
     return "other parameters are frozen than when the step was recorded";
   }
@@ -167,36 +167,35 @@ std::string Training::refusal(const StepBatch& batch) const {
   return replay_->refusal(variables_of(batch));
 }
 
-StepResult Training::replay_step(const StepBatch& batch, const StepFunctions& functions) {
+std::optional<StepResult> Training::replay_step(const StepBatch& batch,
+                                                const StepFunctions& functions) {
   optimizer_->prepare_state();
   const Program& program = replay_->program();
-  const Rows rows = rows_of(batch);
   const MemoryScope scope(MemoryCategory::activation);
   std::map<std::string, Tensor> given = inputs(&program);
-  for (std::int64_t row = 0, at = 0; at == 0 || row < rows.part; row += rows.micro, ++at) {
-    const Tensors tensors =
-        functions.rows({.step = done_, .first = rows.first + row, .rows = rows.micro});
+  rows_of(batch).each(done_, [&](const MicroPart& part) {
+    const Tensors tensors = functions.rows(part.batch);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const std::string name = fmt::format("rows.{}.{}", at, i);
+      const std::string name = fmt::format("rows.{}.{}", part.number, i);
       const auto recorded = program.inputs.find(name);
       if (recorded != program.inputs.end() &&
           !(program.tensors[static_cast<std::size_t>(recorded->second)].shape ==
             tensors[i].shape())) {
         counts_.refusal = fmt::format("the rows have another shape ({}) than the recorded ones",
                                       to_string(tensors[i].shape()));
-        ++counts_.eager;
-        --counts_.replayed;
-        return take_step(batch, functions, nullptr);
       }
       given.emplace(name, tensors[i]);
     }
+  });
+  if (!counts_.refusal.empty()) {
+    return std::nullopt;
   }
   StepVariables variables = variables_of(batch);
   replay_->begin(given);
   given.clear();
   run_phase("replayed gradients", [&] { replay_->run("gradients", variables); });
   const StepResult result =
-      checked(replay_->output("loss").item(), replay_->output("squared_norm").item());
+      checked(batch, replay_->output("loss").item(), replay_->output("squared_norm").item());
   set_update(variables, result.lr, optim::clip_factor(result.grad_norm, max_norm_));
   run_phase("replayed update", [&] { replay_->run("update", variables); });
   replay_->end();
@@ -207,7 +206,7 @@ StepResult Training::replay_step(const StepBatch& batch, const StepFunctions& fu
     }
   }
   optimizer_->count_step(updated);
-  ++done_;
+  count_step(batch);
   return result;
 }
 

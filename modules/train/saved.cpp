@@ -25,7 +25,7 @@ constexpr const char* random_prefix = "progress.random.";
 
 [[noreturn]] void wrong_scalar(const std::string& path, const std::string& name,
                                const std::string& expected) {
-  fail_input({.thing = std::string(path),
+  fail_input({.thing = path,
               .wrong = fmt::format("scalar '{}': expected {}", name, expected),
               .advice = "use another checkpoint"});
 }
@@ -62,6 +62,7 @@ StateDict training_state(const optim::Optimizer& optimizer) {
 TrainingProgress read_training_progress(const CheckpointReader& reader) {
   TrainingProgress progress;
   progress.step = count(reader, "progress.step");
+  progress.tokens = count(reader, "progress.tokens");
   for (const auto& [name, value] : reader.scalars()) {
     if (name.starts_with("optimizer.step.")) {
       count(reader, name);
@@ -96,6 +97,7 @@ StateDict Training::state() const {
   all.merge("model", buffers);
   StateDict progress;
   progress.scalars["step"] = done_;
+  progress.scalars["tokens"] = tokens_;
   for (const auto& [name, stream] : random_state()) {
     progress.scalars["random." + name + ".seed"] = static_cast<std::int64_t>(stream.seed);
     progress.scalars["random." + name + ".stream"] = static_cast<std::int64_t>(stream.stream);
@@ -133,6 +135,7 @@ void Training::load(const std::string& folder) {
   load_state(reader, all, {});
   optimizer_->load_scalars(all.part("optimizer"));
   done_ = progress.step;
+  tokens_ = progress.tokens;
   set_random_state(progress.streams);
   last_checkpoint_ = folder;
 }

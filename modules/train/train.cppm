@@ -3,3 +3,4 @@ export module tessera.train;
 
 export import :training;  // Training: micro-batches, backward, reduction, clipping, update,
                           // checkpoints
+export import :run;       // run_training: a program's whole training of its own model

@@ -34,7 +34,19 @@ Training::Training(nn::Module& model, parallel::ParallelPlan& plan,
       plan_(plan),
       optimizer_(std::move(optimizer)),
       schedule_(schedule),
-      max_norm_(max_norm) {}
+      max_norm_(max_norm) {
+  schedule_.check();
+}
+
+void Training::Rows::each(std::int64_t step,
+                          const std::function<void(const MicroPart&)>& body) const {
+  const std::int64_t count = micro_batches();
+  for (std::int64_t number = 0; number < count; ++number) {
+    body({.batch = {.step = step, .first = first + number * micro, .rows = micro},
+          .number = number,
+          .last = number + 1 == count});
+  }
+}
 
 Training::Rows Training::rows_of(const StepBatch& batch) const {
   if (batch.rows < 1) {
@@ -69,10 +81,9 @@ Tensor Training::checked(Tensor loss) const {
     fail({.thing = "training",
           .wrong = "the loss is not a distributed scalar",
           .expected = "the sum of the losses of the rows",
-          .got = fmt::format("{}", !loss ? "no tensor"
-                                   : loss.is_distributed()
-                                       ? to_string(*loss.spec())
-                                       : "a plain tensor of shape " + to_string(loss.shape())),
+          .got = !loss                   ? "no tensor"
+                 : loss.is_distributed() ? to_string(*loss.spec())
+                                         : "a plain tensor of shape " + to_string(loss.shape()),
           .advice = "make the batch with from_local(rows, plan.batch_layout())"});
   }
   return loss;
@@ -107,6 +118,15 @@ StepResult Training::step(const StepBatch& batch, const LossSum& loss_sum) {
 }
 
 StepResult Training::step(const StepBatch& batch, const StepFunctions& functions) {
+  const bool by_tokens = schedule_.unit == optim::ScheduleUnit::tokens;
+  if (batch.tokens < (by_tokens ? 1 : 0)) {
+    fail({.thing = "training",
+          .wrong = by_tokens ? "the schedule counts tokens, and a step has none"
+                             : "the number of a step's tokens is negative",
+          .expected = by_tokens ? "at least 1" : "at least 0",
+          .got = fmt::format("{}", batch.tokens),
+          .advice = "set StepBatch::tokens"});
+  }
   try {
     return replays_ ? record_step(batch, functions) : take_step(batch, functions, nullptr);
   } catch (...) {
@@ -118,9 +138,12 @@ StepResult Training::step(const StepBatch& batch, const StepFunctions& functions
   }
 }
 
-StepResult Training::checked(double loss, double squared_norm) const {
-  const StepResult result{
-      .loss = loss, .grad_norm = std::sqrt(squared_norm), .lr = schedule_.at(done_)};
+StepResult Training::checked(const StepBatch& batch, double loss, double squared_norm) const {
+  const StepResult result{.loss = loss,
+                          .grad_norm = std::sqrt(squared_norm),
+                          .lr = schedule_.unit == optim::ScheduleUnit::tokens
+                                    ? schedule_.at(tokens_, batch.tokens)
+                                    : schedule_.at(done_)};
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     fail(fmt::format(
         "training: step {}: the loss is {} and the gradient norm {}; a smaller "
@@ -128,6 +151,11 @@ StepResult Training::checked(double loss, double squared_norm) const {
         done_ + 1, printable(result.loss), printable(result.grad_norm), last_checkpoint()));
   }
   return result;
+}
+
+void Training::count_step(const StepBatch& batch) {
+  ++done_;
+  tokens_ += batch.tokens;
 }
 
 StepResult Training::take_step(const StepBatch& batch, const StepFunctions& functions,
@@ -142,24 +170,22 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
   Tensor loss;
   Tensor squares;
   section("gradients", [&] {
-    std::int64_t row = 0;
-    do {  // a rank without rows takes part too
-      const parallel::GradientSyncScope sync(row + rows.micro >= rows.part);
+    rows.each(done_, [&](const MicroPart& part) {
+      const parallel::GradientSyncScope sync(part.last);
       std::optional<MicroBatchScope> scope_of_rows;  // rows in unequal parts are the whole step's
       if (rows.equal) {
         scope_of_rows.emplace(start, MicroBatch{.batch = batch.rows,
                                                 .parts = plan_.batch_parts(),
-                                                .first = row,
+                                                .first = part.number * rows.micro,
                                                 .rows = rows.micro});
       }
-      const BatchPart part{.step = done_, .first = rows.first + row, .rows = rows.micro};
       Tensors given;
       if (recorder == nullptr) {
-        given = functions.rows(part);
+        given = functions.rows(part.batch);
       } else {
-        recorder->pause([&] { given = functions.rows(part); });
+        recorder->pause([&] { given = functions.rows(part.batch); });
         for (std::size_t i = 0; i < given.size(); ++i) {
-          recorder->input(fmt::format("rows.{}.{}", row / rows.micro, i), given[i]);
+          recorder->input(fmt::format("rows.{}.{}", part.number, i), given[i]);
         }
       }
       Tensor share;
@@ -170,8 +196,7 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
       const NoGrad no_grad;
       const Tensor value = detached(share);
       loss = loss ? ops::add(loss, value) : value;
-      row += rows.micro;
-    } while (row < rows.part);
+    });
     loss = whole(loss);
     finisher_.finish(parameters);
     squares = optim::squared_gradient_norm(parameters);
@@ -180,7 +205,7 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
       recorder->output("squared_norm", squares);
     }
   });
-  const StepResult result = checked(loss.item(), squares.item());
+  const StepResult result = checked(batch, loss.item(), squares.item());
   const double grad_scale = optim::clip_factor(result.grad_norm, max_norm_);
   section("update", [&] {
     plan_.before_optimizer();
@@ -196,7 +221,7 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
     optimizer_->step(result.lr, grad_scale);
   });
   optimizer_->zero_grad();
-  ++done_;
+  count_step(batch);
   return result;
 }
 
@@ -206,14 +231,10 @@ double Training::evaluate(std::int64_t batches, const StepBatch& batch, const Lo
   const nn::EvaluationScope evaluation(model_);
   Tensor loss;
   for (std::int64_t b = 0; b < batches; ++b) {
-    std::int64_t row = 0;
-    do {
-      const Tensor sum =
-          checked(loss_sum({.step = b, .first = rows.first + row, .rows = rows.micro}));
-      const Tensor part = ops::mul_scalar(sum, 1.0 / batch.weight);
+    rows.each(b, [&](const MicroPart& m) {
+      const Tensor part = ops::mul_scalar(checked(loss_sum(m.batch)), 1.0 / batch.weight);
       loss = loss ? ops::add(loss, part) : part;
-      row += rows.micro;
-    } while (row < rows.part);
+    });
   }
   const double value = loss ? read(loss) : 0;
   if (!std::isfinite(value)) {

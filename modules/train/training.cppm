@@ -17,6 +17,9 @@ struct StepBatch {
   std::int64_t micro_rows = 0;  // of this rank in one forward and backward; 0: all of its rows
   /// The number of rows of the whole step, or of tokens that count; see Training::total.
   double weight = 1;
+  /// Tokens of the whole step, on all ranks and in all micro-batches, for a schedule by tokens.
+  /// Tokens that are masked are tokens that the model has read: they are usually counted too.
+  std::int64_t tokens = 0;
 };
 
 /// What one forward and backward computes: rows first to first + rows - 1 of the rows of the whole
@@ -57,7 +60,8 @@ struct StepResult {
 
 /// What a checkpoint says of a run besides its tensors.
 struct TrainingProgress {
-  std::int64_t step = 0;  // steps that are done
+  std::int64_t step = 0;    // steps that are done
+  std::int64_t tokens = 0;  // of these steps
   std::map<std::string, RandomStream> streams = {};
 };
 /// Error (input) that names the scalar: it is absent, of a wrong type or out of range.
@@ -73,6 +77,7 @@ StateDict training_state(const optim::Optimizer& optimizer);
 class Training {
  public:
   /// `max_norm`: gradients are scaled so that their global norm is at most this; 0: they are not.
+  /// Error (input): see Schedule::check.
   Training(nn::Module& model, parallel::ParallelPlan& plan,
            std::unique_ptr<optim::Optimizer> optimizer, const optim::Schedule& schedule,
            double max_norm = 0);
@@ -84,7 +89,8 @@ class Training {
   /// depend neither on the layout nor on the micro-batches.
   /// The parts of the batch may have different numbers of rows, or none, where there is one
   /// micro-batch.
-  /// Errors: micro-batches that do not divide the rows equally; a loss that is not a distributed
+  /// Errors: micro-batches that do not divide the rows equally; a step without tokens where the
+  /// schedule counts them; a loss that is not a distributed
   /// scalar; the loss or the norm is not finite (nothing was updated then). After an error the
   /// gradients are dropped and done() is as before.
   StepResult step(const StepBatch& batch, const LossSum& loss_sum);
@@ -112,6 +118,8 @@ class Training {
   double total(double mine) const;
 
   std::int64_t done() const { return done_; }
+  /// The sum of StepBatch::tokens of the steps that are done.
+  std::int64_t tokens() const { return tokens_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
   nn::Module& model() { return model_; }
   const parallel::ParallelPlan& plan() const { return plan_; }
@@ -136,11 +144,21 @@ class Training {
   std::string last_checkpoint() const;
 
  private:
+  struct MicroPart {
+    BatchPart batch;
+    std::int64_t number = 0;
+    bool last = false;
+  };
   struct Rows {
     std::int64_t part = 0;   // of this rank
     std::int64_t first = 0;  // of the rows of the whole step
     std::int64_t micro = 0;
     bool equal = false;  // every rank has as many
+
+    /// At least 1: a rank without rows takes part too.
+    std::int64_t micro_batches() const { return part == 0 ? 1 : part / micro; }
+    /// Calls `body` for each micro-batch of this rank, in order.
+    void each(std::int64_t step, const std::function<void(const MicroPart&)>& body) const;
   };
   Rows rows_of(const StepBatch& batch) const;
   Tensor checked(Tensor loss) const;
@@ -150,11 +168,13 @@ class Training {
   /// `recorder`: null for a step that is not recorded. Error: see step().
   StepResult take_step(const StepBatch& batch, const StepFunctions& functions, Recorder* recorder);
   /// Loss and norm are finite. Error: one of them is not.
-  StepResult checked(double loss, double squared_norm) const;
+  StepResult checked(const StepBatch& batch, double loss, double squared_norm) const;
+  void count_step(const StepBatch& batch);
 
   // In replayed.cpp.
   StepResult record_step(const StepBatch& batch, const StepFunctions& functions);
-  StepResult replay_step(const StepBatch& batch, const StepFunctions& functions);
+  /// Nothing where the step's rows do not fit the program; counts_.refusal says why.
+  std::optional<StepResult> replay_step(const StepBatch& batch, const StepFunctions& functions);
   std::string refusal(const StepBatch& batch) const;
   /// What a step's dynamic arguments follow from, before its update is known.
   StepVariables variables_of(const StepBatch& batch) const;
@@ -171,6 +191,7 @@ class Training {
   double max_norm_;
   parallel::GradientFinisher finisher_;
   std::int64_t done_ = 0;
+  std::int64_t tokens_ = 0;
   bool replays_ = false;
   ReplayCounts counts_;
   std::optional<Recording> first_recording_;

@@ -1,4 +1,6 @@
 // What a run continues: its own checkpoints and no others, whole ones, with values that are finite.
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -64,6 +66,35 @@ TEST_CASE("a run does not continue the checkpoint of another run") {
   folder.write("second.toml", text);
   is_refused(folder, {"train", "second.toml", "train.steps=4"}, {"data.seq_len: 32"});
   is_refused(folder, {"train", "second.toml", "--dry-run"}, {"data.seq_len: 32"});
+}
+
+TEST_CASE("a schedule by tokens is where it was when a run continues with another batch") {
+  const RunFolder folder;
+  const Words by_tokens = {"train.batch=4",
+                           "data.seq_len=32",
+                           "optimizer.lr=0.01",
+                           "optimizer.schedule=inverse_sqrt",
+                           "optimizer.schedule_unit=tokens",
+                           "optimizer.warmup=256"};
+  const Result first = run(folder, train(with(by_tokens, {"train.steps=4"})));
+  INFO(first.error);
+  REQUIRE(first.code == 0);
+  const Words more = with(by_tokens, {"train.steps=6", "train.batch=8", "log.every=1",
+                                      "checkpoint.allow=[train.batch]"});
+  continues(folder, more, 4, "allowed difference: train.batch: 4 in the checkpoint, 8 in the");
+  std::vector<std::string> rates;
+  for (const std::string& line : lines_of(read_file(folder / "metrics.jsonl"))) {
+    const std::size_t at = line.find("\"lr\":");
+    REQUIRE(at != std::string::npos);
+    rates.push_back(line.substr(at + 5, line.find(',', at) - at - 5));
+  }
+  REQUIRE(rates.size() == 6);
+  // Tokens at the end of each step: 128, 256, 384, 512, then 768 and 1024.
+  const std::vector<double> expected = {
+      0.5, 1, std::sqrt(256.0 / 384), std::sqrt(0.5), std::sqrt(256.0 / 768), 0.5};
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    CHECK(std::stod(rates[i]) == Approx(0.01 * expected[i]));
+  }
 }
 
 TEST_CASE("more steps, another layout, allowed differences: the run continues") {

@@ -1,27 +1,61 @@
 #!/usr/bin/env bash
-# resume.sh CLASSIFIER: a run of apps/examples/classifier.cpp that was resumed ends with the bytes of one that was not,
-# and another number of ranks continues it with the same losses.
+# resume.sh CLASSIFIER LOOP: a run of apps/examples/classifier.cpp that was stopped, interrupted or killed, and was
+# started again, ends with the bytes of one that was not; another number of ranks continues it with the same losses.
+# The same for apps/examples/training_loop.cpp, which was stopped.
 set -euo pipefail
-classifier=$1
+classifier=$1 loop=$2
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-mkdir "$scratch"/{whole,resumed,other}
 
-cd "$scratch/whole"
-"$classifier" 2 40 >losses
-cd "$scratch/resumed"
-"$classifier" 2 20 >losses
-[[ $(wc -l <losses) == 2 ]]
-"$classifier" 2 40 >>losses
-cd "$scratch/other"
-"$classifier" 1 20 >losses
-"$classifier" 3 40 >>losses
+# run_in FOLDER COMMAND...: appends the lines of steps to FOLDER/losses.
+run_in() {
+  mkdir -p "$scratch/$1"
+  (cd "$scratch/$1" && "${@:2}" | { grep '^step' || true; } >>losses)
+}
 
-cd "$scratch"
-[[ $(wc -l <whole/losses) == 4 ]]
-diff whole/losses resumed/losses
-for file in whole/checkpoints/step-00000040/rank-*.safetensors; do
-  cmp "$file" "resumed${file#whole}"
-done
+# same FOLDER FOLDER STEP: the files of a step's checkpoint are equal.
+same() {
+  local file found=0
+  for file in "$scratch/$1"/checkpoints/step-"$3"/rank-*.safetensors; do
+    cmp "$file" "$scratch/$2${file#"$scratch/$1"}"
+    found=1
+  done
+  [[ $found == 1 ]]
+}
+
+# stopped FOLDER SIGNAL: starts a run of 2000 steps, sends the signal to its launcher after the first checkpoint, and
+# prints its exit code.
+stopped() {
+  mkdir -p "$scratch/$1"
+  cd "$scratch/$1"
+  "$classifier" 2 2000 >/dev/null 2>errors &
+  local launcher=$! code=0
+  until [[ -e checkpoints/step-00000100/checkpoint.json ]]; do sleep 0.01; done
+  kill -s "$2" $launcher
+  wait $launcher 2>/dev/null || code=$?
+  echo $code
+}
+
+run_in whole "$classifier" 2 40
+run_in resumed "$classifier" 2 20
+run_in resumed "$classifier" 2 40
+run_in other "$classifier" 1 20
+run_in other "$classifier" 3 40
+[[ $(wc -l <"$scratch/whole/losses") == 4 ]]
+diff "$scratch"/{whole,resumed}/losses
+same whole resumed 00000040
 # The losses have six decimals; sums over other numbers of ranks round in another order.
-paste whole/losses other/losses | awk '{ d = $4 - $8; if (d < -2e-5 || d > 2e-5) exit 1 }'
+paste "$scratch"/{whole,other}/losses | awk '{ d = $4 - $8; if (d < -2e-5 || d > 2e-5) exit 1 }'
+
+run_in long "$classifier" 2 2000
+[[ $(stopped interrupted TERM) == 130 ]]
+run_in interrupted "$classifier" 2 2000
+same long interrupted 00002000
+[[ $(stopped killed KILL) == 137 ]]
+run_in killed "$classifier" 2 2000
+same long killed 00002000
+
+run_in loop "$loop" 2 40
+run_in loop_resumed "$loop" 2 17
+run_in loop_resumed "$loop" 2 40
+same loop loop_resumed 00000040

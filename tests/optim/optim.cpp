@@ -152,7 +152,7 @@ TEST_CASE("gradients are clipped in place to the norm that is asked for") {
 TEST_CASE("schedules follow their closed forms") {
   using optim::ScheduleKind;
   const auto at = [](ScheduleKind kind, std::int64_t step) {
-    return optim::Schedule{.kind = kind, .lr = 2, .warmup = 4, .steps = 14, .min_ratio = 0.1}.at(
+    return optim::Schedule{.kind = kind, .lr = 2, .warmup = 4, .end = 14, .min_ratio = 0.1}.at(
         step);
   };
   for (const ScheduleKind kind :
@@ -175,9 +175,9 @@ TEST_CASE("schedules follow their closed forms") {
   optim::Schedule stable{.kind = ScheduleKind::warmup_stable_decay,
                          .lr = 2,
                          .warmup = 4,
-                         .steps = 14,
+                         .end = 14,
                          .min_ratio = 0.1,
-                         .decay_steps = 5};
+                         .cooldown = 5};
   CHECK(stable.at(0) == Approx(0.5));
   CHECK(stable.at(9) == Approx(2));
   CHECK(stable.at(10) == Approx(0.2 + 1.8 * 4 / 5));
@@ -186,4 +186,87 @@ TEST_CASE("schedules follow their closed forms") {
   CHECK(optim::schedule_from_name("wsd").value() == ScheduleKind::warmup_stable_decay);
   CHECK(optim::schedule_from_name("cosine").value() == ScheduleKind::cosine);
   CHECK_FALSE(optim::schedule_from_name("cos").has_value());
+}
+
+TEST_CASE("schedules by tokens follow the same forms, for steps of any sizes") {
+  using optim::ScheduleKind;
+  CHECK(optim::schedule_unit_from_name("tokens").value() == optim::ScheduleUnit::tokens);
+  CHECK(optim::schedule_unit_from_name("steps").value() == optim::ScheduleUnit::steps);
+  CHECK_FALSE(optim::schedule_unit_from_name("token").has_value());
+  constexpr std::int64_t n = 384;  // tokens of a step
+  for (const char* name : {"constant", "cosine", "linear", "wsd", "inverse_sqrt"}) {
+    for (const std::int64_t warmup : {0, 4}) {
+      INFO(name << ", warmup " << warmup);
+      const ScheduleKind kind = optim::schedule_from_name(name).value();
+      const optim::Schedule steps{
+          .kind = kind, .lr = 2, .warmup = warmup, .end = 14, .min_ratio = 0.1, .cooldown = 5};
+      optim::Schedule tokens = steps;
+      tokens.unit = optim::ScheduleUnit::tokens;
+      tokens.warmup *= n;
+      tokens.end *= n;
+      tokens.cooldown *= n;
+      for (std::int64_t step = 0; step < 20; ++step) {
+        CHECK(tokens.at(step * n, n) == Approx(steps.at(step)).epsilon(1e-14));
+      }
+    }
+  }
+  // Steps of different sizes: 100, 250, 150, 500 and 1000 tokens.
+  const optim::Schedule linear{.kind = ScheduleKind::linear,
+                               .lr = 2,
+                               .unit = optim::ScheduleUnit::tokens,
+                               .warmup = 300,
+                               .end = 1300,
+                               .min_ratio = 0.1};
+  CHECK(linear.at(0, 100) == Approx(2 * 100.0 / 300));
+  CHECK(linear.at(100, 250) == Approx(2));  // the warmup ends within the step
+  CHECK(linear.at(350, 150) == Approx(2 - 1.8 * 50 / 1000));
+  CHECK(linear.at(500, 500) == Approx(2 - 1.8 * 200 / 1000));
+  CHECK(linear.at(1000, 1000) == Approx(2 - 1.8 * 700 / 1000));
+  CHECK(linear.at(2000, 1000) == Approx(0.2));
+  const optim::Schedule root{.kind = ScheduleKind::inverse_sqrt,
+                             .lr = 2,
+                             .unit = optim::ScheduleUnit::tokens,
+                             .warmup = 300,
+                             .min_ratio = 0.1};
+  CHECK(root.at(300, 100) == Approx(2 * std::sqrt(300.0 / 400)));
+  CHECK(root.at(300, 900) == Approx(2 * std::sqrt(900.0 / 1200)));  // larger than the warmup
+}
+
+TEST_CASE("a schedule that cannot be followed is an error") {
+  using optim::ScheduleKind;
+  const auto error = [](const optim::Schedule& schedule) {
+    try {
+      schedule.check();
+    } catch (const Error& e) {
+      CHECK(e.kind() == ErrorKind::input);
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const optim::Schedule good{
+      .kind = ScheduleKind::warmup_stable_decay, .lr = 1, .warmup = 4, .end = 14, .cooldown = 10};
+  CHECK(error(good).empty());
+  CHECK(error({}).empty());
+  auto bad = good;
+  bad.cooldown = 11;
+  CHECK(error(bad) ==
+        "schedule: cooldown does not fit between warmup and end (expected 0 to 10, "
+        "got 11)");
+  bad.cooldown = -1;
+  CHECK_FALSE(error(bad).empty());
+  bad = good;
+  bad.end = 3;
+  CHECK(error(bad) ==
+        "schedule: it ends before its warmup is over (expected an end of at least 4, got 3)");
+  bad.kind = ScheduleKind::inverse_sqrt;  // has no end
+  CHECK(error(bad).empty());
+  bad = good;
+  bad.warmup = -1;
+  CHECK_FALSE(error(bad).empty());
+  bad = good;
+  bad.min_ratio = 1.5;
+  CHECK_FALSE(error(bad).empty());
+  bad = good;
+  bad.lr = std::nan("");
+  CHECK_FALSE(error(bad).empty());
 }

@@ -1,33 +1,34 @@
 // Steps that are recorded and replayed: the bits of steps that are taken as always, in every layout
 // and with every option; and the text of programs.
-#include <unistd.h>
-
 #include <cstdint>
-#include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "catch.hpp"
 
 import tessera;
 
+#include "layouts.hpp"
 #include "net.hpp"
 #include "support.hpp"
 
 using namespace tessera;
 using namespace parallel_test;
+using train_test::Folder;
+using train_test::layout_named;
+using train_test::Layouts;
+using train_test::on_layout;
+using train_test::same_state;
 
 namespace {
 
 constexpr std::int64_t rows = 8;
 const optim::Schedule schedule = {
-    .kind = optim::ScheduleKind::cosine, .lr = 0.05, .warmup = 3, .steps = 20};
+    .kind = optim::ScheduleKind::cosine, .lr = 0.05, .warmup = 3, .end = 20};
 
 struct Options {
   NetOptions net = {};
@@ -105,55 +106,10 @@ struct Run {
   Training training;
 };
 
-struct Layouts {
-  std::string name;
-  std::vector<std::string> axes;
-  std::vector<std::int64_t> shape;
-  std::vector<parallel::StyleEntry> styles;
-};
-
 std::vector<Layouts> layouts() {
-  const parallel::StyleEntry replicate{"Replicate", "replicate", {"."}, "{}", ""};
-  const parallel::StyleEntry sharded = fsdp({"blocks.*", "."});
-  return {{"one rank", {"shard"}, {1}, {sharded}},
-          {"fully sharded", {"shard"}, {2}, {sharded}},
-          {"kept gathered", {"shard"}, {2}, {fsdp({"blocks.*", "."}, false)}},
-          {"replicated", {"replicate"}, {2}, {replicate}},
-          {"hybrid", {"replicate", "shard"}, {2, 2}, {replicate, sharded}}};
-}
-
-void on_layout(const Layouts& layout, const std::function<void(const DeviceMesh&)>& f) {
-  std::int64_t ranks = 1;
-  for (const std::int64_t n : layout.shape) {
-    ranks *= n;
-  }
-  on_ranks(static_cast<int>(ranks),
-           [&](int) { f(DeviceMesh::make(layout.axes, Dims(layout.shape))); });
-}
-
-/// Bit by bit: this rank's parts of everything that the next step depends on.
-std::map<std::string, std::vector<double>> state_of(const Training& training) {
-  std::map<std::string, std::vector<double>> all;
-  const StateDict state = training.state();
-  for (const auto& [name, tensor] : state.tensors) {
-    all[name] = to_doubles(tensor.local());
-  }
-  for (const auto& [name, scalar] : state.scalars) {
-    if (const auto* whole = std::get_if<std::int64_t>(&scalar)) {
-      all[name] = {static_cast<double>(*whole)};
-    }
-  }
+  std::vector<Layouts> all = train_test::layouts();
+  all.push_back({"kept gathered", {"shard"}, {2}, {fsdp({"blocks.*", "."}, false)}});
   return all;
-}
-
-void same_state(const Training& a, const Training& b, const std::string& when) {
-  const auto left = state_of(a);
-  const auto right = state_of(b);
-  check(left.size() == right.size(), when + ": the state has the same names");
-  for (const auto& [name, values] : left) {
-    const auto found = right.find(name);
-    check(found != right.end() && found->second == values, when + ": " + name + " differs");
-  }
 }
 
 /// Twelve steps of which the last ones are replayed, against eager ones; then text, read in a
@@ -210,9 +166,8 @@ TEST_CASE("replayed steps have the bits of eager ones, from text too, in every l
 }
 
 TEST_CASE("dropout, micro-batches, recomputation, frozen and tied parameters are replayed") {
-  const std::vector<Layouts> all = layouts();
-  for (const std::size_t i : {std::size_t{0}, std::size_t{1}, std::size_t{4}}) {
-    const Layouts& layout = all[i];
+  for (const char* name : {"one rank", "fully sharded", "hybrid"}) {
+    const Layouts layout = layout_named(name);
     replays_equal_eager(layout, {.net = {.dropout = 0.3}});
     replays_equal_eager(layout, {.net = {.dropout = 0.3}, .micro_rows = 1});
     replays_equal_eager(layout, {.net = {.checkpointing = true, .dropout = 0.2}});
@@ -224,7 +179,7 @@ TEST_CASE("dropout, micro-batches, recomputation, frozen and tied parameters are
 }
 
 TEST_CASE("the clipping factor, the learning rate and the weight are variables") {
-  const Layouts layout = layouts()[1];
+  const Layouts layout = layout_named("fully sharded");
   replays_equal_eager(layout, {.max_norm = 1e9});  // the factor is 1 in all steps
   replays_equal_eager(layout, {.max_norm = 0});
   replays_equal_eager(layout, {.more_weight = 3});
@@ -234,13 +189,10 @@ TEST_CASE("the clipping factor, the learning rate and the weight are variables")
 }
 
 TEST_CASE("validations, checkpoints and steps of another shape may come between replayed steps") {
-  const std::string folder =
-      (std::filesystem::temp_directory_path() / ("tessera-replay-" + std::to_string(getpid())))
-          .string();
   const Options options{.net = {.dropout = 0.3}};
-  for (const std::size_t i : {std::size_t{1}, std::size_t{4}}) {
-    const Layouts layout = layouts()[i];
-    std::filesystem::remove_all(folder);
+  for (const char* name : {"fully sharded", "hybrid"}) {
+    const Layouts layout = layout_named(name);
+    const Folder folder("replay");
     INFO(layout.name);
     REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
       const auto other_rows = [](int at) { return at == 6 ? 2 * rows : rows; };
@@ -262,7 +214,7 @@ TEST_CASE("validations, checkpoints and steps of another shape may come between 
         check((at == 6) == (counts.refusal.find("another shape") != std::string::npos),
               "the step of another shape is taken as always: " + counts.refusal);
         if (at == 8) {
-          run.training.save(folder);
+          run.training.save(folder.path());
         }
       }
       check(own == losses, "the same losses");
@@ -271,18 +223,17 @@ TEST_CASE("validations, checkpoints and steps of another shape may come between 
       same_state(run.training, eager.training, "at the end");
       set_seed(3);
       Run resumed(mesh, layout.styles, options);
-      resumed.training.load(folder);
+      resumed.training.load(folder.path());
       for (int at = 9; at < 12; ++at) {
         check(resumed.step().loss == losses[static_cast<std::size_t>(2 * at)], "resumed");
       }
       same_state(resumed.training, eager.training, "resumed from a checkpoint of replayed steps");
     }));
-    std::filesystem::remove_all(folder);
   }
 }
 
 TEST_CASE("what a program is not right for is taken as always, or is an error that names it") {
-  const Layouts layout = layouts()[1];
+  const Layouts layout = layout_named("fully sharded");
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
     Run run(mesh, layout.styles);
     run.training.set_replay(true);

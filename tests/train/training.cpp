@@ -1,10 +1,7 @@
 // The training step: against a hand-written step on a plain model, in every layout and division
 // into micro-batches; what it saves; what it refuses.
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
@@ -18,11 +15,16 @@
 
 import tessera;
 
+#include "layouts.hpp"
 #include "net.hpp"
 #include "support.hpp"
 
 using namespace tessera;
 using namespace parallel_test;
+using train_test::Folder;
+using train_test::layout_named;
+using train_test::Layouts;
+using train_test::on_layout;
 
 namespace {
 
@@ -77,22 +79,13 @@ struct Run {
   bool micro = false;  // micro-batches, whose parts are equal
 };
 
-struct Layouts {
-  std::string name;
-  std::vector<std::string> axes;
-  std::vector<std::int64_t> shape;
-  std::vector<parallel::StyleEntry> styles;
-};
-
+/// Also those in which ranks have different numbers of rows.
 std::vector<Layouts> layouts() {
-  const parallel::StyleEntry replicate{"Replicate", "replicate", {"."}, "{}", ""};
+  std::vector<Layouts> all = train_test::layouts();
   const parallel::StyleEntry sharded = fsdp({"blocks.*", "."});
-  return {{"one rank", {"shard"}, {1}, {sharded}},
-          {"fully sharded", {"shard"}, {2}, {sharded}},
-          {"replicated", {"replicate"}, {2}, {replicate}},
-          {"hybrid", {"replicate", "shard"}, {2, 2}, {replicate, sharded}},
-          {"unequal parts", {"shard"}, {3}, {sharded}},
-          {"a rank without rows", {"shard"}, {5}, {sharded}}};
+  all.push_back({"unequal parts", {"shard"}, {3}, {sharded}});
+  all.push_back({"a rank without rows", {"shard"}, {5}, {sharded}});
+  return all;
 }
 
 /// 0, no micro-batches, to micro-batches of `most` rows, where the parts are equal.
@@ -103,35 +96,6 @@ std::vector<std::int64_t> divisions(const Layouts& layout, std::int64_t most) {
   }
   return found;
 }
-
-void on_layout(const Layouts& layout, const std::function<void(const DeviceMesh&)>& f) {
-  std::int64_t ranks = 1;
-  for (const std::int64_t n : layout.shape) {
-    ranks *= n;
-  }
-  on_ranks(static_cast<int>(ranks),
-           [&](int) { f(DeviceMesh::make(layout.axes, Dims(layout.shape))); });
-}
-
-/// A folder that ends with the test.
-class Folder {
- public:
-  explicit Folder(const std::string& name)
-      : path_(std::filesystem::temp_directory_path() /
-              ("tessera-" + name + "-" + std::to_string(getpid()))) {
-    std::filesystem::remove_all(path_);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 }  // namespace
 
@@ -206,7 +170,7 @@ TEST_CASE("dropout depends neither on the layout nor on the micro-batches") {
 TEST_CASE("a training continues bit by bit from what it has saved, and on another mesh") {
   const Folder folder("training");
   const NetOptions options{.tied = true, .dropout = 0.3, .frozen = {"blocks.0.norm"}};
-  const Layouts sharded = layouts()[1];
+  const Layouts sharded = layout_named("fully sharded");
   Named straight;
   on_layout(sharded, [&](const DeviceMesh& mesh) {
     Run run(mesh, sharded.styles, options);
@@ -232,7 +196,7 @@ TEST_CASE("a training continues bit by bit from what it has saved, and on anothe
     }
     check(values_of(*run.net.model) == straight, "the same bits");
   });
-  const Layouts hybrid = layouts()[3];
+  const Layouts hybrid = layout_named("hybrid");
   on_layout(hybrid, [&](const DeviceMesh& mesh) {
     Run run(mesh, hybrid.styles, options);
     check(run.training.resume(folder.path()), "a checkpoint");
@@ -244,7 +208,7 @@ TEST_CASE("a training continues bit by bit from what it has saved, and on anothe
 }
 
 TEST_CASE("what a step refuses changes nothing: no parameter, no gradient, no step") {
-  const Layouts sharded = layouts()[1];
+  const Layouts sharded = layout_named("fully sharded");
   REQUIRE_NOTHROW(on_layout(sharded, [&](const DeviceMesh& mesh) {
     Run run(mesh, sharded.styles);
     run.step();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -166,9 +167,13 @@ TEST_CASE("wrong types and impossible values are errors with their line") {
        "is in optimizer.options"},
       {"optimizer.groups = {}", "optimizer.groups: expected a list of tables"},
       {"optimizer.groups = [3]", "optimizer.groups: expected a list of tables"},
-      {"optimizer.schedule = \"wsd\"", "decay_steps steps (expected 1 to 300"},
-      {"optimizer.decay_steps = 3", "only the schedule wsd has it; the schedule is constant"},
-      {"optimizer.warmup = 301", "optimizer.warmup: is longer than the run"},
+      {"optimizer.schedule = \"wsd\"", "last cooldown steps (expected 1 to 300"},
+      {"optimizer.cooldown = 3", "only the schedule wsd has it; the schedule is constant"},
+      {"optimizer.warmup = 301",
+       "optimizer.warmup: is longer than the run (expected at most 300 steps, got 301)"},
+      {"optimizer.schedule_unit = \"token\"", "optimizer.schedule_unit: expected"},
+      {"optimizer.schedule_end = 3",
+       "optimizer.schedule_end: the schedule constant has no end; remove one of the two"},
       {"data.validation = 1.0", "data.validation: expected a finite number at least 0 and less"},
       {"data.seq_len = 0", "data.seq_len: expected an integer at least 1"},
       {"data.tokens = [\"x.npy\"]", "data.text is set too"},
@@ -275,13 +280,15 @@ TEST_CASE("a model's sizes follow from the config") {
 }
 
 TEST_CASE("the learning rate warms up and then follows its schedule") {
-  OptimizerConfig o;
+  Config config;
+  OptimizerConfig& o = config.optimizer;
   o.lr = 2.0;
   o.warmup = 4;
   o.min_lr_ratio = 0.1;
   o.schedule = "constant";
   const auto learning_rate = [&](std::int64_t steps, std::int64_t step) {
-    return make_schedule(o, steps).at(step);
+    config.train.steps = steps;
+    return make_schedule(config).at(step);
   };
   CHECK(learning_rate(14, 0) == 0.5);
   CHECK(learning_rate(14, 3) == 2.0);
@@ -295,4 +302,34 @@ TEST_CASE("the learning rate warms up and then follows its schedule") {
   CHECK(learning_rate(14, 14) == Approx(0.2));
   o.warmup = 14;
   CHECK(std::isfinite(learning_rate(14, 14)));
+}
+
+TEST_CASE("a schedule counts steps or tokens, to the end of the run or to one of its own") {
+  const std::string start =
+      minimal + "seq_len = 10\n[train]\nsteps = 50\nbatch = 4\n[optimizer]\nlr = 2.0\n";
+  const auto at = [&](const std::string& more, std::int64_t done, std::int64_t size) {
+    return make_schedule(parse(start + more)).at(done, size);
+  };
+  const std::string linear = "schedule = \"linear\"\n";
+  const std::string tokens = linear + "schedule_unit = \"tokens\"\n";
+  CHECK(at(linear, 25, 1) == Approx(1));
+  CHECK(at(tokens, 1000, 40) == Approx(1));  // of 50 * 4 * 10
+  CHECK(at(linear + "schedule_end = 100\n", 25, 1) == Approx(1.5));
+  CHECK(at(linear + "schedule_end = 20\n", 25, 1) == 0);  // before the end of the run
+  CHECK(at(tokens + "schedule_end = 8_000\nwarmup = 4000\n", 2000, 40) == Approx(1.02));
+  CHECK(at(tokens + "schedule_end = 8_000\nwarmup = 4000\n", 6000, 40) == Approx(1));
+  has(error_of(start + tokens + "warmup = 2001\n"),
+      "optimizer.warmup: is longer than the run (expected at most 2000 tokens, got 2001)");
+  has(error_of(start + tokens + "schedule_end = 300\nwarmup = 301\n"),
+      "optimizer.warmup: is longer than the schedule (expected at most 300 tokens, got 301)");
+  has(error_of(start + "schedule = \"wsd\"\nschedule_unit = \"tokens\"\nwarmup = 1500\n"
+                       "cooldown = 501\n"),
+      "optimizer.cooldown: wsd lowers the learning rate in the last cooldown tokens (expected 1 to "
+      "500, the tokens between warm-up and end, got 501)");
+  // More tokens than 64 bits hold: the end is out of reach.
+  CHECK(make_schedule(parse(minimal +
+                            "[train]\nsteps = 1000000000000000\nbatch = 16777216\n"
+                            "[optimizer]\n" +
+                            tokens))
+            .end == std::numeric_limits<std::int64_t>::max());
 }

@@ -85,7 +85,8 @@ const std::map<std::string, Numbers>& numbers() {
       {"optimizer.lr", {{"0", "-0.001"}, {"1e-300", "1e300"}}},
       {"optimizer.weight_decay", {{"-0.001", "-1"}, {"0", "1e300"}}},
       {"optimizer.warmup", {{"-1"}, {"0", "300"}}},
-      {"optimizer.decay_steps", {{"-1"}, {"0"}}},
+      {"optimizer.cooldown", {{"-1"}, {"0"}}},
+      {"optimizer.schedule_end", {{"-1"}, {"0"}}},
       {"optimizer.min_lr_ratio", {{"-0.001", "1.001"}, {"0", "1"}}},
       {"mesh.shape", {{"[0]", "[-1]", "[65537]"}, {"[1]", "[65536]"}}},
       {"mesh.latency_us", {{"[-0.001]"}, {"[0]", "[1e300]"}}},
@@ -185,7 +186,7 @@ TEST_CASE("a word that is not among a key's words is refused") {
     }
     CHECK(refused(key, "\"\""));
   }
-  CHECK(checked == 5);  // model.family, data.tokenizer and order, optimizer.decay and schedule
+  CHECK(checked == 6);  // model.family, data.tokenizer and order, optimizer.decay and schedule
 }
 
 TEST_CASE("entries of lists, required texts and texts with zero bytes are refused when empty") {

@@ -94,6 +94,14 @@ on = ["."]
   CHECK(result.out.find("7 of 64 tokens") != std::string::npos);
   CHECK(result.out.find("FLOP per step; per rank ") != std::string::npos);
   CHECK(result.out.find("linear_grad_weight") == std::string::npos);
+  const Result tokens =
+      run("train " + config +
+          " --dry-run train.steps=70 optimizer.schedule_unit=tokens optimizer.schedule=wsd "
+          "optimizer.warmup=160 optimizer.cooldown=1000 optimizer.schedule_end=4000");
+  INFO(tokens.error);
+  CHECK(
+      tokens.out.find("wsd after 160 tokens (2.5 steps) of warm-up, down in the last 1.00 k tokens "
+                      "(15.62 steps), ends after 4.00 k tokens (62.5 steps)") != std::string::npos);
   const Result account = run("train " + config + " --account train.steps=7 model.dim=64");
   INFO(account.error << account.out);
   CHECK(account.code == 0);

@@ -107,13 +107,15 @@ TEST_CASE("NumPy's files give the windows that the stored curves were trained on
 
 TEST_CASE("learning rates are those of the stored curve") {
   const Json curve = Json::parse(read_file(reference / "curves/warmup_cosine.json"));
-  OptimizerConfig o;
+  Config config;
+  config.train.steps = 20;
+  OptimizerConfig& o = config.optimizer;
   o.lr = curve.at("optimizer").at("lr");
   o.schedule = "cosine";
   o.warmup = curve.at("schedule").at("warmup_steps");
   o.min_lr_ratio = curve.at("schedule").at("min_ratio");
   for (int step = 0; step < 20; ++step) {
-    CHECK(make_schedule(o, 20).at(step) ==
+    CHECK(make_schedule(config).at(step) ==
           Approx(curve.at("lr").at(static_cast<std::size_t>(step)).get<double>()).epsilon(1e-15));
   }
 }

@@ -225,7 +225,7 @@ on = ["model.layers.*", "."]
     const auto row = [&](Run& which, const std::string& name, bool replay) {
       which.config.train.replay = replay;
       const double median = median_step(which, before);
-      const auto tokens = static_cast<double>(which.config.train.batch * which.config.data.seq_len);
+      const auto tokens = static_cast<double>(which.config.step_tokens());
       rows.push_back(
           {{"name", name}, {"tokens_per_second", tokens / median}, {"step_ms", median * 1e3}});
       return median;

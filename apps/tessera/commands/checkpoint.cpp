@@ -52,16 +52,16 @@ fs::path free_place(const std::string& folder) {
   std::error_code error;
   const fs::path place = fs::weakly_canonical(folder, error);
   if (error) {
-    fail_input({.thing = std::string(folder),
+    fail_input({.thing = folder,
                 .wrong = fmt::format("the folder cannot be created ({})", error.message()),
                 .advice = "export elsewhere"});
   }
   if (fs::exists(place, error) &&
       (!fs::is_directory(place, error) || !fs::is_empty(place, error))) {
-    fail_input({.thing = std::string(folder),
-                .wrong = std::string(fs::is_directory(place, error) ? "the folder is not empty"
-                                                                    : "is not a folder"),
-                .advice = "export into a new folder"});
+    fail_input(
+        {.thing = folder,
+         .wrong = fs::is_directory(place, error) ? "the folder is not empty" : "is not a folder",
+         .advice = "export into a new folder"});
   }
   return place;
 }
@@ -125,7 +125,7 @@ int run_checkpoint_verify(const std::string& path) {
     }
   }
   if (!damage.empty()) {
-    fail_input({.thing = std::string(path),
+    fail_input({.thing = path,
                 .wrong = "damaged",
                 .advice = fmt::format("use another checkpoint{}", damage)});
   }
@@ -145,7 +145,7 @@ int run_checkpoint_export(const ExportArguments& arguments) {
   std::error_code error;
   fs::create_directories(beside, error);
   if (error) {
-    fail_input({.thing = std::string(arguments.folder),
+    fail_input({.thing = arguments.folder,
                 .wrong = fmt::format("the folder cannot be created ({})", error.message()),
                 .advice = "export elsewhere"});
   }
@@ -158,7 +158,7 @@ int run_checkpoint_export(const ExportArguments& arguments) {
     fs::rename(beside, place);
   } catch (const fs::filesystem_error& problem) {
     fs::remove_all(beside, error);
-    fail({.thing = std::string(arguments.folder),
+    fail({.thing = arguments.folder,
           .wrong = fmt::format("cannot be written ({})", problem.code().message())});
   } catch (...) {
     fs::remove_all(beside, error);

@@ -98,13 +98,6 @@ void compare_plugins(collective::World& world) {
   }
 }
 
-/// Whether any rank has been asked to stop; the same answer on all of them.
-bool agreed_interrupt(collective::World& world) {
-  std::int32_t asked = world.interrupt_requested() ? 1 : 0;
-  world.everyone().all_reduce(&asked, &asked, 1, DType::i32, ReduceOp::max);
-  return asked != 0;
-}
-
 /// The peaks of what this rank's tensors hold, as the metrics file has them.
 std::vector<std::pair<std::string, std::int64_t>> memory_peaks() {
   const MemoryStatistics memory = memory_statistics();
@@ -167,7 +160,7 @@ class RankRun {
       trace_.before_step(trainer_->done());
       one_step();
       const std::int64_t every = run_.config.checkpoint.every;
-      const bool stop = agreed_interrupt(world_);
+      const bool stop = world_.interrupt_agreed();
       if (trace_.after_step(trainer_->done(), stop)) {
         note("trace written: " + run_.config.trace.file);
       }
@@ -207,8 +200,7 @@ class RankRun {
     metrics.grad_norm = result.grad_norm;
     metrics.lr = result.lr;
     metrics.seconds = seconds;
-    metrics.tokens_per_second =
-        static_cast<double>(config.train.batch * config.data.seq_len) / seconds;
+    metrics.tokens_per_second = static_cast<double>(config.step_tokens()) / seconds;
     metrics.memory_bytes = process_memory().resident;
     metrics.memory_peaks = memory_peaks();
     const std::int64_t every = config.data.validate_every;

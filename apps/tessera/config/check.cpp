@@ -127,7 +127,6 @@ class Checks {
   }
 
   void training() {
-    const OptimizerConfig& o = c_.optimizer;
     if (known({"train.batch", "train.micro_batch"}) && c_.train.micro_batch > c_.train.batch) {
       blame({"train.micro_batch", "train.batch"},
             fmt::format("is larger than train.batch (batch {}, micro_batch {})", c_.train.batch,
@@ -136,22 +135,7 @@ class Checks {
     if (known({"train.program", "train.replay"}) && !c_.train.program.empty() && !c_.train.replay) {
       blame({"train.program"}, "only replayed steps have a program; set train.replay=true");
     }
-    if (known({"optimizer.warmup", "train.steps"}) && o.warmup > c_.train.steps) {
-      blame({"optimizer.warmup", "train.steps"},
-            fmt::format("is longer than the run (warmup {}, steps {})", o.warmup, c_.train.steps));
-    }
-    if (known({"optimizer.decay_steps", "optimizer.schedule", "optimizer.warmup", "train.steps"})) {
-      if (o.schedule == "wsd" && (o.decay_steps < 1 || o.decay_steps > c_.train.steps - o.warmup)) {
-        blame(
-            {"optimizer.decay_steps", "optimizer.schedule"},
-            fmt::format("wsd lowers the learning rate in the last decay_steps steps (expected 1 to "
-                        "{}, the steps after the warm-up, got {})",
-                        c_.train.steps - o.warmup, o.decay_steps));
-      } else if (o.schedule != "wsd" && o.decay_steps != 0) {
-        blame({"optimizer.decay_steps"},
-              fmt::format("only the schedule wsd has it; the schedule is {}", o.schedule));
-      }
-    }
+    schedule();
     const std::vector<std::string> names = allowable_names();
     for (const std::string& name : c_.checkpoint.allow) {
       if (std::ranges::find(names, name) == names.end()) {
@@ -163,6 +147,36 @@ class Checks {
     if (c_.checkpoint.folder.empty() && known({"checkpoint.folder"}) &&
         c_.given.contains("checkpoint.every") && c_.checkpoint.every > 0) {
       blame({"checkpoint.every"}, "checkpoint.folder is empty, so none can be written");
+    }
+  }
+
+  void schedule() {
+    const OptimizerConfig& o = c_.optimizer;
+    if (!known({"optimizer.schedule", "optimizer.schedule_unit", "optimizer.schedule_end",
+                "optimizer.warmup", "optimizer.cooldown", "train.steps", "train.batch",
+                "data.seq_len"})) {
+      return;
+    }
+    const bool has_end = o.schedule != "constant" && o.schedule != "inverse_sqrt";
+    if (!has_end && o.schedule_end != 0) {
+      blame({"optimizer.schedule_end"},
+            fmt::format("the schedule {} has no end; remove one of the two", o.schedule));
+      return;
+    }
+    const std::int64_t end = c_.schedule_end();
+    const std::string at = fmt::format("{} {}", end, o.schedule_unit);
+    if (o.warmup > end) {
+      blame({"optimizer.warmup", "optimizer.schedule_end", "train.steps"},
+            fmt::format("is longer than the {} (expected at most {}, got {})",
+                        o.schedule_end > 0 ? "schedule" : "run", at, o.warmup));
+    } else if (o.schedule == "wsd" && (o.cooldown < 1 || o.cooldown > end - o.warmup)) {
+      blame({"optimizer.cooldown", "optimizer.schedule"},
+            fmt::format("wsd lowers the learning rate in the last cooldown {0} (expected 1 to {1}, "
+                        "the {0} between warm-up and end, got {2})",
+                        o.schedule_unit, end - o.warmup, o.cooldown));
+    } else if (o.schedule != "wsd" && o.cooldown != 0) {
+      blame({"optimizer.cooldown"},
+            fmt::format("only the schedule wsd has it; the schedule is {}", o.schedule));
     }
   }
 

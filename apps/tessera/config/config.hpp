@@ -69,8 +69,10 @@ struct OptimizerConfig {
   std::string decay = "matrices";
   JsonList groups;
   std::string schedule = "constant";
-  std::int64_t warmup = 0;
-  std::int64_t decay_steps = 0;
+  std::string schedule_unit = "steps";
+  std::int64_t schedule_end = 0;  // in the unit; 0 = the end of the run
+  std::int64_t warmup = 0;        // likewise
+  std::int64_t cooldown = 0;      // likewise
   double min_lr_ratio = 0.0;
 };
 
@@ -137,6 +139,10 @@ struct Config {
 
   /// The number of ranks: the product of mesh.shape, 1 without a mesh.
   std::int64_t ranks() const;
+  /// Tokens of a step, on all ranks together.
+  std::int64_t step_tokens() const { return train.batch * data.seq_len; }
+  /// Where the schedule of the learning rate ends, in its unit.
+  std::int64_t schedule_end() const;
   /// "run.toml:12: mesh.shape" (or only the key where it was not given): the beginning of an
   /// error's text about this key.
   std::string place(const std::string& key) const;

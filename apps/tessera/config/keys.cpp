@@ -164,15 +164,29 @@ std::vector<Key> optimizer_keys() {
        "that has a setting decides it."},
       {"optimizer.schedule",
        field<s, &O::schedule>,
-       "The learning rate after the warm-up: `constant`; down to `min_lr_ratio` at the last step "
-       "along half a `cosine` or a line (`linear`); constant, and a line down in the last "
-       "`decay_steps` (`wsd`); or with the inverse square root of the step (`inverse_sqrt`).",
+       "The learning rate after the warm-up: `constant`; down to `min_lr_ratio` at the end along "
+       "half a `cosine` or a line (`linear`); constant, and a line down in the `cooldown` before "
+       "the end (`wsd`); or with the inverse square root of the step (`inverse_sqrt`).",
        {},
        {"constant", "cosine", "linear", "wsd", "inverse_sqrt"}},
+      {"optimizer.schedule_unit",
+       field<s, &O::schedule_unit>,
+       "What `schedule_end`, `warmup` and `cooldown` count: `steps`, or `tokens` (of the whole "
+       "step: "
+       "`train.batch * data.seq_len`). A schedule by tokens goes on where it was when a run is "
+       "continued with another batch.",
+       {},
+       {"steps", "tokens"}},
+      {"optimizer.schedule_end", field<s, &O::schedule_end>,
+       "Where `cosine`, `linear` and `wsd` end; afterwards the learning rate stays. 0: at the end "
+       "of "
+       "the run.",
+       from(0)},
       {"optimizer.warmup", field<s, &O::warmup>,
-       "Steps in which the learning rate rises from `lr / warmup` to `lr`.", from(0)},
-      {"optimizer.decay_steps", field<s, &O::decay_steps>,
-       "The last steps, in which `wsd` lowers the learning rate.", from(0)},
+       "Steps or tokens in which the learning rate rises to `lr`.", from(0)},
+      {"optimizer.cooldown", field<s, &O::cooldown>,
+       "The last steps or tokens before the end, in which `wsd` lowers the learning rate.",
+       from(0)},
       {"optimizer.min_lr_ratio",
        field<s, &O::min_lr_ratio>,
        "Where `cosine`, `linear` and `wsd` end, and the minimum of `inverse_sqrt`, as a share of "

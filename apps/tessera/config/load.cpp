@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -163,6 +164,14 @@ class Loader {
 };
 
 }  // namespace
+
+std::int64_t Config::schedule_end() const {
+  if (optimizer.schedule_end > 0 || optimizer.schedule_unit == "steps") {
+    return optimizer.schedule_end > 0 ? optimizer.schedule_end : train.steps;
+  }
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  return train.steps > most / step_tokens() ? most : train.steps * step_tokens();
+}
 
 std::int64_t Config::ranks() const {
   std::int64_t product = 1;

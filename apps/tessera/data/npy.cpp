@@ -26,7 +26,7 @@ class Header {
       expect(':');
       if (key == "descr" && !descr) {
         if (!peek('\'') && !peek('"')) {
-          fail_input({.thing = std::string(name_), .wrong = "holds records, not token ids"});
+          fail_input({.thing = name_, .wrong = "holds records, not token ids"});
         }
         descr = quoted();
       } else if (key == "fortran_order" && !fortran) {
@@ -58,8 +58,8 @@ class Header {
 
  private:
   [[noreturn]] void bad(std::string_view why) const {
-    fail_input({.thing = std::string(name_),
-                .wrong = fmt::format("the header of the .npy file is damaged: {}", why)});
+    fail_input(
+        {.thing = name_, .wrong = fmt::format("the header of the .npy file is damaged: {}", why)});
   }
   void skip() {
     while (!text_.empty() && (text_.front() == ' ' || text_.front() == '\n')) {
@@ -134,7 +134,7 @@ TokenType token_type(std::string_view descr, const std::string& name) {
     return TokenType::i32;
   }
   const std::string_view hint = descr.starts_with('>') ? " (big-endian)" : "";
-  fail_input({.thing = std::string(name),
+  fail_input({.thing = name,
               .wrong = fmt::format("token ids have type '{}'{}", descr, hint),
               .expected = "little-endian u16, u32 or i32: '<u2', '<u4', '<i4'",
               .advice = "write them with numpy.save(FILE, ids.astype('<u2'))"});
@@ -159,13 +159,12 @@ NpyLayout read_npy_header(std::span<const std::byte> start, std::size_t size,
                           const std::string& name) {
   const std::string_view bytes(reinterpret_cast<const char*>(start.data()), start.size());
   if (bytes.size() < 12 || !bytes.starts_with("\x93NUMPY")) {
-    fail_input(
-        {.thing = std::string(name), .wrong = "is not a .npy file (write it with numpy.save)"});
+    fail_input({.thing = name, .wrong = "is not a .npy file (write it with numpy.save)"});
   }
   const int version = static_cast<unsigned char>(bytes[6]);
   if (version < 1 || version > 3 || bytes[7] != 0) {
     fail_input(
-        {.thing = std::string(name),
+        {.thing = name,
          .wrong = fmt::format(".npy format {}.{} is unknown", version, static_cast<int>(bytes[7])),
          .expected = "1.0 to 3.0"});
   }
@@ -178,12 +177,12 @@ NpyLayout read_npy_header(std::span<const std::byte> start, std::size_t size,
   layout.offset = 8 + length_bytes + length;
   if (layout.offset > size) {
     fail_input(
-        {.thing = std::string(name),
+        {.thing = name,
          .wrong = fmt::format("the file is truncated: its header needs {} bytes, the file has {}",
                               layout.offset, size)});
   }
   if (layout.offset > bytes.size()) {
-    fail_input({.thing = std::string(name),
+    fail_input({.thing = name,
                 .wrong = "the header of the .npy file is damaged: it is too long",
                 .expected = fmt::format("at most {} bytes", npy_header_limit),
                 .got = fmt::format("{}", layout.offset)});
@@ -192,7 +191,7 @@ NpyLayout read_npy_header(std::span<const std::byte> start, std::size_t size,
   header.parse();
   layout.type = token_type(*header.descr, name);
   if (header.dims != 1) {
-    fail_input({.thing = std::string(name),
+    fail_input({.thing = name,
                 .wrong = fmt::format("expected one dimension of token ids, got {}", header.dims)});
   }
   const std::size_t present = size - layout.offset;
@@ -200,7 +199,7 @@ NpyLayout read_npy_header(std::span<const std::byte> start, std::size_t size,
   if (header.first_extent > std::numeric_limits<std::int64_t>::max() / token ||
       header.first_extent * token != present) {
     fail_input(
-        {.thing = std::string(name),
+        {.thing = name,
          .wrong = fmt::format("the header announces {} tokens of {} bytes, but {} bytes follow",
                               header.first_extent, token, present),
          .advice = "the file is truncated or damaged"});

@@ -78,7 +78,7 @@ void check_tokenizer_fits(std::string_view name, std::int64_t tokenizer_vocab, s
       own.empty() ? fmt::format("the folder's model has a vocabulary of {} tokens (expected {})",
                                 vocab, tokenizer_vocab)
                   : fmt::format("the folder has its own tokenizer ({})", own);
-  fail_input({.thing = std::string(place),
+  fail_input({.thing = place,
               .wrong = fmt::format(
                   "{}, so the model cannot use the ids that tokenizer '{}' makes from data.text",
                   why, name),

@@ -98,7 +98,7 @@ void Tokens::read(std::int64_t begin, std::span<std::int64_t> out) const {
     const auto bad =
         std::ranges::find_if(part, [&](std::int64_t id) { return id < 0 || id >= vocab_; });
     if (bad != part.end()) {
-      fail_input({.thing = std::string(segment->file.path().string()),
+      fail_input({.thing = segment->file.path().string(),
                   .wrong = fmt::format("token {} is {}", skip + (bad - part.begin()), *bad),
                   .expected = fmt::format("0 to {}, model.vocab is {}", vocab_ - 1, vocab_)});
     }

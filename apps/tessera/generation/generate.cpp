@@ -85,11 +85,10 @@ std::unique_ptr<Tokenizer> tokenizer_of(const std::string& meta, const std::stri
   const nlohmann::json data = at(at(json.value, "config"), "data");
   const nlohmann::json name = at(data, "tokenizer");
   if (!name.is_string()) {
-    fail_input(
-        {.thing = std::string(checkpoint), .wrong = "is not a checkpoint of 'tessera train'"});
+    fail_input({.thing = checkpoint, .wrong = "is not a checkpoint of 'tessera train'"});
   }
   if (!at(data, "tokens").empty()) {
-    fail_input({.thing = std::string(checkpoint),
+    fail_input({.thing = checkpoint,
                 .wrong = "the model was trained on token ids (data.tokens), so there is no "
                          "tokenizer for text"});
   }
@@ -112,7 +111,7 @@ class Generator {
     shape_ = stored_llama_config(reader.meta(), checkpoint);
     tokenizer_ = tokenizer_of(reader.meta(), checkpoint);
     if (shape_.vocab != tokenizer_->vocab()) {
-      fail_input({.thing = std::string(checkpoint),
+      fail_input({.thing = checkpoint,
                   .wrong = fmt::format("the model's vocabulary is not that of tokenizer '{}'",
                                        tokenizer_->name()),
                   .expected = fmt::format("{} tokens", tokenizer_->vocab()),

@@ -101,7 +101,7 @@ Fingerprint stored_fingerprint(const std::string& meta, const std::string& check
   if (!parsed.problem.empty() || !parsed.value.contains("fingerprint") ||
       !parsed.value["fingerprint"].is_object()) {
     fail_input(
-        {.thing = std::string(checkpoint),
+        {.thing = checkpoint,
          .wrong = "it has no fingerprint of its run, so it is not a checkpoint of 'tessera train'",
          .advice = "use another one"});
   }

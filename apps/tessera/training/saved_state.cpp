@@ -44,8 +44,8 @@ void note_schedule(const Run& run, const CheckpointReader& reader, StartPoint& s
   const auto meta = nlohmann::json::parse(reader.meta());
   const nlohmann::json::json_pointer key("/config/train/steps");
   const std::int64_t steps = run.config.train.steps;
-  if (make_schedule(run.config.optimizer, steps).has_end() && meta.contains(key) &&
-      meta[key] != steps) {
+  if (make_schedule(run.config).has_end() && run.config.optimizer.schedule_end == 0 &&
+      meta.contains(key) && meta[key] != steps) {
     start.notes.push_back(
         fmt::format("train.steps was {} and is {}: the {} schedule now ends there",
                     meta[key].dump(), steps, run.config.optimizer.schedule));
@@ -95,7 +95,7 @@ StartPoint check_stored(const Run& run, const std::optional<std::string>& resume
   const std::string name = std::filesystem::path(*resume).filename();
   const std::string expected = std::filesystem::path(checkpoint_folder("", start.step)).filename();
   if (name.starts_with("step-") && name != expected) {
-    fail_input({.thing = std::string(*resume),
+    fail_input({.thing = *resume,
                 .wrong = fmt::format("it holds the checkpoint of step {}", start.step),
                 .expected = fmt::format("the name {}", expected),
                 .advice = "rename it"});

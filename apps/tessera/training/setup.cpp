@@ -111,13 +111,15 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
   }
 }
 
-optim::Schedule make_schedule(const OptimizerConfig& config, std::int64_t steps) {
-  return {.kind = optim::schedule_from_name(config.schedule).value(),
-          .lr = config.lr,
-          .warmup = config.warmup,
-          .steps = steps,
-          .min_ratio = config.min_lr_ratio,
-          .decay_steps = config.decay_steps};
+optim::Schedule make_schedule(const Config& config) {
+  const OptimizerConfig& o = config.optimizer;
+  return {.kind = optim::schedule_from_name(o.schedule).value(),
+          .lr = o.lr,
+          .unit = optim::schedule_unit_from_name(o.schedule_unit).value(),
+          .warmup = o.warmup,
+          .end = config.schedule_end(),
+          .min_ratio = o.min_lr_ratio,
+          .cooldown = o.cooldown};
 }
 
 BatchRows batch_rows(const TrainConfig& config, std::int64_t parts) {

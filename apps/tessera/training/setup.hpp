@@ -33,7 +33,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
 int threads_of_rank(const Config& config);
 
 /// The learning rate of every step.
-optim::Schedule make_schedule(const OptimizerConfig& config, std::int64_t steps);
+optim::Schedule make_schedule(const Config& config);
 
 /// How a rank divides its part of a step's batch into micro-batches.
 struct BatchRows {

@@ -40,13 +40,13 @@ void check_can_write(const char* key, const std::filesystem::path& folder) {
     at = at.parent_path();
   }
   if (!std::filesystem::is_directory(at, ignored)) {
-    fail_input({.thing = std::string(key),
+    fail_input({.thing = key,
                 .wrong = fmt::format("{} is not a folder", at.string()),
                 .advice = "choose another path"});
   }
   if (::access(at.c_str(), W_OK | X_OK) != 0) {
     fail_input(
-        {.thing = std::string(key),
+        {.thing = key,
          .wrong = fmt::format("{} cannot be written in ({})", at.string(), std::strerror(errno)),
          .advice = "choose another path"});
   }

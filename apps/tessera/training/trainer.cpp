@@ -90,7 +90,7 @@ Trainer::Trainer(const Run& run, Device device)
   model_->set_activation_checkpointing(run.config.train.activation_checkpointing);
   training_ = std::make_unique<Training>(
       *model_, *plan_, make_optimizer(run.config, nn::all_parameters(*model_)),
-      make_schedule(run.config.optimizer, run.config.train.steps), run.config.train.clip_grad_norm);
+      make_schedule(run.config), run.config.train.clip_grad_norm);
   training_->set_replay(run.config.train.replay && !(device_ == meta));
 }
 
@@ -113,9 +113,12 @@ Tensors Trainer::rows_of(const Batch& batch) const {
 
 StepResult Trainer::step() {
   const TrainConfig& train = run_.config.train;
-  const std::int64_t tokens = train.batch * run_.config.data.seq_len;
+  const std::int64_t tokens = run_.config.step_tokens();
   return training_->step(
-      {.rows = train.batch, .micro_rows = train.micro_batch, .weight = static_cast<double>(tokens)},
+      {.rows = train.batch,
+       .micro_rows = train.micro_batch,
+       .weight = static_cast<double>(tokens),
+       .tokens = tokens},
       StepFunctions{
           .rows =
               [&](const BatchPart& m) {
@@ -141,7 +144,7 @@ std::optional<double> Trainer::validate() {
     return std::nullopt;
   }
   const TrainConfig& train = run_.config.train;
-  const std::int64_t tokens = batches * train.batch * run_.config.data.seq_len;
+  const std::int64_t tokens = batches * run_.config.step_tokens();
   return training_->evaluate(
       batches,
       {.rows = train.batch, .micro_rows = train.micro_batch, .weight = static_cast<double>(tokens)},

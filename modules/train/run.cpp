@@ -1,0 +1,178 @@
+module;
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+module tessera.train;
+
+import tessera.base;
+import tessera.plugin;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import tessera.checkpoint;
+
+namespace tessera {
+namespace {
+
+constexpr int interrupted = 130;
+
+void check(const TrainingRun& run) {
+  const auto at_least = [](const char* what, std::int64_t least, std::int64_t got) {
+    if (got < least) {
+      fail_input({.thing = "run_training",
+                  .wrong = fmt::format("{} is too small", what),
+                  .expected = fmt::format("at least {}", least),
+                  .got = fmt::format("{}", got)});
+    }
+  };
+  at_least("ranks", 1, run.ranks);
+  at_least("steps", 1, run.steps);
+  at_least("rows", 1, run.rows);
+  at_least("row_tokens", 1, run.row_tokens);
+  at_least("save_every", 0, run.save_every);
+  at_least("keep", 0, run.keep);
+  at_least("report_every", 0, run.report_every);
+  if (!run.model || !run.data || !run.loss_sum) {
+    fail_input("run_training: it needs a model, data and loss_sum");
+  }
+}
+
+/// One rank of the run.
+class RankRun {
+ public:
+  RankRun(const TrainingRun& run, collective::World& world)
+      : run_(run), world_(world), model_(run.model()) {
+    require(model_ != nullptr, "run_training: model() returned nothing");
+    model_->set_names();
+    set_seed(run.seed);
+    const DeviceMesh mesh = DeviceMesh::make({"shard"}, {world.size()});
+    sharded_.emplace(*model_, mesh, run.sharding, plugin::host());
+    sharded_->materialize();
+    nn::initialize(*model_);
+    auto parameters = nn::all_parameters(*model_);
+    training_.emplace(
+        *model_, sharded_->plan(),
+        run.optimizer ? run.optimizer(std::move(parameters)) : optim::adamw(std::move(parameters)),
+        run.schedule, run.max_norm);
+    training_->set_replay(run.replay);
+    if (!run.folder.empty() && training_->resume(run.folder)) {
+      say(fmt::format("continues after step {}", training_->done()));
+    }
+  }
+
+  int operator()() {
+    bool stop = world_.interrupt_agreed();
+    while (training_->done() < run_.steps && !stop) {
+      world_.set_progress(training_->done() + 1, "training");
+      const double loss = step().loss;
+      stop = world_.interrupt_agreed();
+      const std::int64_t done = training_->done();
+      if (run_.report_every > 0 && done % run_.report_every == 0) {
+        say(fmt::format("step {:4}  loss {:.6f}", done, loss));
+      }
+      if (stop || done == run_.steps || (run_.save_every > 0 && done % run_.save_every == 0)) {
+        save();
+      }
+    }
+    return stop ? interrupted : 0;
+  }
+
+ private:
+  StepResult step() {
+    const std::int64_t tokens = run_.rows * run_.row_tokens;
+    return training_->step({.rows = run_.rows,
+                            .micro_rows = run_.micro_rows,
+                            .weight = static_cast<double>(tokens),
+                            .tokens = tokens},
+                           StepFunctions{.rows = [&](const BatchPart& part) { return rows(part); },
+                                         .loss_sum =
+                                             [&](const Tensors& rows) {
+                                               return run_.loss_sum(*model_, distributed(rows));
+                                             }});
+  }
+
+  Tensors rows(const BatchPart& part) const {
+    Tensors rows = run_.data(part);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const Tensor& x = rows[i];
+      if (!x || x.is_distributed() || x.shape().empty() || x.shape()[0] != part.rows) {
+        fail({.thing = "run_training",
+              .wrong =
+                  fmt::format("tensor {} of data() does not have the rows that were asked for", i),
+              .expected = fmt::format("a plain tensor whose dim 0 is {}", part.rows),
+              .got = !x                   ? std::string("no tensor")
+                     : x.is_distributed() ? to_string(*x.spec())
+                                          : to_string(x.shape()),
+              .advice = "return rows part.first to part.first + part.rows - 1"});
+      }
+    }
+    return rows;
+  }
+
+  /// The ranks' rows as one tensor each.
+  Tensors distributed(const Tensors& rows) {
+    const std::int64_t all =
+        run_.micro_rows == 0 ? run_.rows : run_.micro_rows * sharded_->plan().batch_parts();
+    Tensors whole;
+    for (const Tensor& part : rows) {
+      Dims shape = part.shape();
+      shape[0] = all;
+      whole.push_back(from_local(part, sharded_->batch_layout(), shape));
+    }
+    return whole;
+  }
+
+  void save() {
+    if (run_.folder.empty()) {
+      training_->check_finite();
+      return;
+    }
+    training_->save(checkpoint_folder(run_.folder, training_->done()));
+    if (world_.rank() == 0 && run_.keep > 0) {
+      prune_checkpoints(run_.folder, run_.keep);
+    }
+  }
+
+  void say(const std::string& line) const {
+    if (world_.rank() == 0) {
+      fmt::print("{}\n", line);
+      std::fflush(stdout);
+    }
+  }
+
+  const TrainingRun& run_;
+  collective::World& world_;
+  std::shared_ptr<nn::Module> model_;
+  std::optional<parallel::FullySharded> sharded_;
+  std::optional<Training> training_;
+};
+
+}  // namespace
+
+int run_training(const TrainingRun& run) {
+  try {
+    check(run);
+    const auto rank_run = [&](collective::World& world) { return RankRun(run, world)(); };
+    return collective::launched_by_other() ? collective::join_launch({}, rank_run)
+                                           : collective::launch({.ranks = run.ranks}, rank_run);
+  } catch (const collective::PeerFailed& error) {
+    return error.kind() == ErrorKind::input ? 2 : 1;
+  } catch (const Error& error) {
+    collective::report_refusal(error.what(), error.kind(),
+                               [&] { fmt::print(stderr, "error: {}\n", error.what()); });
+    return error.kind() == ErrorKind::input ? 2 : 1;
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,43 @@
+// The layouts that the tests of training run in, and comparisons of trainings. Include it after
+// `import tessera`.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace train_test {
+
+struct Layouts {
+  std::string name;
+  std::vector<std::string> axes;
+  std::vector<std::int64_t> shape;
+  std::vector<tessera::parallel::StyleEntry> styles;
+};
+
+/// Of a Net: "one rank", "fully sharded", "replicated" and "hybrid". All ranks have equally many of
+/// eight rows.
+std::vector<Layouts> layouts();
+/// One of these by its name.
+Layouts layout_named(const std::string& name);
+
+/// Runs `f` on every rank of the layout.
+void on_layout(const Layouts& layout, const std::function<void(const tessera::DeviceMesh&)>& f);
+
+/// Throws where this rank's parts of anything that the next step depends on differ in a bit.
+void same_state(const tessera::Training& a, const tessera::Training& b, const std::string& when);
+
+/// A folder that ends with the test.
+class Folder {
+ public:
+  explicit Folder(const std::string& name);
+  ~Folder();
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace train_test
