@@ -21,7 +21,7 @@ std::string to_string(const Dims& dims) {
 int wrap_dim(std::int64_t dim, int count, const char* what) {
   const std::int64_t wrapped = dim < 0 ? dim + count : dim;
   if (wrapped < 0 || wrapped >= count) {
-    fail({.thing = std::string(what),
+    fail({.thing = what,
           .wrong = fmt::format("dim {} is out of range (a tensor of {} dims has dims {} to {})",
                                dim, count, -count, count - 1)});
   }

@@ -18,8 +18,7 @@ namespace tessera::checkpoint_detail {
 namespace {
 
 [[noreturn]] void wrong(const std::string& path, const std::string& what) {
-  fail_input(
-      {.thing = std::string(path), .wrong = std::string(what), .advice = "use another checkpoint"});
+  fail_input({.thing = path, .wrong = what, .advice = "use another checkpoint"});
 }
 
 bool inside(const LocalPart& box, const Dims& shape) {

@@ -29,11 +29,11 @@ namespace {
 std::string reason() { return std::generic_category().message(errno); }
 
 [[noreturn]] void cannot_read(const std::string& path, std::string_view why) {
-  fail_input({.thing = std::string(path), .wrong = fmt::format("it cannot be read ({})", why)});
+  fail_input({.thing = path, .wrong = fmt::format("it cannot be read ({})", why)});
 }
 
 [[noreturn]] void cannot_write(const std::string& path, std::string_view step) {
-  fail({.thing = std::string(path),
+  fail({.thing = path,
         .wrong = fmt::format("{} failed ({})", step, reason()),
         .advice = "make room there or write elsewhere"});
 }
@@ -81,11 +81,11 @@ void MappedFile::check_intact() const {
   std::error_code problem;
   const std::uintmax_t now = std::filesystem::file_size(path_, problem);
   if (problem || now >= size_) {
-    fail_input({.thing = std::string(path_),
+    fail_input({.thing = path_,
                 .wrong = fmt::format("a part of its {} bytes cannot be read", size_),
                 .advice = "download or write the file again, and check the disk"});
   }
-  fail_input({.thing = std::string(path_),
+  fail_input({.thing = path_,
               .wrong = "the file was truncated while it was read",
               .expected = fmt::format("{} bytes", size_),
               .got = fmt::format("{}", now),

@@ -22,9 +22,7 @@ namespace {
 /// tensor -> file, as model.safetensors.index.json says.
 std::map<std::string, std::string> read_weight_map(const std::string& path) {
   const auto wrong = [&](const std::string& what) {
-    fail_input({.thing = std::string(path),
-                .wrong = std::string(what),
-                .advice = "download the folder again"});
+    fail_input({.thing = path, .wrong = what, .advice = "download the folder again"});
   };
   const auto index = read_json_object(path);
   if (!index.problem.empty()) {
@@ -63,7 +61,7 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(f
     return;
   }
   if (!std::filesystem::exists(index, ignored)) {
-    fail_input({.thing = std::string(folder),
+    fail_input({.thing = folder,
                 .wrong = "there is neither model.safetensors nor model.safetensors.index.json",
                 .advice = "name a model folder in the format of transformers"});
   }
@@ -73,7 +71,7 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(f
       file = std::make_shared<const SafetensorsFile>((base / file_name).string());
     }
     if (!file->contains(name)) {
-      fail_input({.thing = std::string(index),
+      fail_input({.thing = index,
                   .wrong = fmt::format("tensor '{}' is not in the file '{}' that the index names",
                                        name, file_name),
                   .advice = "download the folder again"});
@@ -87,7 +85,7 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : TensorSource(f
       const auto listed = file_of_.find(name);
       if (listed == file_of_.end() || listed->second != file.get()) {
         fail_input(
-            {.thing = std::string(index),
+            {.thing = index,
              .wrong = fmt::format(
                  "tensor '{}' is also in the file '{}', which the index does not name for it", name,
                  file_name),

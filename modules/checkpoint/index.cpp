@@ -35,8 +35,7 @@ constexpr const char* format_name = "tessera.checkpoint";
 constexpr std::int64_t format_version = 2;  // 1 had no hashes
 
 [[noreturn]] void wrong(const std::string& path, const std::string& what) {
-  fail_input(
-      {.thing = std::string(path), .wrong = std::string(what), .advice = "use another checkpoint"});
+  fail_input({.thing = path, .wrong = what, .advice = "use another checkpoint"});
 }
 
 std::vector<std::int64_t> list_of(const Dims& dims) { return {dims.begin(), dims.end()}; }
@@ -181,10 +180,10 @@ CheckpointIndex index_from(const ParsedJson& parsed, const std::string& path) {
                             format_name, whole["format"].dump()));
   }
   if (entry(whole, "version", "the index", path) != format_version) {
-    fail_input({.thing = std::string(path),
+    fail_input({.thing = path,
                 .wrong = "the checkpoint has another format version",
                 .expected = fmt::format("{}", format_version),
-                .got = fmt::format("{}", whole["version"].dump()),
+                .got = whole["version"].dump(),
                 .advice = "export it with the Tessera that wrote it ('tessera checkpoint export') "
                           "and start from there (model.from)"});
   }

@@ -80,9 +80,8 @@ void compare_box(const CheckpointContent& content, const std::string& folder,
   const auto chunk =
       damaged_chunk(content, part, first * width / chunk_bytes, last * width / chunk_bytes);
   if (chunk) {
-    fail_input({.thing = std::string(folder),
-                .wrong = damage(name, part, *chunk),
-                .advice = "use another checkpoint"});
+    fail_input(
+        {.thing = folder, .wrong = damage(name, part, *chunk), .advice = "use another checkpoint"});
   }
 }
 
@@ -145,7 +144,7 @@ void check_files(const CheckpointContent& content, const std::string& path) {
       const TensorInfo expected{tensor.info.dtype, part.box.shape};
       if (file == content.files.end() || !file->second.contains(part.key) ||
           !(file->second.info(part.key) == expected)) {
-        fail_input({.thing = std::string(path),
+        fail_input({.thing = path,
                     .wrong = fmt::format("tensor '{}': file '{}' has no key '{}' that is {}{}",
                                          name, part.file, part.key, name_of(expected.dtype),
                                          to_string(expected.shape)),
@@ -163,7 +162,7 @@ CheckpointReader::CheckpointReader(const std::string& folder) : TensorSource(fol
   const std::string path = (base / checkpoint_detail::index_name).string();
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
-    fail_input({.thing = std::string(folder),
+    fail_input({.thing = folder,
                 .wrong = fmt::format("it is not a checkpoint (it has no {})",
                                      checkpoint_detail::index_name),
                 .advice = "name the folder of a checkpoint"});

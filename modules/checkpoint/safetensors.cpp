@@ -93,9 +93,7 @@ class HeaderReader {
 
   [[noreturn]] void wrong(const std::string& what) const {
     content_.file.check_intact();
-    fail_input({.thing = std::string(path_),
-                .wrong = std::string(what),
-                .advice = "download or write the file again"});
+    fail_input({.thing = path_, .wrong = what, .advice = "download or write the file again"});
   }
   [[noreturn]] void wrong(const std::string& name, const std::string& what) const {
     wrong(fmt::format("tensor '{}': {}", name, what));
@@ -248,7 +246,7 @@ void SafetensorsFile::copy_box(const std::string& name, const LocalPart& box,
     for_each_run(stored.shape, box, [&](std::int64_t first, std::int64_t count) {
       if (std::any_of(data + first, data + first + count,
                       [](std::byte value) { return value > std::byte{1}; })) {
-        fail_input({.thing = std::string(path_),
+        fail_input({.thing = path_,
                     .wrong = fmt::format("tensor '{}': a BOOL is neither 0 nor 1", name),
                     .advice = "download or write the file again"});
       }

@@ -23,7 +23,7 @@ const TensorInfo& TensorSource::info(const std::string& name) const {
     for (const auto& [other, unused] : tensors_) {
       known.push_back(other);
     }
-    fail_input({.thing = std::string(path_),
+    fail_input({.thing = path_,
                 .wrong = fmt::format("it has no tensor '{}'{}", name, did_you_mean(name, known))});
   }
   return found->second;
@@ -37,25 +37,25 @@ void TensorSource::read(const std::string& name, const LocalPart& box, const Ten
              box.shape[d] <= stored.shape[d] - box.offset[d];
   }
   if (!inside) {
-    fail_input({.thing = std::string(path_),
+    fail_input({.thing = path_,
                 .wrong = fmt::format("tensor '{}' has shape {}", name, to_string(stored.shape)),
                 .advice = fmt::format("the box of shape {} at {} is not inside it",
                                       to_string(box.shape), to_string(box.offset))});
   }
   if (into.is_distributed() || into.is_meta()) {
     fail(
-        {.thing = std::string(path_),
+        {.thing = path_,
          .wrong = fmt::format("tensor '{}' can only be read into a plain tensor with memory", name),
          .got = to_string(into)});
   }
   if (!(into.shape() == box.shape)) {
-    fail_input({.thing = std::string(path_),
+    fail_input({.thing = path_,
                 .wrong = fmt::format("tensor '{}' does not fit", name),
                 .expected = fmt::format("shape {}", to_string(into.shape())),
                 .got = to_string(box.shape)});
   }
   if (!can_cast(stored.dtype, into.dtype())) {
-    fail_input({.thing = std::string(path_),
+    fail_input({.thing = path_,
                 .wrong = fmt::format("tensor '{}' holds {} and cannot be read as {}", name,
                                      name_of(stored.dtype), name_of(into.dtype())),
                 .advice = "only floating types are cast"});

@@ -69,12 +69,12 @@ std::optional<std::string> latest_checkpoint(const std::string& folder) {
   }
   const auto good = std::find_if(steps.begin() + 1, steps.end(),
                                  [](const std::string& path) { return problem_of(path).empty(); });
-  fail_input({.thing = "checkpoint",
-              .wrong = fmt::format("the newest one, '{}', cannot be used ({})", steps[0], problem),
-              .advice = std::string(
-                  good != steps.end()
-                      ? fmt::format("remove it to continue from '{}', the newest good one", *good)
-                      : std::string("there is no good one: remove it to start a new run"))});
+  fail_input(
+      {.thing = "checkpoint",
+       .wrong = fmt::format("the newest one, '{}', cannot be used ({})", steps[0], problem),
+       .advice = good != steps.end()
+                     ? fmt::format("remove it to continue from '{}', the newest good one", *good)
+                     : std::string("there is no good one: remove it to start a new run")});
 }
 
 void prune_checkpoints(const std::string& folder, int keep) {

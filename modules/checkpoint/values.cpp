@@ -63,7 +63,7 @@ void check_same(const TensorSource& from, const std::string& a, const std::strin
         index[0] += box.offset[0];
       }
       fail_input(
-          {.thing = std::string(from.path()),
+          {.thing = from.path(),
            .wrong = fmt::format("'{}' and '{}' are one tensor in this model (tied embeddings), but "
                                 "have different values here (first at {}: {} and {})",
                                 a, b, to_string(index), *differ.in1, *differ.in2),
@@ -91,7 +91,7 @@ void check_finite(const Tensor& checked, const Dims& offset, const std::string& 
   for (int d = 0; d < index.size(); ++d) {
     index[d] += offset[d];
   }
-  fail_input({.thing = std::string(what),
+  fail_input({.thing = what,
               .wrong = fmt::format("element {} is {} as {}", to_string(index),
                                    std::isnan(*bad) ? "nan" : (*bad > 0 ? "inf" : "-inf"),
                                    name_of(x.dtype())),

@@ -38,13 +38,13 @@ std::vector<std::string> export_weights(const TensorSource& from, const std::str
   }
   if (tensors.empty()) {
     fail_input(
-        {.thing = std::string(from.path()),
+        {.thing = from.path(),
          .wrong = fmt::format("it has no tensor whose name begins with '{}'", options.prefix)});
   }
   std::error_code problem;
   fs::create_directories(folder, problem);
   if (problem) {
-    fail_input({.thing = std::string(folder),
+    fail_input({.thing = folder,
                 .wrong = fmt::format("the folder cannot be created ({})", problem.message()),
                 .advice = "export elsewhere"});
   }

@@ -67,7 +67,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
   try {
     text = header.dump();
   } catch (const nlohmann::json::exception&) {
-    fail({.thing = std::string(path),
+    fail({.thing = path,
           .wrong = "a tensor's name or the metadata is not UTF-8",
           .advice = "rename it"});
   }
@@ -91,13 +91,13 @@ void SafetensorsWriter::write(const std::string& name, const Tensor& values) {
   const std::string& path = content_->file.path();
   const auto found = content_->missing.find(name);
   if (found == content_->missing.end()) {
-    fail({.thing = std::string(path),
+    fail({.thing = path,
           .wrong = fmt::format("tensor '{}' was not announced, or is written twice", name)});
   }
   const TensorInfo& info = found->second.info;
   if (values.is_distributed() || values.is_meta() || values.dtype() != info.dtype ||
       !(values.shape() == info.shape)) {
-    fail({.thing = std::string(path),
+    fail({.thing = path,
           .wrong = fmt::format("tensor '{}' is not the one that was announced", name),
           .expected = fmt::format("a plain {}{}", name_of(info.dtype), to_string(info.shape)),
           .got = to_string(values)});
@@ -112,7 +112,7 @@ void SafetensorsWriter::write(const std::string& name, const Tensor& values) {
 void SafetensorsWriter::finish() {
   for (const auto& [name, entry] : content_->missing) {
     if (entry.info.shape.product() > 0) {
-      fail({.thing = std::string(content_->file.path()),
+      fail({.thing = content_->file.path(),
             .wrong = fmt::format("tensor '{}' was announced and not written", name)});
     }
   }

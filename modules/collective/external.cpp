@@ -70,7 +70,7 @@ std::optional<int> number_from(const char* name) {
   int value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc{} || end != text->data() + text->size() || value < 0) {
-    fail_input({.thing = std::string(name),
+    fail_input({.thing = name,
                 .wrong = "not a number of ranks",
                 .expected = "0 or more",
                 .got = fmt::format("'{}'", *text)});

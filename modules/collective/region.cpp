@@ -67,7 +67,7 @@ std::shared_ptr<Region> Region::create_shareable(std::size_t bytes) {
          .wrong =
              "the limit on the size of a file is too low for ranks that another program starts",
          .expected = fmt::format("at least {}", format_bytes(smallest_region)),
-         .got = fmt::format("{}", format_bytes(limit.rlim_cur)),
+         .got = format_bytes(limit.rlim_cur),
          .advice = "raise `ulimit -f`"});
   }
   int error = 0;

@@ -7,6 +7,9 @@ export namespace tessera {
 struct DeviceProperties {
   std::string description;  // for people: "adversary 0"
   std::size_t memory = 0;   // bytes that it has for tensors; 0: not known
+  /// How far results may be from those of the CPU in f32, as a share of 1 + their value; in other
+  /// floating types as many times their epsilon. 0: the same bits.
+  double tolerance = 0;
 };
 
 /// Between which memories a copy goes. `on_device`: of one device, or of two devices of one kind.

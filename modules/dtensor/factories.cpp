@@ -20,7 +20,7 @@ const Spec* spec_here(const char* what, const Dims& shape, const Layout& layout,
                       bool has_value) {
   check_layout_fits(layout, shape.size(), what);
   if (has_value && layout.has_partial()) {
-    fail({.thing = std::string(what),
+    fail({.thing = what,
           .wrong = fmt::format("a tensor cannot be created as {}", to_string(layout)),
           .advice = "create it as Replicate and redistribute it"});
   }

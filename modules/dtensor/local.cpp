@@ -23,7 +23,7 @@ namespace tessera {
 
 void require_distributed(const Tensor& x, const char* what) {
   if (!x || !x.is_distributed()) {
-    fail({.thing = std::string(what),
+    fail({.thing = what,
           .wrong = "x is a plain tensor",
           .expected = "a distributed tensor",
           .advice = "use distribute() or from_local()"});
@@ -32,7 +32,7 @@ void require_distributed(const Tensor& x, const char* what) {
 
 void require_plain(const Tensor& x, const char* what) {
   if (!x || x.is_distributed()) {
-    fail({.thing = std::string(what),
+    fail({.thing = what,
           .wrong = "x is a distributed tensor",
           .expected = "a plain tensor",
           .advice = "use redistribute() to change its layout"});

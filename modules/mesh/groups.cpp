@@ -48,7 +48,7 @@ int DeviceMesh::find_position(int rank) const {
 int DeviceMesh::require_position(int rank, const char* what) const {
   const int position = position_of(rank);
   if (position < 0) [[unlikely]] {
-    fail({.thing = std::string(what),
+    fail({.thing = what,
           .wrong = fmt::format("rank {} is not in {}", rank, to_string(*this)),
           .advice = "only ranks of the mesh may ask"});
   }

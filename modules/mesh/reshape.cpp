@@ -45,7 +45,7 @@ std::vector<int> permuted_ranks(const DeviceMesh& mesh, std::span<const int> axe
 
 std::vector<int> DeviceMesh::axes_of(std::span<const std::string> names, const char* what) const {
   if (names.empty()) {
-    fail_input({.thing = std::string(what),
+    fail_input({.thing = what,
                 .wrong = "no axis is named",
                 .advice = fmt::format("name at least one of {}", join_words(data_->names))});
   }
@@ -53,8 +53,7 @@ std::vector<int> DeviceMesh::axes_of(std::span<const std::string> names, const c
   for (const std::string& name : names) {
     const int axis = axis_index(name);
     if (is_among(axes, axis)) {
-      fail_input(
-          {.thing = std::string(what), .wrong = fmt::format("axis '{}' is named twice", name)});
+      fail_input({.thing = what, .wrong = fmt::format("axis '{}' is named twice", name)});
     }
     axes.push_back(axis);
   }

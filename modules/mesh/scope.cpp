@@ -59,7 +59,7 @@ DeviceMesh current_mesh() { return state().meshes.empty() ? DeviceMesh() : state
 DeviceMesh require_mesh(const char* what) {
   const DeviceMesh mesh = current_mesh();
   if (!mesh) {
-    fail({.thing = std::string(what),
+    fail({.thing = what,
           .wrong = "no mesh is current",
           .expected = "a MeshScope around the call",
           .advice = "open one or give the mesh as an argument"});

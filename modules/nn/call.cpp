@@ -163,7 +163,7 @@ const Tensor& Module::input(const Tensors& inputs, std::size_t position) const {
                                                         ? fmt::format("'{}'", names[position])
                                                         : fmt::format("{}", position)),
         .expected = "a tensor",
-        .got = fmt::format("{}", position < inputs.size() ? "an undefined one" : "none"),
+        .got = position < inputs.size() ? "an undefined one" : "none",
         .advice = "pass it in the call"});
 }
 

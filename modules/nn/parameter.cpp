@@ -30,11 +30,10 @@ Buffer::Buffer(Tensor first, bool is_saved) : initial(std::move(first)), saved(i
     fail({.thing = "buffer",
           .wrong = "its values are wrong",
           .expected = "a plain tensor on the CPU that requires no gradient",
-          .got = fmt::format("{}", !initial                   ? "none"
-                                   : initial.is_distributed() ? "a distributed one"
-                                   : initial.requires_grad()
-                                       ? "one that requires a gradient"
-                                       : "one on " + to_string(initial.device())),
+          .got = !initial                   ? "none"
+                 : initial.is_distributed() ? "a distributed one"
+                 : initial.requires_grad()  ? "one that requires a gradient"
+                                            : "one on " + to_string(initial.device()),
           .advice = "a style distributes it later, and what is trained is a Parameter"});
   }
   value = empty(initial.shape(), initial.dtype(), meta);

@@ -69,11 +69,9 @@ std::vector<UpdateGroup> Optimizer::groups(double lr, double grad_scale, std::in
     if (gradient.spec() != parameter.value.spec()) {
       fail({.thing = "optimizer",
             .wrong = fmt::format("the gradient of '{}' has the wrong layout", parameter.name),
-            .expected = fmt::format("{}", parameter.value.spec() != nullptr
-                                              ? to_string(*parameter.value.spec())
-                                              : "plain"),
-            .got = fmt::format("{}",
-                               gradient.spec() != nullptr ? to_string(*gradient.spec()) : "plain"),
+            .expected =
+                parameter.value.spec() != nullptr ? to_string(*parameter.value.spec()) : "plain",
+            .got = gradient.spec() != nullptr ? to_string(*gradient.spec()) : "plain",
             .advice = "call finish() of a parallel::GradientFinisher after the last backward, or "
                       "take steps with Training, which does it"});
     }

@@ -121,7 +121,7 @@ void check_rule_name(std::string_view name, const std::string& where) {
   std::ranges::move(built_in_rules(), std::back_inserter(known));
   if (std::ranges::find(known, name) == known.end()) {
     std::ranges::sort(known);
-    fail_input({.thing = std::string(where),
+    fail_input({.thing = where,
                 .wrong = fmt::format("there is no optimizer '{}' (there are {}){}", name,
                                      join_words(known), did_you_mean(name, known)),
                 .advice = "'tessera plugin list' shows the plugins"});

@@ -117,10 +117,10 @@ std::vector<int> axes_of(const DeviceMesh& mesh, const StyleEntry& entry, int mo
   if (axes.empty() || static_cast<int>(axes.size()) > most) {
     fail_input({.where = place_of(entry),
                 .wrong = "works on the wrong number of axes",
-                .expected = fmt::format("{}", most == 1 ? "1" : fmt::format("1 to {}", most)),
+                .expected = most == 1 ? "1" : fmt::format("1 to {}", most),
                 .got = fmt::format("{}", axes.size()),
-                .advice = std::string(most == 1 ? "write one entry for each axis"
-                                                : "see the style's page for what each axis does")});
+                .advice = most == 1 ? "write one entry for each axis"
+                                    : "see the style's page for what each axis does"});
   }
   return axes;
 }
@@ -146,11 +146,11 @@ void check_splits(const ResolvedEntry& resolved, nn::Module& model) {
         {.where = place_of(resolved.entry),
          .wrong = fmt::format("{} is a {}, which does not declare a split by {}", in_words(*module),
                               module->kind(), wanted),
-         .advice = std::string(
+         .advice =
              kinds.empty()
                  ? "no module of this model does: declare it in Module::splits"
                  : fmt::format("choose among the modules that do, which are of the kind {}",
-                               join_words(std::vector<std::string>(kinds.begin(), kinds.end()))))});
+                               join_words(std::vector<std::string>(kinds.begin(), kinds.end())))});
   }
 }
 

@@ -27,9 +27,8 @@ constexpr const char* allowed =
     "StridedShard(dim, split_factor)";
 
 [[noreturn]] void refuse(std::string_view text) {
-  fail_input({.thing = "placement",
-              .wrong = fmt::format("cannot read '{}'", text),
-              .advice = std::string(allowed)});
+  fail_input(
+      {.thing = "placement", .wrong = fmt::format("cannot read '{}'", text), .advice = allowed});
 }
 
 std::string without_blanks(std::string_view text) {

@@ -39,11 +39,10 @@ inline std::uint8_t keys_of(std::span<const Tensor> in) {
 [[noreturn]] void wrong_operands(const Op& op, std::size_t count) {
   fail({.thing = op.name,
         .wrong = "wrong number of operands",
-        .expected =
-            fmt::format("{}", op.counts.lists > 0
-                                  ? fmt::format("{} and {} list{} of one length", op.counts.single,
-                                                op.counts.lists, op.counts.lists > 1 ? "s" : "")
-                                  : fmt::format("{}", op.counts.single)),
+        .expected = op.counts.lists > 0
+                        ? fmt::format("{} and {} list{} of one length", op.counts.single,
+                                      op.counts.lists, op.counts.lists > 1 ? "s" : "")
+                        : fmt::format("{}", op.counts.single),
         .got = fmt::format("{}", count),
         .advice = fmt::format("the schema is {}", op.schema)});
 }

@@ -128,8 +128,8 @@ void NextCall::check(const Call& call, const Tensors& out) const {
   if (!same(expected, got)) {
     fail({.thing = call.op.name,
           .wrong = "the results that a mode returns are wrong",
-          .expected = fmt::format("{}", text_of(expected)),
-          .got = fmt::format("{}", text_of(got)),
+          .expected = text_of(expected),
+          .got = text_of(got),
           .advice = "return what the operator would return"});
   }
 }

@@ -119,6 +119,12 @@ std::string_view name_of(Communicates kind);
 /// results are fresh and contiguous; in-place operators find operand 0 there.
 using Kernel = void (*)(const Call& call, std::span<Tensor> out);
 
+/// A call of an operator on plain tensors that is right.
+struct OpExample {
+  std::vector<Tensor> operands;  // a list's one by one; absent ones undefined
+  Attributes attributes = {};
+};
+
 /// One operator: all that the path needs to know of it. A slice in modules/ops declares one and
 /// registers it.
 struct Op {
@@ -182,6 +188,11 @@ struct Op {
   bool never_replicated = false;
   /// Distributed form for operators that ARE communication (redistribute, functional collectives).
   void (*distributed)(const Call& call, Tensors& out) = nullptr;
+
+  /// Calls for the conformance suite (`tessera plugin check`), of few elements. It also makes calls
+  /// of its own from the schema; an operator that refuses those (indices in a range, several shapes
+  /// that must fit) needs examples. Null: none.
+  void (*examples)(std::vector<OpExample>& out) = nullptr;
 
   /// One sentence for docs/operators.md.
   std::string about = {};

@@ -31,7 +31,7 @@ void TensorImpl::destroy() { delete this; }
 namespace {
 
 [[noreturn]] void not_local(const char* what, const Tensor& x) {
-  fail({.thing = std::string(what),
+  fail({.thing = what,
         .wrong = fmt::format("the tensor is distributed ({})", to_string(*x.spec())),
         .advice = "use its local part, to_local(), or the whole, full_tensor()"});
 }
@@ -40,7 +40,7 @@ namespace {
   if (x.is_distributed()) {
     not_local(what, x);
   }
-  fail({.thing = std::string(what),
+  fail({.thing = what,
         .wrong = fmt::format("the host cannot access the memory of {}", to_string(x.device())),
         .advice = "copy the tensor to the host (to_device(x, cpu)), or read it by item() or "
                   "to_doubles()"});

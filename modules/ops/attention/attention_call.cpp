@@ -27,20 +27,16 @@ void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k,
   const auto without_head = [](const Tensor& x) { return without_last(x.shape()); };
   if (q.dims() != 4 || k.dims() != 4 || v.dims() != 4 || without_head(k) != without_head(v) ||
       q.shape()[0] != k.shape()[0] || q.shape()[3] != k.shape()[3]) {
-    refuse(call, {.wrong = "the shapes do not match",
-                  .expected = fmt::format("{}", form.expected),
-                  .got = fmt::format("{}", shapes())});
+    refuse(call, {.wrong = "the shapes do not match", .expected = form.expected, .got = shapes()});
   }
   if (v.shape()[3] == 0 && k.shape()[3] != 0) {
-    refuse(call, {.wrong = "the heads of v are empty",
-                  .expected = "Dv > 0",
-                  .got = fmt::format("{}", shapes())});
+    refuse(call, {.wrong = "the heads of v are empty", .expected = "Dv > 0", .got = shapes()});
   }
   const std::int64_t heads = q.shape()[form.heads];
   const std::int64_t kv_heads = k.shape()[form.heads];
   if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0) {
-    refuse(call, {.wrong = "the heads of q must be a multiple of the heads of k and v",
-                  .got = fmt::format("{}", shapes())});
+    refuse(call,
+           {.wrong = "the heads of q must be a multiple of the heads of k and v", .got = shapes()});
   }
   if (k.dtype() != q.dtype() || v.dtype() != q.dtype()) {
     refuse(call, {.wrong = "q, k and v have different types",

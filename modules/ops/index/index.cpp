@@ -44,7 +44,7 @@ void check_mask(const char* op, const Tensor& mask, const Dims& x, int dim) {
     fits = mask.shape()[d] == x[dim + d];
   }
   if (!fits) {
-    fail({.thing = std::string(op),
+    fail({.thing = op,
           .wrong = fmt::format("the mask {} does not match dims {} and following of {}",
                                to_string(mask.shape()), dim, to_string(x)),
           .advice = "expand it"});
@@ -59,7 +59,7 @@ Indexed indexed_dims(const char* op, const Dims& x, std::span<const Tensor> indi
   int dim = 0;
   const auto add = [&](const Tensor& index) {
     if (dim == x.size()) {
-      fail({.thing = std::string(op),
+      fail({.thing = op,
             .wrong = "there are more indices than dims",
             .got = fmt::format("{} indices for {}", indices.size(), to_string(x))});
     }
@@ -81,7 +81,7 @@ Indexed indexed_dims(const char* op, const Dims& x, std::span<const Tensor> indi
     }
   }
   if (result.indices.empty()) {
-    fail({.thing = std::string(op),
+    fail({.thing = op,
           .wrong = "no index is given",
           .expected = "indices or a mask for at least one dim"});
   }

@@ -21,10 +21,10 @@ void refuse_index_type(const Call& call, const Tensor& index) {
 void check_values_here(const char* op, const Tensor& x) {
   operands::given(op, "x", x);
   if (x.is_distributed() || x.is_meta()) {
-    fail({.thing = std::string(op),
+    fail({.thing = op,
           .wrong = "the result's shape depends on the values",
           .expected = "a plain tensor",
-          .got = fmt::format("{}", x.is_meta() ? "one on the meta device" : to_string(*x.spec())),
+          .got = x.is_meta() ? "one on the meta device" : to_string(*x.spec()),
           .advice = "take full_tensor() or to_local(), or use masked_fill() or where()"});
   }
 }

@@ -16,7 +16,7 @@ void check_same_shape(const char* op, const Tensor& a, const Tensor& b) {
   operands::given(op, "a", a);
   operands::given(op, "b", b);
   if (!(a.shape() == b.shape())) {
-    fail({.thing = std::string(op),
+    fail({.thing = op,
           .wrong = "the shapes differ",
           .got = fmt::format("{} and {}", to_string(a.shape()), to_string(b.shape())),
           .advice = "expand one operand"});

@@ -32,14 +32,14 @@ void check_channels(const char* op, const Tensor& x, std::int64_t groups, const 
                     const Tensor& bias) {
   operands::given(op, "x", x);
   if (x.dims() < 2 || groups < 1 || x.size(1) % groups != 0) {
-    fail({.thing = std::string(op),
+    fail({.thing = op,
           .wrong = "x has the wrong shape",
           .expected = fmt::format("[N, C, ...] with C divisible by {} groups", groups),
           .got = to_string(x.shape())});
   }
   for (const Tensor& each : {weight, bias}) {
     if (each && each.shape() != Dims{x.size(1)}) {
-      fail({.thing = std::string(op),
+      fail({.thing = op,
             .wrong = "weight and bias must have one element per channel",
             .expected = fmt::format("[{}]", x.size(1)),
             .got = to_string(each.shape())});

@@ -141,7 +141,7 @@ Dims sorted_dims(const char* op, const Dims& dims, int count) {
   }
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-    fail({.thing = std::string(op), .wrong = "a dim is named twice", .got = to_string(dims)});
+    fail({.thing = op, .wrong = "a dim is named twice", .got = to_string(dims)});
   }
   return sorted;
 }

@@ -39,7 +39,7 @@ Dims resolved_shape(const char* op, const Dims& x, Dims shape) {
     shape[place] = known > 0 && x.product() % known == 0 ? x.product() / known : -1;
   }
   if (shape.contains(-1) || shape.product() != x.product()) {
-    fail({.thing = std::string(op),
+    fail({.thing = op,
           .wrong = "the shapes have different numbers of elements",
           .got = fmt::format("a tensor with {} elements and shape {}, requested shape {}",
                              x.product(), to_string(x), to_string(shape))});
