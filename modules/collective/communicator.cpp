@@ -3,6 +3,8 @@ module;
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -13,6 +15,7 @@ module;
 module tessera.collective;
 
 import tessera.base;
+import tessera.device;
 import :buffer;
 import :call;
 import :communicator;
@@ -83,6 +86,21 @@ Operation make_segments(CallKind kind, std::span<const Segment> segments, DType 
 
 Communicator::Communicator(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
 Communicator::~Communicator() = default;
+
+Stream Communicator::stream(Device device) {
+  const auto found =
+      std::ranges::find_if(streams_, [&](const Stream& s) { return s.device() == device; });
+  return found != streams_.end() ? *found : streams_.emplace_back(Stream::make(device));
+}
+
+void Communicator::finish_streams() noexcept {
+  for (const Stream& stream : streams_) {
+    try {
+      stream.synchronize();
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): published to the world
+    }
+  }
+}
 
 int Communicator::rank() const { return engine_->rank(); }
 int Communicator::size() const { return engine_->size(); }

@@ -1,6 +1,7 @@
 export module tessera.collective:communicator;
 
 import tessera.base;
+import tessera.device;
 import :buffer;
 import :call;
 import :work;
@@ -57,6 +58,11 @@ class Communicator {
   /// The group: global ranks in order.
   const std::vector<int>& global_ranks() const;
   std::string_view name() const;
+
+  /// The stream of this device in which functions that use this communicator are launched. Made at
+  /// first use; then nothing else may use the communicator. What is queued is done before the World
+  /// ends.
+  Stream stream(Device device);
 
   /// Memory of this rank that the group's ranks can reach. Local: no other rank takes part.
   SharedBuffer allocate(std::size_t bytes);
@@ -145,8 +151,13 @@ class Communicator {
   /// Whether wait_sources_free() would return at once. Never blocks.
   bool sources_free();
 
+  /// Returns when everything that was queued in its streams is done. Errors of it are published to
+  /// the world by whoever queued it.
+  void finish_streams() noexcept;
+
  private:
   std::unique_ptr<Engine> engine_;
+  std::vector<Stream> streams_;  // one for each device that has used it
 };
 
 }  // namespace tessera::collective

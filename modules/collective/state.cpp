@@ -267,6 +267,16 @@ Communicator& WorldState::find_or_make(std::span<const int> ranks, std::string_v
 }
 
 void WorldState::close() {
+  std::vector<Communicator*> open;
+  {
+    const std::lock_guard guard(mutex_);
+    for (const auto& [key, communicator] : communicators_) {
+      open.push_back(communicator.get());
+    }
+  }
+  for (Communicator* communicator : open) {
+    communicator->finish_streams();  // what is queued there looks communicators up
+  }
   decltype(communicators_) closing;
   {
     const std::lock_guard guard(mutex_);

@@ -36,6 +36,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   const Transport transport;
   double timeout = 300;
   double report_after = 10;  ///< seconds after which a wait is reported
+  bool background = false;   ///< see World; the rank's own thread uses it
 
   /// Allocates shared memory for this rank; throws when the region is full.
   std::uint64_t allocate(std::size_t bytes);

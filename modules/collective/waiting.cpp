@@ -10,6 +10,7 @@ module;
 module tessera.collective;
 
 import tessera.base;
+import tessera.device;
 import :call;
 import :communicator;
 import :control;
@@ -163,6 +164,7 @@ void WorldState::wait_slow(Counter& counter, std::uint64_t target, const WaitRea
     throw_if_failed();
     const bool ended = peer.ended.load(std::memory_order_acquire) != 0;
     bool others = progress_others(reason.self);
+    others |= poll_devices();
     if (reason.idle != nullptr) {
       others |= reason.idle->progress_held();
     }

@@ -11,6 +11,8 @@ module;
 module tessera.collective;
 
 import tessera.base;
+import tessera.mesh;
+import tessera.device;
 import :buffer;
 import :communicator;
 import :control;
@@ -79,6 +81,17 @@ World& World::current() {
   return *world_of_process.load();
 }
 
+RankContext::RankContext() : world_(&World::current()), rank_(current_rank()) {}
+
+RankContext::Scope::Scope(const RankContext& context)
+    : before_(std::exchange(world_of_thread, context.world_)), rank_before_(current_rank()) {
+  set_current_rank(context.rank_);
+}
+RankContext::Scope::~Scope() {
+  set_current_rank(rank_before_);
+  world_of_thread = before_;
+}
+
 int World::rank() const { return state_->rank; }
 int World::size() const { return state_->size; }
 Transport World::transport() const { return state_->transport; }
@@ -119,6 +132,9 @@ bool World::interrupt_agreed() {
   return any != 0;
 }
 void World::request_interrupt() { state_->control->interrupts.store(1); }
+
+bool World::background() const { return state_->background; }
+void World::set_background(bool background) { state_->background = background; }
 
 void World::set_timeout(double seconds) { state_->timeout = seconds; }
 

@@ -81,6 +81,12 @@ class World {
   bool interrupt_agreed();
   void request_interrupt();
 
+  /// Whether a thread of the rank moves the data of collectives that were issued, while the rank's
+  /// own thread computes. If not (the default), data moves while the rank waits for it: cheaper
+  /// where the ranks have no cores to spare.
+  bool background() const;
+  void set_background(bool background);
+
   /// How long a wait may last before it is an error. Default 300, or TESSERA_TIMEOUT.
   void set_timeout(double seconds);
 
@@ -89,6 +95,30 @@ class World {
 
  private:
   std::shared_ptr<WorldState> state_;
+};
+
+/// As whom a thread acts: its rank and its world. Another thread that works in the rank's name (a
+/// stream's) takes it over within a scope.
+class RankContext {
+ public:
+  /// The calling thread's.
+  RankContext();
+
+  class Scope {
+   public:
+    explicit Scope(const RankContext& context);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    World* before_;
+    int rank_before_;
+  };
+
+ private:
+  World* world_;
+  int rank_;
 };
 
 }  // namespace tessera::collective

@@ -5,6 +5,8 @@ module;
 #include <array>
 #include <atomic>
 #include <cctype>
+#include <cstddef>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -48,6 +50,26 @@ bool is_word(std::string_view name) {
 }  // namespace
 
 DeviceDriver::~DeviceDriver() = default;
+
+void* DeviceDriver::allocate_pinned(std::size_t bytes) {
+  constexpr std::size_t alignment = 512;
+  return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+void DeviceDriver::free_pinned(void* data, std::size_t) noexcept { std::free(data); }
+bool DeviceDriver::poll() { return false; }
+
+bool poll_devices() {
+  bool work_left = false;
+  auto& kinds_open = kinds().open;
+  for (std::size_t type = 1; type < kinds_open.size(); ++type) {  // the CPU moves on by itself
+    for (const std::atomic<DeviceDriver*>& place : kinds_open[type]) {
+      if (DeviceDriver* const driver = place.load(std::memory_order_acquire)) {
+        work_left |= driver->poll();
+      }
+    }
+  }
+  return work_left;
+}
 
 DeviceType register_device_kind(DeviceKind kind) {
   Kinds& k = kinds();

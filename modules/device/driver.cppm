@@ -13,7 +13,8 @@ struct DeviceProperties {
 };
 
 /// Between which memories a copy goes. `on_device`: of one device, or of two devices of one kind.
-enum class CopyKind : std::uint8_t { to_device, to_host, on_device };
+/// `from_pinned`: to the device, from memory of allocate_pinned().
+enum class CopyKind : std::uint8_t { to_device, to_host, on_device, from_pinned };
 
 /// One device, as its kind implements it: memory, queues of work, marks in queues, copies. Stream
 /// order is the only order: what is queued runs after what was queued before in the same queue, and
@@ -38,6 +39,11 @@ class DeviceDriver {
   virtual void* allocate(std::size_t bytes) = 0;
   /// Nothing that was queued uses the memory any more.
   virtual void free(void* data, std::size_t bytes) noexcept = 0;
+  /// Memory of the host that the device reaches by itself (page-locked, where it has such memory),
+  /// aligned to at least 512 bytes; null: there is none left. May be slow, as allocate() may.
+  /// Without a body of the driver's: ordinary memory.
+  virtual void* allocate_pinned(std::size_t bytes);
+  virtual void free_pinned(void* data, std::size_t bytes) noexcept;
 
   virtual Queue make_queue() = 0;
   /// What is queued there still runs.
@@ -56,14 +62,19 @@ class DeviceDriver {
   virtual bool reached(Mark mark) = 0;
   virtual void await(Mark mark) = 0;
 
-  /// Queues a copy. To the device, the host's memory is read before the function returns. To the
-  /// host, it is written when the queue has reached the copy.
+  /// Queues a copy. `to_device`: the host's memory is read before the function returns. The other
+  /// kinds read and write when the queue has reached the copy.
   virtual void copy(Queue queue, void* to, const void* from, std::size_t bytes, CopyKind kind) = 0;
   /// Queues writing `count` elements of `width` bytes (1, 2, 4 or 8).
   virtual void fill(Queue queue, void* to, const void* element, std::size_t width,
                     std::int64_t count) = 0;
-  /// Queues a function of the host. It must not call the driver.
+  /// Queues a function of the host. It must not call the driver. It may block until functions have
+  /// run that other processes have queued (a collective), so a device moves its other queues on
+  /// meanwhile.
   virtual void launch(Queue queue, std::function<void()> function) = 0;
+  /// Called again and again while the host waits for other ranks. A device that runs only on the
+  /// host's threads moves its queues on, and returns whether it has work left; others need no body.
+  virtual bool poll();
 };
 
 /// A kind of device: how many there are, and how one is opened (at its first use).
@@ -86,6 +97,8 @@ int device_count(DeviceType type);
 std::string to_string(Device device);
 /// Errors: the meta device, which has no memory; a device that does not exist.
 DeviceDriver& driver_of(Device device);
+/// Calls poll() of every device that is open. Whether one has work left.
+bool poll_devices();
 
 /// Of an error's text: the device does not exist. Errors (input).
 void check_device(Device device);

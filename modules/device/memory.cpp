@@ -133,13 +133,48 @@ class DriverMemory final : public MemorySource {
   DeviceDriver& driver_;
 };
 
-/// A device's allocator and where it gets its memory from.
+/// Memory of the host that a device's driver provides.
+class PinnedSource final : public MemorySource {
+ public:
+  explicit PinnedSource(Device device) : device_(device), driver_(driver_of(device)) {}
+  void* take(std::size_t bytes) override { return driver_.allocate_pinned(bytes); }
+  void give_back(void* data, std::size_t bytes) noexcept override {
+    driver_.free_pinned(data, bytes);
+  }
+  void finish() override { synchronize(device_); }
+
+ private:
+  Device device_;
+  DeviceDriver& driver_;
+};
+
+/// A device's allocators and where they get their memory from.
 struct OfDevice {
   Device device;
   DriverMemory source;
   BlockAllocator allocator;
-  explicit OfDevice(Device of) : device(of), source(of), allocator(to_string(of), source) {}
+  PinnedSource pinned_source;
+  BlockAllocator pinned;
+  explicit OfDevice(Device of)
+      : device(of),
+        source(of),
+        allocator(to_string(of), source),
+        pinned_source(of),
+        pinned("pinned memory of " + to_string(of), pinned_source) {}
 };
+
+OfDevice& memory_of(Device device) {
+  static std::mutex mutex;
+  static auto* made = new std::vector<std::unique_ptr<OfDevice>>;
+  const std::lock_guard lock(mutex);
+  for (const std::unique_ptr<OfDevice>& one : *made) {
+    if (one->device == device) {
+      return *one;
+    }
+  }
+  made->push_back(std::make_unique<OfDevice>(device));
+  return *made->back();
+}
 
 }  // namespace
 
@@ -158,20 +193,18 @@ void account_memory(MemoryCategory category, std::int64_t bytes) {
 }
 
 BlockAllocator& allocator_of(Device device) {
-  if (device == cpu) {
-    return large_blocks();
-  }
-  static std::mutex mutex;
-  static auto* made = new std::vector<std::unique_ptr<OfDevice>>;
-  const std::lock_guard lock(mutex);
-  for (const std::unique_ptr<OfDevice>& one : *made) {
-    if (one->device == device) {
-      return one->allocator;
-    }
-  }
-  made->push_back(std::make_unique<OfDevice>(device));
-  return made->back()->allocator;
+  return device == cpu ? large_blocks() : memory_of(device).allocator;
 }
+
+BlockAllocator& pinned_allocator_of(Device device) {
+  require(!(device == cpu), "pinned memory: the CPU has none, all its memory is the host's");
+  return memory_of(device).pinned;
+}
+
+PinnedMemory::PinnedMemory(const Stream& stream, std::size_t bytes)
+    : allocator_(pinned_allocator_of(stream.device())),
+      data_(allocator_.allocate(bytes, {.category = MemoryCategory::communication}, stream)) {}
+PinnedMemory::~PinnedMemory() { allocator_.free(data_); }
 
 MemoryStatistics memory_statistics(Device device) {
   return device == cpu ? memory_statistics() : allocator_of(device).statistics();

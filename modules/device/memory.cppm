@@ -46,6 +46,28 @@ class DeviceMemory {
   void* data_;
 };
 
+/// The allocator of the host's memory that a device reaches by itself (DeviceDriver::
+/// allocate_pinned). Error: the CPU or the meta device, which have none.
+BlockAllocator& pinned_allocator_of(Device device);
+
+/// Memory of the host for copies to and from a stream's device, which are queued and need no wait.
+/// It is reused in the stream's order: what the stream still does with it when it is freed is done
+/// before. The host must not access it outside of functions that it has launched in the stream,
+/// unless it has waited for them.
+class PinnedMemory {
+ public:
+  /// Throws OutOfMemory.
+  PinnedMemory(const Stream& stream, std::size_t bytes);
+  ~PinnedMemory();
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+  inline void* data() const { return data_; }
+
+ private:
+  BlockAllocator& allocator_;
+  void* data_;
+};
+
 /// Counts memory that does not come from the allocator (shared buffers); negative bytes undo
 /// it.
 void account_memory(MemoryCategory category, std::int64_t bytes);

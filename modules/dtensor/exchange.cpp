@@ -171,6 +171,7 @@ const Op& exchange_op = register_op<ExchangeArgs>({
     .infer = exchange_infer,
     .cpu = [](const Call& call,
               std::span<Tensor> out) { start_exchange(call, out[0])->complete(out[0]); },
+    .any_device = ops::in_stream<ExchangeArgs>,
     .communicates = Communicates::all_to_all,
     .about = "Changes shards and replicas on several mesh axes at once: each rank receives the "
              "boxes that it does not have; local tensors.",
@@ -179,10 +180,8 @@ const Op& exchange_op = register_op<ExchangeArgs>({
 const Op& exchange_async_op = register_op<ExchangeArgs>({
     .schema = "exchange_async(local)",
     .infer = exchange_infer,
-    .cpu =
-        [](const Call& call, std::span<Tensor> out) {
-          out[0].storage().set_pending(start_exchange(call, out[0]));
-        },
+    .cpu = ops::issued_on_host<ExchangeArgs, start_exchange>,
+    .any_device = ops::issued_in_stream<ExchangeArgs>,
     .communicates = Communicates::all_to_all,
     .about = "Issues an exchange; wait() completes its result; local tensors.",
 });
@@ -203,7 +202,7 @@ Tensor exchange(const Tensor& local, const Spec& from, const Spec& to, ops::Grou
 
 ops::PendingTensor exchange_async(const Tensor& local, const Spec& from, const Spec& to,
                                   ops::GroupArgument group) {
-  return ops::issue(exchange_async_op, exchange_op, local, ExchangeArgs{{&from}, {&to}, group});
+  return ops::issue(exchange_async_op, local, ExchangeArgs{{&from}, {&to}, group});
 }
 
 namespace {

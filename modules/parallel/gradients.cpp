@@ -114,7 +114,7 @@ void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& 
   }
   const DeviceMesh& mesh = parameters.front()->value.layout().mesh();
   const std::int64_t ranks = mesh.axis_size(axis);
-  const Device device = parameters.front()->value.is_meta() ? meta : cpu;
+  const Device device = parameters.front()->value.grad().device();
   for (const auto& [dtype, members] : by_type) {
     std::int64_t count = 0;
     for (const nn::Parameter* parameter : members) {
@@ -140,8 +140,7 @@ void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& 
     for (std::size_t i = 0; i < members.size(); ++i) {
       Tensor& gradient = members[i]->value.grad();
       const Layout layout = gradient.layout().with_placement(axis, Replicate());
-      gradient = make_distributed(ops::to_device(slots[i], gradient.device()),
-                                  Spec::make(layout, gradient.shape(), dtype));
+      gradient = make_distributed(slots[i], Spec::make(layout, gradient.shape(), dtype));
     }
   }
 }

@@ -228,7 +228,7 @@ void ParallelPlan::materialize(Device device) {
   }
   materialized_ = true;
   for (const auto& style : *styles_) {
-    style->materialize();
+    style->materialize(device);
   }
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model_)) {
     const Tensor& value = parameter->value;

@@ -91,9 +91,9 @@ class ParallelStyle {
   /// Called for each module that the patterns match, inner ones before outer ones. Errors (input):
   /// a module that the style does not support, extents that do not divide.
   virtual void apply(const StyleTarget& target) = 0;
-  /// Called when all styles have been applied: the style may allocate the parameters' memory. From
-  /// here on ranks may communicate.
-  virtual void materialize() {}
+  /// Called when all styles have been applied: the style may allocate the parameters' memory, on
+  /// this device. From here on ranks may communicate.
+  virtual void materialize(Device) {}
   /// Called before the optimizer writes the parameters.
   virtual void before_optimizer() {}
   /// Control by hand, of a style that offers it; it lives as long as the style.

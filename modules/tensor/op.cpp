@@ -57,6 +57,12 @@ std::vector<std::string_view> split(std::string_view text) {
   return parts;
 }
 
+/// The operator's kernel on a kind of device.
+Kernel chosen(Kernel (*choose)(const Op& op), const Op& op) {
+  const Kernel own = choose(op);
+  return own != nullptr ? own : op.any_device;
+}
+
 void read_schema(Op& op) {
   const std::string_view schema = op.schema;
   const auto open = schema.find('(');
@@ -185,7 +191,7 @@ const Op& register_op(Op op) {
   }
   for (std::size_t type = 1; type < r.choices.size(); ++type) {
     if (r.choices[type] != nullptr && op.view == nullptr) {
-      op.kernels[type] = r.choices[type](op);
+      op.kernels[type] = chosen(r.choices[type], op);
     }
   }
   op.id = static_cast<int>(r.ops.size());
@@ -202,7 +208,7 @@ void register_kernels(DeviceType type, Kernel (*choose)(const Op& op)) {
   r.choices[place] = choose;
   for (Op& op : r.ops) {
     if (op.view == nullptr) {
-      __atomic_store_n(&op.kernels[place], choose(op), __ATOMIC_RELEASE);
+      __atomic_store_n(&op.kernels[place], chosen(choose, op), __ATOMIC_RELEASE);
     }
   }
 }

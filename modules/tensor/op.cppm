@@ -143,6 +143,9 @@ struct Op {
 
   /// The CPU's kernel. Those of other devices are in `kernels`.
   Kernel cpu = nullptr;
+  /// The kernel of devices whose plugin has none: it queues its work in their streams, and uses
+  /// their memory by copies only.
+  Kernel any_device = nullptr;
   /// Bytes that a kernel needs for intermediate values, from the shapes of operands and results (of
   /// any device) and the number of threads; 0: none in this call. Kernels have no other memory that
   /// grows with their operands. Null: none in any call.
@@ -274,8 +277,8 @@ inline Kernel kernel_of(const Op& op, DeviceType type) {
   return __atomic_load_n(&op.kernels[static_cast<std::size_t>(type)], __ATOMIC_ACQUIRE);
 }
 /// Gives all operators, also those that are registered later, their kernels on a kind of device:
-/// what `choose` returns for each, which must not call the registry. Operators that make views need
-/// none.
+/// what `choose` returns for each, which must not call the registry; for null, Op::any_device.
+/// Operators that make views need none.
 void register_kernels(DeviceType type, Kernel (*choose)(const Op& op));
 /// All operators by name.
 std::vector<const Op*> all_ops();

@@ -4,8 +4,8 @@
 //
 // Order: forward of a module gathers its groups (and issues the gather of the next module's) ->
 // computes -> frees; its backward gathers again (and issues the one before) -> when all gradients
-// of a group have arrived, they are reduced into the shards' gradients and the whole values are
-// freed.
+// of a group have arrived, their reduction into the shards' gradients is issued and the whole
+// values are freed; it is finished before the next reduction, or at the end of backward.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -91,8 +91,8 @@ class Sharding : public ShardedParameters, public std::enable_shared_from_this<S
 
   /// Parameters may be written from here on.
   void settle() {
-    for_each_group([this](fsdp::Group& group) { group.wait_readers(reducing_); });
-    reducing_.clear();
+    fsdp::Group::finish(reducing_);
+    for_each_group([](fsdp::Group& group) { group.wait_readers(); });
   }
 
  private:
@@ -107,6 +107,7 @@ class Sharding : public ShardedParameters, public std::enable_shared_from_this<S
     ~Backward() {
       if (!finished) {
         sharding->for_each_group([](fsdp::Group& group) { group.abandon_backward(); });
+        sharding->reducing_ = {};
       }
     }
   };
@@ -252,8 +253,7 @@ class Sharding : public ShardedParameters, public std::enable_shared_from_this<S
   std::vector<std::size_t> forward_order_;
   std::vector<std::size_t> next_forward_;
   std::vector<std::size_t> previous_forward_;
-  /// What peers may still read of the last reduction.
-  std::vector<Tensor> reducing_;
+  fsdp::Reduction reducing_;
   bool order_complete_ = false;
   std::weak_ptr<Backward> backward_;
 };
@@ -300,8 +300,8 @@ class Fsdp final : public ParallelStyle {
 
   ShardedParameters* sharded_parameters() override { return sharding_.get(); }
 
-  void materialize() override {
-    sharding_->for_each_group([](fsdp::Group& group) { group.materialize(); });
+  void materialize(Device device) override {
+    sharding_->for_each_group([device](fsdp::Group& group) { group.materialize(device); });
   }
 
   void before_optimizer() override {

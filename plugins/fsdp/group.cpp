@@ -73,18 +73,21 @@ void Group::set_unsharded(Member& m, Tensor local) {
   }
 }
 
-void Group::materialize() {
+void Group::materialize(Device device) {
   plan_memory();
   const DType dtype = members_[0].parameter->value.dtype();
   const MemoryScope scope(MemoryCategory::parameter);
-  const Tensor memory = ops::shared_empty({shard_elements_}, dtype, ranks_);
+  const bool shared = device == cpu;
+  const Tensor memory = shared ? ops::shared_empty({shard_elements_}, dtype, ranks_) : Tensor();
   for (Member& m : members_) {
     Tensor& value = m.parameter->value;
     const Spec* const sharded = value.spec();
     const bool trained = value.requires_grad();
+    const Dims shape = local_shape(*sharded);
     // Each shard has a storage of its own, which counts its writes, over the memory of all.
-    m.shard = from_memory(at(memory, m.slot, local_shape(*sharded)).raw_data(),
-                          local_shape(*sharded), dtype, std::make_shared<Tensor>(memory));
+    m.shard = shared ? from_memory(at(memory, m.slot, shape).raw_data(), shape, dtype,
+                                   std::make_shared<Tensor>(memory))
+                     : empty(shape, dtype, device);
     value = make_distributed(m.shard, sharded);
     value.set_requires_grad(trained);
   }
@@ -229,14 +232,11 @@ void Group::drop_prefetch() {
   }
 }
 
-void Group::wait_readers(const std::vector<Tensor>& reduced) {
-  if (!whole_) {
-    return;  // nothing was gathered
+void Group::wait_readers() {
+  if (whole_) {  // else nothing was gathered
+    const NoGrad no_grad;
+    ops::wait_readers(shards(), ranks_);
   }
-  const NoGrad no_grad;
-  std::vector<Tensor> sources = shards();
-  sources.insert(sources.end(), reduced.begin(), reduced.end());
-  ops::wait_readers(sources, ranks_);
 }
 
 }  // namespace fsdp

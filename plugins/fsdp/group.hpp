@@ -6,6 +6,17 @@
 
 namespace fsdp {
 
+class Group;
+
+/// A reduction of a group's gradients that was issued: it moves while backward goes on, and is
+/// finished before the next one is issued.
+struct Reduction {
+  Group* group = nullptr;                    // null: there is none
+  std::vector<tessera::Tensor> wholes = {};  // peers may still read them
+  /// This rank's shards, of one memory, and whose gradients they become.
+  std::vector<std::pair<tessera::nn::ParameterPointer, tessera::Tensor>> shards = {};
+};
+
 /// Parameters that are gathered, freed and reduced together. Between uses each is a shard in one
 /// flat buffer that every rank of the axis can read. The gathered values are in another storage,
 /// whose memory is released and restored while its identity stays.
@@ -22,8 +33,8 @@ class Group {
 
   void add(tessera::nn::ParameterPointer parameter) { members_.push_back({std::move(parameter)}); }
 
-  /// Gives the shards memory that the axis' ranks can read.
-  void materialize();
+  /// Gives the shards memory of the device: of the CPU's, memory that the axis' ranks can read.
+  void materialize(tessera::Device device);
 
   /// Issues the all-gather, unless it is in flight or done. Moves nothing yet.
   void start_unshard();
@@ -36,20 +47,23 @@ class Group {
   /// Drops a prefetched gather that nothing has used.
   void drop_prefetch();
 
-  /// The backward has no more use for the group: frees the whole values. With `reduce` the whole
-  /// gradients are added to the shards' gradients; without it (more backwards of the step follow)
-  /// they are kept as the parameters' gradients, Partial along the axis. `reading` keeps what peers
-  /// may still read, until the next reduction. Errors: some members have a gradient, others that
-  /// require one do not; the gradient's own graph was requested.
-  void end_backward(bool reduce, std::vector<tessera::Tensor>& reading);
+  /// The backward has no more use for the group: frees the whole values. With `reduce` the
+  /// reduction of the whole gradients is issued and replaces `last`, which is finished before;
+  /// without it (more backwards of the step follow) the gradients are kept as the parameters',
+  /// Partial along the axis. Errors: some members have a gradient, others that require one do not;
+  /// the gradient's own graph was requested.
+  void end_backward(bool reduce, Reduction& last);
+  /// Adds the reduced shards to the shards' gradients, and waits until no peer reads the wholes any
+  /// more.
+  static void finish(Reduction& reduction);
   /// The backward threw: its gradients that were not reduced are dropped.
   void abandon_backward() noexcept;
   /// Whether every member has its gradient of this backward, so that no later step of it needs the
   /// whole values. False with frozen members: their uses cannot be seen.
   bool gradients_complete() const;
 
-  /// Waits until no peer reads the shards, or the sources of earlier reductions, any more.
-  void wait_readers(const std::vector<tessera::Tensor>& reduced);
+  /// Waits until no peer reads the shards any more.
+  void wait_readers();
 
  private:
   struct Member {
@@ -81,7 +95,7 @@ class Group {
   /// Whether any rank has. One small all-reduce.
   bool written_anywhere();
 
-  void reduce_gradients(std::vector<tessera::Tensor>& reading);
+  void reduce_gradients(Reduction& last);
   /// Whether the parameter's gradient is a whole one that was kept for a later reduction.
   bool holds_whole_gradient(const Member& m) const;
   /// Moves the whole gradients of this backward to the parameters, unless a parameter has a sharded

@@ -39,7 +39,7 @@ void Group::abandon_backward() noexcept {
   }
 }
 
-void Group::end_backward(bool reduce, std::vector<Tensor>& reading) {
+void Group::end_backward(bool reduce, Reduction& last) {
   const NoGrad no_grad;
   for (Member& m : members_) {
     *m.arrived = false;
@@ -48,7 +48,7 @@ void Group::end_backward(bool reduce, std::vector<Tensor>& reading) {
     }
   }
   if (reduce || !keep_gradients()) {
-    reduce_gradients(reading);
+    reduce_gradients(last);
   }
   reshard();
 }
@@ -125,7 +125,24 @@ Layout Group::reducible_layout(const Member& m, const Tensor& gradient) const {
   return layout;
 }
 
-void Group::reduce_gradients(std::vector<Tensor>& reading) {
+void Group::finish(Reduction& reduction) {
+  if (reduction.group == nullptr) {
+    return;
+  }
+  const NoGrad no_grad;
+  const Reduction ended = std::exchange(reduction, {});
+  const Group& group = *ended.group;
+  const CommunicationTimer timer;
+  ops::wait(ended.shards[0].second.local());
+  ops::wait_readers(ended.wholes, group.ranks_);
+  group.report("reduce_scatter", group.gathered_bytes(), timer.seconds());
+  for (const auto& [parameter, shard] : ended.shards) {
+    Tensor& gradient = parameter->value.grad();
+    gradient = gradient ? add_gradients(gradient, shard) : shard;
+  }
+}
+
+void Group::reduce_gradients(Reduction& last) {
   std::vector<Member*> trained;
   std::vector<Tensor> wholes;
   const Member* missing = nullptr;
@@ -156,27 +173,20 @@ void Group::reduce_gradients(std::vector<Tensor>& reading) {
     const MemoryScope scope(MemoryCategory::gradient);
     memory = empty({shard_elements_}, dtype, whole_.device());
   }
-  std::vector<Tensor> sources;
+  Reduction reduction{this};
   std::vector<Tensor> shards;
-  std::vector<Tensor> gradients;
   for (std::size_t i = 0; i < trained.size(); ++i) {
     const Tensor& whole = wholes[i];
-    sources.push_back(ops::contiguous(whole.local()));
+    reduction.wholes.push_back(ops::contiguous(whole.local()));
     const Spec* const sharded =
         Spec::make(whole.layout().with_placement(axis_, Shard(0)), whole.shape(), dtype);
     const Dims shape = local_shape(*sharded);
     shards.push_back(alias(memory, shape, contiguous_strides(shape), trained[i]->slot));
-    gradients.push_back(make_distributed(shards.back(), sharded));
+    reduction.shards.emplace_back(trained[i]->parameter, make_distributed(shards.back(), sharded));
   }
-  const CommunicationTimer timer;
-  wait_readers(reading);  // of the reduction before: `reading` lets go of them below
-  ops::reduce_scatter_into(shards, sources, ReduceOp::sum, ranks_, identity_);
-  report("reduce_scatter", gathered_bytes(), timer.seconds());
-  reading = std::move(sources);
-  for (std::size_t i = 0; i < trained.size(); ++i) {
-    Tensor& gradient = trained[i]->parameter->value.grad();
-    gradient = gradient ? add_gradients(gradient, gradients[i]) : std::move(gradients[i]);
-  }
+  finish(last);  // its wholes go away
+  ops::reduce_scatter_into(shards, reduction.wholes, ReduceOp::sum, ranks_, identity_);
+  last = std::move(reduction);
 }
 
 }  // namespace fsdp

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -131,8 +132,12 @@ struct Task {
 };
 
 struct WorkQueue {
+  int device = 0;
   std::deque<Task> tasks;
+  bool running = false;  // the first task, without the lock
   std::exception_ptr error;
+
+  bool can_run() const { return !running && !tasks.empty() && tasks.front().can_run(); }
 };
 
 /// The queues of all devices of the kind, run by whoever waits for one.
@@ -143,10 +148,11 @@ class Queues {
     return *queues;
   }
 
-  std::shared_ptr<WorkQueue> make() {
+  std::shared_ptr<WorkQueue> make(int device) {
     const std::lock_guard lock(mutex_);
     std::erase_if(all_, [](const auto& q) { return q.use_count() == 1 && q->tasks.empty(); });
     all_.push_back(std::make_shared<WorkQueue>());
+    all_.back()->device = device;
     return all_.back();
   }
   void push(WorkQueue& queue, Task task) {
@@ -167,22 +173,40 @@ class Queues {
   }
 
   void synchronize(WorkQueue& queue, int device) {
-    const std::lock_guard lock(mutex_);
     run([&] { return queue.tasks.empty(); }, [&] { return &queue; }, device);
     raise(queue);
   }
   void await(const std::shared_ptr<Place>& mark, int device) {
-    const std::lock_guard lock(mutex_);
-    const std::uint64_t place = mark->placed;
+    std::uint64_t place = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      place = mark->placed;
+    }
     WorkQueue* last = nullptr;
     run([&] { return mark->reached >= place; }, [&] { return last = holder(mark, place); }, device);
     if (last != nullptr) {
       raise(*last);
     }
   }
+  /// Runs one task of the device, if one can run. Whether there are more.
+  bool poll(int device) {
+    const auto of_device = [&](const auto& q) { return q->device == device; };
+    bool more = false;
+    on_own_thread([&](std::unique_lock<std::mutex>& lock) {
+      const auto ready =
+          std::ranges::find_if(all_, [&](const auto& q) { return of_device(q) && q->can_run(); });
+      if (ready != all_.end()) {
+        const std::shared_ptr<WorkQueue> kept = *ready;
+        run_first(*kept, lock);
+      }
+      more = std::ranges::any_of(all_,
+                                 [&](const auto& q) { return of_device(q) && !q->tasks.empty(); });
+    });
+    return more;
+  }
 
  private:
-  /// The queue in which the mark's place is still to be reached.
+  /// The queue in which the mark's place is still to be reached; null: it has just been.
   WorkQueue* holder(const std::shared_ptr<Place>& mark, std::uint64_t place) {
     for (const std::shared_ptr<WorkQueue>& queue : all_) {
       for (const Task& task : queue->tasks) {
@@ -191,67 +215,76 @@ class Queues {
         }
       }
     }
+    if (mark->reached >= place) {
+      return nullptr;
+    }
     fail("adversary: nobody will ever reach an event that is waited for");
   }
 
-  static void raise(WorkQueue& queue) {
+  void raise(WorkQueue& queue) {
+    const std::lock_guard lock(mutex_);
     if (std::exception_ptr error = std::exchange(queue.error, nullptr)) {
       std::rethrow_exception(error);
     }
   }
 
-  WorkQueue* any_that_can_run(std::mt19937& numbers) {
+  /// Of the same device: a collective of another one waits for what its rank has not queued yet.
+  WorkQueue* any_that_can_run(std::mt19937& numbers, int device) {
     std::vector<WorkQueue*> ready;
     for (const std::shared_ptr<WorkQueue>& queue : all_) {
-      if (!queue->tasks.empty() && queue->tasks.front().can_run()) {
+      if (queue->device == device && queue->can_run()) {
         ready.push_back(queue.get());
       }
     }
     return ready.empty() ? nullptr : ready[numbers() % ready.size()];
   }
 
-  /// The queue whose first task must run so that the wanted one can go on.
+  /// The queue whose first task must run so that the wanted one can go on; null: another thread
+  /// runs it.
   WorkQueue* needed(WorkQueue* wanted) {
-    while (!wanted->tasks.front().can_run()) {
+    while (wanted != nullptr && !wanted->running && !wanted->tasks.empty() &&
+           !wanted->tasks.front().can_run()) {
       const Task& waiting = wanted->tasks.front();
       wanted = holder(waiting.awaits, waiting.place);
     }
-    return wanted;
+    return wanted == nullptr || !wanted->can_run() ? nullptr : wanted;
   }
 
-  static void run_first(WorkQueue& queue) {
-    Task task = std::move(queue.tasks.front());
-    queue.tasks.pop_front();
-    if (task.work) {
+  /// The task runs without the lock: it may be a collective, which waits for tasks of other ranks.
+  void run_first(WorkQueue& queue, std::unique_lock<std::mutex>& lock) {
+    Task& first = queue.tasks.front();  // stays at its place while others push
+    if (first.work) {
+      const std::function<void()> work = std::move(first.work);
+      queue.running = true;
+      lock.unlock();
+      std::exception_ptr error;
       try {
-        task.work();
+        work();
       } catch (...) {
-        if (queue.error == nullptr) {
-          queue.error = std::current_exception();
-        }
+        error = std::current_exception();
+      }
+      lock.lock();
+      queue.running = false;
+      if (queue.error == nullptr) {
+        queue.error = error;
       }
     }
-    if (task.reaches) {
-      task.reaches->reached = std::max(task.reaches->reached, task.place);
+    if (first.reaches) {
+      first.reaches->reached = std::max(first.reaches->reached, first.place);
     }
+    queue.tasks.pop_front();
+    changed_.notify_all();
   }
 
-  /// Runs tasks until `done`, on a thread that has nothing of the caller's (no modes, for example).
-  template <class Done, class Wanted>
-  void run(const Done& done, const Wanted& wanted, int device) {
-    if (done()) {
-      return;
-    }
+  /// With the lock, on a thread that has nothing of the caller's (no modes, for example).
+  template <class F>
+  void on_own_thread(const F& f) {
     std::exception_ptr error;
     std::thread([&] {
       try {
-        std::mt19937& numbers = numbers_[static_cast<std::size_t>(device)];
-        const bool others_first = device == 1 || (device > 1 && numbers() % 2 == 0);
         const NoGrad constant;
-        while (!done()) {
-          WorkQueue* queue = others_first ? other_than(wanted(), numbers) : nullptr;
-          run_first(*(queue != nullptr ? queue : needed(wanted())));
-        }
+        std::unique_lock lock(mutex_);
+        f(lock);
       } catch (...) {
         error = std::current_exception();
       }
@@ -261,10 +294,34 @@ class Queues {
     }
   }
 
+  /// Runs tasks until `done`.
+  template <class Done, class Wanted>
+  void run(const Done& done, const Wanted& wanted, int device) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (done()) {
+        return;
+      }
+    }
+    on_own_thread([&](std::unique_lock<std::mutex>& lock) {
+      std::mt19937& numbers = numbers_[static_cast<std::size_t>(device)];
+      const bool others_first = device == 1 || (device > 1 && numbers() % 2 == 0);
+      while (!done()) {
+        WorkQueue* queue = others_first ? other_than(wanted(), numbers, device) : nullptr;
+        queue = queue != nullptr ? queue : needed(wanted());
+        if (queue != nullptr) {
+          run_first(*queue, lock);
+        } else {
+          changed_.wait(lock);
+        }
+      }
+    });
+  }
+
   /// Another queue that can run; null: there is none.
-  WorkQueue* other_than(const WorkQueue* wanted, std::mt19937& numbers) {
+  WorkQueue* other_than(const WorkQueue* wanted, std::mt19937& numbers, int device) {
     for (int tries = 0; tries < 8; ++tries) {
-      WorkQueue* queue = any_that_can_run(numbers);
+      WorkQueue* queue = any_that_can_run(numbers, device);
       if (queue != wanted) {
         return queue;
       }
@@ -273,6 +330,7 @@ class Queues {
   }
 
   std::mutex mutex_;
+  std::condition_variable changed_;
   std::vector<std::shared_ptr<WorkQueue>> all_;
   std::array<std::mt19937, 64> numbers_ = [] {
     std::array<std::mt19937, 64> all;
@@ -285,7 +343,7 @@ class Queues {
 
 class Adversary final : public DeviceDriver {
  public:
-  explicit Adversary(int index) : index_(index), usual_(Queues::instance().make()) {}
+  explicit Adversary(int index) : index_(index), usual_(Queues::instance().make(index)) {}
 
   DeviceProperties properties() const override {
     return {"adversary " + std::to_string(index_), Arena::size};
@@ -296,7 +354,9 @@ class Adversary final : public DeviceDriver {
     Arena::instance().free(data, bytes);
   }
 
-  Queue make_queue() override { return new std::shared_ptr<WorkQueue>(Queues::instance().make()); }
+  Queue make_queue() override {
+    return new std::shared_ptr<WorkQueue>(Queues::instance().make(index_));
+  }
   void free_queue(Queue queue) noexcept override {
     delete static_cast<std::shared_ptr<WorkQueue>*>(queue);
   }
@@ -321,7 +381,8 @@ class Adversary final : public DeviceDriver {
       return;
     }
     void* there = kind == CopyKind::to_host ? to : arena.hidden(to);
-    launch(queue, [there, from = arena.hidden(from), bytes] { std::memmove(there, from, bytes); });
+    const void* here = kind == CopyKind::from_pinned ? from : arena.hidden(from);
+    launch(queue, [there, here, bytes] { std::memmove(there, here, bytes); });
   }
   void fill(Queue queue, void* to, const void* element, std::size_t width,
             std::int64_t count) override {
@@ -334,6 +395,7 @@ class Adversary final : public DeviceDriver {
       }
     });
   }
+  bool poll() override { return Queues::instance().poll(index_); }
   void launch(Queue queue, std::function<void()> function) override {
     Queues::instance().push(of(queue),
                             {.work = std::move(function), .reaches = {}, .awaits = {}, .place = 0});
@@ -394,7 +456,9 @@ Kernel kernel_for(const Op& op) {
   if (op.cpu == nullptr || op.name.starts_with("no_kernel_")) {
     return nullptr;  // tests of what is missing register such operators
   }
-  return op.communicates == Communicates::none ? queue_kernel : kernel_on_host;
+  // Collectives are left to Tessera, which lets them travel through the host's memory; so is the
+  // wait for them, which must see the tensors of the program.
+  return op.any_device != nullptr ? nullptr : queue_kernel;
 }
 
 }  // namespace

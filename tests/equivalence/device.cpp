@@ -41,19 +41,36 @@ const std::string kOnDevice = "--plugin " ADVERSARY " train.device=adversary";
 
 }  // namespace
 
-TEST_CASE("a run on a device has the CPU's bits, in each layout that uses no shared memory",
-          "[device]") {
+TEST_CASE("a run on a device has the CPU's bits, in each layout", "[device]") {
   const Folder folder;
-  for (const char* name : {"one rank", "Replicate 2", "TP 2", "TP 2 with sequence parallel",
-                           "TP 2 with sequence and loss parallel"}) {
-    for (const char* more : {"", "train.micro_batch=2 train.activation_checkpointing=true"}) {
-      INFO(name << " " << more);
-      const std::string overrides = std::string("checkpoint.every=0 ") + more;
-      const std::vector<Step> on_cpu = train(folder, "cpu", kConfig, layout(name), overrides);
+  for (const equivalence::Layout& where : equivalence::layouts()) {
+    for (const bool in_parts : {false, true}) {
+      const std::string overrides =
+          in_parts ? "checkpoint.every=0 train.activation_checkpointing=true train.micro_batch=" +
+                         std::to_string(where.micro_batch)
+                   : "checkpoint.every=0";
+      INFO(where.name << " " << overrides);
+      const std::vector<Step> on_cpu = train(folder, "cpu", kConfig, where, overrides);
       const std::vector<Step> on_device =
-          train(folder, "device", kConfig, layout(name), overrides + " " + kOnDevice);
+          train(folder, "device", kConfig, where, overrides + " " + kOnDevice);
       CHECK(on_cpu.size() == 6);
       CHECK(same_bits(on_device, on_cpu));
+    }
+  }
+}
+
+TEST_CASE("a run that communicates in the background has the same bits, in each layout",
+          "[device]") {
+  const Folder folder;
+  for (const equivalence::Layout& where : equivalence::layouts()) {
+    INFO(where.name);
+    const std::string overrides =
+        "checkpoint.every=0 train.micro_batch=" + std::to_string(where.micro_batch);
+    const std::vector<Step> usual = train(folder, "usual", kConfig, where, overrides);
+    for (const char* device : {"", kOnDevice.c_str()}) {
+      CHECK(same_bits(train(folder, "background", kConfig, where,
+                            overrides + " mesh.background=true " + device),
+                      usual));
     }
   }
 }
@@ -61,21 +78,23 @@ TEST_CASE("a run on a device has the CPU's bits, in each layout that uses no sha
 TEST_CASE("a run that was saved on a device goes on on the CPU, and the other way round",
           "[device]") {
   const Folder folder;
-  const auto& where = layout("TP 2");
-  const std::vector<Step> whole = train(folder, "whole", kConfig, where, "checkpoint.every=0");
-  for (const bool device_first : {true, false}) {
-    const std::string first = device_first ? " " + kOnDevice : "";
-    const std::string second = device_first ? "" : " " + kOnDevice;
-    train(folder, "first", kConfig, where, "train.steps=3 checkpoint.every=3" + first);
-    const std::vector<Step> rest =
-        train(folder, "second", kConfig, where,
-              "checkpoint.resume=" + checkpoint(folder, "first", 3) + second);
-    CHECK(same_bits(rest, std::vector<Step>(whole.begin() + 3, whole.end())));
+  for (const char* name : {"TP 2", "FSDP 2"}) {
+    const auto& where = layout(name);
+    const std::vector<Step> whole = train(folder, "whole", kConfig, where, "checkpoint.every=0");
+    for (const bool device_first : {true, false}) {
+      INFO(name << (device_first ? ", the device first" : ", the CPU first"));
+      const std::string first = device_first ? " " + kOnDevice : "";
+      const std::string second = device_first ? "" : " " + kOnDevice;
+      train(folder, "first", kConfig, where, "train.steps=3 checkpoint.every=3" + first);
+      const std::vector<Step> rest =
+          train(folder, "second", kConfig, where,
+                "checkpoint.resume=" + checkpoint(folder, "first", 3) + second);
+      CHECK(same_bits(rest, std::vector<Step>(whole.begin() + 3, whole.end())));
+    }
   }
 }
 
-TEST_CASE("devices that do not exist, and styles that need shared memory, are refused",
-          "[device]") {
+TEST_CASE("devices that do not exist are refused", "[device]") {
   const Folder folder;
   const std::string config = folder.write("run.toml", kConfig);
   const auto error = [&](const std::string& more) {
@@ -88,8 +107,4 @@ TEST_CASE("devices that do not exist, and styles that need shared memory, are re
   CHECK(error("train.device=adversary:99 --plugin " ADVERSARY).find("there is no such device") !=
         std::string::npos);
   CHECK(error("train.device=meta").find("it has no memory") != std::string::npos);
-  const std::string sharded = folder.write("sharded.toml", kConfig + layout("FSDP 2").config);
-  const Result result = equivalence::run("train " + sharded + " " + kOnDevice);
-  CHECK(result.code == 2);
-  CHECK(result.error.find("a style keeps parameter") != std::string::npos);
 }

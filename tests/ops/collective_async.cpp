@@ -157,21 +157,23 @@ TEST_CASE("many tensors are gathered and reduced in one call, uneven and empty s
     std::vector<Tensor> shards;
     std::vector<Tensor> sources;
     std::vector<Tensor> sums;
+    const Tensor reduced = full({elements}, -1);
     std::int64_t at = 0;
     for (const Dims& shape : shapes) {
       wholes.push_back(alias(memory, shape, contiguous_strides(shape), at));
-      at += shape.product();
       const Tensor mine = part(numbered(shape), 0, ranks, world.rank());
       shards.push_back(ops::shared_empty(mine.shape(), DType::f32, group));
       ops::copy_(shards.back(), mine);
       sources.push_back(numbered(shape, world.rank()));
-      sums.push_back(full(mine.shape(), -1));
+      sums.push_back(alias(reduced, mine.shape(), contiguous_strides(mine.shape()), at));
+      at += shape.product();
     }
     const std::uint64_t version = memory.storage().version();
     ops::all_gather_into(wholes, shards, group, 5);
     ops::wait(wholes[0]);
     check(memory.storage().version() == version, "saved tensors of the memory stay valid");
     ops::reduce_scatter_into(sums, sources, ReduceOp::sum, group, 5);
+    ops::wait(sums[0]);
     ops::wait_readers(shards, group);
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       check(equal(wholes[i], numbered(shapes[i])), "gathered " + to_string(shapes[i]));
@@ -205,6 +207,9 @@ TEST_CASE("shards that do not fit are refused, and ranks that exchange different
   CHECK(error_of([&] {
           ops::all_gather_into(apart, shards, one, 0);
         }).find("the wholes are in several memories") != std::string::npos);
+  CHECK(error_of([&] {
+          ops::reduce_scatter_into(apart, shards, ReduceOp::sum, one, 0);
+        }).find("the shards are in several memories") != std::string::npos);
   std::string text;
   try {
     collective::run_threads(2, [&](World& ranks) {

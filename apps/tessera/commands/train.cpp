@@ -116,6 +116,7 @@ class RankRun {
   RankRun(const Run& run, double step_flops, const StartPoint& start, collective::World& world)
       : run_(run), step_flops_(step_flops), world_(world), trace_(run.config, start.step, world) {
     ops::set_threads(threads_of_rank(run.config));
+    world.set_background(run.config.mesh.background);
     world.set_progress(-1, "setting up");
     compare_plugins(world);
     compare_runs(world, run, start);

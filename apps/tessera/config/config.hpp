@@ -82,6 +82,7 @@ struct MeshConfig {
   std::vector<double> latency_us;    // of each axis, or empty
   std::vector<double> bandwidth_gb;  // likewise
   bool measure_links = false;
+  bool background = false;
 };
 
 struct PluginsConfig {

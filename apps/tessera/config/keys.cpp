@@ -218,6 +218,9 @@ std::vector<Key> run_keys() {
       {"mesh.measure_links", field<&Config::mesh, &MeshConfig::measure_links>,
        "Measure both figures when the run starts. Sums over several axes may then be computed in "
        "another order in the next run, which changes their last bits."},
+      {"mesh.background", field<&Config::mesh, &MeshConfig::background>,
+       "Move the data of collectives on a thread of its own while the rank computes. Faster where "
+       "links are slow or cores are idle; otherwise the rank moves it while it waits."},
       {.path = "plugins.paths",
        .slot = field<&Config::plugins, &PluginsConfig::paths>,
        .doc = "Plugin files, or folders of them, to load besides the installed ones.",

@@ -81,6 +81,7 @@ const Op& all_gather_op = register_op<AllGatherArgs>({
     .schema = "all_gather(shard)",
     .infer = all_gather_infer,
     .cpu = all_gather_cpu,
+    .any_device = in_stream<AllGatherArgs>,
     .communicates = Communicates::all_gather,
     .about = "The whole tensor on every rank of the group, from shards along a dim; local tensors.",
 });
@@ -88,8 +89,8 @@ const Op& all_gather_op = register_op<AllGatherArgs>({
 const Op& all_gather_async_op = register_op<AllGatherArgs>({
     .schema = "all_gather_async(shard)",
     .infer = all_gather_infer,
-    .cpu = [](const Call& call,
-              std::span<Tensor> out) { carry(out[0], start_all_gather(call, out[0])); },
+    .cpu = issued_on_host<AllGatherArgs, start_all_gather>,
+    .any_device = issued_in_stream<AllGatherArgs>,
     .communicates = Communicates::all_gather,
     .about = "Issues an all_gather; wait() completes its result; local tensors.",
 });
@@ -107,8 +108,7 @@ Tensor all_gather(const Tensor& shard, std::int64_t dim, std::int64_t extent, Ra
 
 PendingTensor all_gather_async(const Tensor& shard, std::int64_t dim, std::int64_t extent,
                                Ranks group) {
-  return issue(all_gather_async_op, all_gather_op, shard,
-               all_gather_attributes(shard, dim, extent, group));
+  return issue(all_gather_async_op, shard, all_gather_attributes(shard, dim, extent, group));
 }
 
 }  // namespace tessera::ops

@@ -57,6 +57,7 @@ const Op& all_reduce_op = register_op<AllReduceArgs>({
     .schema = "all_reduce(x)",
     .infer = same_infer,
     .cpu = all_reduce_cpu,
+    .any_device = in_stream<AllReduceArgs>,
     .communicates = Communicates::all_reduce,
     .about = "The reduction over the ranks of the group, on every rank; local tensors.",
 });
@@ -64,8 +65,8 @@ const Op& all_reduce_op = register_op<AllReduceArgs>({
 const Op& all_reduce_async_op = register_op<AllReduceArgs>({
     .schema = "all_reduce_async(x)",
     .infer = same_infer,
-    .cpu = [](const Call& call,
-              std::span<Tensor> out) { carry(out[0], start_all_reduce(call, out[0])); },
+    .cpu = issued_on_host<AllReduceArgs, start_all_reduce>,
+    .any_device = issued_in_stream<AllReduceArgs>,
     .communicates = Communicates::all_reduce,
     .about = "Issues an all_reduce; wait() completes its result; local tensors.",
 });
@@ -73,6 +74,7 @@ const Op& all_reduce_async_op = register_op<AllReduceArgs>({
 const Op& all_reduce_in_place_op = register_op<AllReduceArgs>({
     .schema = "all_reduce_(x)",
     .cpu = all_reduce_in_place_cpu,
+    .any_device = in_stream<AllReduceArgs>,
     .in_place = true,
     .communicates = Communicates::all_reduce,
     .about = "Writes the reduction over the ranks of the group into x; local tensors.",
@@ -89,7 +91,7 @@ void all_reduce_(const Tensor& x, ReduceOp op, Ranks group) {
 }
 
 PendingTensor all_reduce_async(const Tensor& x, ReduceOp op, Ranks group) {
-  return issue(all_reduce_async_op, all_reduce_op, x, AllReduceArgs{op, group});
+  return issue(all_reduce_async_op, x, AllReduceArgs{op, group});
 }
 
 }  // namespace tessera::ops

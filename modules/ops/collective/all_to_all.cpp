@@ -101,6 +101,7 @@ const Op& all_to_all_op = register_op<AllToAllArgs>({
     .schema = "all_to_all(shard)",
     .infer = all_to_all_infer,
     .cpu = all_to_all_cpu,
+    .any_device = in_stream<AllToAllArgs>,
     .communicates = Communicates::all_to_all,
     .about = "Shards along one dim are exchanged for shards along another dim; local tensors.",
 });
@@ -108,8 +109,8 @@ const Op& all_to_all_op = register_op<AllToAllArgs>({
 const Op& all_to_all_async_op = register_op<AllToAllArgs>({
     .schema = "all_to_all_async(shard)",
     .infer = all_to_all_infer,
-    .cpu = [](const Call& call,
-              std::span<Tensor> out) { carry(out[0], start_all_to_all(call, out[0])); },
+    .cpu = issued_on_host<AllToAllArgs, start_all_to_all>,
+    .any_device = issued_in_stream<AllToAllArgs>,
     .communicates = Communicates::all_to_all,
     .about = "Issues an all_to_all; wait() completes its result; local tensors.",
 });
@@ -131,7 +132,7 @@ Tensor all_to_all(const Tensor& shard, std::int64_t from_dim, std::int64_t from_
 
 PendingTensor all_to_all_async(const Tensor& shard, std::int64_t from_dim, std::int64_t from_extent,
                                std::int64_t to_dim, Ranks group) {
-  return issue(all_to_all_async_op, all_to_all_op, shard,
+  return issue(all_to_all_async_op, shard,
                all_to_all_attributes(shard, from_dim, from_extent, to_dim, group));
 }
 

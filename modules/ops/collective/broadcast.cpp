@@ -45,6 +45,7 @@ const Op& broadcast_op = register_op<BroadcastArgs>({
     .schema = "broadcast(x)",
     .infer = same_infer,
     .cpu = broadcast_cpu,
+    .any_device = in_stream<BroadcastArgs>,
     .communicates = Communicates::broadcast,
     .about = "The root's x on every rank of the group; local tensors.",
 });

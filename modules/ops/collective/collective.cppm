@@ -11,6 +11,7 @@ export namespace tessera::ops {
 struct RankGroup {
   std::vector<int> ranks;
   std::string name;
+  std::string stream_name;  // of the communicator for calls that wait in a stream
 };
 
 /// A group of ranks as an operator's argument; its text has the ranks and the communicator's name.
@@ -24,8 +25,11 @@ struct GroupArgument {
   inline int size() const { return static_cast<int>(group->ranks.size()); }
   /// The calling rank's position. Error: it is not in the group.
   int rank() const;
-  /// Error: the current world does not have these ranks.
+  /// Within a call that runs in a stream: that of stream_communicator(). Error: the current world
+  /// does not have these ranks.
   collective::Communicator& communicator() const;
+  /// The communicator that only the streams use that it has.
+  collective::Communicator& stream_communicator() const;
 };
 
 /// A group as a function's parameter: a communicator, or ranks of which there is none yet.
@@ -78,17 +82,26 @@ Tensor all_to_all(const Tensor& shard, std::int64_t from_dim, std::int64_t from_
                   std::int64_t to_dim, Ranks group);
 Tensor broadcast(const Tensor& x, int root, Ranks group);
 
-/// A collective that was issued, as the memory of its result has it until wait() completes it. If
-/// the memory goes away before, the destructor completes the communication.
-class IssuedCollective final : public PendingWork {
+/// A collective in progress, as the memory of its result has it until wait() completes it. If the
+/// memory goes away before, the destructor completes the communication.
+class PendingCollective : public PendingWork {
+ public:
+  /// The result may be used then: by the host, or by what the current stream of the result's device
+  /// does from now on. Errors: those of the collective.
+  virtual void complete(const Tensor& result) = 0;
+  /// Whether complete() would not wait for others.
+  virtual bool done() = 0;
+};
+
+/// One whose data moves when it is waited for.
+class IssuedCollective final : public PendingCollective {
  public:
   /// `finish` completes the result when the data has arrived; `kept` stays alive until then. It
   /// must not hold the result, whose memory holds this object.
   explicit IssuedCollective(collective::Work work = {}, std::vector<Tensor> kept = {},
                             std::function<void(const Tensor& result)> finish = nullptr);
-  /// Errors: those of the collective.
-  void complete(const Tensor& result);
-  bool done() { return work_.done(); }
+  void complete(const Tensor& result) override;
+  bool done() override { return work_.done(); }
 
  private:
   std::vector<Tensor> kept_;
@@ -96,8 +109,46 @@ class IssuedCollective final : public PendingWork {
   collective::Work work_;  // the last member: its destructor waits before the others are destroyed
 };
 
+// A collective in a stream: the operands of the call travel to the host's memory, the CPU's kernel
+// runs on a thread of the stream, and the results travel back, all in the order of the group's own
+// stream, which is ordered with the current one by events. The host does not wait. On the CPU
+// nothing travels: the kernel runs on another thread, on the tensors themselves.
+
+/// Of an in-place operator: whether it also reads what it writes.
+enum class Written : std::uint8_t { and_read, only };
+
+/// Whether the world communicates in the background, and the calling thread is not in a stream.
+bool in_background();
+/// The call in the group's stream; what is queued from now on in the current stream runs after it.
+/// On the CPU the host waits.
+void communicate_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group);
+/// The call in the group's stream, for wait() to complete.
+void issue_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group,
+                     Written written = Written::and_read);
+
+/// Op::any_device of operators with a `group` among their arguments.
+template <class Args>
+void in_stream(const Call& call, std::span<Tensor> out) {
+  communicate_in_stream(call, out, call.args<Args>().group);
+}
+/// The same, of those that only issue.
+template <class Args, Written written = Written::and_read>
+void issued_in_stream(const Call& call, std::span<Tensor> out) {
+  issue_in_stream(call, out, call.args<Args>().group, written);
+}
+/// The CPU's kernel of an operator that issues what `start(call, result)` begins.
+template <class Args, auto start>
+void issued_on_host(const Call& call, std::span<Tensor> out) {
+  if (in_background()) {
+    issue_in_stream(call, out, call.args<Args>().group);
+  } else {
+    out[0].storage().set_pending(start(call, out[0]));
+  }
+}
+
 /// Completes what was issued for x: until then, nothing may use x, or write the operands of the
-/// operator that issued it. Errors: nothing was issued; those of the collective.
+/// operator that issued it. On a device, the current stream waits and the host does not. Errors:
+/// nothing was issued; those of the collective.
 void wait(const Tensor& x);
 
 /// The result of an operator that issued a collective of local tensors. Modes below distribution
@@ -106,8 +157,8 @@ void wait(const Tensor& x);
 class PendingTensor {
  public:
   PendingTensor() = default;
-  /// `issued`: whether there is something to wait for.
-  PendingTensor(Tensor result, bool issued) : result_(std::move(result)), issued_(issued) {}
+  /// The result of an operator that issues.
+  explicit PendingTensor(Tensor result) : result_(std::move(result)), issued_(true) {}
 
   /// The result, complete. Errors: those of the collective.
   const Tensor& wait();
@@ -118,9 +169,8 @@ class PendingTensor {
   Tensor result_;
   bool issued_ = false;
 };
-/// Calls `async` below distribution; of a tensor that is not in the host's memory, `now`, which is
-/// complete when it returns.
-PendingTensor issue(const Op& async, const Op& now, const Tensor& x, const Attributes& attributes);
+/// Calls an operator that issues, below distribution.
+PendingTensor issue(const Op& op, const Tensor& x, const Attributes& attributes);
 
 // The same collectives, issued now and completed in wait(). They have no gradient: the caller must
 // record them as a step of its own.
@@ -139,8 +189,9 @@ PendingTensor all_to_all_async(const Tensor& shard, std::int64_t from_dim, std::
 /// released, so versions stay. Peers may read the shards until wait_readers() has returned.
 void all_gather_into(std::span<const Tensor> wholes, std::span<const Tensor> shards, Ranks group,
                      std::int64_t identity);
-/// Writes this rank's shards of dim 0 of the reductions of `wholes`. Peers may read `wholes` until
-/// wait_readers() has returned.
+/// Issues the reductions of `wholes` into this rank's shards of dim 0. All shards are of one
+/// memory; wait(shards[0]) completes them. Peers may read `wholes` until wait_readers() has
+/// returned.
 void reduce_scatter_into(std::span<const Tensor> shards, std::span<const Tensor> wholes,
                          ReduceOp op, Ranks group, std::int64_t identity);
 /// Returns when no peer reads the sources of the two functions above any more; `sources` may be

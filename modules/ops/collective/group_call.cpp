@@ -114,8 +114,9 @@ GroupArgument GroupArgument::of(std::span<const int> ranks, std::string_view nam
     return std::ranges::equal(g.ranks, ranks) && g.name == name;
   });
   return {found != groups.end() ? &*found
-                                : &groups.emplace_back(std::vector<int>(ranks.begin(), ranks.end()),
-                                                       std::string(name))};
+                                : &groups.emplace_back(RankGroup{
+                                      std::vector<int>(ranks.begin(), ranks.end()),
+                                      std::string(name), fmt::format("{} in a stream", name)})};
 }
 
 GroupArgument GroupArgument::of(const collective::Communicator& communicator) {
@@ -141,11 +142,6 @@ int GroupArgument::rank() const {
   return static_cast<int>(found - group->ranks.begin());
 }
 
-collective::Communicator& GroupArgument::communicator() const {
-  check_given(*this);
-  return collective::World::current().communicator(group->ranks, group->name);
-}
-
 IssuedCollective::IssuedCollective(collective::Work work, std::vector<Tensor> kept,
                                    std::function<void(const Tensor&)> finish)
     : kept_(std::move(kept)), finish_(std::move(finish)), work_(std::move(work)) {}
@@ -158,10 +154,9 @@ void IssuedCollective::complete(const Tensor& result) {
   }
 }
 
-PendingTensor issue(const Op& async, const Op& now, const Tensor& x, const Attributes& attributes) {
+PendingTensor issue(const Op& op, const Tensor& x, const Attributes& attributes) {
   const Tensor local = detached(x);
-  const bool later = is_on_host(local);
-  return {std::move(call_kernel(later ? async : now, {&local, 1}, attributes)[0]), later};
+  return PendingTensor(std::move(call_kernel(op, {&local, 1}, attributes)[0]));
 }
 
 const Tensor& PendingTensor::wait() {
@@ -173,7 +168,7 @@ const Tensor& PendingTensor::wait() {
 
 bool PendingTensor::done() const {
   auto* const issued =
-      issued_ ? dynamic_cast<IssuedCollective*>(result_.storage().pending()) : nullptr;
+      issued_ ? dynamic_cast<PendingCollective*>(result_.storage().pending()) : nullptr;
   return issued == nullptr || issued->done();
 }
 

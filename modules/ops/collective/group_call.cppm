@@ -48,9 +48,4 @@ struct Parts {
   }
 };
 
-/// Lets the result's memory carry what was issued for it: the kernel of an operator that issues.
-inline void carry(const Tensor& result, std::unique_ptr<IssuedCollective> issued) {
-  result.storage().set_pending(std::move(issued));
-}
-
 }  // namespace tessera::ops

@@ -62,31 +62,39 @@ std::int64_t chunk_of_whole(const Tensor& whole, const GroupArgument& group) {
 /// No elements: only its extent takes part in the comparison of calls.
 Segment named(std::int64_t identity) { return {nullptr, nullptr, 1 + (identity & 0x7fffffff), 0}; }
 
-void all_gather_into_cpu(const Call& call, std::span<Tensor>) {
+/// Errors: the tensors that are to be completed by one wait are in several memories.
+void check_one_memory(const Call& call, std::span<const Tensor> written) {
+  for (const Tensor& x : written) {
+    if (&x.storage() != &written[0].storage()) {
+      refuse(call, fmt::format("the {} are in several memories (expected one, so that one wait "
+                               "completes them)",
+                               call.op.operands[0].name));
+    }
+  }
+}
+
+std::unique_ptr<IssuedCollective> start_all_gather_into(const Call& call, const Tensor&) {
   const auto [group, identity] = call.args<AllGatherIntoArgs>();
   const std::span wholes = call.in.first(call.in.size() / 2);
   const std::span shards = call.in.subspan(wholes.size());
+  check_one_memory(call, wholes);
   std::vector<Segment> segments;
   segments.reserve(wholes.size() + 1);
   for (std::size_t i = 0; i < wholes.size(); ++i) {
     check_pair(call, wholes[i], shards[i], group);
-    if (&wholes[i].storage() != &wholes[0].storage()) {
-      refuse(call,
-             "the wholes are in several memories (expected one, so that one wait completes "
-             "them)");
-    }
     segments.push_back({shards[i].numel() > 0 ? shards[i].raw_data() : nullptr,
                         wholes[i].raw_data(), chunk_of_whole(wholes[i], group), wholes[i].numel()});
   }
   segments.push_back(named(identity));
-  carry(wholes[0], std::make_unique<IssuedCollective>(
-                       group.communicator().all_gather_async(segments, wholes[0].dtype()),
-                       std::vector<Tensor>(shards.begin(), shards.end())));
+  return std::make_unique<IssuedCollective>(
+      group.communicator().all_gather_async(segments, wholes[0].dtype()),
+      std::vector<Tensor>(shards.begin(), shards.end()));
 }
 
 const Op& all_gather_into_op = register_op<AllGatherIntoArgs>({
     .schema = "all_gather_into(wholes..., shards...)",
-    .cpu = all_gather_into_cpu,
+    .cpu = issued_on_host<AllGatherIntoArgs, start_all_gather_into>,
+    .any_device = issued_in_stream<AllGatherIntoArgs, Written::only>,
     .in_place = true,
     .keeps_versions = true,
     .communicates = Communicates::all_gather,
@@ -94,10 +102,11 @@ const Op& all_gather_into_op = register_op<AllGatherIntoArgs>({
              "wait(wholes[0]) completes it; local tensors.",
 });
 
-void reduce_scatter_into_cpu(const Call& call, std::span<Tensor>) {
+std::unique_ptr<IssuedCollective> start_reduce_scatter_into(const Call& call, const Tensor&) {
   const auto [op, group, identity] = call.args<ReduceScatterIntoArgs>();
   const std::span shards = call.in.first(call.in.size() / 2);
   const std::span wholes = call.in.subspan(shards.size());
+  check_one_memory(call, shards);
   std::vector<Segment> segments;
   segments.reserve(wholes.size() + 1);
   for (std::size_t i = 0; i < wholes.size(); ++i) {
@@ -108,19 +117,19 @@ void reduce_scatter_into_cpu(const Call& call, std::span<Tensor>) {
   segments.push_back(named(identity));
   ReduceSegmentsOptions options;
   options.reduce = op;
-  group.communicator().reduce_scatter(segments, wholes[0].dtype(), options);
-  for (const Tensor& shard : shards.subspan(1)) {
-    shard.storage().bump_version();
-  }
+  return std::make_unique<IssuedCollective>(
+      group.communicator().reduce_scatter_async(segments, wholes[0].dtype(), options),
+      std::vector<Tensor>(wholes.begin(), wholes.end()));
 }
 
 const Op& reduce_scatter_into_op = register_op<ReduceScatterIntoArgs>({
     .schema = "reduce_scatter_into(shards..., wholes...)",
-    .cpu = reduce_scatter_into_cpu,
+    .cpu = issued_on_host<ReduceScatterIntoArgs, start_reduce_scatter_into>,
+    .any_device = issued_in_stream<ReduceScatterIntoArgs, Written::only>,
     .in_place = true,
     .communicates = Communicates::reduce_scatter,
-    .about = "Writes this rank's shards of dim 0 of the reductions of whole tensors; local "
-             "tensors.",
+    .about = "Issues the reduction of whole tensors into this rank's shards of dim 0, which are of "
+             "one memory; wait(shards[0]) completes them; local tensors.",
 });
 
 std::vector<Tensor> joined(std::span<const Tensor> a, std::span<const Tensor> b) {

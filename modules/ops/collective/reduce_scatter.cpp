@@ -76,6 +76,7 @@ const Op& reduce_scatter_op = register_op<ReduceScatterArgs>({
     .schema = "reduce_scatter(x)",
     .infer = reduce_scatter_infer,
     .cpu = reduce_scatter_cpu,
+    .any_device = in_stream<ReduceScatterArgs>,
     .communicates = Communicates::reduce_scatter,
     .about = "Each rank's shard along a dim of the reduction over the ranks; local tensors.",
 });
@@ -83,8 +84,8 @@ const Op& reduce_scatter_op = register_op<ReduceScatterArgs>({
 const Op& reduce_scatter_async_op = register_op<ReduceScatterArgs>({
     .schema = "reduce_scatter_async(x)",
     .infer = reduce_scatter_infer,
-    .cpu = [](const Call& call,
-              std::span<Tensor> out) { carry(out[0], start_reduce_scatter(call, out[0])); },
+    .cpu = issued_on_host<ReduceScatterArgs, start_reduce_scatter>,
+    .any_device = issued_in_stream<ReduceScatterArgs>,
     .communicates = Communicates::reduce_scatter,
     .about = "Issues a reduce_scatter; wait() completes its result; local tensors.",
 });
@@ -101,8 +102,7 @@ Tensor reduce_scatter(const Tensor& x, std::int64_t dim, ReduceOp op, Ranks grou
 }
 
 PendingTensor reduce_scatter_async(const Tensor& x, std::int64_t dim, ReduceOp op, Ranks group) {
-  return issue(reduce_scatter_async_op, reduce_scatter_op, x,
-               reduce_scatter_attributes(x, dim, op, group));
+  return issue(reduce_scatter_async_op, x, reduce_scatter_attributes(x, dim, op, group));
 }
 
 }  // namespace tessera::ops

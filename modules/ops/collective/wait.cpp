@@ -14,10 +14,11 @@ import :group_call;
 namespace tessera::ops {
 namespace {
 
+/// Serves every device: it orders streams, and touches no memory.
 void wait_cpu(const Call& call, std::span<Tensor>) {
   const Tensor& x = call.in[0];
   const std::unique_ptr<PendingWork> pending = x.storage().take_pending();
-  auto* const issued = dynamic_cast<IssuedCollective*>(pending.get());
+  auto* const issued = dynamic_cast<PendingCollective*>(pending.get());
   if (issued == nullptr) {
     refuse(call,
            "no collective was issued for x; pass the result of an operator that issues one, "
@@ -29,6 +30,7 @@ void wait_cpu(const Call& call, std::span<Tensor>) {
 const Op& wait_op = register_op({
     .schema = "wait(x)",
     .cpu = wait_cpu,
+    .any_device = wait_cpu,
     .in_place = true,
     .keeps_versions = true,
     .about = "Completes the collective that was issued for x; local tensors.",
@@ -38,12 +40,19 @@ struct WaitReadersArgs {
   GroupArgument group;
 };
 
+void wait_readers_cpu(const Call& call, std::span<Tensor> out) {
+  const GroupArgument group = call.args<WaitReadersArgs>().group;
+  if (in_background()) {
+    communicate_in_stream(call, out, group);  // where the calls were issued
+  } else {
+    group.communicator().wait_sources_free();
+  }
+}
+
 const Op& wait_readers_op = register_op<WaitReadersArgs>({
     .schema = "wait_readers(sources...)",
-    .cpu =
-        [](const Call& call, std::span<Tensor>) {
-          call.args<WaitReadersArgs>().group.communicator().wait_sources_free();
-        },
+    .cpu = wait_readers_cpu,
+    .any_device = in_stream<WaitReadersArgs>,
     .in_place = true,
     .keeps_versions = true,
     .communicates = Communicates::waits,

@@ -1,0 +1,253 @@
+// Collectives in a stream: what a device without collectives of its own runs, and the CPU when the
+// world communicates in the background.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.ops;
+
+import tessera.base;
+import tessera.device;
+import tessera.tensor;
+import tessera.collective;
+import :kernel_call;
+import :group_call;
+
+namespace tessera::ops {
+namespace {
+
+thread_local bool within_stream = false;
+
+/// A call that waits in a stream: its operands and results as the CPU's kernel sees them.
+struct QueuedCall {
+  const Op& op;
+  Attributes attributes;
+  collective::RankContext rank = {};
+  std::vector<Tensor> in = {};
+  std::vector<Tensor> out = {};
+  std::exception_ptr error = nullptr;  // written in the stream, read after its event
+
+  QueuedCall(const Op& of, const Attributes& arguments) : op(of), attributes(arguments) {}
+
+  /// In the stream. Raises what it has kept, so that the stream raises it too.
+  void run() {
+    const collective::RankContext::Scope as_rank(rank);
+    const bool before = std::exchange(within_stream, true);
+    try {
+      const NoGrad constant;
+      op.cpu({op, in, attributes}, out);
+      complete();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    within_stream = before;
+    if (error != nullptr) {
+      publish();
+      std::rethrow_exception(error);
+    }
+  }
+
+ private:
+  /// Completes what the kernel has only issued.
+  void complete() const {
+    for (const Tensor& x : out) {
+      const std::unique_ptr<PendingWork> pending = x.storage().take_pending();
+      if (auto* const issued = dynamic_cast<PendingCollective*>(pending.get())) {
+        issued->complete(x);
+      }
+    }
+  }
+
+  /// Stops the other ranks, which wait for this one, before anybody waits for the stream.
+  void publish() const noexcept {
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& failure) {
+      collective::World::current().publish_error(failure.what(), failure.kind());
+    } catch (const std::exception& failure) {
+      collective::World::current().publish_error(failure.what());
+    } catch (...) {
+      collective::World::current().publish_error("unknown exception");
+    }
+  }
+};
+
+/// Tensors over other memory than theirs: views of one memory stay views of one memory.
+class Twins {
+ public:
+  /// The operands' values are to be copied from the device's memory through pinned memory.
+  explicit Twins(const Stream& stream) : stream_(stream) {}
+
+  Tensor of(const Tensor& x) {
+    return from_storage(storage_of(x), x.shape(), x.strides(), x.offset(), x.dtype());
+  }
+  /// Queues the copy of the tensor's values to its twin.
+  void fetch(const Tensor& x) { copy(x, CopyKind::to_host); }
+  /// And back.
+  void store(const Tensor& x) { copy(x, CopyKind::from_pinned); }
+
+ private:
+  Counted<Storage> storage_of(const Tensor& x) {
+    Storage& own = x.storage();
+    const auto found =
+        std::ranges::find_if(known_, [&](const auto& pair) { return pair.first == &own; });
+    if (found != known_.end()) {
+      return found->second;
+    }
+    void* data = own.data();
+    std::shared_ptr<void> keep;
+    if (!(x.device() == cpu)) {
+      own.used_on(stream_);
+      if (own.bytes() > 0) {
+        const auto pinned = std::make_shared<PinnedMemory>(stream_, own.bytes());
+        data = pinned->data();
+        keep = pinned;
+      }
+    }
+    known_.emplace_back(&own, Storage::borrow(data, own.bytes(), std::move(keep)));
+    return known_.back().second;
+  }
+
+  /// Copies from the first to the last of the tensor's elements.
+  void copy(const Tensor& x, CopyKind kind) {
+    if (x.device() == cpu || x.numel() == 0) {
+      return;
+    }
+    std::int64_t last = 0;
+    for (int d = 0; d < x.dims(); ++d) {
+      last += (x.shape()[d] - 1) * x.strides()[d];
+    }
+    const std::size_t bytes = static_cast<std::size_t>(last + 1) * size_of(x.dtype());
+    const auto begin =
+        static_cast<std::ptrdiff_t>(static_cast<std::size_t>(x.offset()) * size_of(x.dtype()));
+    auto* const there = static_cast<std::byte*>(x.storage().data()) + begin;
+    auto* const here = static_cast<std::byte*>(storage_of(x)->data()) + begin;
+    if (kind == CopyKind::to_host) {
+      stream_.copy(here, there, bytes, kind);
+    } else {
+      stream_.copy(there, here, bytes, kind);
+    }
+  }
+
+  Stream stream_;
+  std::vector<std::pair<const Storage*, Counted<Storage>>> known_;
+};
+
+/// What was queued for a tensor's memory.
+class QueuedCollective final : public PendingCollective {
+ public:
+  QueuedCollective(std::shared_ptr<QueuedCall> call, std::vector<Tensor> kept, Stream stream)
+      : call_(std::move(call)),
+        kept_(std::move(kept)),
+        stream_(std::move(stream)),
+        done_(record_event(stream_)) {}
+
+  /// The stream still writes the CPU's memory; that of a device is freed in the streams' order.
+  ~QueuedCollective() override {
+    if (stream_.device() == cpu) {
+      done_.synchronize();
+    }
+  }
+
+  void complete(const Tensor&) override {
+    if (!(stream_.device() == cpu)) {
+      current_stream(stream_.device()).wait(done_);  // the stream itself raises errors
+      return;
+    }
+    done_.synchronize();
+    kept_.clear();
+    if (call_->error != nullptr) {
+      std::rethrow_exception(call_->error);
+    }
+  }
+  bool done() override { return done_.reached(); }
+
+ private:
+  std::shared_ptr<QueuedCall> call_;
+  std::vector<Tensor> kept_;
+  Stream stream_;
+  Event done_;
+};
+
+bool is_written(const Call& call, std::size_t operand) {
+  return call.op.in_place && call.op.writes(call.op.place_of(operand, call.in.size()).operand);
+}
+
+/// `carrier`: the storage that will hold the result of this function, and is not kept by it.
+std::unique_ptr<QueuedCollective> queue(const Call& call, std::span<Tensor> out,
+                                        const GroupArgument& group, Written written,
+                                        const Storage* carrier) {
+  const Device device = out[0].device();
+  const Stream stream = group.stream_communicator().stream(device);
+  if (!(device == cpu)) {
+    stream.wait(record_event(current_stream(device)));
+  }
+  const bool moves = call.op.communicates != Communicates::waits;
+  auto queued = std::make_shared<QueuedCall>(call.op, call.attributes);
+  Twins twins(stream);
+  std::vector<Tensor> kept;
+  for (std::size_t i = 0; i < call.in.size(); ++i) {
+    const Tensor& x = call.in[i];
+    if (x && is_written(call, i) && !x.is_contiguous()) {
+      refuse(call, fmt::format("'{}' is not contiguous; pass a contiguous tensor",
+                               call.op.operand_name(i, call.in.size())));
+    }
+    queued->in.push_back(x ? twins.of(x) : x);
+    if (x && moves && !(written == Written::only && is_written(call, i))) {
+      twins.fetch(x);
+    }
+    if (x && device == cpu && &x.storage() != carrier) {
+      kept.push_back(x);
+    }
+  }
+  for (const Tensor& x : out) {
+    queued->out.push_back(call.op.in_place ? queued->in[0] : twins.of(x));
+  }
+  stream.launch([queued] { queued->run(); });
+  for (std::size_t i = 0; i < call.in.size() && moves; ++i) {
+    if (call.in[i] && is_written(call, i)) {
+      twins.store(call.in[i]);
+    }
+  }
+  for (const Tensor& x : out) {
+    if (!call.op.in_place) {
+      twins.store(x);
+    }
+  }
+  return std::make_unique<QueuedCollective>(std::move(queued), std::move(kept), stream);
+}
+
+}  // namespace
+
+bool in_background() { return !within_stream && collective::World::current().background(); }
+
+void communicate_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group) {
+  queue(call, out, group, Written::and_read, nullptr)->complete(out[0]);
+}
+
+void issue_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group,
+                     Written written) {
+  Storage& carrier = out[0].storage();
+  carrier.set_pending(queue(call, out, group, written, &carrier));
+}
+
+collective::Communicator& GroupArgument::stream_communicator() const {
+  return collective::World::current().communicator(group->ranks, group->stream_name);
+}
+
+collective::Communicator& GroupArgument::communicator() const {
+  require(group != nullptr, "group: the call has none; pass ranks or a communicator");
+  return collective::World::current().communicator(
+      group->ranks, within_stream ? group->stream_name : group->name);
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,223 @@
+// Collectives of tensors on a device: they travel through the host's memory in a stream of their
+// own, and the host does not wait. The same streams on the CPU: communication in the background.
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.device;
+import tessera.plugin;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+
+#include "devices.hpp"
+#include "errors.hpp"
+
+using namespace tessera;
+using tessera::collective::World;
+using tessera::testing::adversary;
+using tessera::testing::contains;
+using tessera::testing::error_of;
+
+namespace {
+
+using Values = std::vector<double>;
+
+/// first, first + 1, ... of this shape on the device.
+Tensor counted(const Dims& shape, double first, Device device) {
+  std::vector<float> values(static_cast<std::size_t>(shape.product()));
+  std::iota(values.begin(), values.end(), static_cast<float>(first));
+  return ops::to_device(from_values(std::span<const float>(values), shape), device);
+}
+
+/// What every collective gives rank `rank` of `ranks` for operands on the device.
+std::vector<Values> results(World& world, Device device) {
+  const collective::Communicator& all = world.everyone();
+  const int rank = world.rank();
+  const std::int64_t ranks = world.size();
+  const auto part = [&](std::int64_t extent) {
+    const std::int64_t chunk = (extent + ranks - 1) / ranks;
+    return std::min(chunk, std::max<std::int64_t>(0, extent - rank * chunk));
+  };
+  const Tensor x = counted({5, 3}, 100 * rank, device);
+  std::vector<Tensor> found;
+  for (const std::int64_t dim : {0, 1}) {
+    Dims shard = {5, 3};
+    shard[static_cast<int>(dim)] = part(shard[static_cast<int>(dim)]);
+    const Tensor mine = counted(shard, 10 * rank, device);
+    const std::int64_t extent = dim == 0 ? 5 : 3;
+    found.push_back(ops::all_gather(mine, dim, extent, all));
+    found.push_back(ops::all_gather_async(mine, dim, extent, all).wait());
+    found.push_back(ops::reduce_scatter(x, dim, ReduceOp::sum, all));
+    found.push_back(ops::reduce_scatter_async(x, dim, ReduceOp::max, all).wait());
+    found.push_back(ops::all_to_all(mine, dim, extent, 1 - dim, all));
+    found.push_back(ops::all_to_all_async(mine, dim, extent, 1 - dim, all).wait());
+  }
+  found.push_back(ops::all_reduce(ops::transpose(x, 0, 1), ReduceOp::sum, all));
+  found.push_back(ops::all_reduce_async(x, ReduceOp::min, all).wait());
+  found.push_back(ops::broadcast(x, 1, all));
+  const Tensor own = counted({4}, rank, device);
+  ops::all_reduce_(own, ReduceOp::sum, all);
+  found.push_back(own);
+
+  // Two wholes of one memory, gathered and reduced.
+  const Tensor memory = empty({7 + 6}, DType::f32, device);
+  const std::vector<Tensor> wholes = {alias(memory, {7}, {1}, 0), alias(memory, {3, 2}, {2, 1}, 7)};
+  const std::vector<Tensor> shards = {counted({part(7)}, rank, device),
+                                      counted({part(3), 2}, -rank, device)};
+  ops::all_gather_into(wholes, shards, all, 1);
+  ops::wait(wholes[0]);
+  found.insert(found.end(), wholes.begin(), wholes.end());
+  const Tensor reduced = zeros({part(7) + 2 * part(3)}, DType::f32, device);
+  const std::vector<Tensor> pieces = {alias(reduced, {part(7)}, {1}, 0),
+                                      alias(reduced, {part(3), 2}, {2, 1}, part(7))};
+  ops::reduce_scatter_into(pieces, wholes, ReduceOp::sum, all, 2);
+  ops::wait(pieces[0]);
+  found.insert(found.end(), pieces.begin(), pieces.end());
+  ops::wait_readers(wholes, all);
+
+  std::vector<Values> values;
+  for (const Tensor& t : found) {
+    CHECK(t.device() == device);
+    values.push_back(to_doubles(t));
+  }
+  return values;
+}
+
+/// Of each rank, in a world of `ranks` threads; rank r has device first + r, or the CPU.
+std::vector<std::vector<Values>> results_of(int ranks, int first_device, bool background) {
+  std::vector<std::vector<Values>> all(static_cast<std::size_t>(ranks));
+  collective::run_threads(ranks, [&](World& world) {
+    world.set_background(background);
+    const Device device = first_device < 0 ? cpu : adversary(first_device + world.rank());
+    all[static_cast<std::size_t>(world.rank())] = results(world, device);
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("collectives of tensors on devices, and in the background, have the CPU's results") {
+  for (const int ranks : {2, 3}) {
+    const auto expected = results_of(ranks, -1, false);
+    CHECK(results_of(ranks, -1, true) == expected);
+    for (const int first : {0, 1, 5}) {
+      INFO(ranks << " ranks from device " << first);
+      CHECK(results_of(ranks, first, false) == expected);
+      CHECK(results_of(ranks, first, true) == expected);
+    }
+  }
+}
+
+TEST_CASE("the host does not wait for a collective of tensors on a device") {
+  collective::run_threads(2, [](World& world) {
+    const Device device = adversary(world.rank());
+    const Tensor x = counted({3}, world.rank(), device);
+    Tensor sum;
+    if (world.rank() == 0) {
+      // Rank 1 has not called it, and will only when rank 0 has sent a message.
+      sum = ops::all_reduce(x, ReduceOp::sum, world.everyone());
+      ops::mul_scalar_(sum, 10);
+      const int token = 1;
+      world.everyone().send(&token, 1, DType::i32, 1);
+    } else {
+      int token = 0;
+      world.everyone().receive(&token, 1, DType::i32, 0);
+      sum = ops::mul_scalar(ops::all_reduce(x, ReduceOp::sum, world.everyone()), 10);
+    }
+    CHECK(to_doubles(sum) == Values{10, 30, 50});
+  });
+}
+
+TEST_CASE("a collective in the background moves its data while the rank computes") {
+  collective::run_threads(2, [](World& world) {
+    world.set_background(true);
+    const Tensor x = counted({1000}, world.rank(), cpu);
+    ops::PendingTensor sum = ops::all_reduce_async(x, ReduceOp::sum, world.everyone());
+    // No call of this thread moves it: done() looks only.
+    for (int tries = 0; tries < 10000 && !sum.done(); ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    CHECK(sum.done());
+    CHECK(to_doubles(sum.wait())[7] == 15);
+  });
+}
+
+TEST_CASE("a result that nobody waits for is complete before its memory is used again") {
+  collective::run_threads(2, [](World& world) {
+    world.set_background(true);
+    for (const Device device : {cpu, adversary(world.rank())}) {
+      for (int i = 0; i < 20; ++i) {
+        ops::all_reduce_async(counted({50000}, i, device), ReduceOp::sum, world.everyone());
+        const Tensor next = full({50000}, -1, DType::f32, device);
+        CHECK(ops::sum(next).item() == -50000);
+      }
+    }
+  });
+}
+
+TEST_CASE(
+    "the event of a collective orders what uses its result: without it, the reader is early") {
+  for (const bool with_wait : {false, true}) {
+    collective::run_threads(2, [&](World& world) {
+      const Device device = adversary(2 * world.rank());  // 0 and 2
+      const Tensor memory = full({4}, -1, DType::f32, device);
+      const std::vector<Tensor> wholes = {alias(memory, {4}, {1}, 0)};
+      const std::vector<Tensor> shards = {counted({2}, 2 * world.rank(), device)};
+      synchronize(device);
+      ops::all_gather_into(wholes, shards, world.everyone(), 1);
+      if (with_wait) {
+        ops::wait(wholes[0]);
+      }
+      const Tensor copy = ops::mul_scalar(wholes[0], 1);
+      if (world.rank() == 0) {  // device 0 runs only what is needed
+        CHECK((to_doubles(copy) == Values{0, 1, 2, 3}) == with_wait);
+      }
+      synchronize(device);
+    });
+  }
+}
+
+TEST_CASE("an error of a collective in a stream stops every rank, and is raised") {
+  for (const bool on_device : {false, true}) {
+    const std::string text = error_of([&] {
+      collective::run_threads(2, [&](World& world) {
+        world.set_background(true);
+        const Device device = on_device ? adversary(world.rank()) : cpu;
+        const Tensor x = counted({3 + world.rank()}, 0, device);  // ranks differ
+        const Tensor sum = ops::all_reduce_async(x, ReduceOp::sum, world.everyone()).wait();
+        to_doubles(sum);
+        world.everyone().barrier();
+      });
+    });
+    INFO(text);
+    CHECK(contains(text, "the ranks' calls differ"));
+  }
+}
+
+TEST_CASE("pinned memory is reused in the order of its stream, and the CPU has none") {
+  const Device device = adversary(0);
+  const Stream stream = Stream::make(device);
+  const Tensor x = empty({4}, DType::f32, device);
+  const auto send = [&](float value) {
+    const PinnedMemory memory(stream, 16);
+    auto* const data = static_cast<float*>(memory.data());
+    stream.launch([data, value] { std::fill_n(data, 4, value); });
+    stream.copy(x.storage().data(), data, 16, CopyKind::from_pinned);
+  };
+  send(1);
+  send(2);  // likely in the same memory, which the first copy has not read yet
+  stream.synchronize();
+  CHECK(to_doubles(x) == Values{2, 2, 2, 2});
+  CHECK(contains(error_of([] { pinned_allocator_of(cpu); }), "the CPU has none"));
+}
