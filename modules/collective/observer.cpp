@@ -1,5 +1,6 @@
 // Observers of communicators: what the engine calls while the thread has one.
 module;
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -104,6 +105,12 @@ struct Observers {
     }
   }
 
+  static void streamed(const StreamedActivity& activity) {
+    for (Observer* o = innermost; o != nullptr; o = o->outer_) {
+      o->streamed(activity);
+    }
+  }
+
   /// What was issued with this ticket under an observer; `otherwise` if nothing was.
   static Activity waited(const Engine* engine, std::uint64_t ticket, Activity otherwise) {
     for (Observer* o = innermost; o != nullptr; o = o->outer_) {
@@ -124,6 +131,33 @@ std::string_view name_of(Activity::Kind kind) {
 Observer::~Observer() = default;
 void Observer::perform(const Activity&, const std::function<void()>& run) { run(); }
 void Observer::completed(const Activity&) {}
+void Observer::streamed(const StreamedActivity&) {}
+
+std::int64_t steady_nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+bool is_observed() { return innermost != nullptr; }
+
+void report_streamed(const StreamedActivity& activity) { Observers::streamed(activity); }
+
+void StreamRecord::perform(const Activity& activity, const std::function<void()>& run) {
+  if (activity.kind == Activity::Kind::issue) {
+    calls_.push_back({.activity = activity, .began = steady_nanoseconds()});
+  }
+  run();
+}
+
+void StreamRecord::completed(const Activity& activity) {
+  for (StreamedActivity& call : calls_) {
+    if (call.activity.sequence == activity.sequence && call.activity.group == activity.group &&
+        call.activity.ranks.data() == activity.ranks.data()) {
+      call.ended = steady_nanoseconds();
+    }
+  }
+}
 
 ObserverScope::ObserverScope(Observer& observer) : observer_(observer) {
   observer.outer_ = std::exchange(innermost, &observer);
@@ -137,7 +171,7 @@ ObserverScope::~ObserverScope() {
   observer_.in_flight_.clear();
 }
 
-bool Engine::observed() { return innermost != nullptr; }
+bool Engine::observed() { return is_observed(); }
 
 void Engine::note_completed(std::uint64_t ticket) const { Observers::completed(this, ticket); }
 

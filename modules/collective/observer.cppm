@@ -25,6 +25,17 @@ struct Activity {
 /// "issue", "wait", "wait_sources".
 std::string_view name_of(Activity::Kind kind);
 
+/// A call that ran in a stream and not on the rank's thread. Times are nanoseconds of the steady
+/// clock.
+struct StreamedActivity {
+  Activity activity = {};   // its issue
+  std::int64_t queued = 0;  // by the rank's thread
+  std::int64_t began = 0;   // in the stream
+  std::int64_t ended = 0;
+  std::int64_t waited_from = 0;  // by the rank's thread; 0: it did not wait
+  std::int64_t waited_until = 0;
+};
+
 class Engine;
 
 /// Sees what the communicators of a thread do, below everything that uses them, on every transport.
@@ -42,6 +53,8 @@ class Observer {
   /// no peer reads its source. Called at most once for a call, on the thread that has completed
   /// it if that is the observer's, and before the end of a wait for it. Must not use communicators.
   virtual void completed(const Activity& activity);
+  /// A call that the thread has queued in a stream has ended, some time ago.
+  virtual void streamed(const StreamedActivity& activity);
 
  private:
   friend struct Observers;
@@ -62,5 +75,25 @@ class ObserverScope {
  private:
   Observer& observer_;
 };
+
+/// Whether the calling thread has an observer.
+bool is_observed();
+/// Tells the calling thread's observers.
+void report_streamed(const StreamedActivity& activity);
+
+/// Observes a stream's thread, for observers of the thread that queued the calls.
+class StreamRecord final : public Observer {
+ public:
+  void perform(const Activity& activity, const std::function<void()>& run) override;
+  void completed(const Activity& activity) override;
+  /// The calls, in their order, with the times in the stream.
+  inline const std::vector<StreamedActivity>& calls() const { return calls_; }
+
+ private:
+  std::vector<StreamedActivity> calls_;
+};
+
+/// Now, on the clock of StreamedActivity.
+std::int64_t steady_nanoseconds();
 
 }  // namespace tessera::collective

@@ -277,6 +277,7 @@ TEST_CASE("the time of a collective is exposed where a rank waits, and hidden be
       .last_step = 1,
       .mesh = "",
       .ranks = {{issue(0, 10, 7), wait(30, 55, 7)}, {issue(48, 50, 7), wait(60, 65, 7)}},
+      .streamed = {{}, {}},
       .memory_peaks = {{}, {}},
       .categories = {}};
   const std::vector<CallTimes> times = call_times(trace);
@@ -288,6 +289,62 @@ TEST_CASE("the time of a collective is exposed where a rank waits, and hidden be
   CHECK(times[1].exposed == 2 + 5);
   CHECK(times[1].hidden == 0);  // it was complete as soon as it was issued: only data moved
   CHECK(times[1].waited_for == 0);
+}
+
+TEST_CASE("a collective in a stream is hidden until the rank waits for it, the copy too") {
+  // Queued at 10; in the stream from 12 (rank 1: 40) to 55. Rank 0 waits from 45, rank 1 never.
+  const auto streamed = [](double queued, double begin, double end) {
+    FileSlice slice = issue(begin, end, 3);
+    slice.category = "stream";
+    slice.queued = queued;
+    return slice;
+  };
+  const TraceData trace{.first_step = 1,
+                        .last_step = 1,
+                        .mesh = "",
+                        .ranks = {{wait(45, 56, 3)}, {}},
+                        .streamed = {{streamed(10, 12, 55)}, {streamed(30, 40, 55)}},
+                        .memory_peaks = {{}, {}},
+                        .categories = {}};
+  const std::vector<CallTimes> times = call_times(trace);
+  REQUIRE(times.size() == 2);
+  CHECK(times[0].exposed == 11);
+  CHECK(times[0].hidden == 35);
+  CHECK(times[0].last == 1);
+  CHECK(times[0].waited_for == 0);  // rank 1 had issued it at 40
+  CHECK(times[1].exposed == 0);
+  CHECK(times[1].hidden == 25);
+}
+
+TEST_CASE("a trace of a run that communicates in the background has the tracks of its streams") {
+  const Folder folder;
+  const json trace = traced(folder, "trace.steps=[2,3] mesh.background=true");
+  for (const int rank : {0, 1}) {
+    std::set<int> tracks;
+    std::int64_t queued_before_they_began = 0;
+    for (const json& e : trace["traceEvents"]) {
+      if (e["ph"] == "X" && e["pid"] == rank && e["cat"] == "stream") {
+        tracks.insert(e["tid"].get<int>());
+        CHECK(e["args"]["group"] == " in a stream");
+        queued_before_they_began += e["args"]["queued"] <= e["ts"] ? 1 : 0;
+      }
+    }
+    const std::vector<Slice> streamed = slices_of(trace, rank, "stream");
+    CHECK(tracks == std::set<int>{1});
+    // Two steps: a gather before forward (its values stay for backward), and a reduction.
+    CHECK(names_of(streamed) == names_of({streamed.begin(), streamed.begin() + 4}));
+    CHECK(queued_before_they_began == static_cast<std::int64_t>(streamed.size()));
+    std::int64_t waits = 0;
+    for (const Slice& s : slices_of(trace, rank, "wait")) {
+      waits += s.arguments.contains("call") && s.arguments["group"] == " in a stream" ? 1 : 0;
+    }
+    CHECK(waits == static_cast<std::int64_t>(streamed.size()));
+  }
+  const std::string file = (folder.path() / "trace.json").string();
+  const Result summary = run_program("trace summary " + file);
+  INFO(summary.out << summary.error);
+  CHECK(summary.code == 0);
+  CHECK(summary.out.find("in a stream") != std::string::npos);
 }
 
 TEST_CASE("a trace that cannot be made is refused before the run") {

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -90,15 +91,24 @@ class Events {
          {"args", {{"name", "rank thread"}}}});
   }
 
-  void slice(const TraceSlice& s) {
-    add({{"ph", "X"},
-         {"name", s.name},
-         {"cat", s.category},
-         {"pid", rank_},
-         {"tid", thread_of_rank},
-         {"ts", microseconds(s.begin - zero_)},
-         {"dur", microseconds(s.end - s.begin)},
-         {"args", arguments_of(s)}});
+  void slice(const TraceSlice& s) { slice(s, thread_of_rank, arguments_of(s)); }
+
+  /// On the track of its stream, which there is one of for each group of ranks.
+  void streamed(const TraceStreamed& call) {
+    const std::string stream =
+        fmt::format("[{}]{}", fmt::join(call.slice.ranks, ", "), call.slice.group);
+    auto found = std::ranges::find(streams_, stream);
+    if (found == streams_.end()) {
+      found = streams_.insert(streams_.end(), stream);
+      add({{"ph", "M"},
+           {"name", "thread_name"},
+           {"pid", rank_},
+           {"tid", stream_number(found)},
+           {"args", {{"name", "ranks " + stream}}}});
+    }
+    Json arguments = arguments_of(call.slice);
+    arguments["queued"] = microseconds(call.queued - zero_);
+    slice(call.slice, stream_number(found), std::move(arguments));
   }
 
   /// A call in flight: its own track, as several may be in flight at once.
@@ -134,6 +144,21 @@ class Events {
   std::string take() { return std::move(text_); }
 
  private:
+  int stream_number(std::vector<std::string>::const_iterator stream) const {
+    return thread_of_rank + 1 + static_cast<int>(stream - streams_.begin());
+  }
+
+  void slice(const TraceSlice& s, int track, Json arguments) {
+    add({{"ph", "X"},
+         {"name", s.name},
+         {"cat", s.category},
+         {"pid", rank_},
+         {"tid", track},
+         {"ts", microseconds(s.begin - zero_)},
+         {"dur", microseconds(s.end - s.begin)},
+         {"args", std::move(arguments)}});
+  }
+
   void add(const Json& event) {
     text_ += text_.empty() ? "" : ",\n";
     text_ += event.dump();
@@ -141,6 +166,7 @@ class Events {
 
   int rank_;
   std::int64_t zero_;
+  std::vector<std::string> streams_;
   std::string text_;
 };
 
@@ -209,6 +235,9 @@ std::string trace_events(const RankTrace& trace, int rank, std::int64_t zero) {
   }
   for (std::size_t i = 0; i < trace.spans.size(); ++i) {
     events.span(trace.slices[trace.spans[i].issue], trace.spans[i].end, i);
+  }
+  for (const TraceStreamed& call : trace.streamed) {
+    events.streamed(call);
   }
   for (const TraceMemory& memory : trace.memory) {
     events.memory(memory);

@@ -47,6 +47,7 @@ class Reader {
     data_.last_step = (*steps)[1].get<std::int64_t>();
     data_.mesh = text(*about, "mesh");
     data_.ranks.resize(static_cast<std::size_t>(ranks));
+    data_.streamed.resize(data_.ranks.size());
     data_.memory_peaks.resize(data_.ranks.size());
     for (std::size_t i = 0; i < events->size(); ++i) {
       where_ = fmt::format("event {}", i);
@@ -146,7 +147,12 @@ class Reader {
       s.call = number<std::int64_t>(*arguments, "call");
       s.group = (*arguments)["ranks"].dump() + text(*arguments, "group");
     }
-    data_.ranks[rank_of(event)].push_back(std::move(s));
+    if (s.category == "stream") {
+      s.queued = number<double>(*arguments, "queued");
+      data_.streamed[rank_of(event)].push_back(std::move(s));
+    } else {
+      data_.ranks[rank_of(event)].push_back(std::move(s));
+    }
   }
 
   void memory(const Json& event) {

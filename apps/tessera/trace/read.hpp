@@ -21,13 +21,15 @@ struct FileSlice {
   std::int64_t bytes = 0;
   std::string group = {};  // the ranks, and the group's name
   std::int64_t call = 0;
+  double queued = 0;  // of a call in a stream: when the rank's thread has queued it
 };
 
 struct TraceData {
   std::int64_t first_step = 0;
   std::int64_t last_step = 0;
   std::string mesh;
-  std::vector<std::vector<FileSlice>> ranks;      // of each rank, by begin
+  std::vector<std::vector<FileSlice>> ranks;      // of each rank's thread, by begin
+  std::vector<std::vector<FileSlice>> streamed;   // of each rank's streams
   std::vector<std::vector<double>> memory_peaks;  // of each rank, by category
   std::vector<std::string> categories;            // of memory
 };

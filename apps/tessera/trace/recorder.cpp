@@ -1,4 +1,3 @@
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,17 +16,14 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
 import tessera.collective;
+import tessera.ops;
 
 #include "trace/recorder.hpp"
 
 namespace tessera::app {
 namespace {
 
-std::int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
+std::int64_t now() { return collective::steady_nanoseconds(); }
 
 std::vector<TracedTensor> described(std::span<const Tensor> tensors) {
   std::vector<TracedTensor> all;
@@ -85,6 +81,7 @@ class TraceRecorder::Implementation {
   }
 
   RankTrace finish() {
+    ops::report_streams();
     sample_memory();
     return std::move(trace_);
   }
@@ -188,13 +185,7 @@ class TraceRecorder::Implementation {
       const std::string name(sources ? std::string_view("peers to read sources")
                                      : collective::name_of(activity.call.kind));
       const Slice slice(owner_, issue ? "collective" : "wait", issue ? name : "wait: " + name);
-      TraceSlice& s = slice.get();
-      s.collective = !sources && activity.call.kind != collective::CallKind::send &&
-                     activity.call.kind != collective::CallKind::receive;
-      s.bytes = activity.bytes;
-      s.ranks.assign(activity.ranks.begin(), activity.ranks.end());
-      s.group = activity.group;
-      s.sequence = activity.sequence;
+      describe(slice.get(), activity);
       if (issue) {
         open_[key_of(activity)] = slice.index();
       }
@@ -211,7 +202,34 @@ class TraceRecorder::Implementation {
       }
     }
 
+    void streamed(const collective::StreamedActivity& call) override {
+      const std::string name(collective::name_of(call.activity.call.kind));
+      TraceSlice slice{.category = "stream", .name = name, .begin = call.began, .end = call.ended};
+      describe(slice, call.activity);
+      if (call.waited_from != 0) {
+        TraceSlice wait = slice;
+        wait.category = "wait";
+        wait.name = "wait: " + name;
+        wait.begin = call.waited_from;
+        wait.end = call.waited_until;
+        wait.module = current_module();
+        wait.backward = in_backward();
+        owner_.trace_.slices.push_back(std::move(wait));
+      }
+      owner_.trace_.streamed.push_back({std::move(slice), call.queued});
+    }
+
    private:
+    static void describe(TraceSlice& slice, const collective::Activity& activity) {
+      slice.collective = activity.kind != collective::Activity::Kind::wait_sources &&
+                         activity.call.kind != collective::CallKind::send &&
+                         activity.call.kind != collective::CallKind::receive;
+      slice.bytes = activity.bytes;
+      slice.ranks.assign(activity.ranks.begin(), activity.ranks.end());
+      slice.group = activity.group;
+      slice.sequence = activity.sequence;
+    }
+
     using Key = std::tuple<const int*, std::string_view, collective::CallKind, std::uint64_t>;
     static Key key_of(const collective::Activity& activity) {
       return {activity.ranks.data(), activity.group, activity.call.kind, activity.sequence};

@@ -48,8 +48,15 @@ struct TraceSpan {
   std::int64_t end = 0;
 };
 
+/// A call of a communicator that ran in a stream.
+struct TraceStreamed {
+  TraceSlice slice = {};  // in the stream
+  std::int64_t queued = 0;
+};
+
 struct RankTrace {
-  std::vector<TraceSlice> slices;  // by begin
+  std::vector<TraceSlice> slices;  // of the rank's thread, by begin
+  std::vector<TraceStreamed> streamed;
   std::vector<TraceSpan> spans;
   std::vector<TraceMemory> memory;
 };

@@ -237,13 +237,24 @@ class Summary {
 
 }  // namespace
 
+namespace {
+
+bool is_streamed(const FileSlice& issue) { return issue.category == "stream"; }
+
+/// When peers could see the call.
+double issued_at(const FileSlice& issue) { return is_streamed(issue) ? issue.begin : issue.end; }
+
+}  // namespace
+
 std::vector<CallTimes> call_times(const TraceData& trace) {
   std::map<std::pair<std::string, std::int64_t>, std::map<int, Member>> calls;
   for (std::size_t r = 0; r < trace.ranks.size(); ++r) {
-    for (const FileSlice& s : trace.ranks[r]) {
-      if (s.collective) {
-        Member& member = calls[{s.group, s.call}][static_cast<int>(r)];
-        (s.category == "wait" ? member.wait : member.issue) = &s;
+    for (const auto* slices : {&trace.ranks[r], &trace.streamed[r]}) {
+      for (const FileSlice& s : *slices) {
+        if (s.collective) {
+          Member& member = calls[{s.group, s.call}][static_cast<int>(r)];
+          (s.category == "wait" ? member.wait : member.issue) = &s;
+        }
       }
     }
   }
@@ -252,8 +263,8 @@ std::vector<CallTimes> call_times(const TraceData& trace) {
     int last = -1;
     double ready = -std::numeric_limits<double>::infinity();
     for (const auto& [rank, member] : members) {
-      if (member.issue != nullptr && member.issue->end > ready) {
-        ready = member.issue->end;
+      if (member.issue != nullptr && issued_at(*member.issue) > ready) {
+        ready = issued_at(*member.issue);
         last = rank;
       }
     }
@@ -261,17 +272,18 @@ std::vector<CallTimes> call_times(const TraceData& trace) {
       if (member.issue == nullptr) {
         continue;  // issued before the trace began
       }
-      const double issued = member.issue->end;
+      const bool streamed = is_streamed(*member.issue);
+      const double issued = streamed ? member.issue->queued : member.issue->end;
       CallTimes times{.name = member.issue->name,
                       .group = key.first,
                       .rank = rank,
                       .bytes = member.issue->bytes,
-                      .exposed = issued - member.issue->begin,
+                      .exposed = streamed ? 0 : issued - member.issue->begin,
                       .last = last};
-      double free_until = ready;
+      double free_until = streamed ? member.issue->end : ready;
       if (member.wait != nullptr) {
         times.exposed += member.wait->end - member.wait->begin;
-        free_until = std::min(ready, member.wait->begin);
+        free_until = std::min(free_until, member.wait->begin);
         times.waited_for =
             rank == last ? 0
                          : std::max(0.0, std::min(member.wait->end, ready) - member.wait->begin);

@@ -13,7 +13,8 @@ namespace tessera::app {
 /// What one rank spent in one call of a communicator, in microseconds. A call cannot complete
 /// before the last rank of its group has issued it. From a rank's own issue until then the call is
 /// in flight; what of that time the rank does not wait is hidden. The data itself is copied while a
-/// rank waits, so that time is always exposed.
+/// rank waits, so that time is always exposed. A call in a stream is in flight from when it was
+/// queued until it has ended, the copy included.
 struct CallTimes {
   std::string name;  // "all_reduce"
   std::string group;

@@ -126,6 +126,10 @@ void communicate_in_stream(const Call& call, std::span<Tensor> out, GroupArgumen
 void issue_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group,
                      Written written = Written::and_read);
 
+/// Tells the calling thread's observers which of its calls in streams of devices have ended. Calls
+/// in streams of the CPU are reported when they are waited for.
+void report_streams();
+
 /// Op::any_device of operators with a `group` among their arguments.
 template <class Args>
 void in_stream(const Call& call, std::span<Tensor> out) {

@@ -35,6 +35,9 @@ struct QueuedCall {
   std::vector<Tensor> in = {};
   std::vector<Tensor> out = {};
   std::exception_ptr error = nullptr;  // written in the stream, read after its event
+  const std::int64_t queued = collective::steady_nanoseconds();
+  const bool observed = collective::is_observed();
+  std::vector<collective::StreamedActivity> record = {};  // likewise
 
   QueuedCall(const Op& of, const Attributes& arguments) : op(of), attributes(arguments) {}
 
@@ -44,8 +47,14 @@ struct QueuedCall {
     const bool before = std::exchange(within_stream, true);
     try {
       const NoGrad constant;
-      op.cpu({op, in, attributes}, out);
-      complete();
+      if (observed) {
+        collective::StreamRecord calls;
+        const collective::ObserverScope scope(calls);
+        execute();
+        record = calls.calls();
+      } else {
+        execute();
+      }
     } catch (...) {
       error = std::current_exception();
     }
@@ -57,9 +66,9 @@ struct QueuedCall {
   }
 
  private:
-  /// Completes what the kernel has only issued.
-  void complete() const {
-    for (const Tensor& x : out) {
+  void execute() {
+    op.cpu({op, in, attributes}, out);
+    for (const Tensor& x : out) {  // what the kernel has only issued
       const std::unique_ptr<PendingWork> pending = x.storage().take_pending();
       if (auto* const issued = dynamic_cast<PendingCollective*>(pending.get())) {
         issued->complete(x);
@@ -80,6 +89,22 @@ struct QueuedCall {
     }
   }
 };
+
+/// Calls on devices that the thread has queued under an observer, for which it does not wait.
+struct Unreported {
+  std::shared_ptr<QueuedCall> call;
+  Event done;
+};
+thread_local std::vector<Unreported> unreported;
+
+void report(const QueuedCall& call, std::int64_t waited_from, std::int64_t waited_until) {
+  for (collective::StreamedActivity activity : call.record) {
+    activity.queued = call.queued;
+    activity.waited_from = waited_from;
+    activity.waited_until = waited_until;
+    collective::report_streamed(activity);
+  }
+}
 
 /// Tensors over other memory than theirs: views of one memory stay views of one memory.
 class Twins {
@@ -149,7 +174,12 @@ class QueuedCollective final : public PendingCollective {
       : call_(std::move(call)),
         kept_(std::move(kept)),
         stream_(std::move(stream)),
-        done_(record_event(stream_)) {}
+        done_(record_event(stream_)) {
+    if (call_->observed && !(stream_.device() == cpu)) {
+      report_streams();
+      unreported.push_back({call_, done_});
+    }
+  }
 
   /// The stream still writes the CPU's memory; that of a device is freed in the streams' order.
   ~QueuedCollective() override {
@@ -163,7 +193,11 @@ class QueuedCollective final : public PendingCollective {
       current_stream(stream_.device()).wait(done_);  // the stream itself raises errors
       return;
     }
+    const std::int64_t from = call_->observed ? collective::steady_nanoseconds() : 0;
     done_.synchronize();
+    if (call_->observed) {
+      report(*call_, from, collective::steady_nanoseconds());
+    }
     kept_.clear();
     if (call_->error != nullptr) {
       std::rethrow_exception(call_->error);
@@ -227,6 +261,16 @@ std::unique_ptr<QueuedCollective> queue(const Call& call, std::span<Tensor> out,
 }
 
 }  // namespace
+
+void report_streams() {
+  std::erase_if(unreported, [](const Unreported& queued) {
+    const bool ended = queued.done.reached();
+    if (ended) {
+      report(*queued.call, 0, 0);
+    }
+    return ended;
+  });
+}
 
 bool in_background() { return !within_stream && collective::World::current().background(); }
 
