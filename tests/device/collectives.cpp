@@ -157,12 +157,48 @@ TEST_CASE("a result that nobody waits for is complete before its memory is used 
   collective::run_threads(2, [](World& world) {
     world.set_background(true);
     for (const Device device : {cpu, adversary(world.rank())}) {
-      for (int i = 0; i < 20; ++i) {
-        ops::all_reduce_async(counted({50000}, i, device), ReduceOp::sum, world.everyone());
+      for (int i = 0; i < 3; ++i) {
+        if (world.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(30));  // rank 0 is early
+        }
+        const Tensor x = counted({50000}, i, device);
+        ops::all_reduce_async(x, ReduceOp::sum, world.everyone());
         const Tensor next = full({50000}, -1, DType::f32, device);
+        ops::all_reduce_async(counted({1}, i, device), ReduceOp::sum, world.everyone()).wait();
         CHECK(ops::sum(next).item() == -50000);
       }
     }
+  });
+}
+
+TEST_CASE("calls of the rank's thread do not meet those that wait in a stream") {
+  collective::run_threads(2, [](World& world) {
+    world.set_background(true);
+    for (int i = 0; i < 200; ++i) {
+      ops::PendingTensor sum =
+          ops::all_reduce_async(counted({3}, world.rank(), cpu), ReduceOp::sum, world.everyone());
+      if ((i + world.rank()) % 2 == 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+      const Tensor most =
+          ops::all_reduce(counted({5}, world.rank(), cpu), ReduceOp::max, world.everyone());
+      CHECK(to_doubles(most) == Values{1, 2, 3, 4, 5});
+      CHECK(to_doubles(sum.wait()) == Values{1, 3, 5});
+    }
+  });
+}
+
+TEST_CASE("a rank that waits on the host moves its device on, for the others") {
+  collective::run_threads(2, [](World& world) {
+    world.set_timeout(20);
+    const Device device = adversary(world.rank());
+    const Tensor sum =
+        ops::all_reduce(counted({3}, world.rank(), device), ReduceOp::sum, world.everyone());
+    if (world.rank() == 1) {
+      CHECK(to_doubles(sum) == Values{1, 3, 5});  // needs rank 0's device
+    }
+    world.everyone().barrier();
+    CHECK(to_doubles(sum) == Values{1, 3, 5});
   });
 }
 
@@ -203,6 +239,47 @@ TEST_CASE("an error of a collective in a stream stops every rank, and is raised"
     INFO(text);
     CHECK(contains(text, "the ranks' calls differ"));
   }
+}
+
+TEST_CASE("an error before a collective in a stream stops the ranks that wait for it") {
+  const std::string text = error_of([] {
+    collective::run_threads(2, [](World& world) {
+      world.set_timeout(20);
+      world.set_background(true);
+      const Tensor whole = zeros({4});
+      const Tensor shard = zeros({world.rank() == 0 ? 3 : 2});  // rank 0's does not fit
+      ops::all_gather_into({&whole, 1}, {&shard, 1}, world.everyone(), 1);
+      if (world.rank() == 0) {
+        world.everyone().barrier();  // it does not look at its result
+      }
+      ops::wait(whole);
+    });
+  });
+  INFO(text);
+  CHECK(contains(text, "rank 0 of 2 has a shard f32[3] of a whole f32[4]"));
+}
+
+TEST_CASE("pinned memory is not reused by another stream while the first one needs it") {
+  const Device device = adversary(0);
+  const Stream first = Stream::make(device);
+  const Stream second = Stream::make(device);
+  const Tensor x = empty({4}, DType::f32, device);
+  const Tensor y = empty({4}, DType::f32, device);
+  const auto send = [](const Stream& stream, const Tensor& to, float value) {
+    const PinnedMemory memory(stream, 16);
+    auto* const data = static_cast<float*>(memory.data());
+    stream.launch([data, value] { std::fill_n(data, 4, value); });
+    const Event filled = record_event(stream);
+    stream.copy(to.storage().data(), data, 16, CopyKind::from_pinned);
+    filled.synchronize();  // this device does no more than that: the copy has not run
+  };
+  send(first, x, 1);
+  send(second, y, 2);
+  CHECK(to_doubles(x) != Values{1, 1, 1, 1});
+  first.synchronize();
+  second.synchronize();
+  CHECK(to_doubles(x) == Values{1, 1, 1, 1});
+  CHECK(to_doubles(y) == Values{2, 2, 2, 2});
 }
 
 TEST_CASE("pinned memory is reused in the order of its stream, and the CPU has none") {
