@@ -3,11 +3,16 @@ module;
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <deque>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 module tessera.collective;
@@ -17,6 +22,7 @@ import :call;
 import :communicator;
 import :control;
 import :engine;
+import :observer;
 import :point_to_point;
 import :region;
 import :state;
@@ -101,6 +107,21 @@ bool Engine::all_reached(Counter Member::* counter, const Operation& op, bool bl
   return true;
 }
 
+bool Engine::arrived(Operation& op, bool block) {
+  if (op.arrives == 0) {
+    std::int64_t issued = 0;
+    for (int r = 0; r < size_; ++r) {
+      issued = std::max(issued, publication(r, op.sequence).time);
+    }
+    op.arrives = state_.slow_link->arrival(issued, received_bytes(op, rank_, size_));
+  }
+  const std::int64_t left = op.arrives - steady_nanoseconds();
+  if (left > 0 && block) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(left));
+  }
+  return left <= 0 || block;
+}
+
 void Engine::verify(const Operation& op) {
   const PackedCall own = pack(op.call);
   for (int r = 0; r < size_; ++r) {
@@ -129,6 +150,9 @@ void Engine::finish_reading(Operation& op) {
 bool Engine::advance(Operation& op, bool block) {
   if (op.phase == Operation::Phase::gathering_peers) {
     if (!all_reached(&Member::published, op, block)) {
+      return false;
+    }
+    if (state_.slow_link != nullptr && !arrived(op, block)) {
       return false;
     }
     verify(op);

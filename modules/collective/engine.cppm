@@ -17,6 +17,7 @@ struct alignas(64) Publication {
   PackedCall call;
   std::uint64_t source = 0;  ///< offset of the data, or of a table of offsets
   std::uint64_t result = 0;  ///< where the second phase of all_reduce finds this rank's piece
+  std::int64_t time = 0;     ///< of the issue, on the steady clock, where the link is slow
 };
 
 /// One rank's side of a group, in shared memory. All numbers count calls.
@@ -71,7 +72,11 @@ struct Operation {
   std::byte* result = nullptr;  ///< two-phase: base of what peers gather; own piece at its offset
   std::uint64_t sequence = 0;
   RecordedCall* record = nullptr;
+  std::int64_t arrives = 0;  ///< over a slow link; 0: not known yet
 };
+
+/// Bytes that this rank must receive in the call.
+std::int64_t received_bytes(const Operation& op, int rank, int size);
 
 /// The state of a communicator: the calls in flight and how they move. One algorithm for processes
 /// and for threads. A call is published when it is issued; its data is pulled by the receivers.
@@ -145,6 +150,8 @@ class Engine {
   bool advance(Operation& op, bool block);
   /// Waits for, or looks at, one counter of every peer.
   bool all_reached(Counter Member::* counter, const Operation& op, bool block);
+  /// The same for the data of a slow link, when all have issued the call.
+  bool arrived(Operation& op, bool block);
   bool progress(std::uint64_t until, bool block);
   void verify(const Operation& op);
   std::uint64_t all_done();

@@ -26,7 +26,8 @@ namespace {
 
 thread_local constinit Observer* innermost = nullptr;
 
-/// Bytes that this rank must receive in the call.
+}  // namespace
+
 std::int64_t received_bytes(const Operation& op, int rank, int size) {
   const auto element = static_cast<std::int64_t>(size_of(op.call.dtype));
   const std::int64_t bytes = op.call.count * element;
@@ -69,8 +70,6 @@ std::int64_t received_bytes(const Operation& op, int rank, int size) {
   }
   return 0;
 }
-
-}  // namespace
 
 /// What the engine and the scopes do with the chain of observers of the calling thread.
 struct Observers {

@@ -4,6 +4,7 @@ module;
 #include <bit>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <span>
@@ -15,6 +16,7 @@ import :call;
 import :communicator;
 import :control;
 import :engine;
+import :observer;
 import :region;
 import :state;
 
@@ -222,6 +224,9 @@ void Engine::publish(Operation& op) {
       }
   }
   publication.call = pack(op.call);
+  if (state_.slow_link != nullptr) {
+    publication.time = steady_nanoseconds();
+  }
   own.published.raise(op.sequence + 1);
 }
 

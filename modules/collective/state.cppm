@@ -23,6 +23,26 @@ struct WaitReason {
 /// How long a wait may last, in seconds: TESSERA_TIMEOUT, else 300. Error (input): not a time.
 double default_timeout();
 
+/// A link as slow as a test asks for: what a rank receives in a collective arrives `latency`
+/// seconds after the last rank has issued it, plus the time that the bytes take, one call after the
+/// other. It moves by itself, as a network card's data does.
+class SlowLink {
+ public:
+  SlowLink(double latency, double bytes_per_second)
+      : latency_(latency), bytes_per_second_(bytes_per_second) {}
+  /// TESSERA_LINK="latency_us=100,bandwidth_gb=0.5"; null: not set. Error (input): another form.
+  static std::unique_ptr<SlowLink> from_environment();
+
+  /// When the bytes of a call that was issued at this time arrive. Nanoseconds of the steady clock.
+  std::int64_t arrival(std::int64_t issued, std::int64_t bytes);
+
+ private:
+  double latency_;
+  double bytes_per_second_;
+  std::mutex mutex_;
+  std::int64_t free_at_ = 0;
+};
+
 /// The state of a World. Buffers share it, so it lives as long as the last of them.
 class WorldState : public std::enable_shared_from_this<WorldState> {
  public:
@@ -37,6 +57,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   double timeout = 300;
   double report_after = 10;  ///< seconds after which a wait is reported
   bool background = false;   ///< see World; the rank's own thread uses it
+  const std::unique_ptr<SlowLink> slow_link = SlowLink::from_environment();
 
   /// Allocates shared memory for this rank; throws when the region is full.
   std::uint64_t allocate(std::size_t bytes);

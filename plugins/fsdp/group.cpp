@@ -62,6 +62,7 @@ void Group::plan_memory() {
     whole_elements_ += aligned(total, value.dtype());
   }
   ranks_ = ops::GroupArgument::of(mesh_.group(axis_, current_rank()));
+  reducing_ranks_ = ops::GroupArgument::of(mesh_.group(axis_, current_rank()), "reductions");
   identity_ = static_cast<std::int64_t>(std::hash<std::string>{}(name_)&std::size_t{0x7fffffff});
 }
 

@@ -116,6 +116,8 @@ class Group {
   std::int64_t shard_elements_ = 0;
   std::int64_t whole_elements_ = 0;
   tessera::ops::GroupArgument ranks_;
+  /// The same, for reductions: these and gathers do not wait for each other.
+  tessera::ops::GroupArgument reducing_ranks_;
   /// Compared among the ranks with every gather and reduction: ranks that are in different groups
   /// of one shape must not exchange their parameters.
   std::int64_t identity_ = 0;

@@ -134,7 +134,7 @@ void Group::finish(Reduction& reduction) {
   const Group& group = *ended.group;
   const CommunicationTimer timer;
   ops::wait(ended.shards[0].second.local());
-  ops::wait_readers(ended.wholes, group.ranks_);
+  ops::wait_readers(ended.wholes, group.reducing_ranks_);
   group.report("reduce_scatter", group.gathered_bytes(), timer.seconds());
   for (const auto& [parameter, shard] : ended.shards) {
     Tensor& gradient = parameter->value.grad();
@@ -185,7 +185,7 @@ void Group::reduce_gradients(Reduction& last) {
     reduction.shards.emplace_back(trained[i]->parameter, make_distributed(shards.back(), sharded));
   }
   finish(last);  // its wholes go away
-  ops::reduce_scatter_into(shards, reduction.wholes, ReduceOp::sum, ranks_, identity_);
+  ops::reduce_scatter_into(shards, reduction.wholes, ReduceOp::sum, reducing_ranks_, identity_);
   last = std::move(reduction);
 }
 

@@ -96,7 +96,7 @@ class Events {
   /// On the track of its stream, which there is one of for each group of ranks.
   void streamed(const TraceStreamed& call) {
     const std::string stream =
-        fmt::format("[{}]{}", fmt::join(call.slice.ranks, ", "), call.slice.group);
+        fmt::format("[{}] {}", fmt::join(call.slice.ranks, ", "), call.slice.group);
     auto found = std::ranges::find(streams_, stream);
     if (found == streams_.end()) {
       found = streams_.insert(streams_.end(), stream);

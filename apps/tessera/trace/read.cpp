@@ -145,7 +145,9 @@ class Reader {
       s.collective = true;
       s.bytes = number<std::int64_t>(*arguments, "bytes");
       s.call = number<std::int64_t>(*arguments, "call");
-      s.group = (*arguments)["ranks"].dump() + text(*arguments, "group");
+      const std::string name = text(*arguments, "group");
+      const bool spaced = name.empty() || name.front() == ' ';
+      s.group = (*arguments)["ranks"].dump() + (spaced ? "" : " ") + name;
     }
     if (s.category == "stream") {
       s.queued = number<double>(*arguments, "queued");
