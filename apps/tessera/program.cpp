@@ -171,6 +171,7 @@ class CommandLine {
                      "Elements of each operand of bench kernels; sorts and sampling use a quarter")
         ->check(CLI::Range(1 << 14, 1 << 28))
         ->capture_default_str();
+    command->add_option("--only", bench_.only, "bench kernels: only those with this in their name");
     command->add_flag("--json", bench_.json, "Print a JSON array of objects");
   }
 

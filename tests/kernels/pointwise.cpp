@@ -104,6 +104,30 @@ TEST_CASE("unary functions of the other floating types, and their gradients", "[
   }
 }
 
+TEST_CASE("gelu of negative floats keeps most of its digits", "[pointwise]") {
+  const auto x = values<float>(5003, 1, -9, 0);
+  const auto y = applied(UnaryOp::gelu, DType::f32, x);
+  std::vector<float> dx(x.size());
+  const std::vector<float> ones(x.size(), 1.0F);
+  unary_backward(UnaryOp::gelu, DType::f32, static_cast<std::int64_t>(x.size()), x.data(),
+                 ones.data(), dx.data());
+  double relative = 0;  // down to -6
+  double below = 0;
+  double slope = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const auto at = static_cast<double>(x[i]);
+    const double tail = std::erfc(-at / std::sqrt(2.0)) / 2;
+    const double difference = std::abs(static_cast<double>(y[i]) - at * tail);
+    at > -6 ? relative = std::max(relative, difference / std::abs(at * tail))
+            : below = std::max(below, difference);
+    const double density = std::exp(-at * at / 2) / std::sqrt(2 * M_PI);
+    slope = std::max(slope, std::abs(static_cast<double>(dx[i]) - tail - at * density));
+  }
+  CHECK(relative < 5e-6);
+  CHECK(below < 1e-8);
+  CHECK(slope < 2e-7);
+}
+
 TEST_CASE("unary functions at the edges", "[pointwise]") {
   const float inf = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -117,8 +141,9 @@ TEST_CASE("unary functions at the edges", "[pointwise]") {
   CHECK(applied(UnaryOp::tanh, DType::f32, F{-inf, inf}) == F{-1, 1});
   CHECK(applied(UnaryOp::sigmoid, DType::f32, F{-inf, inf, -200.0F}) == F{0, 1, 0});
   CHECK(applied(UnaryOp::sin, DType::f32, F{1e6F})[0] == Approx(std::sin(1e6F)));
+  CHECK(applied(UnaryOp::gelu, DType::f32, F{-inf, inf, 0.0F, -50.0F}) == F{0, inf, 0, 0});
   for (const UnaryOp op : {UnaryOp::exp, UnaryOp::log, UnaryOp::tanh, UnaryOp::relu, UnaryOp::erf,
-                           UnaryOp::sigmoid, UnaryOp::sin}) {
+                           UnaryOp::sigmoid, UnaryOp::sin, UnaryOp::gelu, UnaryOp::gelu_tanh}) {
     CHECK(std::isnan(applied(op, DType::f32, F{nan})[0]));
   }
   CHECK(applied(UnaryOp::neg, DType::i64, std::vector<std::int64_t>{3, -4}) ==

@@ -45,6 +45,7 @@ struct BenchArguments {
   std::string what;  // gemm, kernels, dispatch, collectives or step; empty for all
   bool json = false;
   int elements = 1 << 24;  // of a kernel's operand: 64 MiB, more than caches hold
+  std::string only;        // kernels with this in their name
 };
 int run_bench(const BenchArguments& arguments);
 

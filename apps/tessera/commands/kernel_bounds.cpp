@@ -11,6 +11,8 @@
 
 #include "commands/kernel_rows.hpp"
 
+import tessera.ops;
+
 namespace tessera::app {
 namespace {
 
@@ -98,15 +100,21 @@ double sort(const KernelRow& row, int threads) {
 
 }  // namespace
 
-const char* name_of(KernelBound bound) {
-  constexpr const char* names[] = {"stream", "products", "std::sort", "std::partial_sort"};
-  return names[static_cast<int>(bound)];
-}
-
-double seconds_of_bound(const KernelRow& row, int threads) {
-  return row.bound == KernelBound::stream ? stream(static_cast<std::size_t>(row.read),
-                                                   static_cast<std::size_t>(row.written), threads)
-                                          : sort(row, threads);
+BoundTime time_of_bound(const KernelRow& row, int threads) {
+  if (row.bound == KernelBound::sort) return {sort(row, threads), "std::sort"};
+  if (row.bound == KernelBound::partial) return {sort(row, threads), "std::partial_sort"};
+  const double streaming =
+      stream(static_cast<std::size_t>(row.read), static_cast<std::size_t>(row.written), threads);
+  const auto computing = [&](ops::Computed what, double count) {
+    const auto share = static_cast<std::int64_t>(count) / threads;
+    return count == 0 ? 0.0 : seconds_on_threads(threads, [&](int) { ops::compute(what, share); });
+  };
+  const double exponentials = computing(ops::Computed::exponentials, row.exponentials);
+  const double random = computing(ops::Computed::random_words, row.random_words);
+  if (exponentials + random <= streaming) return {streaming, "stream"};
+  return {exponentials + random, random == 0         ? "exponentials"
+                                 : exponentials == 0 ? "random words"
+                                                     : "random words and logarithms"};
 }
 
 }  // namespace tessera::app

@@ -40,9 +40,10 @@ class Rows {
  private:
   /// An operator that reads x once and writes `written` elements of 4 bytes.
   template <class F>
-  void reading(const char* name, double written, const F& call) {
+  KernelRow& reading(const char* name, double written, const F& call) {
     rows.push_back(
         {.name = name, .read = bytes, .written = 4 * written, .run = [call, x = x] { call(x); }});
+    return rows.back();
   }
   template <class F>
   void sorting(const char* name, KernelBound bound, T values, std::int64_t wanted, const F& call) {
@@ -86,8 +87,8 @@ void Rows::reductions() {
   reading("var", 1, [](T a) { ops::var(a); });
   reading("var, dim 0", columns, [](T a) { ops::var(a, {0}); });
   reading("var, dim 1", lines, [](T a) { ops::var(a, {1}); });
-  reading("logsumexp, dim 0", columns, [](T a) { ops::logsumexp(a, {0}); });
-  reading("logsumexp, dim 1", lines, [](T a) { ops::logsumexp(a, {1}); });
+  reading("logsumexp, dim 0", columns, [](T a) { ops::logsumexp(a, {0}); }).exponentials = all;
+  reading("logsumexp, dim 1", lines, [](T a) { ops::logsumexp(a, {1}); }).exponentials = all;
 }
 
 void Rows::norms() {
@@ -100,9 +101,9 @@ void Rows::norms() {
   const Tensor bias = full({width_}, 0.5);
   reading("layer_norm", all, [=](T a) { ops::layer_norm(a, weight, bias); });
   reading("rms_norm", all, [=](T a) { ops::rms_norm(a, weight); });
-  reading("softmax, dim 0", all, [](T a) { ops::softmax(a, 0); });
-  reading("softmax, dim 1", all, [](T a) { ops::softmax(a, 1); });
-  reading("log_softmax, dim 1", all, [](T a) { ops::log_softmax(a, 1); });
+  reading("softmax, dim 0", all, [](T a) { ops::softmax(a, 0); }).exponentials = all;
+  reading("softmax, dim 1", all, [](T a) { ops::softmax(a, 1); }).exponentials = all;
+  reading("log_softmax, dim 1", all, [](T a) { ops::log_softmax(a, 1); }).exponentials = all;
 }
 
 void Rows::sorts() {
@@ -127,7 +128,8 @@ void Rows::cumulative() {
   reading("cumsum, dim 1", all, [](T a) { ops::cumsum(a, 1); });
   reading("cumsum, one line", all, [line](T) { ops::cumsum(line, 0); });
   reading("cumprod, dim 1", all, [](T a) { ops::cumprod(a, 1); });
-  reading("logcumsumexp, dim 1", all, [](T a) { ops::logcumsumexp(a, 1); });
+  reading("logcumsumexp, dim 1", all, [](T a) { ops::logcumsumexp(a, 1); }).exponentials =
+      2 * all;  // and a logarithm
 }
 
 void Rows::sampling() {
@@ -136,19 +138,23 @@ void Rows::sampling() {
     ops::multinomial(w, 16, replacement, random_stream("bench"));
   };
   reading("multinomial, replaced", drawn, [draw](T) { draw(true); });
-  reading("multinomial", drawn, [draw](T) { draw(false); });
+  KernelRow& without = reading("multinomial", drawn, [draw](T) { draw(false); });
+  without.random_words = all;
+  without.exponentials = all;  // a logarithm
   const Tensor into = empty({rows_, width_});
-  rows.push_back({.name = "normal_", .written = bytes, .run = [into] {
+  rows.push_back({.name = "normal_", .written = bytes, .random_words = all, .run = [into] {
                     ops::normal_(into, 0, 1, random_stream("bench"));
                   }});
-  reading("dropout", all, [](T a) { ops::dropout(a, 0.1, random_stream("bench")); });
+  reading("dropout", all, [](T a) { ops::dropout(a, 0.1, random_stream("bench")); }).random_words =
+      all;
 }
 
 void Rows::losses() {
   const Tensor targets =
       ops::cast(ops::mul_scalar(weights, static_cast<double>(width_ - 1)), DType::i64);
   const Tensor classes = ops::contiguous(ops::select(targets, 1, 0));
-  reading("cross_entropy", 1, [classes](T a) { ops::cross_entropy(a, classes); });
+  reading("cross_entropy", 1, [classes](T a) { ops::cross_entropy(a, classes); }).exponentials =
+      all;
   const Tensor ids = ops::contiguous(ops::remainder(
       ops::reshape(targets, {rows_ * width_}), full({}, static_cast<double>(rows_), DType::i64)));
   const Tensor rows_taken = ops::contiguous(ops::narrow(ids, 0, 0, rows_));
@@ -182,7 +188,7 @@ void Rows::elementwise() {
   rows.push_back({.name = "add", .read = 2 * bytes, .written = bytes, .run = [x = x, y = weights] {
                     ops::add(x, y);
                   }});
-  reading("gelu", all, [](T a) { ops::gelu(a); });
+  reading("gelu", all, [](T a) { ops::gelu(a); }).exponentials = all;
   reading("cast to bf16", all / 2, [](T a) { ops::cast(a, DType::bf16); });
   reading("transpose", all, [](T a) { ops::contiguous(ops::transpose(a, 0, 1)); });
   const auto copy = [&] { return ops::clone(x); };

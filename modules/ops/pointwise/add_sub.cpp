@@ -1,9 +1,5 @@
 // a + alpha b and a - alpha b.
 module;
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
 #include <span>
 
 #include "pointwise/kernels/pointwise.hpp"
@@ -18,37 +14,6 @@ namespace {
 struct AddArgs {
   Dynamic<double> alpha;
 };
-
-/// y = a + alpha b for operands with any strides, row by row, in pieces that are copied where the
-/// row's elements are not adjacent.
-void add_rows(DType dtype, std::span<const std::int64_t> shape, const std::byte* a,
-              std::span<const std::int64_t> a_strides, const std::byte* b,
-              std::span<const std::int64_t> b_strides, double alpha, std::byte* y,
-              std::span<const std::int64_t> y_strides) {
-  const auto size = static_cast<std::int64_t>(size_of(dtype));
-  if (shape.size() > 1) {
-    for (std::int64_t i = 0; i < shape[0]; ++i) {
-      add_rows(dtype, shape.subspan(1), a + i * a_strides[0] * size, a_strides.subspan(1),
-               b + i * b_strides[0] * size, b_strides.subspan(1), alpha,
-               y + i * y_strides[0] * size, y_strides.subspan(1));
-    }
-    return;
-  }
-  constexpr std::int64_t piece = 512;
-  alignas(64) std::array<std::array<std::byte, piece * sizeof(double)>, 3> copies;
-  const std::int64_t adjacent = 1;
-  const auto copy = [&](std::int64_t count, const void* from, std::int64_t from_stride, void* to,
-                        std::int64_t to_stride) {
-    kernels::copy_strided(dtype, {&count, 1}, from, {&from_stride, 1}, to, {&to_stride, 1});
-  };
-  for (std::int64_t first = 0; first < shape[0]; first += piece) {
-    const std::int64_t count = std::min(piece, shape[0] - first);
-    copy(count, a + first * a_strides[0] * size, a_strides[0], copies[0].data(), adjacent);
-    copy(count, b + first * b_strides[0] * size, b_strides[0], copies[1].data(), adjacent);
-    kernels::add(dtype, count, copies[0].data(), copies[1].data(), alpha, copies[2].data());
-    copy(count, copies[2].data(), adjacent, y + first * y_strides[0] * size, y_strides[0]);
-  }
-}
 
 void add_into(const Tensor& a, const Tensor& b, double alpha, Tensor& y) {
   if (y.numel() == 0) {
@@ -73,17 +38,10 @@ void add_into(const Tensor& a, const Tensor& b, double alpha, Tensor& y) {
           .expected = "alpha 1",
           .advice = "cast them first"});
   }
-  const Dims of_a = operands::broadcast_strides(a, y.shape());
-  const Dims of_b = operands::broadcast_strides(b, y.shape());
-  const auto* const from_a = static_cast<const std::byte*>(a.raw_data());
-  const auto* const from_b = static_cast<const std::byte*>(b.raw_data());
-  auto* const to = static_cast<std::byte*>(y.raw_data());
-  if (y.dims() == 0) {
-    kernels::add(y.dtype(), 1, from_a, from_b, alpha, to);
-    return;
-  }
-  add_rows(y.dtype(), y.shape().span(), from_a, of_a.span(), from_b, of_b.span(), alpha, to,
-           y.strides().span());
+  kernels::add_strided(y.dtype(), y.shape().span(), a.raw_data(),
+                       operands::broadcast_strides(a, y.shape()).span(), b.raw_data(),
+                       operands::broadcast_strides(b, y.shape()).span(), alpha, y.raw_data(),
+                       y.strides().span());
 }
 
 void add_cpu(const Call& call, std::span<Tensor> out) {

@@ -1,7 +1,5 @@
 // dropout: linear in x, and its own gradient with the same numbers.
 module;
-#include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -29,25 +27,11 @@ void dropout_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
     return;
   }
   visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
-    using C = kernels::Compute<T>;
-    const C factor = p < 1 ? static_cast<C>(1 / (1 - p)) : C{0};
-    std::array<std::uint8_t, 4096> dropped;
     for_each_local_run(arguments.whole, x.numel(), range,
                        [&](std::int64_t at, std::int64_t first, std::int64_t count) {
-                         constexpr auto block =
-                             static_cast<std::int64_t>(std::tuple_size_v<decltype(dropped)>);
-                         for (std::int64_t done = 0; done < count; done += block) {
-                           const std::int64_t size = std::min(block, count - done);
-                           range.first_index = static_cast<std::uint64_t>(first + done);
-                           kernels::fill_bernoulli(range, size, p, dropped.data());
-                           const T* const from = pointer<T>(x) + at + done;
-                           T* const to = pointer<T>(out[0]) + at + done;
-                           for (std::int64_t i = 0; i < size; ++i) {
-                             to[i] = dropped[static_cast<std::size_t>(i)] != 0
-                                         ? T{}
-                                         : static_cast<T>(static_cast<C>(from[i]) * factor);
-                           }
-                         }
+                         range.first_index = static_cast<std::uint64_t>(first);
+                         kernels::drop(range, count, p, pointer<T>(x) + at,
+                                       pointer<T>(out[0]) + at);
                        });
   });
 }

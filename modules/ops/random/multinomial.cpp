@@ -4,16 +4,12 @@ module;
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <numeric>
 #include <span>
 
+#include "random/kernels/sampling.hpp"
 #include "shared/kernels/parallel.hpp"
-#include "shared/kernels/types.hpp"
-#include "sort/kernels/sort.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -71,60 +67,6 @@ void for_each_row(SpecArgument whole, std::int64_t rows, F f) {
   });
 }
 
-/// What a row's weights must be, and whether they are.
-struct Valid {
-  bool finite = true;  // and not negative
-  std::int64_t positive = 0;
-
-  explicit Valid(std::span<const double> weights) {
-    for (const double w : weights) {
-      finite = finite && w >= 0 && w < std::numeric_limits<double>::infinity();
-      positive += w > 0 ? 1 : 0;
-    }
-  }
-  bool enough_for(std::int64_t wanted) const { return finite && positive >= wanted; }
-};
-
-/// The first position up to which the weights sum to more than the word's share of all. The weights
-/// become these sums.
-void with_replacement(std::span<double> weights, std::span<const std::uint32_t> words,
-                      std::int64_t* out) {
-  // The last position with a weight, should rounding leave the share at the whole.
-  std::size_t last = weights.size() - 1;
-  while (weights[last] == 0) {
-    --last;
-  }
-  std::partial_sum(weights.begin(), weights.end(), weights.begin());
-  const double total = weights.back();
-  kernels::parallel_for(
-      0, static_cast<std::int64_t>(words.size()), grain, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) {
-          const double share =
-              static_cast<double>(words[static_cast<std::size_t>(i)]) * 0x1p-32 * total;
-          const auto found = std::upper_bound(weights.begin(), weights.end(), share);
-          out[i] = std::min<std::int64_t>(found - weights.begin(), static_cast<std::int64_t>(last));
-        }
-      });
-}
-
-/// The positions that first have an event, when events come at the rates of the weights: the
-/// smallest -log(u) / weight (Efraimidis and Spirakis, 2006). The weights become these times; the
-/// time of no weight is NaN, which is last in every order.
-void without_replacement(Workspace& w, std::span<double> weights,
-                         std::span<const std::uint32_t> words, std::int64_t count,
-                         std::int64_t* out) {
-  const auto n = static_cast<std::int64_t>(weights.size());
-  kernels::parallel_for(0, n, grain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      double& weight = weights[static_cast<std::size_t>(i)];
-      const double u = (static_cast<double>(words[static_cast<std::size_t>(i)]) + 1) * 0x1p-32;
-      weight = weight > 0 ? -std::log(u) / weight : std::numeric_limits<double>::quiet_NaN();
-    }
-  });
-  auto* const times = w.take<double>(count);
-  kernels::sort(w, DType::f64, {1, n, 1, count}, false, weights.data(), times, out);
-}
-
 void multinomial_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const auto draw = call.args<MultinomialArgs>();
   const Tensor x = contiguous_operand(w, call.in[0]);
@@ -134,20 +76,19 @@ void multinomial_cpu(const Call& call, std::span<const Tensor> out, Workspace& w
   }
   const std::int64_t rows = out[0].numel() / draw.count;
   auto* const global_rows = w.take<std::int64_t>(rows);
+  const std::int64_t bits = draw.replacement ? draw.count : n;
   /// A row's weights and the bits that it is sampled by.
   struct Arrays {
-    Arrays(Workspace& part, std::int64_t count, std::int64_t bits)
-        : weights(part.take<double>(count), static_cast<std::size_t>(count)),
-          words(part.take<std::uint32_t>(bits), static_cast<std::size_t>(bits)) {}
-    std::span<double> weights;
-    std::span<std::uint32_t> words;
+    double* weights;
+    std::uint32_t* words;
   };
-  const std::int64_t bits = draw.replacement ? draw.count : n;
+  const auto take = [&](Workspace& part) {
+    return Arrays{part.take<double>(n), part.take<std::uint32_t>(bits)};
+  };
   const Workspace::Parts parts = w.per_thread([&](Workspace& part) {
-    Arrays(part, n, bits);
+    take(part);
     if (!draw.replacement) {
-      part.take<double>(draw.count);
-      kernels::sort(part, DType::f64, {1, n, 1, draw.count}, false, nullptr, nullptr, nullptr);
+      kernels::sample_without_replacement(part, n, nullptr, {}, draw.count, nullptr, nullptr);
     }
   });
   if (w.counts()) {
@@ -155,45 +96,43 @@ void multinomial_cpu(const Call& call, std::span<const Tensor> out, Workspace& w
   }
   for_each_row(draw.whole, rows,
                [&](std::int64_t row, std::int64_t global_row) { global_rows[row] = global_row; });
-  const auto weights_of = [&](std::int64_t row, std::span<double> weights) {
+  const auto read_row = [&](std::int64_t row, double* weights) {
+    kernels::WeightsRead read;
     visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
-      for (std::int64_t i = 0; i < n; ++i) {
-        weights[static_cast<std::size_t>(i)] =
-            static_cast<double>(static_cast<kernels::Compute<T>>(pointer<T>(x)[row * n + i]));
-      }
+      read = kernels::read_weights(n, pointer<T>(x) + row * n, weights);
     });
+    return read;
   };
   const std::int64_t wanted = draw.replacement ? 1 : draw.count;
   std::atomic<std::int64_t> refused = rows;  // the first row that cannot be sampled
   kernels::parallel_for(0, rows, 1 + grain / (n + 1), [&](std::int64_t begin, std::int64_t end) {
     Workspace part = parts.mine();
-    const Arrays arrays(part, n, bits);
+    const Arrays arrays = take(part);
     for (std::int64_t row = begin; row < end; ++row) {
-      const Workspace::Scope of_row(part);
-      weights_of(row, arrays.weights);
-      if (!Valid(arrays.weights).enough_for(wanted)) {
+      const kernels::WeightsRead read = read_row(row, arrays.weights);
+      if (!read.valid || read.positive < wanted) {
         std::int64_t first = refused.load();
         while (row < first && !refused.compare_exchange_weak(first, row)) {
         }
         return;
       }
       std::int64_t* const to = out[0].data<std::int64_t>() + row * draw.count;
-      words_of(draw.numbers, global_rows[row] * bits, arrays.words);
+      words_of(draw.numbers, global_rows[row] * bits, std::span(arrays.words, static_cast<std::size_t>(bits)));
       if (draw.replacement) {
-        with_replacement(arrays.weights, arrays.words, to);
+        kernels::sample_with_replacement(n, arrays.weights, draw.count, arrays.words, to);
       } else {
-        without_replacement(part, arrays.weights, arrays.words, draw.count, to);
+        kernels::sample_without_replacement(part, n, arrays.weights, read, draw.count, arrays.words,
+                                            to);
       }
     }
   });
   if (refused < rows) {
     Workspace part = parts.mine();
-    const Arrays arrays(part, n, bits);
-    weights_of(refused, arrays.weights);
+    const std::int64_t positive = read_row(refused, take(part).weights).positive;
     refuse(call, {.wrong = fmt::format("row {} cannot be sampled: its weights must be finite and "
                                        "not negative, with {} or more above 0",
                                        global_rows[refused.load()], wanted),
-                  .got = fmt::format("{}", Valid(arrays.weights).positive)});
+                  .got = fmt::format("{}", positive)});
   }
 }
 

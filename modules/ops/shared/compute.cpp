@@ -4,6 +4,7 @@ module;
 #include <cstdint>
 
 #include "shared/kernels/parallel.hpp"
+#include "shared/kernels/rates.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -30,6 +31,15 @@ double measure_gemm(double seconds) {
     best = std::max(best, 2.0 * extent * extent * extent / taken);
   } while (std::chrono::duration<double>(Clock::now() - begin).count() < seconds);
   return best;
+}
+
+void compute(Computed what, std::int64_t count) {
+  switch (what) {
+    case Computed::exponentials:
+      return kernels::compute_exponentials(count);
+    case Computed::random_words:
+      return kernels::compute_random_words(count);
+  }
 }
 
 }  // namespace tessera::ops

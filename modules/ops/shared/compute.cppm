@@ -1,5 +1,7 @@
 export module tessera.ops:compute;
 
+import tessera.base;
+
 export namespace tessera::ops {
 
 /// Sets and returns the number of threads (at least 1) that the kernels of the calling rank use.
@@ -9,5 +11,12 @@ int threads();
 /// FLOP/s of a large f32 product on the calling rank's threads, measured for about `seconds`: the
 /// reference for the speed of a training step.
 double measure_gemm(double seconds);
+
+/// What kernels compute beside their reads and writes, in f32.
+enum class Computed : std::uint8_t { exponentials, random_words };
+
+/// Computes about `count` of these in the calling thread, by the functions that the kernels use, on
+/// values that stay in the first-level cache: a bound for kernels that need as many.
+void compute(Computed what, std::int64_t count);
 
 }  // namespace tessera::ops

@@ -1,11 +1,13 @@
 #include "indexing.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <tuple>
 #include <type_traits>
 
 #include "shared/kernels/parallel.hpp"
+#include "shared/kernels/streaming.hpp"
 
 namespace tessera::kernels {
 namespace {
@@ -116,26 +118,51 @@ bool index_add(const IndexShape& shape, const T* x, const Index* indices, T* y) 
   return true;
 }
 
-/// gather along the last dim: each line of x and of the indices is read once.
+/// Whether all of `count` indices are in [0, extent).
+template <class Index>
+bool are_inside(const Index* indices, std::int64_t count, std::uint64_t extent) {
+  bool inside = true;
+  simd::dispatch([&](auto) __attribute__((always_inline)) {
+    std::uint64_t outside = 0;
+    for (std::int64_t j = 0; j < count; ++j) {
+      const auto index = static_cast<std::uint64_t>(indices[j]);  // negative: too large
+      outside |= index < extent ? 0U : 1U;
+    }
+    inside = outside == 0;
+  });
+  return inside;
+}
+
+/// gather along the last dim: each line of x and of the indices is read once, in groups of indices
+/// that stay in the cache while they are checked.
 template <class T, class Index>
 bool gather_in_lines(const IndexShape& shape, const T* x, const Index* indices, T* y) {
+  constexpr std::int64_t kGroup = 1 << 10;
   std::atomic<bool> valid{true};
   const auto extent = static_cast<std::uint64_t>(shape.extent);
+  const bool streamed = shape.indices * static_cast<std::int64_t>(sizeof(T)) % 64 == 0 &&
+                        simd::is_streamed(y, 0, shape.outer * shape.indices);
   parallel_for(0, shape.outer, 1 + kGrain / (shape.indices + 1),
                [&](std::int64_t begin, std::int64_t end) {
-                 bool inside = true;
+                 alignas(64) std::array<T, kGroup> taken;
+                 const simd::Stores done(streamed);
                  for (std::int64_t line = begin; line < end; ++line) {
-                   const T* from = x + line * shape.extent;
-                   const Index* at = indices + line * shape.indices;
-                   T* to = y + line * shape.indices;
-                   for (std::int64_t j = 0; j < shape.indices; ++j) {
-                     const auto index = static_cast<std::uint64_t>(at[j]);  // negative: too large
-                     const bool is_inside = index < extent;
-                     inside &= is_inside;
-                     to[j] = from[is_inside ? index : 0];
+                   const T* const from = x + line * shape.extent;
+                   for (std::int64_t first = 0; first < shape.indices; first += kGroup) {
+                     const Index* const at = indices + line * shape.indices + first;
+                     const std::int64_t count = std::min(kGroup, shape.indices - first);
+                     if (!are_inside(at, count, extent)) {
+                       valid.store(false, std::memory_order_relaxed);
+                       return;
+                     }
+                     T* const to = y + line * shape.indices + first;
+                     T* const into = streamed ? taken.data() : to;
+#pragma unroll 8
+                     for (std::int64_t j = 0; j < count; ++j) into[j] = from[at[j]];
+                     if (streamed)
+                       simd::stream_bytes(to, into, count * static_cast<std::int64_t>(sizeof(T)));
                    }
                  }
-                 if (!inside) valid.store(false, std::memory_order_relaxed);
                });
   return valid.load();
 }

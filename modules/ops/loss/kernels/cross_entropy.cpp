@@ -1,9 +1,11 @@
 #include "cross_entropy.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <limits>
 
+#include "reduce/kernels/states.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/simd.hpp"
 
@@ -21,33 +23,17 @@ struct MaximumAndSum {
   C sum;  // of exp(x - maximum)
 };
 
-/// In one pass: each lane keeps a running maximum and a sum, which shrinks where the maximum grows.
-/// Chunks of four vectors share one step of that.
 template <class T>
 [[gnu::always_inline]] inline MaximumAndSum<Compute<T>> scan(std::int64_t n, const T* x) {
   using C = Compute<T>;
-  using V = simd::Vector<T>;
-  constexpr C kLowest = -std::numeric_limits<C>::infinity();
-  // Finite, so that the differences below are never infinity - infinity.
-  V maximum = V{} + std::numeric_limits<C>::lowest();
-  V sum = {};
-  for (std::int64_t i = 0; i < n; i += 4 * kLanes<T>) {
-    V value[4];
-    V top = maximum;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const std::int64_t at = i + j * kLanes<T>;
-      value[j] = at < n ? load_some(x + at, n - at, kLowest) : V{} + kLowest;
-      top = simd::maximum(value[j], top);
-    }
-    sum *= simd::exp_nonpositive(maximum - top);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) sum += simd::exp_nonpositive(value[j] - top);
-    maximum = top;
-  }
-  const C top = simd::max_lanes(maximum);
-  if (top == std::numeric_limits<C>::lowest()) return {kLowest, C{0}};
-  return {top, simd::sum_lanes(sum * simd::exp_nonpositive(maximum - top))};
+  constexpr std::int64_t kRun = 1 << 11;  // elements that are added at once
+  states::LogSum all;
+  C top = -std::numeric_limits<C>::infinity();
+  for (std::int64_t i = 0; i < n; i += kRun)
+    top = std::max(top, all.add_run(x + i, std::min(kRun, n - i)));
+  const double distance = all.reference - static_cast<double>(top);
+  // Infinite ones are equal.
+  return {top, static_cast<C>(distance == distance ? all.sum * std::exp(distance) : all.sum)};
 }
 
 template <class T>

@@ -54,7 +54,9 @@ template <class T>
 void rms_norm_forward(std::int64_t rows, std::int64_t n, const T* x, const T* weight, double eps,
                       T* y, Compute<T>* rstd) {
   using C = Compute<T>;
+  const bool streamed = simd::is_streamed(y, n, rows * n);
   parallel_for(0, rows, row_grain(n), [&](std::int64_t begin, std::int64_t end) {
+    const simd::Stores store(streamed);
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* in = x + row * n;
@@ -65,8 +67,10 @@ void rms_norm_forward(std::int64_t rows, std::int64_t n, const T* x, const T* we
         });
         const C factor = C{1} / std::sqrt(squares / static_cast<C>(n) + static_cast<C>(eps));
         rstd[row] = factor;
+        const T* const next = row + 1 < end ? in + n : in;
         for (std::int64_t i = 0; i < n; i += kLanes<T>) {
-          store_some(out + i, n - i, load_some(in + i, n - i) * factor * weight_at(weight, i, n));
+          __builtin_prefetch(next + i);  // the row that is read afterwards
+          store(out + i, n - i, load_some(in + i, n - i) * factor * weight_at(weight, i, n));
         }
       }
     });

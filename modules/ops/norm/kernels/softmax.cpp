@@ -4,7 +4,6 @@
 #include <type_traits>
 
 #include "norm.hpp"
-#include "shared/kernels/exp_difference.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/streaming.hpp"
 
@@ -52,7 +51,7 @@ template <class T, class Use>
   each_vector<T>(n,
                  [&](int chain, std::int64_t i, std::int64_t rest) __attribute__((always_inline)) {
                    __builtin_prefetch(next + i);
-                   const auto value = simd::exp_of_difference(
+                   const auto value = simd::exp_nonpositive(
                        load_some(x + i, rest, -std::numeric_limits<Compute<T>>::infinity()) - top);
                    use(i, rest, value);
                    sums[chain] += value;

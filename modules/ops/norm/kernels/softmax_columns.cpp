@@ -1,5 +1,6 @@
-// softmax and log_softmax over a dim that is not the last one: of columns. A tile of columns is
-// copied once, into memory where its lines do not compete for places in the cache.
+// softmax and log_softmax over a dim that is not the last one: of columns. The columns of a tile
+// are read from memory once; what is computed of them waits where its lines do not compete for
+// places in the cache.
 
 #include <algorithm>
 #include <cmath>
@@ -7,8 +8,8 @@
 #include <limits>
 
 #include "norm.hpp"
-#include "shared/kernels/exp_difference.hpp"
 #include "shared/kernels/parallel.hpp"
+#include "shared/kernels/simd_math.hpp"
 #include "shared/kernels/streaming.hpp"
 
 namespace tessera::kernels {
@@ -17,18 +18,23 @@ namespace {
 using simd::kLanes;
 using simd::load_some;
 
-constexpr std::int64_t kTile = 1 << 16;  // elements of a tile: it stays in the second-level cache
-constexpr std::int64_t kWidest = 128;    // columns of a tile
-constexpr std::int64_t kSummed = 32;     // rows that are summed on their own
+constexpr std::int64_t kTile = 1 << 16;  // elements of a tile: in the second-level cache
+constexpr std::int64_t kLargest = 1
+                                  << 19;  // elements of a tile of long columns, in the third-level
+constexpr std::int64_t kWidest = 256;     // columns of a tile
+constexpr std::int64_t kAdjacent = 128;   // columns that are worth a larger tile
+constexpr std::int64_t kAtOnce = 4;       // rows, so that sums are loaded and stored less often
+constexpr std::int64_t kSummed = 32;      // rows that are summed on their own
 // Rows further on that are brought into the cache: as they are pages apart, the machine does not do
 // so by itself.
-constexpr std::int64_t kAhead = 8;
+constexpr std::int64_t kAhead = 16;
 constexpr std::int64_t kGrain = 1 << 13;  // elements
 
 /// Columns of a tile, whole vectors: by the shape alone.
 template <class T>
 std::int64_t tile_width(std::int64_t n, std::int64_t inner) {
-  const std::int64_t wanted = std::min({kWidest, kTile / n, inner + kLanes<T> - 1});
+  const std::int64_t worth = std::max(kTile / n, std::min(kAdjacent, kLargest / n));
+  const std::int64_t wanted = std::min({kWidest, worth, inner + kLanes<T> - 1});
   return std::max(kLanes<T>, wanted / kLanes<T> * kLanes<T>);
 }
 
@@ -60,8 +66,8 @@ struct Columns {
   static constexpr std::int64_t kVectors = kWidest / kLanes<T>;
   simd::Vector<T> vectors[kVectors];
 
-  [[gnu::always_inline]] void fill(Compute<T> value) {
-    for (auto& vector : vectors) vector = simd::Vector<T>{} + value;
+  [[gnu::always_inline]] void fill(Compute<T> value, std::int64_t width) {
+    for (std::int64_t i = 0; i * kLanes<T> < width; ++i) vectors[i] = simd::Vector<T>{} + value;
   }
   [[gnu::always_inline]] simd::Vector<T>& operator[](std::int64_t vector) {
     return vectors[vector];
@@ -79,10 +85,10 @@ template <class T, class Use>
 template <class T, class Term>
 [[gnu::always_inline]] inline void sum_rows(std::int64_t n, std::int64_t width, Columns<T>& sums,
                                             Term term) {
-  sums.fill(0);
+  sums.fill(0, width);
   for (std::int64_t first = 0; first < n; first += kSummed) {
     Columns<T> group;
-    group.fill(0);
+    group.fill(0, width);
     for (std::int64_t row = first; row < std::min(n, first + kSummed); ++row) {
       each_vector<T>(width, [&](std::int64_t vector, std::int64_t at, std::int64_t rest)
                                 __attribute__((always_inline)) {
@@ -94,44 +100,114 @@ template <class T, class Term>
   }
 }
 
+/// What is known of the columns of a tile while it is read.
+template <class T>
+struct Reading {
+  Columns<T> references;  // near the largest elements
+  Columns<T> tops;        // the largest elements
+  Columns<T> sums;        // of the exponentials of the distances to the references
+};
+
+/// Largest elements may be this far above the references: exponentials do not overflow, and what
+/// matters of the sums does not underflow.
+constexpr float kReach = 40;
+
+/// Reads rows [first, last) of a tile, which then holds the exponentials (logarithm: the elements);
+/// adds them to `sums`.
+template <std::int64_t kRows, class T>
+[[gnu::always_inline]] inline void read_rows(bool logarithm, std::int64_t first, std::int64_t last,
+                                             std::int64_t inner, std::int64_t width,
+                                             std::int64_t padded, const T* x, Compute<T>* tile,
+                                             Reading<T>& columns, Columns<T>& sums) {
+  for (std::int64_t row = first; row + kRows <= last; row += kRows) {
+    each_vector<T>(width, [&](std::int64_t vector, std::int64_t at, std::int64_t rest)
+                              __attribute__((always_inline)) {
+                                const auto reference = columns.references[vector];
+                                auto top = columns.tops[vector];
+                                auto sum = sums[vector];
+#pragma unroll
+                                for (std::int64_t r = row; r < row + kRows; ++r) {
+                                  __builtin_prefetch(x + (r + kAhead) * inner + at);
+                                  const auto value = load_some(x + r * inner + at, rest);
+                                  const auto power = simd::exp_nonpositive(value - reference);
+                                  top = simd::maximum(value, top);
+                                  sum += power;
+                                  simd::store(tile + r * padded + at, logarithm ? value : power);
+                                }
+                                columns.tops[vector] = top;
+                                sums[vector] = sum;
+                              });
+  }
+}
+
+/// Computes one vector of columns again, with the largest elements as references.
+template <class T>
+[[gnu::always_inline]] inline void read_again(bool logarithm, std::int64_t n, std::int64_t inner,
+                                              std::int64_t padded, std::int64_t vector,
+                                              std::int64_t rest, const T* x, Compute<T>* tile,
+                                              Reading<T>& columns) {
+  const auto top = columns.tops[vector];
+  simd::Vector<T> sum = {};
+  for (std::int64_t row = 0; row < n; ++row) {
+    const auto power = simd::exp_nonpositive(load_some(x + row * inner, rest) - top);
+    sum += power;
+    if (!logarithm) simd::store(tile + row * padded, power);
+  }
+  columns.references[vector] = top;
+  columns.sums[vector] = sum;
+}
+
 /// One tile; `tile` has a row of whole vectors for each row of x.
 template <class T>
 [[gnu::always_inline]] inline void forward(bool logarithm, std::int64_t n, std::int64_t inner,
                                            std::int64_t width, const T* x, Compute<T>* tile, T* y,
                                            const simd::Stores& store) {
   using C = Compute<T>;
+  using V = simd::Vector<T>;
+  constexpr C kInfinity = std::numeric_limits<C>::infinity();
   const std::int64_t padded = (width + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
-  Columns<T> tops;
-  tops.fill(-std::numeric_limits<C>::infinity());
-  for (std::int64_t row = 0; row < n; ++row) {
-    each_vector<T>(width, [&](std::int64_t vector, std::int64_t at, std::int64_t rest)
-                              __attribute__((always_inline)) {
-                                __builtin_prefetch(x + (row + kAhead) * inner + at);
-                                const auto value = load_some(x + row * inner + at, rest);
-                                simd::store(tile + row * padded + at, value);
-                                tops[vector] = simd::maximum(value, tops[vector]);
-                              });
+  Reading<T> columns;
+  each_vector<T>(width, [&](std::int64_t vector, std::int64_t at, std::int64_t rest)
+                            __attribute__((always_inline)) {
+                              const V row = load_some(x + at, rest);
+                              columns.references[vector] = simd::abs(row) < kInfinity ? row : V{};
+                              columns.tops[vector] = V{} - kInfinity;
+                              columns.sums[vector] = V{};
+                            });
+  for (std::int64_t first = 0; first < n; first += kSummed) {
+    Columns<T> group;
+    group.fill(0, width);
+    const std::int64_t last = std::min(n, first + kSummed);
+    const std::int64_t whole = first + (last - first) / kAtOnce * kAtOnce;
+    read_rows<kAtOnce>(logarithm, first, whole, inner, width, padded, x, tile, columns, group);
+    read_rows<1>(logarithm, whole, last, inner, width, padded, x, tile, columns, group);
+    each_vector<T>(width,
+                   [&](std::int64_t vector, std::int64_t, std::int64_t)
+                       __attribute__((always_inline)) { columns.sums[vector] += group[vector]; });
   }
-  Columns<T> sums;
-  sum_rows<T>(n, width, sums,
-              [&](std::int64_t row, std::int64_t vector, std::int64_t at, std::int64_t)
-                  __attribute__((always_inline)) {
-                    C* const place = tile + row * padded + at;
-                    const auto value = simd::exp_of_difference(simd::load(place) - tops[vector]);
-                    if (!logarithm) simd::store(place, value);
-                    return value;
-                  });
+  each_vector<T>(width, [&](std::int64_t vector, std::int64_t at,
+                            std::int64_t rest) __attribute__((always_inline)) {
+    const V distance = columns.tops[vector] - columns.references[vector];
+    const auto near = simd::abs(distance) <= C{kReach};
+    if (__builtin_reduce_and(near) == 0)
+      read_again(logarithm, n, inner, padded, vector, rest, x + at, tile + at, columns);
+  });
   for (std::int64_t column = 0; column < width; ++column) {
-    auto& vector = sums[column / kLanes<T>];
-    const C sum = vector[column % kLanes<T>];
-    vector[column % kLanes<T>] = logarithm ? std::log(sum) : C{1} / sum;
+    const std::int64_t vector = column / kLanes<T>;
+    const std::int64_t lane = column % kLanes<T>;
+    const C sum = columns.sums[vector][lane];
+    // The logarithm of the sum of distances to the largest element.
+    columns.sums[vector][lane] =
+        logarithm ? std::log(sum) - (columns.tops[vector][lane] - columns.references[vector][lane])
+                  : C{1} / sum;
   }
   for (std::int64_t row = 0; row < n; ++row) {
     each_vector<T>(width, [&](std::int64_t vector, std::int64_t at,
                               std::int64_t rest) __attribute__((always_inline)) {
-      const auto value = simd::load(tile + row * padded + at);
+      const V value = simd::load(tile + row * padded + at);
       store(y + row * inner + at, rest,
-            logarithm ? value - tops[vector] - sums[vector] : value * sums[vector]);
+            logarithm ? value - columns.tops[vector] - columns.sums[vector]
+                      : value * columns.sums[vector]);
     });
   }
 }

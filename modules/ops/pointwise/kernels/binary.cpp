@@ -267,6 +267,13 @@ void add_block(DType dtype, std::int64_t count, const void* a, const void* b, do
   });
 }
 
+void run_add(DType dtype, std::int64_t count, const Access& a, const Access& b, double alpha,
+             const Access& y) {
+  elementwise::run<2>(count, {a, b}, y, [&](std::int64_t n, const auto& operands, void* result) {
+    add_block(dtype, n, operands[0], operands[1], alpha, result);
+  });
+}
+
 }  // namespace
 
 void binary(BinaryOp op, DType dtype, std::int64_t count, const void* a, const void* b, void* y) {
@@ -310,11 +317,15 @@ void compare_strided(CompareOp op, DType dtype, Extents extents, const void* a, 
 }
 
 void add(DType dtype, std::int64_t count, const void* a, const void* b, double alpha, void* y) {
-  elementwise::run<2>(count, {Access::contiguous(dtype, a), Access::contiguous(dtype, b)},
-                      Access::contiguous(dtype, y),
-                      [&](std::int64_t n, const auto& operands, void* result) {
-                        add_block(dtype, n, operands[0], operands[1], alpha, result);
-                      });
+  run_add(dtype, count, Access::contiguous(dtype, a), Access::contiguous(dtype, b), alpha,
+          Access::contiguous(dtype, y));
+}
+
+void add_strided(DType dtype, Extents extents, const void* a, Extents a_strides, const void* b,
+                 Extents b_strides, double alpha, void* y, Extents y_strides) {
+  const auto shape = elementwise::collapse<3>(extents, {a_strides, b_strides, y_strides});
+  run_add(dtype, shape.count(), elementwise::access(dtype, a, shape, 0),
+          elementwise::access(dtype, b, shape, 1), alpha, elementwise::access(dtype, y, shape, 2));
 }
 
 }  // namespace tessera::kernels

@@ -20,6 +20,7 @@ struct Plane {
   std::int64_t x_column;
   std::int64_t y_row;
   std::int64_t y_column;
+  bool past_caches;  // the result is larger than these
 };
 
 template <class Word>
@@ -32,7 +33,8 @@ void copy_plane(const Plane& plane, const Word* x, Word* y) {
     return;
   }
   if (plane.x_row == 1 && plane.y_column == 1) {
-    return transpose(plane.rows, plane.columns, x, plane.x_column, y, plane.y_row);
+    return transpose(plane.rows, plane.columns, x, plane.x_column, y, plane.y_row,
+                     plane.past_caches);
   }
   // Tiles keep the lines of both sides in the first-level cache.
   constexpr std::int64_t kTile = 32;
@@ -79,9 +81,13 @@ void copy_strided(DType dtype, Extents extents, const void* x, Extents x_strides
   const auto inner = [&](std::size_t from_end, const auto& values, std::int64_t missing) {
     return dims >= from_end ? values[dims - from_end] : missing;
   };
-  const Plane plane{inner(2, shape.extents, 1),    inner(1, shape.extents, 1),
-                    inner(2, shape.strides[0], 0), inner(1, shape.strides[0], 1),
-                    inner(2, shape.strides[1], 0), inner(1, shape.strides[1], 1)};
+  const Plane plane{inner(2, shape.extents, 1),
+                    inner(1, shape.extents, 1),
+                    inner(2, shape.strides[0], 0),
+                    inner(1, shape.strides[0], 1),
+                    inner(2, shape.strides[1], 0),
+                    inner(1, shape.strides[1], 1),
+                    Access::contiguous(dtype, y).streams(shape.count())};
   const std::int64_t planes = shape.count() / (plane.rows * plane.columns);
   visit_width(dtype, [&](auto word) {
     using Word = decltype(word);

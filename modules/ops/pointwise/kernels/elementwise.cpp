@@ -1,8 +1,11 @@
 #include "elementwise.hpp"
 
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <type_traits>
+
+#include "shared/kernels/streaming.hpp"
 
 namespace tessera::kernels::elementwise {
 namespace {
@@ -95,6 +98,25 @@ void* Access::target(std::int64_t first, void* buffer) const {
   return const_cast<std::byte*>(static_cast<const std::byte*>(data_)) +
          first * static_cast<std::int64_t>(size_of(dtype_));
 }
+
+bool Access::streams(std::int64_t count) const {
+  return kind_ == Kind::contiguous && visit_width(dtype_, [&](auto word) {
+           return simd::is_streamed(static_cast<const decltype(word)*>(data_), 0, count);
+         });
+}
+
+void Access::stream(std::int64_t first, std::int64_t count, const void* buffer) const {
+  alignas(64) std::array<std::uint16_t, kBlock> raw;
+  if (narrow()) {
+    cast(DType::f32, dtype_, count, buffer, raw.data());
+    buffer = raw.data();
+  }
+  const auto size = static_cast<std::int64_t>(size_of(dtype_));
+  auto* data = const_cast<std::byte*>(static_cast<const std::byte*>(data_));
+  simd::stream_bytes(data + first * size, buffer, count * size);
+}
+
+void Access::streamed() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
 void Access::write(std::int64_t first, std::int64_t count, const void* buffer) const {
   if (direct()) return;

@@ -70,6 +70,15 @@ class Access {
   void* target(std::int64_t first, void* buffer) const;
   void write(std::int64_t first, std::int64_t count, const void* buffer) const;
 
+  /// Whether `count` results are larger than the caches and are written past them: from a buffer,
+  /// with `stream` in place of `write`, and `streamed` when the thread is done.
+  [[nodiscard]] bool streams(std::int64_t count) const;
+  void stream(std::int64_t first, std::int64_t count, const void* buffer) const;
+  static void streamed();
+
+  /// Whether both begin with the same element.
+  [[nodiscard]] bool same_data(const Access& other) const { return data_ == other.data_; }
+
   [[nodiscard]] DType compute_type() const { return narrow() ? DType::f32 : dtype_; }
 
  private:
@@ -98,18 +107,29 @@ template <std::size_t N>
 void run(std::int64_t count, const std::array<Access, N>& operands, const Access& result,
          Kernel<N> kernel) {
   bool direct = result.direct();
-  for (const Access& operand : operands) direct = direct && operand.direct();
+  bool in_place = false;  // what it writes was just read, so it is in the cache
+  for (const Access& operand : operands) {
+    direct = direct && operand.direct();
+    in_place = in_place || operand.same_data(result);
+  }
+  const bool streams = !in_place && result.streams(count);
   parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t step = direct ? end - begin : kBlock;
+    const std::int64_t step = direct && !streams ? end - begin : kBlock;
     alignas(64) std::array<std::array<std::uint64_t, kBlock>, N + 1> buffers;
     for (std::int64_t first = begin; first < end; first += step) {
       const std::int64_t size = first + step < end ? step : end - first;
       std::array<const void*, N> pointers;
       for (std::size_t i = 0; i < N; ++i)
         pointers[i] = operands[i].read(first, size, buffers[i].data());
-      kernel(size, pointers, result.target(first, buffers[N].data()));
-      result.write(first, size, buffers[N].data());
+      if (streams) {
+        kernel(size, pointers, buffers[N].data());
+        result.stream(first, size, buffers[N].data());
+      } else {
+        kernel(size, pointers, result.target(first, buffers[N].data()));
+        result.write(first, size, buffers[N].data());
+      }
     }
+    if (streams) Access::streamed();
   });
 }
 

@@ -71,9 +71,9 @@ enum class CompareOp : std::uint8_t {
 };
 
 /// y = op(x). y may be x. f32: at most about 2 units in the last place, in the whole range; but
-/// gelu and gelu_tanh far below 0, where 1 + erf or 1 + tanh cancels, only to about 1e-7 |x|
-/// absolute. round is half to even; relu(NaN) is NaN; gelu is the erf form, gelu_tanh the tanh
-/// approximation.
+/// gelu below 0 to 5e-6 relative, and 0 below -6; and gelu_tanh far below 0, where 1 + tanh
+/// cancels, only to about 1e-7 |x| absolute. round is half to even; relu(NaN) is NaN; gelu is the
+/// erf form, gelu_tanh the tanh approximation.
 void unary(UnaryOp op, DType dtype, std::int64_t count, const void* x, void* y);
 
 /// dx = op'(x) dy. dx may be x or dy. Floating types. (sign, floor, ceil, round, trunc give 0; abs'
@@ -106,6 +106,9 @@ void compare_strided(CompareOp op, DType dtype, Extents extents, const void* a, 
 
 /// y = a + alpha b. y may be a or b. All types but bool.
 void add(DType dtype, std::int64_t count, const void* a, const void* b, double alpha, void* y);
+/// As binary_strided.
+void add_strided(DType dtype, Extents extents, const void* a, Extents a_strides, const void* b,
+                 Extents b_strides, double alpha, void* y, Extents y_strides);
 
 /// y = condition ? a : b (condition: bool bytes). y may be a or b. All types.
 void where(DType dtype, std::int64_t count, const std::uint8_t* condition, const void* a,

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "shared/kernels/simd.hpp"
+#include "shared/kernels/streaming.hpp"
 
 namespace tessera::kernels {
 namespace {
@@ -41,10 +41,10 @@ template <int kGroup, class Word>
   }
 }
 
-/// A square of as many rows as a line has elements.
+/// A square of as many rows as a line has elements. Streamed lines go past the caches.
 template <class Word>
 [[gnu::always_inline]] inline void transpose_square(const Word* x, std::int64_t x_stride, Word* y,
-                                                    std::int64_t y_stride) {
+                                                    std::int64_t y_stride, bool streamed) {
   Line<Word> lines[kLine<Word>];
 #pragma unroll
   for (int line = 0; line < kLine<Word>; ++line)
@@ -54,6 +54,12 @@ template <class Word>
   exchange<4, Word>(lines);
   if constexpr (kLine<Word> > 8) exchange<8, Word>(lines);
   if constexpr (kLine<Word> > 16) exchange<16, Word>(lines);
+  if (streamed) {
+#pragma unroll
+    for (int line = 0; line < kLine<Word>; ++line)
+      __builtin_nontemporal_store(lines[line], reinterpret_cast<Line<Word>*>(y + line * y_stride));
+    return;
+  }
 #pragma unroll
   for (int line = 0; line < kLine<Word>; ++line)
     std::memcpy(y + line * y_stride, &lines[line], sizeof(lines[line]));
@@ -71,7 +77,12 @@ void transpose_elements(std::int64_t rows, std::int64_t columns, const Word* x,
 
 template <class Word>
 void transpose(std::int64_t rows, std::int64_t columns, const Word* x, std::int64_t x_stride,
-               Word* y, std::int64_t y_stride) {
+               Word* y, std::int64_t y_stride, bool past_caches) {
+  constexpr std::int64_t kLineBytes = 64;
+  const bool streamed = past_caches &&
+                        y_stride * static_cast<std::int64_t>(sizeof(Word)) % kLineBytes == 0 &&
+                        reinterpret_cast<std::uintptr_t>(y) % kLineBytes == 0;
+  const simd::Stores done(streamed);
   // Lines that are a power of two apart share one place in the first-level cache, so each line that
   // is read is used up at once. A tile has few pages, in which it reads and writes several lines.
   constexpr std::int64_t kTile = 64;
@@ -87,7 +98,10 @@ void transpose(std::int64_t rows, std::int64_t columns, const Word* x, std::int6
             Word* const to = y + i * y_stride + j;
             if constexpr (sizeof(Word) > 1) {
               if (i + kSide <= last_row && j + kSide <= last_column) {
-                transpose_square(from, x_stride, to, y_stride);
+                // The same lines of the tile that follows, whose rows are pages apart.
+                for (std::int64_t line = 0; line < kSide; ++line)
+                  __builtin_prefetch(from + (kTile + line) * x_stride, 0, 2);
+                transpose_square(from, x_stride, to, y_stride, streamed);
                 continue;
               }
             }

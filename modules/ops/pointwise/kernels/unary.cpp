@@ -1,3 +1,4 @@
+#include <cstring>
 #include <stdexcept>
 #include <type_traits>
 #include <utility>
@@ -9,7 +10,6 @@ namespace tessera::kernels {
 namespace {
 
 constexpr int kUnaryOps = static_cast<int>(UnaryOp::expm1) + 1;
-constexpr double kSqrtHalf = 0.70710678118654752440;
 constexpr double kSqrtTwoOverPi = 0.79788456080286535588;
 
 template <class V>
@@ -41,8 +41,9 @@ template <UnaryOp kOp, class V>
   if constexpr (kOp == sigmoid) return simd::sigmoid(x);
   if constexpr (kOp == relu) return x < 0 ? V{} : x;
   if constexpr (kOp == silu) return x * simd::sigmoid(x);
-  if constexpr (kOp == gelu) {
-    return static_cast<S>(0.5) * x * (1 + simd::erf(x * static_cast<S>(kSqrtHalf)));
+  if constexpr (kOp == gelu) {  // the share of x that is lost is the tail's, on both sides of 0
+    const V t = simd::minimum(V{} + 40, simd::abs(x));  // finite, NaN stays; no tail is left there
+    return (x < 0 ? V{} : x) - t * simd::normal_tail(t);
   }
   if constexpr (kOp == gelu_tanh)
     return static_cast<S>(0.5) * x * (1 + simd::tanh(gelu_argument(x)));
@@ -85,7 +86,8 @@ template <UnaryOp kOp, class V>
   }
   if constexpr (kOp == gelu) {
     constexpr double kDensity = 0.39894228040143267794;  // 1 / sqrt(2 pi)
-    const V cumulative = static_cast<S>(0.5) * (1 + simd::erf(x * static_cast<S>(kSqrtHalf)));
+    const V tail = simd::normal_tail(simd::abs(x));
+    const V cumulative = x < 0 ? tail : 1 - tail;
     return cumulative + x * static_cast<S>(kDensity) * simd::exp(static_cast<S>(-0.5) * x * x);
   }
   if constexpr (kOp == gelu_tanh) {
@@ -97,14 +99,43 @@ template <UnaryOp kOp, class V>
   if constexpr (kOp == log1p) return 1 / (1 + x);
 }
 
+/// How many vectors are computed as one.
+template <class C, UnaryOp kOp>
+constexpr std::int64_t at_once() {
+  using enum UnaryOp;
+  const bool by_lanes = kOp == sin || kOp == cos || kOp == log1p || kOp == expm1;
+  if (std::is_same_v<C, double> || by_lanes) return 1;
+  return kOp == gelu ? 2 : 4;  // more would not fit into the registers
+}
+
+/// Calls vectors(place, what to load there) for whole vectors, several as one, and last(place,
+/// elements, less than a vector).
+template <std::int64_t kAtOnce, class C, class Vectors, class Last>
+[[gnu::always_inline]] inline void each_group(std::int64_t count, Vectors vectors, Last last) {
+  constexpr std::int64_t kLanes = simd::kLanes<C>;
+  std::int64_t i = 0;
+  if constexpr (kAtOnce > 1) {
+    for (; i + kAtOnce * kLanes <= count; i += kAtOnce * kLanes)
+      vectors(i, simd::ManyF32<kAtOnce>{});
+  }
+  for (; i + kLanes <= count; i += kLanes) vectors(i, simd::Vector<C>{});
+  if (i < count) last(i, count - i);
+}
+
 template <class C, UnaryOp kOp>
 void forward_kernel(std::int64_t count, const void* x, const void* /*dy*/, void* y) {
   const auto* in = static_cast<const C*>(x);
   auto* out = static_cast<C*>(y);
-  simd::dispatch([&](auto) __attribute__((always_inline)) {
-    for (std::int64_t i = 0; i < count; i += simd::kLanes<C>) {
-      simd::store_some(out + i, count - i, apply<kOp>(simd::load_some(in + i, count - i)));
-    }
+  simd::dispatch([=](auto) __attribute__((always_inline)) {
+    each_group<at_once<C, kOp>(), C>(
+        count,
+        [=]<class V>(std::int64_t i, V) __attribute__((always_inline)) {
+          const V result = apply<kOp>(simd::raw_load<V>(in + i));
+          std::memcpy(out + i, &result, sizeof(V));
+        },
+        [=](std::int64_t i, std::int64_t rest) __attribute__((always_inline)) {
+          simd::store_partial(out + i, rest, apply<kOp>(simd::load_partial(in + i, rest)));
+        });
   });
 }
 
@@ -113,11 +144,18 @@ void backward_kernel(std::int64_t count, const void* x, const void* dy, void* dx
   const auto* in = static_cast<const C*>(x);
   const auto* gradient = static_cast<const C*>(dy);
   auto* out = static_cast<C*>(dx);
-  simd::dispatch([&](auto) __attribute__((always_inline)) {
-    for (std::int64_t i = 0; i < count; i += simd::kLanes<C>) {
-      const auto slope = derivative<kOp>(simd::load_some(in + i, count - i));
-      simd::store_some(out + i, count - i, slope * simd::load_some(gradient + i, count - i));
-    }
+  simd::dispatch([=](auto) __attribute__((always_inline)) {
+    each_group<at_once<C, kOp>(), C>(
+        count,
+        [=]<class V>(std::int64_t i, V) __attribute__((always_inline)) {
+          const V result =
+              derivative<kOp>(simd::raw_load<V>(in + i)) * simd::raw_load<V>(gradient + i);
+          std::memcpy(out + i, &result, sizeof(V));
+        },
+        [=](std::int64_t i, std::int64_t rest) __attribute__((always_inline)) {
+          const auto slope = derivative<kOp>(simd::load_partial(in + i, rest));
+          simd::store_partial(out + i, rest, slope * simd::load_partial(gradient + i, rest));
+        });
   });
 }
 

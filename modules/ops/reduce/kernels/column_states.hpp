@@ -13,8 +13,8 @@
 
 namespace tessera::kernels::states {
 
-inline constexpr std::int64_t kColumns = 1024;  // at most
-inline constexpr std::int64_t kAhead = 8;       // rows
+inline constexpr std::int64_t kColumns = 512;  // at most
+inline constexpr std::int64_t kRowsAhead = 8;
 
 /// Calls use(vector, its elements in kRows rows) for the vectors of rows of `width` columns that
 /// are `stride` elements apart. Meanwhile the same columns of rows that are `ahead` further on are
@@ -22,24 +22,29 @@ inline constexpr std::int64_t kAhead = 8;       // rows
 template <std::int64_t kRows, class T, class Use>
 [[gnu::always_inline]] inline void each_of_rows(const T* x, std::int64_t width, std::int64_t stride,
                                                 std::int64_t ahead, Use use) {
-  for (std::int64_t i = 0; i < width; i += kLanes<T>) {
-    simd::Vector<T> values[kRows];
+  constexpr std::integral_constant<std::int64_t, kRows> number;
+  simd::Vector<T> values[kRows];
+  std::int64_t i = 0;
+  for (; i + kLanes<T> <= width; i += kLanes<T>) {
 #pragma unroll
     for (std::int64_t row = 0; row < kRows; ++row) {
       __builtin_prefetch(x + (row + ahead) * stride + i);
-      values[row] = simd::load_some(x + row * stride + i, width - i);
+      values[row] = simd::load(x + row * stride + i);
     }
-    use(i / kLanes<T>, values, std::integral_constant<std::int64_t, kRows>{});
+    use(i / kLanes<T>, values, number);
   }
+  if (i == width) return;
+  for (std::int64_t row = 0; row < kRows; ++row)
+    values[row] = simd::load_partial(x + row * stride + i, width - i);
+  use(i / kLanes<T>, values, number);
 }
 
 /// The same for all rows, a few at once, so that what they are added to is loaded and stored less
 /// often.
-template <class T, class Use>
+template <std::int64_t kAtOnce, class T, class Use>
 [[gnu::always_inline]] inline void each_of_columns(const T* x, std::int64_t rows,
                                                    std::int64_t width, std::int64_t stride,
                                                    std::int64_t ahead, Use use) {
-  constexpr std::int64_t kAtOnce = 4;
   std::int64_t row = 0;
   for (; row + kAtOnce <= rows; row += kAtOnce)
     each_of_rows<kAtOnce>(x + row * stride, width, stride, ahead, use);
@@ -53,6 +58,7 @@ template <class T>
 class Columns<Moments, T> {
  public:
   static constexpr std::int64_t kRun = 1 << 16;  // elements that are added at once
+  static constexpr std::int64_t kFirst = 8;      // rows
 
   explicit Columns(std::int64_t width)
       : width_(width), vectors_((width + kLanes<T> - 1) / kLanes<T>) {
@@ -65,30 +71,30 @@ class Columns<Moments, T> {
   /// the first rows is found first.
   [[gnu::always_inline]] void add(const T* x, std::int64_t rows, std::int64_t stride) {
     const auto size = static_cast<double>(rows);
-    if (count_ == 0) find_means(x, rows, stride);
+    if (count_ == 0) find_means(x, std::min(rows, kFirst), stride);
     Numbers sums;
     Numbers squares;
     clear(sums);
     clear(squares);
-    each_of_columns(x, rows, width_, stride, kAhead,
-                    [&](std::int64_t vector, const simd::Vector<T>* values, auto number)
-                        __attribute__((always_inline)) {
+    each_of_columns<4>(x, rows, width_, stride, kRowsAhead,
+                       [&](std::int64_t vector, const simd::Vector<T>* values,
+                           auto number) __attribute__((always_inline)) {
 #pragma unroll
-                          for (std::int64_t part = 0; part < kParts; ++part) {
-                            const std::int64_t at = vector * kParts + part;
-                            const F64 mean = means_.data()[at];
-                            F64 sum = sums.data()[at];
-                            F64 square = squares.data()[at];
+                         for (std::int64_t part = 0; part < kParts; ++part) {
+                           const std::int64_t at = vector * kParts + part;
+                           const F64 mean = means_.data()[at];
+                           F64 sum = sums.data()[at];
+                           F64 square = squares.data()[at];
 #pragma unroll
-                            for (std::int64_t row = 0; row < number(); ++row) {
-                              const F64 distance = wide<T>(values[row]).parts.data()[part] - mean;
-                              sum += distance;
-                              square += distance * distance;
-                            }
-                            sums.data()[at] = sum;
-                            squares.data()[at] = square;
-                          }
-                        });
+                           for (std::int64_t row = 0; row < number(); ++row) {
+                             const F64 distance = wide<T>(values[row]).parts.data()[part] - mean;
+                             sum += distance;
+                             square += distance * distance;
+                           }
+                           sums.data()[at] = sum;
+                           squares.data()[at] = square;
+                         }
+                       });
     const double share = size / (count_ + size);
     for (std::int64_t at = 0; at < vectors_ * kParts; ++at) {
       const F64 distance = sums.data()[at] / size;
@@ -112,18 +118,18 @@ class Columns<Moments, T> {
   }
 
   [[gnu::always_inline]] void find_means(const T* x, std::int64_t rows, std::int64_t stride) {
-    each_of_columns(x, rows, width_, stride, kAhead,
-                    [&](std::int64_t vector, const simd::Vector<T>* values, auto number)
-                        __attribute__((always_inline)) {
+    each_of_columns<4>(x, rows, width_, stride, kRowsAhead,
+                       [&](std::int64_t vector, const simd::Vector<T>* values, auto number)
+                           __attribute__((always_inline)) {
 #pragma unroll
-                          for (std::int64_t part = 0; part < kParts; ++part) {
-                            F64 sum = means_.data()[vector * kParts + part];
+                             for (std::int64_t part = 0; part < kParts; ++part) {
+                               F64 sum = means_.data()[vector * kParts + part];
 #pragma unroll
-                            for (std::int64_t row = 0; row < number(); ++row)
-                              sum += wide<T>(values[row]).parts.data()[part];
-                            means_.data()[vector * kParts + part] = sum;
-                          }
-                        });
+                               for (std::int64_t row = 0; row < number(); ++row)
+                                 sum += wide<T>(values[row]).parts.data()[part];
+                               means_.data()[vector * kParts + part] = sum;
+                             }
+                           });
     for (std::int64_t at = 0; at < vectors_ * kParts; ++at)
       means_.data()[at] /= static_cast<double>(rows);
   }
@@ -138,75 +144,109 @@ class Columns<Moments, T> {
 template <class T>
 class Columns<LogSum, T> {
  public:
-  static constexpr std::int64_t kRun = 1 << 13;  // elements that are read twice
+  static constexpr std::int64_t kRun = 1 << 15;  // elements that are added at once
 
   explicit Columns(std::int64_t width)
       : width_(width), vectors_((width + kLanes<T> - 1) / kLanes<T>) {
-    for (std::int64_t vector = 0; vector < vectors_; ++vector)
-      tops_.data()[vector] = V{} - std::numeric_limits<C>::infinity();
     for (std::int64_t at = 0; at < vectors_ * kParts; ++at) sums_.data()[at] = F64{};
+    for (std::int64_t vector = 0; vector < vectors_; ++vector) added_.data()[vector] = Mask{};
   }
 
+  /// The first row is the reference. A column whose largest element is far from it is added again,
+  /// on its own.
   [[gnu::always_inline]] void add(const T* x, std::int64_t rows, std::int64_t stride) {
+    if (!started_) start(x);
     std::array<V, kVectors> tops;
     std::array<V, kVectors> sums;
     for (std::int64_t vector = 0; vector < vectors_; ++vector) {
-      tops.data()[vector] = tops_.data()[vector];
+      tops.data()[vector] = V{} - kInfinity;
       sums.data()[vector] = V{};
     }
-    each_of_columns(x, rows, width_, stride, 0,
-                    [&](std::int64_t vector, const V* values, auto number)
-                        __attribute__((always_inline)) {
-                          V top = tops.data()[vector];
+    each_of_columns<4>(x, rows, width_, stride, kRowsAhead,
+                       [&](std::int64_t vector, const V* values, auto number)
+                           __attribute__((always_inline)) {
+                             const V reference = references_.data()[vector];
+                             V top = tops.data()[vector];
+                             V sum = sums.data()[vector];
 #pragma unroll
-                          for (std::int64_t row = 0; row < number(); ++row)
-                            top = simd::maximum(values[row], top);
-                          tops.data()[vector] = top;
-                        });
-    each_of_columns(
-        x, rows, width_, stride, rows,  // the run that is added afterwards
-
-        [&](std::int64_t vector, const V* values, auto number) __attribute__((always_inline)) {
-          // Distances to an infinite top do not exist. Those to 0, none above it, tell whether
-          // there are elements beside -infinity, and NaN.
-          const V top = tops.data()[vector];
-          const V reference = simd::abs(top) == std::numeric_limits<C>::infinity() ? V{} : top;
-          V sum = sums.data()[vector];
-#pragma unroll
-          for (std::int64_t row = 0; row < number(); ++row)
-            sum += simd::exp_of_difference(simd::minimum(V{}, values[row] - reference));
-          sums.data()[vector] = sum;
-        });
+                             for (std::int64_t row = 0; row < number(); ++row) {
+                               top = simd::maximum(values[row], top);
+                               sum += simd::exp_nonpositive(values[row] - reference);
+                             }
+                             tops.data()[vector] = top;
+                             sums.data()[vector] = sum;
+                           });
     for (std::int64_t vector = 0; vector < vectors_; ++vector) {
-      const V before = tops_.data()[vector];
-      const V top = tops.data()[vector];
-      tops_.data()[vector] = top;
-      // Equal tops, infinite ones too, need no factor.
-      const Wide<T> factor =
-          wide<T>(before == top ? V{} + 1 : simd::exp_of_difference(before - top));
-      const Wide<T> more = wide<T>(sums.data()[vector]);
+      const V distance = tops.data()[vector] - references_.data()[vector];
+      // What is far below matters only where nothing was added yet, and -infinity nowhere.
+      const Mask is_nothing = tops.data()[vector] == -kInfinity;
+      const Mask near =
+          ((distance <= kReach) & ((distance >= -kReach) | added_.data()[vector])) | is_nothing;
+      added_.data()[vector] |= near & ~is_nothing;
+      const Wide<T> more = wide<T>(near ? sums.data()[vector] : V{});
 #pragma unroll
-      for (std::int64_t part = 0; part < kParts; ++part) {
-        F64& sum = sums_.data()[vector * kParts + part];
-        sum = sum * factor.parts.data()[part] + more.parts.data()[part];
+      for (std::int64_t part = 0; part < kParts; ++part)
+        sums_.data()[vector * kParts + part] += more.parts.data()[part];
+      if (__builtin_reduce_and(near) != 0) continue;
+      const std::int64_t first = vector * kLanes<T>;
+      for (std::int64_t lane = 0; lane < std::min(kLanes<T>, width_ - first); ++lane) {
+        if (near[lane] == 0) add_column(first + lane, x + first + lane, rows, stride);
       }
     }
   }
 
   [[nodiscard]] LogSum state(std::int64_t column) const {
-    const C top = tops_.data()[column / kLanes<T>][column % kLanes<T>];
-    return {static_cast<double>(top), sums_.data()[column / 8][column % 8]};
+    const double sum = sums_.data()[column / 8][column % 8];
+    if (sum == 0) return {};
+    const C reference = references_.data()[column / kLanes<T>][column % kLanes<T>];
+    return {static_cast<double>(reference), sum};
   }
 
  private:
   using C = Compute<T>;
   using V = simd::Vector<T>;
+  using Mask = decltype(V{} < V{});
+  static constexpr C kInfinity = std::numeric_limits<C>::infinity();
+  static constexpr C kReach = static_cast<C>(LogSum::kReach);
   static constexpr std::int64_t kParts = Wide<T>::kParts;
   static constexpr std::size_t kVectors = kColumns / kLanes<T>;
 
+  [[gnu::always_inline]] void start(const T* x) {
+    for (std::int64_t vector = 0; vector < vectors_; ++vector) {
+      const std::int64_t first = vector * kLanes<T>;
+      const V row = simd::load_some(x + first, width_ - first);
+      references_.data()[vector] = simd::abs(row) < kInfinity ? row : V{};
+    }
+    started_ = true;
+  }
+
+  void add_column(std::int64_t column, const T* x, std::int64_t rows, std::int64_t stride) {
+    C top = -kInfinity;
+    bool defined = true;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto value = static_cast<C>(x[row * stride]);
+      defined = defined && value == value;
+      top = std::max(top, value);
+    }
+    LogSum run{static_cast<double>(top), 0};
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const double distance = static_cast<double>(x[row * stride]) - run.reference;
+      run.sum += std::exp(distance);
+    }
+    if (std::isinf(top)) run.sum = 1;  // +infinity: such columns are not near, others are
+    if (!defined) run.sum = std::numeric_limits<double>::quiet_NaN();
+    LogSum all = state(column);
+    all.join(run);
+    references_.data()[column / kLanes<T>][column % kLanes<T>] = static_cast<C>(all.reference);
+    sums_.data()[column / 8][column % 8] = all.sum;
+    added_.data()[column / kLanes<T>][column % kLanes<T>] = -1;
+  }
+
   std::int64_t width_;
   std::int64_t vectors_;
-  std::array<V, kVectors> tops_;
+  bool started_ = false;
+  std::array<V, kVectors> references_;
+  std::array<Mask, kVectors> added_;  // columns of which something was added
   std::array<F64, kColumns / 8> sums_;
 };
 

@@ -98,40 +98,48 @@ template <class R, class T>
 [[gnu::always_inline]] inline void extremes_of_columns(const T* x, std::int64_t rows,
                                                        std::int64_t width, std::int64_t stride,
                                                        Plain<T>* best, Row<T>* index) {
-  constexpr std::int64_t kAtOnce =
-      4;  // rows, so that what is found is loaded and stored less often
-  const auto join =
-      [&]<std::int64_t kCount>(std::int64_t first, std::integral_constant<std::int64_t, kCount>)
-          __attribute__((always_inline)) {
-            const T* const from = x + first * stride;
-            // The next rows: where rows are pages apart, the machine does not fetch them by itself.
-            for (std::int64_t k = kCount; k < 2 * kCount; ++k) {
-              for (std::int64_t i = 0; i < width; i += 64 / static_cast<std::int64_t>(sizeof(T)))
-                __builtin_prefetch(from + k * stride + i);
-            }
+  constexpr std::int64_t kAtOnce = 4;  // rows: what is found is loaded and stored less often
+  constexpr std::int64_t kStrip = 64;
+  const auto join = [&]<std::int64_t kCount>(std::int64_t first, std::int64_t begin,
+                                             std::int64_t end,
+                                             std::integral_constant<std::int64_t, kCount>)
+                        __attribute__((always_inline)) {
+                          const T* const from = x + first * stride;
 #pragma clang loop vectorize(assume_safety)
-            for (std::int64_t i = 0; i < width; ++i) {
-              Plain<T> value = best[i];
-              Row<T> place = index[i];
+                          for (std::int64_t i = begin; i < end; ++i) {
+                            Plain<T> value = best[i];
+                            Row<T> place = index[i];
 #pragma unroll
-              for (std::int64_t k = 0; k < kCount; ++k) {
-                const Plain<T> joined = R::join(value, plain(from[k * stride + i]));
-                const bool better = (joined != value) & (value == value);
-                value = joined;
-                place = better ? static_cast<Row<T>>(first + k) : place;
-              }
-              best[i] = value;
-              index[i] = place;
-            }
-          };
+                            for (std::int64_t k = 0; k < kCount; ++k) {
+                              const Plain<T> joined = R::join(value, plain(from[k * stride + i]));
+                              const bool better = (joined != value) & (value == value);
+                              value = joined;
+                              place = better ? static_cast<Row<T>>(first + k) : place;
+                            }
+                            best[i] = value;
+                            index[i] = place;
+                          }
+                        };
   for (std::int64_t i = 0; i < width; ++i) {
     best[i] = plain(x[i]);
     index[i] = 0;
   }
   std::int64_t row = 1;
-  for (; row + kAtOnce <= rows; row += kAtOnce)
-    join(row, std::integral_constant<std::int64_t, kAtOnce>{});
-  for (; row < rows; ++row) join(row, std::integral_constant<std::int64_t, 1>{});
+  for (; row + kAtOnce <= rows; row += kAtOnce) {
+    constexpr std::integral_constant<std::int64_t, kAtOnce> kCount;
+    std::int64_t i = 0;
+    for (; i + kStrip <= width; i += kStrip) {
+      // The next rows: where rows are pages apart, the machine does not fetch them by itself.
+      for (std::int64_t k = kAtOnce; k < 2 * kAtOnce; ++k) {
+        const T* const next = x + (row + k) * stride + i;
+        for (std::int64_t at = 0; at < kStrip; at += 64 / static_cast<std::int64_t>(sizeof(T)))
+          __builtin_prefetch(next + at);
+      }
+      join(row, i, i + kStrip, kCount);
+    }
+    join(row, i, width, kCount);
+  }
+  for (; row < rows; ++row) join(row, 0, width, std::integral_constant<std::int64_t, 1>{});
 }
 
 template <class R, class T>

@@ -13,8 +13,8 @@ namespace {
 
 using namespace states;  // NOLINT(google-build-using-namespace)
 
-constexpr std::int64_t kBlock = 1 << 15;  // elements that are one task where there are more
-constexpr std::int64_t kRun = 1 << 11;    // elements that are read twice: they stay in the cache
+constexpr std::int64_t kBlock = 1 << 15;        // elements that are one task where there are more
+constexpr std::int64_t kRun = 1 << 11;          // elements of a row that are added at once
 constexpr std::int64_t kColumnBlock = 1 << 18;  // elements of columns that are one task
 constexpr std::int64_t kGrain = 1 << 14;        // elements
 
@@ -25,7 +25,7 @@ void reduce_rows(Workspace& workspace, const ReduceShape& shape, const T* x, T* 
     State state;
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t i = 0; i < size; i += kRun)
-        state.join(State::template of_run<T>(from + i, std::min(kRun, size - i)));
+        state.add_run(from + i, std::min(kRun, size - i));
     });
     return state;
   };

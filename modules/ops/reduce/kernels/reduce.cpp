@@ -43,23 +43,40 @@ typename R::Value reduce_long(Workspace& workspace, const T* x, std::int64_t cou
   return result;
 }
 
-/// values[i] = values[i] joined with the elements of column i, in order.
+/// values[i] = values[i] joined with the elements of column i, in order: kCount rows of kStrip (or
+/// `width`) columns.
+template <class R, std::int64_t kCount, class T>
+[[gnu::always_inline]] inline void join_strip(const T* x, std::int64_t width, std::int64_t stride,
+                                              typename R::Value* values) {
+  for (std::int64_t i = 0; i < width; ++i) {
+    typename R::Value value = values[i];
+#pragma unroll
+    for (std::int64_t row = 0; row < kCount; ++row)
+      value = R::join(value, R::of(x[row * stride + i]));
+    values[i] = value;
+  }
+}
+
+/// The same for all rows. The rows that follow are brought into the cache meanwhile: where rows are
+/// pages apart, the machine does not do so by itself.
 template <class R, class T>
 [[gnu::always_inline]] inline void join_rows(const T* x, std::int64_t rows, std::int64_t width,
                                              std::int64_t stride, typename R::Value* values) {
+  constexpr std::int64_t kStrip = 64;
+  constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
   std::int64_t r = 0;
   for (; r + kRows <= rows; r += kRows, x += kRows * stride) {
-    for (std::int64_t i = 0; i < width; ++i) {
-      typename R::Value value = values[i];
-#pragma unroll
-      for (std::int64_t row = 0; row < kRows; ++row)
-        value = R::join(value, R::of(x[row * stride + i]));
-      values[i] = value;
+    std::int64_t i = 0;
+    for (; i + kStrip <= width; i += kStrip) {
+      for (std::int64_t row = kRows; row < 2 * kRows; ++row) {
+        for (std::int64_t at = 0; at < kStrip; at += kLine)
+          __builtin_prefetch(x + row * stride + i + at);
+      }
+      join_strip<R, kRows>(x + i, kStrip, stride, values + i);
     }
+    join_strip<R, kRows>(x + i, width - i, stride, values + i);
   }
-  for (; r < rows; ++r, x += stride) {
-    for (std::int64_t i = 0; i < width; ++i) values[i] = R::join(values[i], R::of(x[i]));
-  }
+  for (; r < rows; ++r, x += stride) join_strip<R, 1>(x, width, stride, values);
 }
 
 /// Reduces columns, in blocks of rows that are joined in order.

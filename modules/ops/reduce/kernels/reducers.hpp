@@ -54,6 +54,16 @@ struct Maximum {
   }
   [[gnu::always_inline]] static Value of(T x) { return plain(x); }
   [[gnu::always_inline]] static Value join(Value a, Value b) { return a > b || a != a ? a : b; }
+  /// The same of vectors of floats, in three instructions.
+  template <class V>
+  [[gnu::always_inline]] static V of_vector(V x) {
+    return x;
+  }
+  template <class V>
+  [[gnu::always_inline]] static V join_vectors(V a, V b) {
+    const V larger = simd::maximum(a, b);  // b where either is NaN
+    return a == a ? larger : a;
+  }
   /// Is a more extreme than b? NaN is the most extreme. Without branches, so that loops over
   /// columns are vectors.
   [[gnu::always_inline]] static bool exceeds(Value a, Value b) {
@@ -69,6 +79,11 @@ struct Minimum : Maximum<T> {
     return std::numeric_limits<Value>::max();
   }
   [[gnu::always_inline]] static Value join(Value a, Value b) { return a < b || a != a ? a : b; }
+  template <class V>
+  [[gnu::always_inline]] static V join_vectors(V a, V b) {
+    const V smaller = simd::minimum(a, b);
+    return a == a ? smaller : a;
+  }
   [[gnu::always_inline]] static bool exceeds(Value a, Value b) {
     return (a < b) | ((a != a) & (b == b));
   }
@@ -110,18 +125,54 @@ struct MaximumAbs : Maximum<T> {
     const Value value = plain(x);
     return value < Value{0} ? -value : value;
   }
+  template <class V>
+  [[gnu::always_inline]] static V of_vector(V x) {
+    return __builtin_elementwise_abs(x);
+  }
 };
+
+/// Reduces whole groups of kChains vectors of floats at the beginning of a run; returns how many
+/// elements these are.
+template <class R, class T>
+[[gnu::always_inline]] inline std::int64_t reduce_vectors(const T* x, std::int64_t count,
+                                                          typename R::Value& result) {
+  using V = simd::Vector<T>;
+  constexpr std::int64_t kChains = 8;
+  constexpr std::int64_t kStep = kChains * simd::kLanes<T>;
+  constexpr std::int64_t kAhead = 1024;  // elements
+  const std::int64_t whole = count / kStep * kStep;
+  V chains[kChains];
+  for (V& chain : chains) chain = V{} + R::start();
+  for (std::int64_t i = 0; i < whole; i += kStep) {
+#pragma unroll
+    for (std::int64_t chain = 0; chain < kChains; ++chain) {
+      const T* const at = x + i + chain * simd::kLanes<T>;
+      __builtin_prefetch(at + kAhead);
+      const V value = R::of_vector(simd::load(at));
+      chains[chain] = R::join_vectors(chains[chain], value);
+    }
+  }
+  V all = chains[0];
+  for (std::int64_t chain = 1; chain < kChains; ++chain) all = R::join_vectors(all, chains[chain]);
+  for (std::int64_t lane = 0; lane < simd::kLanes<T>; ++lane) result = R::join(result, all[lane]);
+  return whole;
+}
 
 /// Reduces a contiguous run: in chains, then these in order, then what is left.
 template <class R, class T>
 typename R::Value reduce_run(const T* x, std::int64_t count) {
   using Value = typename R::Value;
   constexpr int kChains = R::kChains;
-  std::array<Value, kChains> chains;
-  chains.fill(R::start());
   Value result = R::start();
   simd::dispatch([&](auto) __attribute__((always_inline)) {
     std::int64_t i = 0;
+    if constexpr (kIsFloating<T> && requires(simd::Vector<T> v) { R::join_vectors(v, v); }) {
+      i = reduce_vectors<R>(x, count, result);
+      for (; i < count; ++i) result = R::join(result, R::of(x[i]));
+      return;
+    }
+    std::array<Value, kChains> chains;
+    chains.fill(R::start());
     for (; i + kChains <= count; i += kChains) {
       for (int chain = 0; chain < kChains; ++chain) {
         Value& value = chains.data()[chain];

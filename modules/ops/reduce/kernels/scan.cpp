@@ -9,68 +9,25 @@
 #include <type_traits>
 #include <vector>
 
+#include "reduce/kernels/scan_lanes.hpp"
 #include "shared/kernels/parallel.hpp"
-#include "shared/kernels/simd.hpp"
+#include "shared/kernels/streaming.hpp"
 
 namespace tessera::kernels {
 namespace {
 
-using simd::F64;
+using namespace scans;  // NOLINT(google-build-using-namespace)
 
-constexpr std::int64_t kPart = 1 << 14;   // elements of a line whose total is found first
-constexpr std::int64_t kWave = 1 << 18;   // elements that are read twice: they stay in the cache
-constexpr std::int64_t kColumns = 1024;   // columns that are scanned together
-constexpr std::int64_t kGrain = 1 << 14;  // elements
-
-struct Sum {
-  // Lanes are filled with -0, which leaves -0 as it is; for 0 the compiler would choose
-  // instructions that take three times as long (vexpandpd on Zen 5).
-  static constexpr double kNothing = -0.0;
-  template <class V>
-  [[gnu::always_inline]] static V start() {
-    return V{0};
-  }
-  template <class V>
-  [[gnu::always_inline]] static V join(V a, V b) {
-    return a + b;
-  }
-};
-
-struct Product {
-  static constexpr double kNothing = 1.0;
-  template <class V>
-  [[gnu::always_inline]] static V start() {
-    return V{1};
-  }
-  template <class V>
-  [[gnu::always_inline]] static V join(V a, V b) {
-    return a * b;
-  }
-};
-
-struct LogSumExp {
-  template <class V>
-  static V start() {
-    return -std::numeric_limits<V>::infinity();
-  }
-  template <class V>
-  static V join(V a, V b) {
-    const V larger = a > b || a != a ? a : b;
-    return std::isinf(larger) || larger != larger
-               ? larger
-               : larger + std::log1p(std::exp((a < b ? a : b) - larger));
-  }
-};
+constexpr std::int64_t kPart = 1 << 14;    // elements of a line whose total is found first
+constexpr std::int64_t kWave = 16;         // parts at most that are read twice, while in the cache
+constexpr std::int64_t kInLine = 1 << 11;  // elements of a line that are brought into the cache
+constexpr std::int64_t kColumns = 1024;    // columns that are scanned together
+constexpr std::int64_t kGrain = 1 << 14;   // elements
 
 template <class T>
 using Value = std::conditional_t<kIsFloating<T>, double, std::int64_t>;
 template <class T>
 using Out = std::conditional_t<kIsFloating<T>, T, std::int64_t>;
-
-/// Element k of a line of `size` in the order of the scan.
-[[gnu::always_inline]] inline std::int64_t place(std::int64_t k, std::int64_t size, bool from_end) {
-  return from_end ? size - 1 - k : k;
-}
 
 /// The join of `count` adjacent elements, in an order of its own.
 template <class Scan, class T>
@@ -91,68 +48,39 @@ template <class Scan, class T>
   return result;
 }
 
-/// Each lane is joined with those before it (after it), then with `before`.
-template <class Scan, bool from_end>
-[[gnu::always_inline]] inline F64 scan_lanes(F64 v, F64 before) {
-  constexpr double k = Scan::kNothing;
-  constexpr F64 nothing = {k, k, k, k, k, k, k, k};  // a sum with 0 would make 0 of -0
-  if constexpr (from_end) {
-    v = Scan::join(v, __builtin_shufflevector(v, nothing, 1, 2, 3, 4, 5, 6, 7, 8));
-    v = Scan::join(v, __builtin_shufflevector(v, nothing, 2, 3, 4, 5, 6, 7, 8, 8));
-    v = Scan::join(v, __builtin_shufflevector(v, nothing, 4, 5, 6, 7, 8, 8, 8, 8));
-  } else {
-    v = Scan::join(v, __builtin_shufflevector(v, nothing, 8, 0, 1, 2, 3, 4, 5, 6));
-    v = Scan::join(v, __builtin_shufflevector(v, nothing, 8, 8, 0, 1, 2, 3, 4, 5));
-    v = Scan::join(v, __builtin_shufflevector(v, nothing, 8, 8, 8, 8, 0, 1, 2, 3));
-  }
-  return Scan::join(v, before);
-}
-
-template <bool from_end>
-[[gnu::always_inline]] inline F64 last_lane(F64 v) {
-  return from_end ? __builtin_shufflevector(v, v, 0, 0, 0, 0, 0, 0, 0, 0)
-                  : __builtin_shufflevector(v, v, 7, 7, 7, 7, 7, 7, 7, 7);
-}
-
-[[gnu::always_inline]] inline simd::F32 to_float(F64 low, F64 high) {
-  using HalfVector = float __attribute__((vector_size(32)));
-  return __builtin_shufflevector(__builtin_convertvector(low, HalfVector),
-                                 __builtin_convertvector(high, HalfVector), 0, 1, 2, 3, 4, 5, 6, 7,
-                                 8, 9, 10, 11, 12, 13, 14, 15);
-}
-
-/// Scans the vector at x that follows (from_end: precedes) elements whose join is `before`; returns
-/// the join with it.
+/// Scans the vector at x that follows (from_end: precedes) elements whose join is `before`.
 template <class Scan, bool from_end, class T>
-[[gnu::always_inline]] inline F64 scan_vector(const T* x, F64 before, T* y) {
+[[gnu::always_inline]] inline void scan_vector(const T* x, F64& before, T* y,
+                                               const simd::Stores& store) {
   if constexpr (std::is_same_v<T, double>) {
-    const F64 scanned = scan_lanes<Scan, from_end>(simd::load(x), before);
-    simd::store(y, scanned);
-    return last_lane<from_end>(scanned);
+    store(y, simd::kLanes<T>, scan_after<Scan, from_end>(simd::load(x), before));
   } else {
     auto [low, high] = simd::to_double(simd::load(x));
     if constexpr (from_end) {
-      high = scan_lanes<Scan, true>(high, before);
-      low = scan_lanes<Scan, true>(low, last_lane<true>(high));
+      high = scan_after<Scan, true>(high, before);
+      low = scan_after<Scan, true>(low, before);
     } else {
-      low = scan_lanes<Scan, false>(low, before);
-      high = scan_lanes<Scan, false>(high, last_lane<false>(low));
+      low = scan_after<Scan, false>(low, before);
+      high = scan_after<Scan, false>(high, before);
     }
-    simd::store(y, to_float(low, high));
-    return last_lane<from_end>(from_end ? low : high);
+    store(y, simd::kLanes<T>, to_float(low, high));
   }
 }
 
-/// Elements [first, last) in the order of the scan, after a join of `value` before them.
+/// Elements [first, last) in the order of the scan, after a join of `value` before them. Those that
+/// come `ahead` later are brought into the cache meanwhile.
 template <class Scan, bool from_end, class T>
 [[gnu::always_inline]] inline void scan_part(const T* x, std::int64_t size, std::int64_t first,
-                                             std::int64_t last, Value<T> value, Out<T>* y) {
+                                             std::int64_t last, Value<T> value, Out<T>* y,
+                                             [[maybe_unused]] std::int64_t ahead,
+                                             [[maybe_unused]] const simd::Stores& store) {
   std::int64_t k = first;
-  if constexpr (kIsFloating<T> && !std::is_same_v<Scan, LogSumExp>) {
+  if constexpr (kIsFloating<T>) {
     F64 before = F64{} + value;
     for (; k + simd::kLanes<T> <= last; k += simd::kLanes<T>) {
       const std::int64_t at = from_end ? size - k - simd::kLanes<T> : k;
-      before = scan_vector<Scan, from_end>(x + at, before, y + at);
+      __builtin_prefetch(x + at + (from_end ? -ahead : ahead), 0, 2);
+      scan_vector<Scan, from_end>(x + at, before, y + at, store);
     }
     value = before[0];
   }
@@ -165,14 +93,15 @@ template <class Scan, bool from_end, class T>
 
 /// One line in two passes over parts: their totals, then each part after the totals before it.
 template <class Scan, bool from_end, class T>
-void scan_line(const T* x, std::int64_t size, Out<T>* y) {
+void scan_line(const T* x, std::int64_t size, Out<T>* y, bool streamed) {
   using V = Value<T>;
   const std::int64_t parts = (size + kPart - 1) / kPart;
-  constexpr std::int64_t kWaveParts = kWave / kPart;
-  std::array<V, kWaveParts> before;
+  // The bits do not depend on it: parts are joined in order.
+  const std::int64_t at_once = std::clamp<std::int64_t>(2 * threads(), 4, kWave);
+  std::array<V, kWave> before;
   V value = Scan::template start<V>();
-  for (std::int64_t wave = 0; wave < parts; wave += kWaveParts) {
-    const std::int64_t count = std::min(kWaveParts, parts - wave);
+  for (std::int64_t wave = 0; wave < parts; wave += at_once) {
+    const std::int64_t count = std::min(at_once, parts - wave);
     const auto end_of = [&](std::int64_t part) { return std::min(size, (part + 1) * kPart); };
     parallel_for(0, count, kGrain / kPart, [&](std::int64_t begin, std::int64_t end) {
       simd::dispatch([&](auto) __attribute__((always_inline)) {
@@ -186,10 +115,11 @@ void scan_line(const T* x, std::int64_t size, Out<T>* y) {
     for (std::int64_t p = 0; p < count; ++p)
       value = Scan::join(value, std::exchange(before.data()[p], value));
     parallel_for(0, count, kGrain / kPart, [&](std::int64_t begin, std::int64_t end) {
+      const simd::Stores store(streamed);
       simd::dispatch([&](auto) __attribute__((always_inline)) {
         for (std::int64_t p = begin; p < end; ++p) {
           scan_part<Scan, from_end>(x, size, (wave + p) * kPart, end_of(wave + p), before.data()[p],
-                                    y);
+                                    y, at_once * kPart, store);
         }
       });
     });
@@ -198,22 +128,25 @@ void scan_line(const T* x, std::int64_t size, Out<T>* y) {
 
 template <class Scan, bool from_end, class T>
 void scan_rows(const ReduceShape& shape, const T* x, Out<T>* y) {
-  constexpr bool in_parts = !std::is_same_v<Scan, LogSumExp>;  // a second join costs too much
-  parallel_for(0, shape.outer, 1 + kGrain / (shape.reduced + 1),
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t o = begin; o < end; ++o) {
-                   const T* from = x + o * shape.reduced;
-                   Out<T>* to = y + o * shape.reduced;
-                   if (in_parts && shape.reduced > kPart) {
-                     scan_line<Scan, from_end>(from, shape.reduced, to);
-                   } else {
-                     simd::dispatch([&](auto) __attribute__((always_inline)) {
-                       scan_part<Scan, from_end>(from, shape.reduced, 0, shape.reduced,
-                                                 Scan::template start<Value<T>>(), to);
-                     });
-                   }
-                 }
-               });
+  bool streamed = false;
+  if constexpr (kIsFloating<T>)
+    streamed = simd::is_streamed(y, shape.reduced, shape.outer * shape.reduced);
+  parallel_for(
+      0, shape.outer, 1 + kGrain / (shape.reduced + 1), [&](std::int64_t begin, std::int64_t end) {
+        const simd::Stores store(streamed);
+        for (std::int64_t o = begin; o < end; ++o) {
+          const T* from = x + o * shape.reduced;
+          Out<T>* to = y + o * shape.reduced;
+          if (shape.reduced > kPart) {
+            scan_line<Scan, from_end>(from, shape.reduced, to, streamed);
+          } else {
+            simd::dispatch([&](auto) __attribute__((always_inline)) {
+              scan_part<Scan, from_end>(from, shape.reduced, 0, shape.reduced,
+                                        Scan::template start<Value<T>>(), to, kInLine, store);
+            });
+          }
+        }
+      });
 }
 
 /// Calls body(offset of the first element, columns) for groups of adjacent columns, in parallel.
@@ -231,21 +164,64 @@ void each_column_group(const ReduceShape& shape, Body body) {
                });
 }
 
+/// Calls row(offset of a row's first element, offset of the row that is read some rows later) for
+/// the rows of a group of columns in the order of the scan.
+template <class Row>
+[[gnu::always_inline]] inline void each_row(const ReduceShape& shape, bool from_end,
+                                            std::int64_t first, Row row) {
+  constexpr std::int64_t kAhead = 4;
+  for (std::int64_t k = 0; k < shape.reduced; ++k) {
+    const std::int64_t next = std::min(k + kAhead, shape.reduced - 1);
+    row(first + place(k, shape.reduced, from_end) * shape.inner,
+        first + place(next, shape.reduced, from_end) * shape.inner);
+  }
+}
+
 template <class Scan, bool from_end, class T>
 void scan_columns(const ReduceShape& shape, const T* x, Out<T>* y) {
+  bool streamed = false;
+  if constexpr (kIsFloating<T>)
+    streamed = simd::is_streamed(y, shape.inner, shape.outer * shape.reduced * shape.inner);
   each_column_group(shape, [&](std::int64_t first, std::int64_t width) {
-    std::array<Value<T>, kColumns> values;
-    values.fill(Scan::template start<Value<T>>());
-    simd::dispatch([&](auto) __attribute__((always_inline)) {
-      for (std::int64_t k = 0; k < shape.reduced; ++k) {
-        const std::int64_t at = first + place(k, shape.reduced, from_end) * shape.inner;
-        for (std::int64_t i = 0; i < width; ++i) {
-          Value<T>& value = values.data()[i];
-          value = Scan::join(value, static_cast<Value<T>>(x[at + i]));
-          y[at + i] = static_cast<Out<T>>(value);
-        }
-      }
-    });
+    if constexpr (kIsFloating<T>) {
+      constexpr std::int64_t kParts = simd::kLanes<T> / 8;
+      std::array<F64, kColumns / 8> values;
+      values.fill(F64{} + Scan::template start<double>());
+      const simd::Stores store(streamed);
+      simd::dispatch([&](auto) __attribute__((always_inline)) {
+        each_row(shape, from_end, first,
+                 [&](std::int64_t at, std::int64_t ahead) __attribute__((always_inline)) {
+                   for (std::int64_t i = 0; i < width; i += simd::kLanes<T>) {
+                     __builtin_prefetch(x + ahead + i);
+                     const auto element = simd::load_some(x + at + i, width - i);
+                     F64& value = values.data()[i / 8];
+                     if constexpr (kParts == 1) {
+                       value = Scan::join(value, element);
+                       store(y + at + i, width - i, value);
+                     } else {
+                       const auto [low, high] = simd::to_double(element);
+                       F64& upper = values.data()[i / 8 + 1];
+                       value = Scan::join(value, low);
+                       upper = Scan::join(upper, high);
+                       store(y + at + i, width - i, to_float(value, upper));
+                     }
+                   }
+                 });
+      });
+    } else {
+      std::array<Value<T>, kColumns> values;
+      values.fill(Scan::template start<Value<T>>());
+      simd::dispatch([&](auto) __attribute__((always_inline)) {
+        each_row(shape, from_end, first,
+                 [&](std::int64_t at, std::int64_t) __attribute__((always_inline)) {
+                   for (std::int64_t i = 0; i < width; ++i) {
+                     Value<T>& value = values.data()[i];
+                     value = Scan::join(value, static_cast<Value<T>>(x[at + i]));
+                     y[at + i] = static_cast<Out<T>>(value);
+                   }
+                 });
+      });
+    }
   });
 }
 
@@ -260,11 +236,7 @@ void scan_type(const ReduceShape& shape, const void* x, void* y) {
 template <class Scan>
 void scan_in(bool from_end, DType dtype, const ReduceShape& shape, const void* x, void* y) {
   visit(dtype, [&]<class T>(T) {
-    if constexpr (!std::is_same_v<Scan, LogSumExp> || kIsFloating<T>) {
-      from_end ? scan_type<Scan, true, T>(shape, x, y) : scan_type<Scan, false, T>(shape, x, y);
-    } else {
-      throw std::invalid_argument("scan: log_sum_exp needs a floating type; cast the tensor first");
-    }
+    from_end ? scan_type<Scan, true, T>(shape, x, y) : scan_type<Scan, false, T>(shape, x, y);
   });
 }
 
@@ -277,7 +249,7 @@ void scan(ScanOp op, bool from_end, DType dtype, const ReduceShape& shape, const
     case ScanOp::prod:
       return scan_in<Product>(from_end, dtype, shape, x, y);
     case ScanOp::log_sum_exp:
-      return scan_in<LogSumExp>(from_end, dtype, shape, x, y);
+      return log_scan(from_end, dtype, shape, x, y);
   }
 }
 

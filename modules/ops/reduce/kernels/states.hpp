@@ -1,6 +1,6 @@
 #pragma once
-// What is known of some elements, for variances and logarithms of sums of exponentials. For sources
-// of this folder only.
+// What is known of some elements, for variances and logarithms of sums of exponentials. For
+// kernels' sources only.
 
 #include <algorithm>
 #include <array>
@@ -8,13 +8,15 @@
 #include <cstdint>
 #include <limits>
 
-#include "shared/kernels/exp_difference.hpp"
 #include "shared/kernels/simd.hpp"
 
 namespace tessera::kernels::states {
 
 using simd::F64;
 using simd::kLanes;
+
+/// Elements of a row that are brought into the cache ahead of those that are added.
+inline constexpr std::int64_t kAhead = 1024;
 
 /// A vector of elements as doubles.
 template <class T>
@@ -49,61 +51,90 @@ struct Moments {
     count = all;
   }
 
+  /// Adds a run. Distances are taken from the mean so far, at first from that of the first
+  /// elements: where it is far from the run's own, what rounding loses is small beside the square
+  /// of this distance.
   template <class T>
-  [[gnu::always_inline]] static Moments of_run(const T* x, std::int64_t size) {
+  [[gnu::always_inline]] void add_run(const T* x, std::int64_t size) {
+    constexpr std::int64_t kFirst = 8 * kLanes<T>;
+    double from = mean;
+    if (count == 0) {
+      const std::int64_t first = std::min(size, kFirst);
+      from = static_cast<double>(x[0]);
+      from += sums_of_distances(x, first, from).plain / static_cast<double>(first);
+    }
+    const Sums sums = sums_of_distances(x, size, from);
+    const double distance = sums.plain / static_cast<double>(size);
+    const double own = sums.squares - distance * sums.plain;
+    join({static_cast<double>(size), from + distance, own < 0 ? 0 : own});
+  }
+
+ private:
+  struct Sums {
+    double plain;
+    double squares;
+  };
+
+  template <class T>
+  [[gnu::always_inline]] static Sums sums_of_distances(const T* x, std::int64_t size, double from) {
     constexpr std::int64_t kVectors = 4;  // so that no sum waits for the one before
     constexpr std::int64_t kStep = kVectors * kLanes<T>;
     constexpr std::int64_t kParts = Wide<T>::kParts;
-    const std::int64_t whole = size / kStep * kStep;
-    const auto total = [&](auto term) __attribute__((always_inline)) {
-      F64 sum[kVectors * kParts] = {};
-      for (std::int64_t i = 0; i < whole; i += kStep) {
+    F64 sums[kVectors * kParts] = {};
+    F64 squares[kVectors * kParts] = {};
+    std::int64_t i = 0;
+    for (; i + kStep <= size; i += kStep) {
 #pragma unroll
-        for (std::int64_t vector = 0; vector < kVectors; ++vector) {
-          const Wide<T> value = wide<T>(simd::load(x + i + vector * kLanes<T>));
+      for (std::int64_t vector = 0; vector < kVectors; ++vector) {
+        const T* const at = x + i + vector * kLanes<T>;
+        __builtin_prefetch(at + kAhead);
+        const Wide<T> value = wide<T>(simd::load(at));
 #pragma unroll
-          for (std::int64_t part = 0; part < kParts; ++part)
-            sum[vector * kParts + part] += term(value.parts.data()[part]);
+        for (std::int64_t part = 0; part < kParts; ++part) {
+          const F64 distance = value.parts.data()[part] - from;
+          sums[vector * kParts + part] += distance;
+          squares[vector * kParts + part] += distance * distance;
         }
       }
-      F64 all = sum[0];
+    }
 #pragma unroll
-      for (std::int64_t part = 1; part < kVectors * kParts; ++part) all += sum[part];
-      return simd::sum_lanes(all);
-    };
-    double sum = total([](F64 v) __attribute__((always_inline)) { return v; });
-    for (std::int64_t i = whole; i < size; ++i) sum += static_cast<double>(x[i]);
-    Moments result{static_cast<double>(size), sum / static_cast<double>(size), 0};
-    const double mean = result.mean;
-    result.squares =
-        total([mean](F64 v) __attribute__((always_inline)) { return (v - mean) * (v - mean); });
-    for (std::int64_t i = whole; i < size; ++i) {
-      const double distance = static_cast<double>(x[i]) - mean;
+    for (std::int64_t part = 1; part < kVectors * kParts; ++part) {
+      sums[0] += sums[part];
+      squares[0] += squares[part];
+    }
+    Sums result{simd::sum_lanes(sums[0]), simd::sum_lanes(squares[0])};
+    for (; i < size; ++i) {
+      const double distance = static_cast<double>(x[i]) - from;
+      result.plain += distance;
       result.squares += distance * distance;
     }
     return result;
   }
 };
 
-/// The largest element, and the sum of the exponentials of the distances to it: 0 of nothing, NaN
-/// where an element is.
+/// A reference near the largest element, and the sum of the exponentials of the distances to it: 0
+/// of nothing, NaN where an element is. An infinite largest element is the reference.
 struct LogSum {
-  double top = -std::numeric_limits<double>::infinity();
+  double reference = -std::numeric_limits<double>::infinity();
   double sum = 0;
+
+  /// The largest element may be this far above the reference: exponentials do not overflow, and
+  /// what matters of the sum does not underflow.
+  static constexpr float kReach = 40;
 
   void join(const LogSum& other) {
     if (other.sum == 0) return;
-    const double larger = std::max(top, other.top);
-    // Equal tops, infinite ones too, need no factor.
+    const double larger = std::max(reference, other.reference);
+    // Equal references, infinite ones too, need no factor.
     const auto share = [larger](const LogSum& one) {
-      return one.top == larger ? one.sum : one.sum * std::exp(one.top - larger);
+      return one.reference == larger ? one.sum : one.sum * std::exp(one.reference - larger);
     };
     sum = sum == 0 ? share(other) : share(*this) + share(other);
-    top = larger;
+    reference = larger;
   }
 
   [[nodiscard]] double logarithm() const {
-    return std::isinf(top) && sum == sum ? top : top + std::log(sum);
+    return std::isinf(reference) && sum == sum ? reference : reference + std::log(sum);
   }
 
   /// Where the largest element is infinite, distances to it do not exist.
@@ -117,38 +148,60 @@ struct LogSum {
     return result;
   }
 
+  /// Sums exponentials of the distances to a reference; finds the largest element meanwhile.
   template <class T>
-  [[gnu::always_inline]] static LogSum of_run(const T* x, std::int64_t size) {
+  [[gnu::always_inline]] static double sum_near(const T* x, std::int64_t size, Compute<T> reference,
+                                                Compute<T>& top) {
     using C = Compute<T>;
     using V = simd::Vector<T>;
     constexpr C kLowest = -std::numeric_limits<C>::infinity();
     constexpr std::int64_t kStep = 4 * kLanes<T>;  // so that nothing waits for the one before
     V tops[4];
     for (V& each : tops) each = V{} + kLowest;
+    V sums[4] = {};
+    const auto add = [&](int chain, V value) __attribute__((always_inline)) {
+      tops[chain] = simd::maximum(value, tops[chain]);
+      sums[chain] += simd::exp_nonpositive(value - reference);
+    };
     std::int64_t i = 0;
     for (; i + kStep <= size; i += kStep) {
 #pragma unroll
-      for (int chain = 0; chain < 4; ++chain)
-        tops[chain] = simd::maximum(simd::load(x + i + chain * kLanes<T>), tops[chain]);
-    }
-    for (; i < size; i += kLanes<T>)
-      tops[0] = simd::maximum(simd::load_some(x + i, size - i, kLowest), tops[0]);
-    const C top = simd::max_lanes(
-        simd::maximum(simd::maximum(tops[0], tops[1]), simd::maximum(tops[2], tops[3])));
-    if (std::isinf(top)) return of_infinite(static_cast<double>(top), x, size);
-    V sums[4] = {};
-    for (i = 0; i + kStep <= size; i += kStep) {
-#pragma unroll
       for (int chain = 0; chain < 4; ++chain) {
         const T* const at = x + i + chain * kLanes<T>;
-        __builtin_prefetch(at + size);  // the run that is read afterwards
-        sums[chain] += simd::exp_of_difference(simd::load(at) - top);
+        __builtin_prefetch(at + kAhead);
+        add(chain, simd::load(at));
       }
     }
-    for (; i < size; i += kLanes<T>)
-      sums[0] += simd::exp_of_difference(simd::load_some(x + i, size - i, kLowest) - top);
-    return {static_cast<double>(top),
-            static_cast<double>(simd::sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3])))};
+    for (; i < size; i += kLanes<T>) add(0, simd::load_some(x + i, size - i, kLowest));
+    top = simd::max_lanes(
+        simd::maximum(simd::maximum(tops[0], tops[1]), simd::maximum(tops[2], tops[3])));
+    return static_cast<double>(simd::sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3])));
+  }
+
+  /// Adds a run. The first element of all is the reference, until a run has an element far above
+  /// it: then that run's largest element is, and the run is summed again. Returns the run's largest
+  /// element.
+  template <class T>
+  [[gnu::always_inline]] Compute<T> add_run(const T* x, std::int64_t size) {
+    using C = Compute<T>;
+    C near = sum > 0 ? static_cast<C>(reference) : static_cast<C>(x[0]);
+    if (!(std::abs(near) < std::numeric_limits<C>::infinity())) near = 0;
+    C top = 0;
+    LogSum run;
+    run.sum = sum_near(x, size, near, top);
+    run.reference = static_cast<double>(near);
+    const C distance = top - near;  // far below it, a run matters only where nothing was added yet
+    if (!(distance <= C{kReach} && (distance >= -C{kReach} || sum > 0))) {
+      if (std::isinf(top)) {
+        run = of_infinite(static_cast<double>(top), x, size);
+      } else {
+        near = top;
+        run.sum = sum_near(x, size, near, top);
+        run.reference = static_cast<double>(near);
+      }
+    }
+    join(run);
+    return top;
   }
 };
 

@@ -63,6 +63,10 @@ void fill_normal(const RandomRange& range, std::int64_t count, float mean, float
 void fill_bernoulli(const RandomRange& range, std::int64_t count, double probability,
                     std::uint8_t* out);
 
+/// y[i] = 0 where fill_bernoulli gives 1, else x[i] / (1 - probability). y may be x.
+template <class T>
+void drop(const RandomRange& range, std::int64_t count, double probability, const T* x, T* y);
+
 /// out[i] = the 32 bits of the element.
 void fill_bits(const RandomRange& range, std::int64_t count, std::uint32_t* out);
 

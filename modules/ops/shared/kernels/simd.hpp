@@ -308,50 +308,73 @@ template <class Function>
   return result;
 }
 
-/// 2^n for integers n in [-126, 127] (as floats), by the exponent field.
-[[gnu::always_inline]] inline F32 power_of_two(F32 n) {
-  return bits_as<F32>((__builtin_convertvector(n, I32) + 127) << 23);
+/// Vectors of floats, also of several registers: kernels of long polynomials compute several
+/// vectors as one, since a polynomial is a chain of operations that wait for each other.
+template <class V>
+concept Floats = std::is_same_v<std::remove_cvref_t<decltype(V{}[0])>, float>;
+/// As many integers, signed as comparisons give them.
+template <class V>
+using Integers = decltype(V{} < V{});
+template <std::int64_t kVectors>
+using ManyF32 = float __attribute__((vector_size(64 * kVectors)));
+
+/// x / log(2) rounded to an integer n, and what is left: x = n log(2) + rest, |rest| <= log(2) / 2.
+/// |x| <= 2^21.
+template <Floats V>
+struct Reduced {
+  Integers<V> n;
+  V rest;
+};
+template <Floats V>
+[[gnu::always_inline]] inline Reduced<V> reduce_exponent(V x) {
+  constexpr float kRound = 0x1.8p23F;  // a sum with it is rounded to an integer, in its low bits
+  const V shifted = x * 1.44269504088896341F + kRound;
+  const V n = shifted - kRound;
+  const V rest = x - n * 0.693359375F;
+  return {bits_as<Integers<V>>(shifted) - 0x4b400000, rest - n * -2.12194440e-4F};
+}
+
+/// exp(r), |r| <= log(2) / 2: the polynomial of the least largest error among those that begin with
+/// 1 + r, 3e-9 relative.
+template <Floats V>
+[[gnu::always_inline]] inline V exp_of_rest(V r) {
+  V p = splat<V>(0x1.6a2430p-10F);
+  p = p * r + 0x1.1239e4p-7F;
+  p = p * r + 0x1.5558f2p-5F;
+  p = p * r + 0x1.555492p-3F;
+  p = p * r + 0x1.fffffcp-2F;
+  p = p * r + 1.0F;
+  return p * r + 1.0F;
+}
+
+/// 2^n for integers n in [-126, 127], by the exponent field.
+template <Floats V>
+[[gnu::always_inline]] inline V power_of_two(Integers<V> n) {
+  return bits_as<V>((n + 127) << 23);
 }
 
 /// Natural exponential, within 1 unit in the last place; below about -103.97 zero, above 88.72
-/// infinity. exp(x) = 2^n exp(r), |r| <= log(2) / 2, with Cephes' polynomial (expf).
-[[gnu::always_inline]] inline F32 exp(F32 x) {
-  const F32 clamped = minimum(maximum(x, splat<F32>(-104.0F)), splat<F32>(89.0F));
-  const F32 n = __builtin_elementwise_roundeven(clamped * 1.44269504088896341F);
-  F32 r = clamped - n * 0.693359375F;
-  r = r - n * -2.12194440e-4F;
-  F32 p = splat<F32>(1.9875691500e-4F);
-  p = p * r + 1.3981999507e-3F;
-  p = p * r + 8.3334519073e-3F;
-  p = p * r + 4.1665795894e-2F;
-  p = p * r + 1.6666665459e-1F;
-  p = p * r + 5.0000001201e-1F;
-  p = p * (r * r) + r + 1.0F;
+/// infinity.
+template <Floats V>
+[[gnu::always_inline]] inline V exp(V x) {
+  // In this order NaN stays.
+  const Reduced<V> reduced =
+      reduce_exponent(minimum(splat<V>(89.0F), maximum(splat<V>(-104.0F), x)));
   // Two factors, as 2^n alone can be too large or too small for a float.
-  const F32 half = __builtin_elementwise_floor(n * 0.5F);
-  const F32 result = p * power_of_two(half) * power_of_two(n - half);
-  return x == x ? result : x;
+  const Integers<V> half = reduced.n >> 1;
+  return exp_of_rest(reduced.rest) * power_of_two<V>(half) * power_of_two<V>(reduced.n - half);
 }
 
 [[gnu::always_inline]] inline F64 exp(F64 x) {
   return each_lane(x, [](double lane) { return std::exp(lane); });
 }
 
-/// exp for x <= 0 (softmax): without the second factor and the NaN test; 0 below -87.
-[[gnu::always_inline]] inline F32 exp_nonpositive(F32 x) {
-  const F32 clamped = maximum(x, splat<F32>(-87.0F));
-  const F32 n = __builtin_elementwise_roundeven(clamped * 1.44269504088896341F);
-  F32 r = clamped - n * 0.693359375F;
-  r = r - n * -2.12194440e-4F;
-  F32 p = splat<F32>(1.9875691500e-4F);
-  p = p * r + 1.3981999507e-3F;
-  p = p * r + 8.3334519073e-3F;
-  p = p * r + 4.1665795894e-2F;
-  p = p * r + 1.6666665459e-1F;
-  p = p * r + 5.0000001201e-1F;
-  p = p * (r * r) + r + 1.0F;
-  const F32 result = p * power_of_two(n);
-  return x < -87.0F ? F32{} : result;
+/// exp for x <= 0 (softmax) or NaN: without the second factor and the limits; 0 below -87.
+template <Floats V>
+[[gnu::always_inline]] inline V exp_nonpositive(V x) {
+  const Reduced<V> reduced = reduce_exponent(x);
+  const V result = exp_of_rest(reduced.rest) * power_of_two<V>(reduced.n);
+  return x < -87.0F ? V{} : result;
 }
 
 [[gnu::always_inline]] inline F64 exp_nonpositive(F64 x) { return exp(x); }

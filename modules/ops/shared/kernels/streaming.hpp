@@ -13,7 +13,7 @@ namespace tessera::kernels::simd {
 template <class T>
 inline bool is_streamed(const T* y, std::int64_t row, std::int64_t elements) {
   constexpr std::int64_t kBeyondCaches = std::int64_t{8} << 20;  // bytes
-  constexpr std::uintptr_t kAlignment = sizeof(T) * kLanes<T>;
+  constexpr std::uintptr_t kAlignment = 64;
   return elements * static_cast<std::int64_t>(sizeof(T)) >= kBeyondCaches && row % kLanes<T> == 0 &&
          reinterpret_cast<std::uintptr_t>(y) % kAlignment == 0;
 }
@@ -44,5 +44,18 @@ class Stores {
  private:
   bool streamed_;
 };
+
+/// Copies `bytes` past the caches, to an address that is aligned to 64. The writer's Stores, or a
+/// fence, must follow before other threads read.
+inline void stream_bytes(void* to, const void* from, std::int64_t bytes) {
+  auto* const out = static_cast<std::uint8_t*>(to);
+  const auto* const in = static_cast<const std::uint8_t*>(from);
+  dispatch([&](auto) __attribute__((always_inline)) {
+    std::int64_t i = 0;
+    for (; i + 64 <= bytes; i += 64)
+      __builtin_nontemporal_store(raw_load<U32>(in + i), reinterpret_cast<U32*>(out + i));
+    std::memcpy(out + i, in + i, static_cast<std::size_t>(bytes - i));
+  });
+}
 
 }  // namespace tessera::kernels::simd
