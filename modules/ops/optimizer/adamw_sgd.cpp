@@ -1,5 +1,5 @@
 // One step of an optimizer for lists of parameters: a single pass over each one's elements, in
-// place, without memory of its own.
+// place. Only gradients that are not contiguous are copied first.
 module;
 #include <fmt/format.h>
 
@@ -13,6 +13,7 @@ module;
 #include <type_traits>
 
 #include "optimizer/kernels/adamw.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -124,14 +125,30 @@ void visit_types(const Call& call, DType parameter, DType gradient, F f) {
   kernels::visit<Types<float, double>>(parameter, with_parameter, refuse_both);
 }
 
+/// The copies of gradients that are not contiguous, one after the other in the same memory.
+template <std::size_t lists>
+std::size_t workspace(const Call& call, std::span<const Tensor>) {
+  Workspace w;
+  const std::size_t count = call.in.size() / lists;
+  for (const Tensor& gradient : call.in.subspan(kGradient * count, count)) {
+    if (gradient && !gradient.is_contiguous()) {
+      const Workspace::Scope of_gradient(w);
+      contiguous_operand(w, gradient);
+    }
+  }
+  return w.bytes();
+}
+
 /// update(C, G, row, contiguous gradient) for each parameter, of type C with a gradient of type G.
 template <std::size_t lists, class F>
 void for_each_parameter(const Call& call, F update) {
+  Workspace w(call.workspace.data(), call.workspace.size());
   const std::size_t count = call.in.size() / lists;
   for (std::size_t i = 0; i < count; ++i) {
     const Row<lists> operands = row<lists>(call, i);
     check(call, i, operands);
-    const Tensor gradient = contiguous_operand(operands[kGradient]);
+    const Workspace::Scope of_gradient(w);
+    const Tensor gradient = contiguous_operand(w, operands[kGradient]);
     visit_types(call, operands[0].dtype(), gradient.dtype(),
                 [&]<class C, class G>(C c, G g) { update(c, g, operands, gradient); });
     for (std::size_t k = 0; k < lists; ++k) {
@@ -165,6 +182,7 @@ const Op& adamw_op = register_op<AdamWArgs>({
     .schema = "adamw_(parameters!..., gradients..., exp_avgs!..., exp_avg_sqs!...)",
     .infer = infer,
     .cpu = adamw_cpu,
+    .workspace = workspace<4>,
     .rule = rule<4>,
     .in_place = true,
     .about = "One step of AdamW for all parameters; writes them, exp_avgs and exp_avg_sqs.",
@@ -194,6 +212,7 @@ const Op& sgd_op = register_op<SgdArgs>({
     .schema = "sgd_(parameters!..., gradients..., momentum_buffers!...?)",
     .infer = infer,
     .cpu = sgd_cpu,
+    .workspace = workspace<3>,
     .rule = rule<3>,
     .in_place = true,
     .about = "One step of SGD for all parameters; writes them and momentum_buffers.",

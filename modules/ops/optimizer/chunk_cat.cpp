@@ -7,6 +7,8 @@ module;
 #include <cstdint>
 #include <cstring>
 #include <span>
+
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -80,17 +82,21 @@ void chunk_cat_infer(const Call& call, ResultShapes& out) {
   out.push_back({shape, call.in[0].dtype()});
 }
 
-void chunk_cat_cpu(const Call& call, std::span<Tensor> out) {
+void chunk_cat_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Chunks chunks = chunks_of(call);
   const std::size_t size = size_of(out[0].dtype());
   const std::int64_t width = out[0].shape().back();
-  auto* const to = static_cast<std::byte*>(out[0].raw_data());
-  if (out[0].numel() != 0) {
+  auto* const to = pointer<std::byte>(w, out[0]);
+  if (out[0].numel() != 0 && !w.counts()) {
     std::memset(to, 0, static_cast<std::size_t>(out[0].numel()) * size);
   }
   std::int64_t column = 0;
   for (const Tensor& operand : call.in) {
-    const Tensor x = contiguous_operand(operand);
+    const Workspace::Scope of_operand(w);
+    const Tensor x = contiguous_operand(w, operand);
+    if (w.counts()) {
+      continue;
+    }
     const Cut cut = cut_of(x, chunks);
     const auto* const from = static_cast<const std::byte*>(x.raw_data());
     for (std::int64_t row = 0; row < cut.outer * chunks.count; ++row) {
@@ -118,7 +124,8 @@ void chunk_cat_rule(const RuleContext& context, Strategies& strategies) {
 const Op& chunk_cat_op =
     register_op<ChunkCatArgs>({.schema = "chunk_cat(tensors...)",
                                .infer = chunk_cat_infer,
-                               .cpu = chunk_cat_cpu,
+                               .cpu = in_workspace<chunk_cat_cpu>,
+                               .workspace = workspace_of_copies<chunk_cat_cpu>,
                                .rule = chunk_cat_rule,
                                .about = "Each tensor cut into chunks along dim, padded with zeros; "
                                         "row i contains chunk i of all tensors."});

@@ -53,16 +53,35 @@ void rule(const RuleContext& context, Strategies& strategies) {
   rules::rows_of_lists(context, strategies, lists, linear);
 }
 
+/// The copies of one position's operands that are not contiguous; all positions use the same
+/// memory.
+template <std::size_t lists>
+std::size_t workspace(const Call& call, std::span<const Tensor>) {
+  Workspace w;
+  const std::size_t count = call.in.size() / lists;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Workspace::Scope of_position(w);
+    for (std::size_t k = 0; k < lists; ++k) {
+      if (!call.in[k * count + i].is_contiguous()) {
+        contiguous_operand(w, call.in[k * count + i]);
+      }
+    }
+  }
+  return w.bytes();
+}
+
 /// write(x, operands that lie contiguously, numbers): for each tensor of the first list.
 template <std::size_t lists, class F>
 void for_each(const Call& call, F write) {
   check_lists(call, lists);
+  Workspace w(call.workspace.data(), call.workspace.size());
   const std::size_t count = call.in.size() / lists;
   for (std::size_t i = 0; i < count; ++i) {
+    const Workspace::Scope of_position(w);
     const Tensor& x = call.in[i];
     Tensor operands[lists];
     for (std::size_t k = 0; k < lists; ++k) {
-      operands[k] = contiguous_operand(call.in[k * count + i]);
+      operands[k] = contiguous_operand(w, call.in[k * count + i]);
     }
     if (x.numel() != 0) {
       write(operands);
@@ -116,6 +135,7 @@ const Op& over_lists(const char* schema, void (*cpu)(const Call&, std::span<Tens
   return register_op<Args>({.schema = schema,
                             .infer = infer<lists>,
                             .cpu = cpu,
+                            .workspace = workspace<lists>,
                             .rule = rule<lists, linear>,
                             .in_place = true,
                             .about = about});

@@ -5,10 +5,12 @@ module;
 #include <span>
 
 #include "pointwise/kernels/pointwise.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
+import :kernel_call;
 import :pointwise_call;
 
 namespace tessera::ops {
@@ -54,18 +56,23 @@ void infer_not(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), type});
 }
 
-void bitwise_not_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor x = operands::contiguous(call.in[0]);
+void bitwise_not_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor x = contiguous_operand(w, call.in[0]);
+  if (w.counts()) {
+    return;
+  }
   const double ones = x.dtype() == DType::boolean ? 1 : (x.dtype() == DType::u8 ? 255 : -1);
   kernels::binary_scalar(kernels::BinaryOp::bitwise_xor, x.dtype(), x.numel(), x.raw_data(), ones,
                          out[0].raw_data());
 }
 
-const PointwiseForms bitwise_not_forms = operands::register_pointwise({.schema = "bitwise_not(x)",
-                                                                       .infer = infer_not,
-                                                                       .cpu = bitwise_not_cpu,
-                                                                       .rule = rules::pointwise,
-                                                                       .about = "Bitwise not."});
+const PointwiseForms bitwise_not_forms =
+    operands::register_pointwise({.schema = "bitwise_not(x)",
+                                  .infer = infer_not,
+                                  .cpu = in_workspace<bitwise_not_cpu>,
+                                  .workspace = workspace_of_copies<bitwise_not_cpu>,
+                                  .rule = rules::pointwise,
+                                  .about = "Bitwise not."});
 
 }  // namespace
 

@@ -4,11 +4,13 @@ module;
 #include <span>
 
 #include "pointwise/kernels/pointwise.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :kernel_call;
 
 namespace tessera::ops {
 namespace {
@@ -21,12 +23,17 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.args<CastArgs>().dtype});
 }
 
-void cpu(const Call& call, std::span<Tensor> out) {
+void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   if (out[0].dtype() == call.in[0].dtype()) {
-    operands::copy_elements(call.in[0], out[0]);
+    if (!w.counts()) {
+      operands::copy_elements(call.in[0], out[0]);
+    }
     return;
   }
-  const Tensor x = operands::contiguous(call.in[0]);
+  const Tensor x = contiguous_operand(w, call.in[0]);
+  if (w.counts()) {
+    return;
+  }
   kernels::cast(x.dtype(), out[0].dtype(), x.numel(), x.raw_data(), out[0].raw_data());
 }
 
@@ -48,7 +55,8 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
 const Op& cast_op =
     register_op<CastArgs>({.schema = "cast(x)",
                            .infer = infer,
-                           .cpu = cpu,
+                           .cpu = in_workspace<cpu>,
+                           .workspace = workspace_of_copies<cpu>,
                            .rule = rule,
                            .backward = backward,
                            .about = "x in another type: rounded to nearest even between floating "

@@ -24,15 +24,18 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-void apply(kernels::BinaryOp op, const Tensor& x, double value, Tensor& y) {
-  const Tensor from = operands::contiguous(x);
-  kernels::binary_scalar(op, y.dtype(), y.numel(), from.raw_data(), value, y.raw_data());
-}
-
-void clamp_cpu(const Call& call, std::span<Tensor> out) {
+void clamp_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const auto args = call.args<ClampArgs>();
-  apply(kernels::BinaryOp::maximum, call.in[0], args.min, out[0]);
-  apply(kernels::BinaryOp::minimum, out[0], args.max, out[0]);
+  const Tensor x = contiguous_operand(w, call.in[0]);
+  if (w.counts()) {
+    return;
+  }
+  const Tensor& y = out[0];
+  const auto apply = [&](kernels::BinaryOp op, const Tensor& from, double value) {
+    kernels::binary_scalar(op, y.dtype(), y.numel(), from.raw_data(), value, y.raw_data());
+  };
+  apply(kernels::BinaryOp::maximum, x, args.min);
+  apply(kernels::BinaryOp::minimum, y, args.max);
 }
 
 void clamp_gradient_infer(const Call& call, ResultShapes& out) {
@@ -91,7 +94,8 @@ void clamp_backward(const BackwardContext& context, std::span<const Tensor> grad
 const operands::PointwiseForms clamp_forms =
     operands::register_pointwise<ClampArgs>({.schema = "clamp(x)",
                                              .infer = infer,
-                                             .cpu = clamp_cpu,
+                                             .cpu = in_workspace<clamp_cpu>,
+                                             .workspace = workspace_of_copies<clamp_cpu>,
                                              .rule = rules::pointwise,
                                              .backward = clamp_backward,
                                              .saves_inputs = saves_all,

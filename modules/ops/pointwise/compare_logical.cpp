@@ -6,10 +6,12 @@ module;
 #include <string>
 
 #include "pointwise/kernels/pointwise.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
+import :kernel_call;
 
 namespace tessera::ops {
 namespace {
@@ -61,15 +63,19 @@ void infer_not(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), DType::boolean});
 }
 
-void not_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor x = operands::contiguous(call.in[0]);
+void not_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor x = contiguous_operand(w, call.in[0]);
+  if (w.counts()) {
+    return;
+  }
   kernels::compare_scalar(Compare::equal, x.dtype(), x.numel(), x.raw_data(), 0,
                           static_cast<std::uint8_t*>(out[0].raw_data()));
 }
 
 const Op& not_op = register_op({.schema = "logical_not(x)",
                                 .infer = infer_not,
-                                .cpu = not_cpu,
+                                .cpu = in_workspace<not_cpu>,
+                                .workspace = workspace_of_copies<not_cpu>,
                                 .rule = rules::pointwise,
                                 .about = "True if x is 0."});
 

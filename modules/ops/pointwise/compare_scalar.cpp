@@ -8,6 +8,7 @@ module;
 #include <type_traits>
 
 #include "pointwise/kernels/pointwise.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -34,8 +35,11 @@ double rounded(DType type, double value) {
 }
 
 template <CompareOp op>
-void cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor x = operands::contiguous(call.in[0]);
+void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor x = contiguous_operand(w, call.in[0]);
+  if (w.counts()) {
+    return;
+  }
   kernels::compare_scalar(op, x.dtype(), x.numel(), x.raw_data(),
                           rounded(x.dtype(), call.args<ValueArgs>().value),
                           static_cast<std::uint8_t*>(out[0].raw_data()));
@@ -45,7 +49,8 @@ template <CompareOp op>
 const Op& comparison(const char* name, const char* about) {
   return register_op<ValueArgs>({.schema = std::string(name) + "_scalar(x)",
                                  .infer = infer,
-                                 .cpu = cpu<op>,
+                                 .cpu = in_workspace<cpu<op>>,
+                                 .workspace = workspace_of_copies<cpu<op>>,
                                  .rule = rules::pointwise,
                                  .about = about});
 }

@@ -1,12 +1,15 @@
 // Memory copied: copy_, clone.
 module;
+#include <cstddef>
 #include <span>
 
 #include "pointwise/kernels/pointwise.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.tensor;
+import :kernel_call;
 
 namespace tessera::ops {
 namespace {
@@ -24,16 +27,21 @@ void infer_copy(const Call& call, ResultShapes& out) {
   infer_like(call, out);
 }
 
-void copy_cpu(const Call& call, std::span<Tensor> out) {
+void copy_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Tensor& into = out[0];
   operands::check_broadcasts_to("copy_", call.in[1].shape(), into.shape());
   Tensor from = call.in[1];
   if (from.dtype() != into.dtype()) {
-    const Tensor whole = operands::contiguous(from);
-    from = empty(whole.shape(), into.dtype());
-    kernels::cast(whole.dtype(), into.dtype(), whole.numel(), whole.raw_data(), from.raw_data());
+    from = converted_operand(w, from, into.dtype());
   }
-  operands::copy_elements(from, into);
+  if (!w.counts()) {
+    operands::copy_elements(from, into);
+  }
+}
+
+/// Only a copy with a cast needs memory.
+std::size_t copy_workspace(const Call& call, std::span<const Tensor> out) {
+  return call.in[1].dtype() == out[0].dtype() ? 0 : workspace_of<copy_cpu>(call, out);
 }
 
 void copy_rule(const RuleContext& context, Strategies& strategies) {
@@ -54,7 +62,8 @@ void clone_backward(const BackwardContext&, std::span<const Tensor> grads, std::
 
 const Op& copy_op = register_op({.schema = "copy_(into, from)",
                                  .infer = infer_copy,
-                                 .cpu = copy_cpu,
+                                 .cpu = in_workspace<copy_cpu>,
+                                 .workspace = copy_workspace,
                                  .rule = copy_rule,
                                  .in_place = true,
                                  .about = "Writes `from`, cast and broadcast, to `into`."});

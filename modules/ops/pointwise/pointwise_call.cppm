@@ -3,11 +3,13 @@
 module;
 #include "pointwise/kernels/functions.hpp"
 #include "pointwise/kernels/map.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops:pointwise_call;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :kernel_call;
 import :operands;
 import :pointwise;
 import :rules;
@@ -69,15 +71,21 @@ Tensor call_rounding(const operands::PointwiseForms& forms, const Tensor& x);
 ///                                                 // without it, the second derivative is 0
 template <class F>
 struct Unary {
-  static void cpu(const Call& call, std::span<Tensor> out) {
-    const Tensor x = operands::contiguous(call.in[0]);
+  static void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+    const Tensor x = contiguous_operand(w, call.in[0]);
+    if (w.counts()) {
+      return;
+    }
     kernels::map<1>(x.dtype(), x.numel(), {x.raw_data()}, out[0].raw_data(),
                     [](auto element) { return F::value(element); });
   }
 
-  static void slope_cpu(const Call& call, std::span<Tensor> out) {
-    const Tensor x = operands::contiguous(call.in[0]);
-    const Tensor grad = operands::contiguous(call.in[1]);
+  static void slope_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+    const Tensor x = contiguous_operand(w, call.in[0]);
+    const Tensor grad = contiguous_operand(w, call.in[1]);
+    if (w.counts()) {
+      return;
+    }
     kernels::map<2>(x.dtype(), x.numel(), {x.raw_data(), grad.raw_data()}, out[0].raw_data(),
                     [](auto element, auto g) { return F::slope(element) * g; });
   }
@@ -108,14 +116,16 @@ inline operands::PointwiseForms register_unary(const std::string& name, const ch
                                                             Strategies&) = rules::pointwise) {
   Unary<F>::slope = &register_op({.schema = name + "_backward(x, grad)",
                                   .infer = infer_slope,
-                                  .cpu = Unary<F>::slope_cpu,
+                                  .cpu = in_workspace<Unary<F>::slope_cpu>,
+                                  .workspace = workspace_of_copies<Unary<F>::slope_cpu>,
                                   .rule = slope_rule,
                                   .backward = Unary<F>::slope_backward,
                                   .saves_inputs = saves_all,
                                   .about = "The gradient of " + name + "."});
   return operands::register_pointwise({.schema = name + "(x)",
                                        .infer = infer_floating_unary,
-                                       .cpu = Unary<F>::cpu,
+                                       .cpu = in_workspace<Unary<F>::cpu>,
+                                       .workspace = workspace_of_copies<Unary<F>::cpu>,
                                        .rule = rule,
                                        .backward = Unary<F>::backward,
                                        .saves_inputs = saves_all,

@@ -4,11 +4,13 @@ module;
 #include <span>
 
 #include "pointwise/kernels/pointwise.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :kernel_call;
 
 namespace tessera::ops {
 namespace {
@@ -24,14 +26,20 @@ void infer(const Call& call, ResultShapes& out) {
 }
 
 template <kernels::BinaryOp op>
-void cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor x = operands::contiguous(call.in[0]);
+void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor x = contiguous_operand(w, call.in[0]);
+  if (w.counts()) {
+    return;
+  }
   kernels::binary_scalar(op, x.dtype(), x.numel(), x.raw_data(), call.args<ValueArgs>().value,
                          out[0].raw_data());
 }
 
-void pow_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor x = operands::contiguous(call.in[0]);
+void pow_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor x = contiguous_operand(w, call.in[0]);
+  if (w.counts()) {
+    return;
+  }
   kernels::binary_scalar(kernels::BinaryOp::pow, x.dtype(), x.numel(), x.raw_data(),
                          call.args<PowArgs>().exponent, out[0].raw_data());
 }
@@ -62,26 +70,29 @@ void pow_backward(const BackwardContext& context, std::span<const Tensor> grads,
                : mul(grads[0], mul_scalar(pow_scalar(context.in[0], exponent - 1), exponent));
 }
 
-const operands::PointwiseForms add_forms =
-    operands::register_pointwise<ValueArgs>({.schema = "add_scalar(x)",
-                                             .infer = infer,
-                                             .cpu = cpu<kernels::BinaryOp::add>,
-                                             .rule = add_rule,
-                                             .backward = add_backward,
-                                             .about = "x + value."});
+const operands::PointwiseForms add_forms = operands::register_pointwise<ValueArgs>(
+    {.schema = "add_scalar(x)",
+     .infer = infer,
+     .cpu = in_workspace<cpu<kernels::BinaryOp::add>>,
+     .workspace = workspace_of_copies<cpu<kernels::BinaryOp::add>>,
+     .rule = add_rule,
+     .backward = add_backward,
+     .about = "x + value."});
 
-const operands::PointwiseForms mul_forms =
-    operands::register_pointwise<ValueArgs>({.schema = "mul_scalar(x)",
-                                             .infer = infer,
-                                             .cpu = cpu<kernels::BinaryOp::mul>,
-                                             .rule = rules::pointwise_linear,
-                                             .backward = mul_backward,
-                                             .about = "x times value."});
+const operands::PointwiseForms mul_forms = operands::register_pointwise<ValueArgs>(
+    {.schema = "mul_scalar(x)",
+     .infer = infer,
+     .cpu = in_workspace<cpu<kernels::BinaryOp::mul>>,
+     .workspace = workspace_of_copies<cpu<kernels::BinaryOp::mul>>,
+     .rule = rules::pointwise_linear,
+     .backward = mul_backward,
+     .about = "x times value."});
 
 const operands::PointwiseForms pow_forms =
     operands::register_pointwise<PowArgs>({.schema = "pow_scalar(x)",
                                            .infer = infer,
-                                           .cpu = pow_cpu,
+                                           .cpu = in_workspace<pow_cpu>,
+                                           .workspace = workspace_of_copies<pow_cpu>,
                                            .rule = rules::pointwise,
                                            .backward = pow_backward,
                                            .saves_inputs = saves_all,

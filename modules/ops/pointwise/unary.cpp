@@ -11,6 +11,7 @@ module;
 #include <string>
 
 #include "pointwise/kernels/pointwise.hpp"
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -29,14 +30,17 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
-void apply(Function function, const Call& call, std::span<Tensor> out) {
-  const Tensor x = operands::contiguous(call.in[0]);
+void apply(Function function, const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor x = contiguous_operand(w, call.in[0]);
+  if (w.counts()) {
+    return;
+  }
   kernels::unary(function, x.dtype(), x.numel(), x.raw_data(), out[0].raw_data());
 }
 
 template <Function function>
-void cpu(const Call& call, std::span<Tensor> out) {
-  apply(function, call, out);
+void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  apply(function, call, out, w);
 }
 
 struct GeluArgs {
@@ -48,8 +52,8 @@ struct FunctionArgs {
 
 Function gelu_form(GeluArgs args) { return args.tanh ? Function::gelu_tanh : Function::gelu; }
 
-void gelu_cpu(const Call& call, std::span<Tensor> out) {
-  apply(gelu_form(call.args<GeluArgs>()), call, out);
+void gelu_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  apply(gelu_form(call.args<GeluArgs>()), call, out, w);
 }
 
 /// a + b x
@@ -127,9 +131,12 @@ void gradient_infer(const Call& call, ResultShapes& out) {
 
 Function function_of(const FunctionArgs& args) { return static_cast<Function>(args.function); }
 
-void gradient_cpu(const Call& call, std::span<Tensor> out) {
-  const Tensor x = operands::contiguous(call.in[0]);
-  const Tensor grad = operands::contiguous(call.in[1]);
+void gradient_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  const Tensor x = contiguous_operand(w, call.in[0]);
+  const Tensor grad = contiguous_operand(w, call.in[1]);
+  if (w.counts()) {
+    return;
+  }
   kernels::unary_backward(function_of(call.args<FunctionArgs>()), x.dtype(), x.numel(),
                           x.raw_data(), grad.raw_data(), out[0].raw_data());
 }
@@ -151,7 +158,8 @@ void gradient_backward(const BackwardContext& context, std::span<const Tensor> g
 const Op& gradient_op =
     register_op<FunctionArgs>({.schema = "unary_backward(x, grad)",
                                .infer = gradient_infer,
-                               .cpu = gradient_cpu,
+                               .cpu = in_workspace<gradient_cpu>,
+                               .workspace = workspace_of_copies<gradient_cpu>,
                                .rule = slope_rule,
                                .backward = gradient_backward,
                                .saves_inputs = saves_all,
@@ -180,7 +188,8 @@ template <Function function>
 PointwiseForms floating(const char* name, const char* about, bool monotone = false) {
   return operands::register_pointwise({.schema = std::string(name) + "(x)",
                                        .infer = infer_floating_unary,
-                                       .cpu = cpu<function>,
+                                       .cpu = in_workspace<cpu<function>>,
+                                       .workspace = workspace_of_copies<cpu<function>>,
                                        .rule = monotone ? monotone_rule : rules::pointwise,
                                        .backward = backward<function>,
                                        .saves_inputs = saves_all,
@@ -191,23 +200,27 @@ template <Function function>
 PointwiseForms any_type(const char* name, const char* about) {
   return operands::register_pointwise({.schema = std::string(name) + "(x)",
                                        .infer = infer,
-                                       .cpu = cpu<function>,
+                                       .cpu = in_workspace<cpu<function>>,
+                                       .workspace = workspace_of_copies<cpu<function>>,
                                        .rule = rules::pointwise,
                                        .backward = backward<function>,
                                        .saves_inputs = saves_all,
                                        .about = about});
 }
 
-const PointwiseForms neg_forms = operands::register_pointwise({.schema = "neg(x)",
-                                                               .infer = infer,
-                                                               .cpu = cpu<Function::neg>,
-                                                               .rule = rules::pointwise_linear,
-                                                               .backward = neg_backward,
-                                                               .about = "-x."});
+const PointwiseForms neg_forms =
+    operands::register_pointwise({.schema = "neg(x)",
+                                  .infer = infer,
+                                  .cpu = in_workspace<cpu<Function::neg>>,
+                                  .workspace = workspace_of_copies<cpu<Function::neg>>,
+                                  .rule = rules::pointwise_linear,
+                                  .backward = neg_backward,
+                                  .about = "-x."});
 const PointwiseForms gelu_forms = operands::register_pointwise<GeluArgs>(
     {.schema = "gelu(x)",
      .infer = infer_floating_unary,
-     .cpu = gelu_cpu,
+     .cpu = in_workspace<gelu_cpu>,
+     .workspace = workspace_of_copies<gelu_cpu>,
      .rule = rules::pointwise,
      .backward = gelu_backward,
      .saves_inputs = saves_all,

@@ -3,6 +3,7 @@
 module;
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <functional>
 #include <initializer_list>
 #include <span>
@@ -10,11 +11,14 @@ module;
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "shared/kernels/workspace.hpp"
 module tessera.ops;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :kernel_call;
 
 namespace tessera::operands {
 namespace {
@@ -46,20 +50,29 @@ void write(const Call& call, std::span<Tensor> out) {
   if (out[0].numel() == 0) {
     return;
   }
-  const Call inner = inner_call(call, first);
+  Call inner = inner_call(call, first);
   if (out[0].is_contiguous()) {
     call.op.form_of->cpu(inner, out);
     return;
   }
-  Tensor whole = empty(out[0].shape(), out[0].dtype());
+  kernels::Workspace w(call.workspace.data(), call.workspace.size());
+  Tensor whole = ops::temporary(w, out[0].shape(), out[0].dtype());
+  inner.workspace = call.workspace.subspan(w.bytes());
   call.op.form_of->cpu(inner, {&whole, 1});
   copy_elements(whole, out[0]);
 }
 
-/// What the operator's kernel needs.
+/// What the operator's kernel needs, after its result where this is copied.
 template <std::size_t first>
 std::size_t workspace(const Call& call, std::span<const Tensor> out) {
-  return call.op.form_of->workspace(inner_call(call, first), out);
+  const Op& op = *call.op.form_of;
+  std::size_t bytes = 0;
+  if (!out[0].is_contiguous() && out[0].numel() != 0) {
+    kernels::Workspace w;
+    ops::temporary(w, out[0].shape(), out[0].dtype());
+    bytes = w.bytes();
+  }
+  return bytes + (op.workspace == nullptr ? 0 : op.workspace(inner_call(call, first), out));
 }
 
 /// The strategies that keep the placement of the written tensor.
@@ -99,7 +112,7 @@ const Op& register_form(const Op& op) {
       {.schema = first == 0 ? form_schema(op, "_", "") : form_schema(op, "_out", "out, "),
        .infer = infer<first>,
        .cpu = write<first>,
-       .workspace = op.workspace == nullptr ? nullptr : workspace<first>,
+       .workspace = workspace<first>,
        .rule = rule<first>,
        .in_place = true,
        .form_of = &op,

@@ -37,11 +37,18 @@ Tensor contiguous_operand(Workspace& w, const Tensor& x) {
   return copy;
 }
 
-Tensor temporary(Workspace& w, const Dims& shape, DType dtype) {
+namespace {
+
+std::byte* take_elements(Workspace& w, const Dims& shape, DType dtype) {
   const std::int64_t bytes = checked_multiply(
       checked_product(shape, "workspace"), static_cast<std::int64_t>(size_of(dtype)), "workspace");
-  auto* const memory = w.take<std::byte>(bytes);
-  return from_memory(memory, shape, dtype);
+  return w.take<std::byte>(bytes);
+}
+
+}  // namespace
+
+Tensor temporary(Workspace& w, const Dims& shape, DType dtype) {
+  return from_memory(take_elements(w, shape, dtype), shape, dtype);
 }
 
 operands::ReducedOperand reduced_view(const Tensor& x, const Dims& dims) {
@@ -162,11 +169,24 @@ Matrix matrix_operand(Workspace& w, const Tensor& x) {
   return {contiguous_operand(w, x), columns, false};
 }
 
+namespace {
+
+/// As contiguous_operand, of which only the address is used: while it is counted, any tensor does.
+Tensor adjacent_rows(Workspace& w, const Tensor& x) {
+  if (w.counts() && x && !x.is_contiguous()) {
+    take_elements(w, x.shape(), x.dtype());
+    return x;
+  }
+  return contiguous_operand(w, x);
+}
+
+}  // namespace
+
 Matrix rows_operand(Workspace& w, const Tensor& x) {
   const int last = x.dims() - 1;
   const std::int64_t columns = last < 0 ? 1 : x.shape()[last];
   if (last < 1 || x.is_contiguous() || x.numel() == 0) {
-    return {contiguous_operand(w, x), columns, false};
+    return {adjacent_rows(w, x), columns, false};
   }
   std::int64_t stride = 0;   // of the rows; 0 until a dim of more than one row was seen
   std::int64_t covered = 0;  // what the next dim in front must have as its stride
@@ -184,7 +204,7 @@ Matrix rows_operand(Workspace& w, const Tensor& x) {
     covered = x.strides()[d] * x.shape()[d];
   }
   if (!one_distance) {
-    return {contiguous_operand(w, x), columns, false};
+    return {adjacent_rows(w, x), columns, false};
   }
   return {x, stride == 0 ? columns : stride, false};
 }

@@ -36,6 +36,16 @@ inline std::size_t workspace_of(const Call& call, std::span<const Tensor> out) {
   kernel(call, out, w);
   return w.bytes();
 }
+/// Op::workspace of a kernel that only copies operands, where they are not contiguous.
+template <WorkspaceKernel kernel>
+inline std::size_t workspace_of_copies(const Call& call, std::span<const Tensor> out) {
+  for (const Tensor& x : call.in) {
+    if (x && !x.is_contiguous()) {
+      return workspace_of<kernel>(call, out);
+    }
+  }
+  return 0;
+}
 
 // Local tensors only; no operator is called, so no mode sees these. With a workspace, copies are in
 // it; a workspace that only counts gives tensors of the right shape that must not be read.
