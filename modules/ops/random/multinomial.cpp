@@ -117,7 +117,8 @@ void multinomial_cpu(const Call& call, std::span<const Tensor> out, Workspace& w
         return;
       }
       std::int64_t* const to = out[0].data<std::int64_t>() + row * draw.count;
-      words_of(draw.numbers, global_rows[row] * bits, std::span(arrays.words, static_cast<std::size_t>(bits)));
+      words_of(draw.numbers, global_rows[row] * bits,
+               std::span(arrays.words, static_cast<std::size_t>(bits)));
       if (draw.replacement) {
         kernels::sample_with_replacement(n, arrays.weights, draw.count, arrays.words, to);
       } else {
