@@ -42,6 +42,17 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), dtype});
 }
 
+/// All operands of one shape and type.
+void infer_lion(const Call& call, ResultShapes& out) {
+  for (const Tensor& x : call.in) {
+    if (!(x.shape() == call.in[0].shape()) || x.dtype() != call.in[0].dtype()) {
+      fail(call.op.name + ": the operands differ (expected " + to_string(call.in[0].shape()) +
+           ", got " + to_string(x.shape()) + "); pass tensors of one shape and type");
+    }
+  }
+  infer(call, out);
+}
+
 void softcap_cpu(const Call& call, std::span<Tensor> out) {
   const auto cap = static_cast<float>(call.args<SoftcapArgs>().cap);
   const Tensor x = operands::contiguous(call.in[0]);
@@ -78,6 +89,7 @@ void lion_cpu(const Call& call, std::span<Tensor>) {
     parameter -= rate * (sign + decay * parameter);
     momentum = second * momentum + (1 - second) * gradient;
   }
+  call.in[1].storage().bump_version();  // the dispatcher moves that of operand 0
   if (!p.same_as(call.in[0])) {
     operands::copy_elements(p, call.in[0]);
   }
@@ -105,7 +117,7 @@ Op softcap() {
 
 Op lion() {
   return with_arguments<LionArgs>({.schema = "lion_(parameter, momentum!, gradient)",
-                                   .infer = infer,
+                                   .infer = infer_lion,
                                    .cpu = lion_cpu,
                                    .rule = lion_rule,
                                    .in_place = true,

@@ -91,16 +91,6 @@ bool differentiable(const CallSample& sample) {
                      [](const Tensor& g) { return g.defined(); });
 }
 
-/// The same values in memory that is not contiguous.
-Tensor spaced(const Tensor& g) {
-  Dims shape = g.shape();
-  shape.push_back(2);
-  const Tensor memory = zeros(shape, g.dtype());
-  const Tensor view = ops::select(memory, -1, 1);
-  ops::copy_(view, g);
-  return view;
-}
-
 /// One call with leaves, and the roots of its backward.
 struct Recorded {
   std::vector<Tensor> leaves;

@@ -1,10 +1,8 @@
 // What an operator declares that it does besides computing its results, compared with what its
-// calls do: memory before and after, addresses, versions, repeated calls, other seeds, calls of
-// communicators. No operator is known here by its name.
+// calls do (check_effects); and operators with a group of ranks. No operator is known here by its
+// name.
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -23,230 +21,21 @@ import tessera.collective;
 import tessera.ops;
 
 #include "conformance.hpp"
+#include "conformance/sent.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
 
-namespace {
-
-using Bytes = std::vector<std::byte>;
-
-Bytes bytes_of(const Tensor& x) {
-  const Tensor whole = operands::contiguous(x);
-  Bytes bytes(static_cast<std::size_t>(whole.numel()) * size_of(whole.dtype()));
-  if (!bytes.empty()) {
-    std::memcpy(bytes.data(), whole.raw_data(), bytes.size());
-  }
-  return bytes;
-}
-
-std::vector<Bytes> bytes_of(const std::vector<Tensor>& tensors) {
-  std::vector<Bytes> all;
-  for (const Tensor& x : tensors) {
-    all.push_back(x ? bytes_of(x) : Bytes());
-  }
-  return all;
-}
-
-std::vector<Tensor> copies(const std::vector<Tensor>& tensors) {
-  std::vector<Tensor> all;
-  for (const Tensor& x : tensors) {
-    all.push_back(x ? ops::clone(detached(x)) : x);
-  }
-  return all;
-}
-
-std::vector<Bytes> results(const Op& op, const std::vector<Tensor>& inputs,
-                           const Attributes& attributes) {
-  const Tensors out = call(op, copies(inputs), attributes);
-  return bytes_of(std::vector<Tensor>(out.begin(), out.end()));
-}
-
-/// The same arguments with another seed. Numbers that are 0 become a half: with a probability of 0
-/// nothing is drawn.
-Attributes reseeded(const Op& op, const Attributes& attributes, std::uint64_t seed) {
-  std::vector<ArgumentValue> values = op.arguments->values(attributes);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (op.arguments->fields[i].type == ArgumentType<RandomNumbers>::name) {
-      RandomNumbers numbers = ArgumentType<RandomNumbers>::from_value(values[i]);
-      numbers.seed = seed;
-      values[i] = ArgumentType<RandomNumbers>::value(numbers);
-    } else if (const double* number = std::get_if<double>(&values[i]);
-               number != nullptr && *number == 0) {
-      values[i] = 0.5;
-    }
-  }
-  return op.arguments->from_values(values);
-}
-
-/// The sample's operands; those that are written hold something else than after the call that the
-/// sample was recorded from. `shifted`: so do all floating ones, as a write that is not declared
-/// would otherwise find what it has written before.
-std::vector<Tensor> fresh_operands(const CallSample& sample, bool shifted) {
-  std::vector<Tensor> in = copies(sample.inputs);
-  for (std::size_t i = 0; i < in.size(); ++i) {
-    if (in[i] && in[i].dtype() != DType::boolean &&
-        ((shifted && is_floating(in[i].dtype())) ||
-         sample.op->writes(sample.op->place_of(i, in.size()).operand))) {
-      in[i] = ops::clone(ops::add_scalar(in[i], static_cast<double>(i + 1)));
-    }
-  }
-  return in;
-}
-
-/// Which kinds of calls the communicators of this rank issue.
-class Sent final : public collective::Observer {
- public:
-  void perform(const collective::Activity& activity, const std::function<void()>& run) override {
-    if (activity.kind == collective::Activity::Kind::issue) {
-      kinds.insert(kind_of(activity.call.kind));
-    }
-    run();
-  }
-  std::set<Communicates> kinds;
-
- private:
-  /// What an operator that issues such a call must declare.
-  static Communicates kind_of(collective::CallKind kind) {
-    using collective::CallKind;
-    switch (kind) {
-      case CallKind::all_reduce:
-        return Communicates::all_reduce;
-      case CallKind::all_gather:
-      case CallKind::all_gather_segments:
-        return Communicates::all_gather;
-      case CallKind::reduce_scatter:
-      case CallKind::reduce_scatter_segments:
-        return Communicates::reduce_scatter;
-      case CallKind::all_to_all:
-      case CallKind::all_to_all_counts:
-      case CallKind::send:  // of messages that all ranks exchange
-      case CallKind::receive:
-        return Communicates::all_to_all;
-      case CallKind::broadcast:
-        return Communicates::broadcast;
-      default:
-        return Communicates::planned;  // no operator with a group may declare it
-    }
-  }
-};
-
-/// What the calls of one operator did.
-struct Observed {
-  std::set<std::size_t> written;  // operands of the schema
-  std::set<std::size_t> versions;
-  bool shares = false;  // a result had an operand's memory
-  bool owns = false;    // a result had memory of its own
-  bool draws = false;
-  bool repeats = true;  // two equal calls had equal results
-  bool moves_streams = false;
-  bool sends = false;
-};
-
-std::size_t operand_of(const Op& op, std::size_t i, std::size_t count) {
-  return op.place_of(i, count).operand;
-}
-
-void observe(const CallSample& sample, Observed& seen) {
-  const Op& op = *sample.op;
-  const NoGrad constant;
-  std::vector<Tensor> in;
-  std::vector<Bytes> before;
-  std::vector<std::uint64_t> versions;
-  std::map<std::string, RandomStream> streams;
-  Sent sent;
-  const collective::ObserverScope scope(sent);
-  const auto called = [&](bool shifted) {
-    in = fresh_operands(sample, shifted);
-    before = bytes_of(in);
-    versions.clear();
-    for (const Tensor& x : in) {
-      versions.push_back(x ? x.storage().version() : 0);
-    }
-    set_seed(5);
-    random_stream();
-    streams = random_state();
-    sent.kinds.clear();
-    return call(op, in, sample.attributes);
-  };
-  Tensors out;
-  try {
-    out = called(true);
-  } catch (const Error&) {
-    out = called(false);  // a probability, for example, is at most 1
-  }
-  seen.sends = seen.sends || !sent.kinds.empty();
-  for (const auto& [name, stream] : random_state()) {
-    const auto found = streams.find(name);
-    seen.moves_streams =
-        seen.moves_streams || found == streams.end() || found->second.offset != stream.offset;
-  }
-  const std::vector<Bytes> after = bytes_of(in);
-  for (std::size_t i = 0; i < in.size(); ++i) {
-    if (!in[i]) {
-      continue;
-    }
-    if (after[i] != before[i]) {
-      seen.written.insert(operand_of(op, i, in.size()));
-    }
-    if (in[i].storage().version() != versions[i]) {
-      seen.versions.insert(operand_of(op, i, in.size()));
-    }
-  }
-  for (const Tensor& result : out) {
-    if (!result || result.numel() == 0) {
-      continue;
-    }
-    bool shares = false;
-    for (const Tensor& x : in) {
-      shares = shares || (x && &x.storage() == &result.storage());
-    }
-    (shares ? seen.shares : seen.owns) = true;
-  }
-  const std::vector<Bytes> first = results(op, sample.inputs, sample.attributes);
-  seen.repeats = seen.repeats && results(op, sample.inputs, sample.attributes) == first;
-  if (effects_of(op).draws) {
-    seen.draws = seen.draws || results(op, sample.inputs, reseeded(op, sample.attributes, 1)) !=
-                                   results(op, sample.inputs, reseeded(op, sample.attributes, 2));
-  }
-}
-
-std::map<const Op*, Observed> observe_all() {
-  std::map<const Op*, Observed> all;
-  for (const CallSample& sample : call_samples(6)) {
-    observe(sample, all[sample.op]);
-  }
-  return all;
-}
-
-}  // namespace
-
 TEST_CASE("operators do what they declare to do, and nothing else") {
-  const std::map<const Op*, Observed> all = observe_all();
-  CHECK(all.size() > 150);
-  for (const auto& [op, seen] : all) {
-    const Effects effects = effects_of(*op);
-    const std::set<std::size_t> declared(effects.writes.begin(), effects.writes.end());
-    INFO(op->schema);
-    for (const std::size_t operand : seen.written) {
-      INFO("writes " << op->operands[operand].name);
-      CHECK(declared.contains(operand));
+  std::map<const Op*, std::vector<CallSample>> by_op;
+  for (CallSample& sample : call_samples(6)) {
+    by_op[sample.op].push_back(std::move(sample));
+  }
+  CHECK(by_op.size() > 150);
+  for (const auto& [op, samples] : by_op) {
+    for (const std::string& finding : check_effects(samples)) {
+      FAIL_CHECK(finding);
     }
-    for (const std::size_t operand : declared) {
-      INFO("declares that it writes " << op->operands[operand].name);
-      CHECK(seen.written.contains(operand));
-      CHECK(seen.versions.contains(operand));
-    }
-    for (const std::size_t operand : seen.versions) {
-      INFO("moves the version of " << op->operands[operand].name);
-      CHECK(declared.contains(operand));
-    }
-    CHECK((effects.aliasing == Aliasing::none ? !seen.shares : seen.shares));
-    CHECK((effects.aliasing == Aliasing::always ? !seen.owns : true));
-    CHECK(seen.draws == effects.draws);
-    CHECK(seen.repeats);
-    CHECK((effects.communicates != Communicates::none || !seen.sends));
-    CHECK_FALSE(seen.moves_streams);  // the numbers are arguments; functions take them
   }
 }
 

@@ -1,12 +1,10 @@
 // Where calls come from: stored samples, the calls of their backward, and what follows from a
 // schema.
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -20,98 +18,13 @@ import tessera.autograd;
 import tessera.ops;
 
 #include "conformance.hpp"
+#include "conformance/samples.hpp"
 #include "operator_samples.hpp"
 
 namespace tessera::testing {
 namespace {
 
-constexpr std::int64_t small = 200;
 constexpr std::int64_t small_doubled = 800;
-
-/// Positive, different for each element.
-Tensor numbers(const Dims& shape, double shift = 0) {
-  const Tensor x = empty(shape, DType::f64);
-  for (std::int64_t i = 0; i < x.numel(); ++i) {
-    x.data<double>()[i] = 1.5 + std::sin(0.7 * static_cast<double>(i) + shift);
-  }
-  return x;
-}
-
-/// f64 where floating, and few elements.
-bool is_small(std::span<const Tensor> inputs, std::int64_t most = small) {
-  return std::all_of(inputs.begin(), inputs.end(), [most](const Tensor& x) {
-    return !x || (x.numel() <= most && (!is_floating(x.dtype()) || x.dtype() == DType::f64));
-  });
-}
-
-/// The call's shapes and attributes in words: calls with the same ones are the same sample.
-std::string key_of(const Op& op, std::span<const Tensor> inputs, const Attributes& attributes) {
-  std::string key = op.name;
-  for (const Tensor& x : inputs) {
-    key += x ? to_string(x.shape()) + std::string(name_of(x.dtype())) : "-";
-  }
-  for (const std::int64_t value : attributes.fixed()) {
-    key += "," + std::to_string(value);
-  }
-  for (const std::int64_t value : attributes.dynamic()) {
-    key += ";" + std::to_string(value);
-  }
-  return key;
-}
-
-/// Keeps the calls that pass, each kind once.
-class Recorder final : public Mode {
- public:
-  explicit Recorder(std::size_t most) : most_(most) {}
-
-  Tensors call(const Call& heard, NextCall& next) override {
-    Tensors out = next(heard);
-    std::vector<Tensor> inputs;
-    const NoGrad constant;
-    for (const Tensor& x : heard.in) {
-      inputs.push_back(x ? ops::clone(x) : x);
-    }
-    add(heard.op, std::move(inputs), heard.attributes, {});
-    return out;
-  }
-
-  void add(const Op& op, std::vector<Tensor> inputs, const Attributes& attributes,
-           std::vector<Tensor> output_gradients, std::int64_t largest = small) {
-    std::vector<CallSample>& samples = by_op[op.name];
-    if (samples.size() >= most_ || !is_small(inputs, largest) ||
-        !keys_.insert(key_of(op, inputs, attributes)).second) {
-      return;
-    }
-    const std::string name = op.name + "/" + source + std::to_string(samples.size());
-    if (output_gradients.empty() && op.backward != nullptr) {
-      ResultShapes results;
-      op.infer({op, inputs, attributes}, results);
-      for (std::size_t i = 0; i < results.size(); ++i) {
-        const bool constant = i < 64 && ((op.constant_outputs >> i) & 1U) != 0;
-        output_gradients.push_back(is_floating(results[i].dtype) && !constant
-                                       ? ops::cast(numbers(results[i].shape, 1), results[i].dtype)
-                                       : Tensor());
-      }
-    }
-    samples.push_back({&op, name, std::move(inputs), attributes, std::move(output_gradients)});
-  }
-
-  /// For sources that come late and say something new.
-  void allow_more(std::size_t count) { most_ += count; }
-
-  std::string source;
-  std::map<std::string, std::vector<CallSample>> by_op;
-
- private:
-  std::size_t most_;
-  std::set<std::string> keys_;
-};
-
-void listen(Recorder& recorder, const char* source, const std::function<void()>& f) {
-  recorder.source = source;
-  const ModeScope scope(ModeLevel::above_distribution, recorder);
-  f();
-}
 
 /// What the gradients of the samples call.
 void hear_backward(const std::vector<OperatorSample>& samples, Recorder& recorder) {

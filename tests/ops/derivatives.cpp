@@ -16,14 +16,20 @@
 #include "catch.hpp"
 
 import tessera.base;
+import tessera.mesh;
+import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
 
+#include "conformance/compare.hpp"
+#include "conformance/conformance.hpp"
 #include "operator_samples.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
+using conformance::CallSample;
+using conformance::numbers;
 
 namespace {
 
@@ -52,33 +58,6 @@ bool is_small_and_differentiable(const OperatorSample& sample) {
   return used && !coarse && elements > 0 && elements <= 40;
 }
 
-/// Sum of results times weights; of those results that are floating and weighted.
-double weighted_sum(std::span<const Tensor> results, std::span<const Tensor> weights) {
-  double sum = 0;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    if (weights[i] && results[i]) {
-      const std::vector<double> r = to_doubles(results[i]);
-      const std::vector<double> w = to_doubles(weights[i]);
-      for (std::size_t k = 0; k < r.size(); ++k) {
-        sum += r[k] * w[k];
-      }
-    }
-  }
-  return sum;
-}
-
-/// What a sample is differentiated with respect to, as fresh leaves: its operands, and for second
-/// derivatives the gradients of its results too.
-std::vector<Tensor> fresh_variables(const OperatorSample& sample, int order) {
-  std::vector<Tensor> variables = fresh_inputs(sample, true);
-  for (const Tensor& g : sample.output_gradients) {
-    if (order > 1) {
-      variables.push_back(g ? ops::clone(g).set_requires_grad() : g);
-    }
-  }
-  return variables;
-}
-
 /// How many elements were compared with differences, and how many were not, at kinks and jumps.
 struct Tally {
   std::size_t compared = 0;
@@ -86,127 +65,24 @@ struct Tally {
 };
 using Tallies = std::map<std::string, Tally>;  // by operator
 
-using Scalar = std::function<double(const std::vector<Tensor>& variables)>;
-
-/// Compares `found` with differences of f, but at kinks: where those to both sides disagree.
-void compare_with_differences(const OperatorSample& sample, int order, const Scalar& f,
-                              std::span<const Tensor> found, Tally& tally) {
-  constexpr double step = 1e-5;
-  const std::vector<Tensor> middle_variables = fresh_variables(sample, order);
-  const double middle = f(middle_variables);
-  const double rounding = 1e-15 * std::abs(middle) / step;
-  for (std::size_t i = 0; i < middle_variables.size(); ++i) {
-    const Tensor& x = middle_variables[i];
-    if (!x || !is_floating(x.dtype())) {
-      continue;
-    }
-    const std::vector<double> gradient =
-        found[i] ? to_doubles(found[i])
-                 : std::vector<double>(static_cast<std::size_t>(x.numel()), 0.0);
-    for (std::size_t k = 0; k < gradient.size(); ++k) {
-      const auto moved = [&](double by) {
-        std::vector<Tensor> variables = fresh_variables(sample, order);
-        variables[i].data<double>()[k] += by;
-        return f(variables);
-      };
-      const double right = (moved(step) - middle) / step;
-      const double left = (middle - moved(-step)) / step;
-      const double scale = 1 + std::abs(right) + std::abs(left);
-      const bool kink = std::abs(right - left) > 0.02 * scale;
-      const bool jump = !(scale < 0.01 / step);
-      if (kink || jump) {
-        ++tally.skipped;
-        continue;
-      }
-      ++tally.compared;
-      INFO("variable " << i << ", element " << k << ": " << gradient[k] << " against "
-                       << (right + left) / 2);
-      CHECK(std::abs(gradient[k] - (right + left) / 2) <= 1e-5 * scale + rounding);
-    }
-  }
-}
-
-/// The weights of `tensors` that have one and a gradient's path.
-struct Weighted {
-  std::vector<Tensor> tensors;
-  std::vector<Tensor> weights;
-
-  Weighted(std::span<const Tensor> all, std::span<const Tensor> all_weights) {
-    for (std::size_t i = 0; i < all_weights.size(); ++i) {
-      if (all_weights[i] && all[i] && all[i].requires_grad()) {
-        tensors.push_back(all[i]);
-        weights.push_back(all_weights[i]);
-      }
-    }
-  }
-};
-
-/// Positive, different for each element.
-Tensor numbers(const Dims& shape, double shift = 0) {
-  const Tensor x = empty(shape, DType::f64);
-  for (std::int64_t i = 0; i < x.numel(); ++i) {
-    x.data<double>()[i] = 1.5 + std::sin(0.7 * static_cast<double>(i) + shift);
-  }
-  return x;
-}
-
-/// Weights for the gradients.
-std::vector<Tensor> some_weights(std::span<const Tensor> variables) {
-  std::vector<Tensor> weights(variables.size());
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    const Tensor& x = variables[i];
-    if (x && is_floating(x.dtype())) {
-      weights[i] = ops::cast(ops::add_scalar(numbers(x.shape(), 1), -1.5), x.dtype());
-    }
-  }
-  return weights;
-}
-
-/// The sample's results (order 0), or their derivatives with respect to the variables, where there
-/// are any: those of each order are summed with weights for the next one.
-std::vector<Tensor> derivatives(const OperatorSample& sample, const std::vector<Tensor>& variables,
-                                int order) {
-  const auto inputs = std::span(variables).first(sample.inputs.size());
-  const auto behind = std::span(variables).subspan(sample.inputs.size());
-  const Tensors out = call(*sample.op, inputs, sample.attributes);
-  std::vector<Tensor> found(out.begin(), out.end());
-  std::vector<Tensor> weights(behind.begin(), behind.end());
-  if (weights.empty()) {
-    weights = sample.output_gradients;
-  }
-  std::vector<Tensor> wanted;
-  for (const Tensor& x : variables) {
-    if (x && x.requires_grad()) {
-      wanted.push_back(x);
-    }
-  }
-  for (int i = 1; i <= order; ++i) {
-    const Weighted roots(found, weights);
-    std::vector<Tensor> of_wanted(wanted.size());
-    if (!roots.tensors.empty()) {
-      of_wanted = gradients(roots.tensors, roots.weights, wanted, {.create_graph = i < order});
-    }
-    found.assign(variables.size(), {});
-    std::size_t next = 0;
-    for (std::size_t k = 0; k < variables.size(); ++k) {
-      if (variables[k] && variables[k].requires_grad()) {
-        found[k] = of_wanted[next++];
-      }
-    }
-    weights = some_weights(variables);
-  }
-  return found;
+CallSample call_of(const OperatorSample& sample) {
+  return {.op = sample.op,
+          .name = sample.name,
+          .inputs = sample.inputs,
+          .attributes = sample.attributes,
+          .output_gradients = sample.output_gradients};
 }
 
 /// Compares the derivatives of this order with differences of those of the order before.
 void check_derivatives(const OperatorSample& sample, int order, Tallies& tallies) {
-  const auto f = [&](const std::vector<Tensor>& variables) {
-    const std::vector<Tensor> found = derivatives(sample, variables, order - 1);
-    return weighted_sum(found, order == 1 ? sample.output_gradients : some_weights(variables));
-  };
-  compare_with_differences(sample, order, f,
-                           derivatives(sample, fresh_variables(sample, order), order),
-                           tallies[sample.op->name]);
+  conformance::DerivativeAccount account;
+  conformance::check_derivatives(call_of(sample), order, account);
+  Tally& tally = tallies[sample.op->name];
+  tally.compared += account.compared;
+  tally.skipped += account.skipped;
+  for (const std::string& finding : account.findings) {
+    FAIL_CHECK(finding);
+  }
 }
 
 /// Each operator was compared somewhere, and little was left out.
@@ -408,8 +284,7 @@ TEST_CASE("gradients of gradients are the limits of differences") {
   GradientListener listener;
   Tallies tallies;
   for_each_small_sample([&](const OperatorSample& sample) {
-    listen(listener, [&] { derivatives(sample, fresh_variables(sample, 2), 2); });
-    check_derivatives(sample, 2, tallies);
+    listen(listener, [&] { check_derivatives(sample, 2, tallies); });
   });
   check_tallies(tallies);
   CHECK(listener.constant == names_of(constant_in_gradients));
@@ -465,10 +340,11 @@ TEST_CASE("third derivatives are the limits of differences") {
 TEST_CASE("second derivatives of narrow types are those of f64 but for rounding") {
   const auto [dtype, allowed] = GENERATE(std::pair{DType::f32, 1e-4}, std::pair{DType::bf16, 0.1},
                                          std::pair{DType::f16, 0.02});
-  for_each_own_kernel([dtype, allowed](const OperatorSample& sample) {
-    OperatorSample narrow = sample;
+  for_each_own_kernel([dtype, allowed](const OperatorSample& stored) {
+    const CallSample sample = call_of(stored);
+    CallSample narrow = sample;
     narrow.inputs = converted(sample.inputs, dtype);
-    OperatorSample exact = sample;
+    CallSample exact = sample;
     exact.inputs = converted(narrow.inputs, DType::f64);
     // Losses are of a wider type than their operands.
     const Tensors out = call(*sample.op, narrow.inputs, sample.attributes);

@@ -196,37 +196,4 @@ std::vector<Tensor> fresh_inputs(const OperatorSample& sample, bool requires_gra
   return inputs;
 }
 
-double largest_difference(const Tensor& a, const Tensor& b) {
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  if (!(a.shape() == b.shape()) || a.dtype() != b.dtype()) {
-    return infinity;
-  }
-  const std::vector<double> x = to_doubles(a);
-  const std::vector<double> y = to_doubles(b);
-  double largest = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    if (x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]))) {
-      continue;
-    }
-    const double difference = std::abs(x[i] - y[i]) / (1 + std::abs(y[i]));
-    largest = std::isnan(difference) ? infinity : std::max(largest, difference);
-  }
-  return largest;
-}
-
-double tolerance(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 1e-9;
-    case DType::f32:
-      return 1e-5;
-    case DType::bf16:
-      return 1.6e-2;
-    case DType::f16:
-      return 2e-3;
-    default:
-      return 0;
-  }
-}
-
 }  // namespace tessera::testing

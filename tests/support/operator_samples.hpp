@@ -1,12 +1,14 @@
 // Samples of operators with PyTorch's results (tests/reference/data/*operators.*), ready to be
 // called: no operator is known here by name, the schema says how operands and attributes are
-// packed. Include it last, behind the imports of tessera.base and
-// tessera.tensor and behind this header's own includes.
+// packed. Include it last, behind the imports of
+// tessera.{base,mesh,placement,tensor} and behind this header's own includes.
 #pragma once
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
+
+#include "conformance/compare.hpp"
 
 namespace tessera::testing {
 
@@ -45,11 +47,7 @@ std::map<std::string, Tensor> read_safetensors(const std::string& path);
 /// Fresh leaves with the sample's values; floating ones require a gradient.
 std::vector<Tensor> fresh_inputs(const OperatorSample& sample, bool requires_grad);
 
-/// The largest |a - b| / (1 + |b|); infinity where shapes or types differ, or one is not a number
-/// and the other is.
-double largest_difference(const Tensor& a, const Tensor& b);
-
-/// The tolerance at which results of this type agree with PyTorch's.
-double tolerance(DType dtype);
+using conformance::largest_difference;
+using conformance::tolerance;
 
 }  // namespace tessera::testing

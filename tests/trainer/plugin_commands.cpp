@@ -169,6 +169,54 @@ TEST_CASE("check tests what a usable plugin provides") {
   contains(optimizer.out, "failed: a resumed run has the same bits: ");
 }
 
+TEST_CASE("check finds what is wrong with an operator") {
+  const Result result = plugin("check " TESSERA_WRONG_OPERATORS);
+  INFO(result.out);
+  CHECK(result.code == 2);
+  const auto of = [&](const std::string& name) {
+    const std::size_t begin = result.out.find("  operator " + name + ":");
+    REQUIRE(begin != std::string::npos);
+    return result.out.substr(begin, result.out.find("\n  operator ", begin) - begin);
+  };
+  const auto finds = [&](const std::string& name, const std::string& text) {
+    contains(of(name), "6 of 7 checks passed");
+    contains(of(name), text);
+  };
+  finds("wrong_derivative", "failed: gradients are the limits of differences: wrong_derivative/");
+  const auto finds_without_gradient = [&](const std::string& name, const std::string& text) {
+    contains(of(name), "5 of 7 checks passed");
+    contains(of(name), "not tried: gradients are the limits of differences: it has no gradient");
+    contains(of(name), text);
+  };
+  finds_without_gradient("wrong_shards",
+                         "failed: every placement that it accepts computes what one rank does: ");
+  finds_without_gradient("wrong_strides", "failed: operands and gradients may be strided: ");
+  // What is written between two calls makes more than one check fail.
+  contains(of("wrong_writes"),
+           "failed: it does what it declares, and nothing else: wrong_writes writes operand 'x', "
+           "which it does not declare");
+  contains(of("wrong_memory"), "1 of 2 checks passed");
+  contains(of("wrong_memory"),
+           "failed: calls that follow from its schema return, or are refused: killed its process "
+           "(signal 6, Aborted) in wrong_memory f64[2, 3, 4]");
+  contains(of("hidden_special"), "1 of 7 checks passed");
+  contains(of("hidden_special"), "give it examples (Op::examples)");
+  contains(of("shown_special"), "6 of 7 checks passed");
+  CHECK(of("shown_special").find("failed:") == std::string::npos);
+}
+
+TEST_CASE("check compares each kernel of a device with the CPU's, within what it declares") {
+  const Result nearly = plugin("check " TESSERA_NEARLY);
+  INFO(nearly.out);
+  CHECK(nearly.code == 2);
+  contains(nearly.out, "failed: kernels compute what the CPU does: silu");
+  CHECK(nearly.out.find("gelu") == std::string::npos);
+  const Result tolerant = plugin("check " TESSERA_TOLERANT);
+  INFO(tolerant.out);
+  CHECK(tolerant.code == 0);
+  contains(tolerant.out, "device Tolerant: 4 of 4 checks passed");
+}
+
 TEST_CASE("new writes a folder once, and only under a name that can be used") {
   const Folder folder;
   const std::string where = " --folder " + folder.path().string();

@@ -1,20 +1,24 @@
-// A device against the CPU: its memory, and each kernel that it has, on a few calls. An operator of
-// a plugin: whether it is complete.
+// A device against the CPU: its memory, and each kernel that it has.
 #include <fmt/format.h>
 
 #include <cmath>
 #include <functional>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "plugin_suite/suite.hpp"
 
 import tessera.base;
+import tessera.device;
+import tessera.mesh;
+import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 import tessera.plugin;
+
+#include "conformance/compare.hpp"
+#include "conformance/conformance.hpp"
+#include "conformance/samples.hpp"
 
 namespace tessera::app {
 namespace {
@@ -65,65 +69,45 @@ std::string waits_between_streams(const std::string& name) {
              : "copies in turn in both directions mix up their contents";
 }
 
-/// Calls of operators that every model uses.
-std::vector<std::pair<std::string, std::function<Tensor(Device)>>> calls() {
-  const auto at = [](const Dims& shape, double phase, Device device) {
-    return ops::to_device(pattern(shape, phase), device);
-  };
-  return {
-      {"add", [=](Device d) { return ops::add(at({3, 5}, 0, d), at({5}, 1, d)); }},
-      {"mul", [=](Device d) { return ops::mul(at({3, 5}, 0, d), at({3, 5}, 1, d)); }},
-      {"linear", [=](Device d) { return ops::linear(at({3, 5}, 0, d), at({7, 5}, 1, d)); }},
-      {"sum", [=](Device d) { return ops::sum(at({3, 5}, 0, d)); }},
-      {"softmax", [=](Device d) { return ops::softmax(at({3, 5}, 0, d), 1); }},
-      {"gelu", [=](Device d) { return ops::gelu(at({3, 5}, 0, d)); }},
-      {"rms_norm", [=](Device d) { return ops::rms_norm(at({3, 5}, 0, d), at({5}, 1, d), 1e-5); }},
-      {"transpose",
-       [=](Device d) { return ops::contiguous(ops::transpose(at({3, 5}, 0, d), 0, 1)); }},
-      {"causal_attention",
-       [=](Device d) {
-         return ops::causal_attention(at({2, 3, 2, 4}, 0, d), at({2, 3, 2, 4}, 1, d),
-                                      at({2, 3, 2, 4}, 2, d));
-       }},
-  };
+/// Calls of every operator that the device has a kernel for.
+std::vector<conformance::CallSample> calls_for(DeviceType type) {
+  constexpr std::size_t of_each = 4;
+  conformance::Recorder recorder(of_each, true);
+  recorder.trying = trying;
+  conformance::hear_training(recorder);
+  for (const Op* op : all_ops()) {
+    if (kernel_of(*op, type) != nullptr) {
+      conformance::make_samples(*op, recorder);
+    }
+  }
+  std::vector<conformance::CallSample> calls;
+  for (const auto& [name, samples] : recorder.by_op) {
+    const Op& op = find_op(name);
+    if (kernel_of(op, type) != nullptr && op.communicates == Communicates::none &&
+        op.distributed == nullptr && name != "to_device") {
+      calls.insert(calls.end(), samples.begin(), samples.end());
+    }
+  }
+  return calls;
 }
 
 std::string kernels_agree(const std::string& name) {
   const Device device = find_device(name);
-  std::string missing;
-  int ran = 0;
-  for (const auto& [op, call] : calls()) {
-    const std::vector<double> expected = to_doubles(call(cpu));
-    std::vector<double> got;
-    try {
-      got = to_doubles(ops::to_device(call(device), cpu));
-    } catch (const Error& error) {
-      missing = missing.empty() ? error.what() : missing;
-      continue;  // an operator without a kernel is an error by design
+  const HostFallback gradients_may_fall_back;  // to operators that the device has no kernel for
+  conformance::DeviceAccount account;
+  for (const conformance::CallSample& call : calls_for(device.type)) {
+    trying(call.name);
+    compare_on_device(call, "", conformance::copies_of(call.inputs), 1, device, account);
+    std::vector<Tensor> gaps;
+    for (const Tensor& x : call.inputs) {
+      gaps.push_back(x ? conformance::spaced(x) : x);
     }
-    ++ran;
-    if (const double difference = largest_difference(got, expected); difference > 1e-5) {
-      return fmt::format("{} differs from the CPU (by {:.1e})", op, difference);
-    }
+    compare_on_device(call, "(spaced)", gaps, 1, device, account);
   }
-  if (ran == 0) {
-    throw NotTried{"it has no kernel of the operators that are tried: " + missing};
+  if (account.calls == 0 && account.findings.empty()) {
+    throw NotTried{"it has no kernel of an operator"};
   }
-  return "";
-}
-
-std::string is_complete(const std::string& name) {
-  const Op& op = load_operator(name);
-  if (op.cpu == nullptr && op.view == nullptr) {
-    return "it has neither a kernel of the CPU nor a view";
-  }
-  if (op.rule == nullptr) {
-    return "it has no placement rule (Op::rule): distributed operands would be errors";
-  }
-  if (op.about.empty()) {
-    return "it has no description (Op::about), which reports show";
-  }
-  return "";
+  return some_of(account.findings);
 }
 
 }  // namespace
@@ -133,10 +117,6 @@ std::vector<SuiteCheck> device_suite(const std::string& name) {
           {"memory is filled", [=] { return fills(name); }},
           {"copies are ordered", [=] { return waits_between_streams(name); }},
           {"kernels compute what the CPU does", [=] { return kernels_agree(name); }}};
-}
-
-std::vector<SuiteCheck> operator_suite(const std::string& name) {
-  return {{"it is complete", [=] { return is_complete(name); }}};
 }
 
 }  // namespace tessera::app

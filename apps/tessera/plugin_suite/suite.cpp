@@ -27,7 +27,10 @@ std::vector<SuiteCheck> suite_of(const SuiteSubject& subject) {
   return subject.kind == "operator" ? operator_suite(subject.name) : std::vector<SuiteCheck>{};
 }
 
-// The child's report: lines "begin CHECK", then "passed", "failed TEXT" or "not tried TEXT".
+// The child's report: lines "begin CHECK" and "trying WHAT", then "passed", "failed TEXT" or
+// "not tried TEXT".
+const plugin::SendReport* to_parent = nullptr;
+
 std::string one_line(std::string text) {
   std::ranges::replace(text, '\n', ' ');
   return text;
@@ -52,6 +55,8 @@ std::vector<SuiteResult> results_of(std::string_view report, const std::string& 
     report.remove_prefix(std::min(line.size() + 1, report.size()));
     if (line.starts_with("begin ")) {
       results.push_back({State::failed, std::string(line.substr(6)), end});
+    } else if (line.starts_with("trying ")) {
+      results.back().text = fmt::format("{} in {}", end, line.substr(7));
     } else if (line == "passed") {
       results.back() = {State::passed, results.back().check, ""};
     } else if (line.starts_with("failed ")) {
@@ -70,12 +75,29 @@ std::vector<SuiteResult> run_suite(const SuiteSubject& subject, std::chrono::mil
       plugin::run_in_child("plugin check", limit, [&](const plugin::SendReport& send) {
         plugin::configure_host(
             {.paths = {subject.file}, .environment = false, .standard_places = false});
+        to_parent = &send;
         for (const SuiteCheck& check : suite_of(subject)) {
           send(fmt::format("begin {}\n", check.name));
           send(one_line(outcome_of(check)) + "\n");
         }
       });
   return results_of(child.report, child.problem);
+}
+
+void trying(const std::string& what) {
+  if (to_parent != nullptr) {
+    (*to_parent)(fmt::format("trying {}\n", one_line(what)));
+  }
+}
+
+std::string some_of(const std::vector<std::string>& findings) {
+  constexpr std::size_t most = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(findings.size(), most); ++i) {
+    text += (i == 0 ? "" : "; ") + findings[i];
+  }
+  return findings.size() <= most ? text
+                                 : fmt::format("{}; and {} more", text, findings.size() - most);
 }
 
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {

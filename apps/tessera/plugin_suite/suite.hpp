@@ -38,11 +38,17 @@ struct NotTried {
   std::string why;
 };
 
+/// Says what a check is about to do, for the text of a failure that ends the process.
+void trying(const std::string& what);
+
 // The suites. The plugin is loaded by the process's host when they run.
 std::vector<SuiteCheck> style_suite(const std::string& name);
 std::vector<SuiteCheck> optimizer_suite(const std::string& name);
 std::vector<SuiteCheck> device_suite(const std::string& name);
 std::vector<SuiteCheck> operator_suite(const std::string& name);
+
+/// The first findings of many, as the text of a check; empty: there are none.
+std::string some_of(const std::vector<std::string>& findings);
 
 /// The largest |a - b| / (1 + |b|); infinity where the counts differ or a value is not a number.
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b);

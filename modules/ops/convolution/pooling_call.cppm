@@ -28,6 +28,9 @@ inline Dims with_spatial(const Dims& shape, const Dims& extents) {
 inline void check_image(const Call& call, int spatial_dims) {
   const Tensor& x = call.in[0];
   operands::check_floating(call.op.name, x);
+  if (spatial_dims < 1) {
+    refuse(call, {.wrong = "the size has no dims", .expected = "one for each dim after [N, C]"});
+  }
   if (x.dims() != spatial_dims + 2) {
     refuse(call, {.wrong = "the number of dims is wrong",
                   .expected = fmt::format("[N, C] and {} more dims", spatial_dims),

@@ -19,11 +19,15 @@ struct NormArgs {
   Dynamic<double> eps;
 };
 
-void infer(const Call& call, ResultShapes& out) {
-  const Tensor& x = call.in[0];
+void check_rows(const Call& call, const Tensor& x) {
   if (x.dims() == 0) {
     refuse(call, {.wrong = "x has no dims", .expected = "at least 1"});
   }
+}
+
+void infer(const Call& call, ResultShapes& out) {
+  const Tensor& x = call.in[0];
+  check_rows(call, x);
   check_one_type(call);
   check_shape(call, 1, {x.shape().back()});
   check_shape(call, 2, {x.shape().back()});
@@ -72,6 +76,7 @@ const Op& layer_norm_op = register_op<NormArgs>({
 
 void grad_infer(const Call& call, ResultShapes& out) {
   const Tensor& x = call.in[1];
+  check_rows(call, x);
   check_shape(call, 0, x.shape());
   check_type(call, 0, x.dtype());
   check_shape(call, 2, {x.shape().back()});

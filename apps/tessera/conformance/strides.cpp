@@ -15,10 +15,10 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 
-#include "conformance.hpp"
-#include "operator_samples.hpp"
+#include "conformance/compare.hpp"
+#include "conformance/conformance.hpp"
 
-namespace tessera::testing {
+namespace tessera::conformance {
 namespace {
 
 /// The same values in memory whose dims are in the opposite order.
@@ -34,18 +34,6 @@ Tensor transposed(const Tensor& x) {
     strides.push_back(of_memory[d]);
   }
   const Tensor moved = alias(zeros(turned, x.dtype()), x.shape(), strides, 0);
-  ops::copy_(moved, x);
-  return moved;
-}
-
-/// The same values in every second element of memory twice as wide, after an offset.
-Tensor spaced(const Tensor& x) {
-  const NoGrad constant;
-  Dims strides = contiguous_strides(x.shape());
-  for (std::int64_t& stride : strides) {
-    stride *= 2;
-  }
-  const Tensor moved = alias(zeros({2 * x.numel() + 3}, x.dtype()), x.shape(), strides, 3);
   ops::copy_(moved, x);
   return moved;
 }
@@ -114,11 +102,6 @@ std::string difference(const CallResult& found, const CallResult& wanted) {
 
 Tensor same(const Tensor& x) { return x; }
 
-Tensor copy_of(const Tensor& x) {
-  const NoGrad constant;
-  return ops::clone(x);
-}
-
 /// Each operand in the form, but those that are written where the form must not be.
 std::vector<Tensor> operands_in(const CallSample& sample, const std::string& name,
                                 const Form& form) {
@@ -130,14 +113,6 @@ std::vector<Tensor> operands_in(const CallSample& sample, const std::string& nam
     operands.push_back(!x ? x : stays ? copy_of(x) : form(x));
   }
   return operands;
-}
-
-std::vector<Tensor> copies_of(std::span<const Tensor> tensors) {
-  std::vector<Tensor> copies;
-  for (const Tensor& x : tensors) {
-    copies.push_back(x ? copy_of(x) : x);
-  }
-  return copies;
 }
 
 }  // namespace
@@ -184,4 +159,4 @@ StrideAccount check_strides(std::span<const CallSample> samples, bool operands_t
   return account;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::conformance

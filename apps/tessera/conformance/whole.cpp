@@ -12,9 +12,9 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 
-#include "conformance.hpp"
+#include "conformance/conformance.hpp"
 
-namespace tessera::testing {
+namespace tessera::conformance {
 namespace {
 
 /// Some elements of the whole value.
@@ -123,4 +123,4 @@ std::vector<double> whole_value(std::span<const Tensor> parts) {
   return elements[0].values;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::conformance

@@ -14,10 +14,10 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 
-#include "conformance.hpp"
-#include "operator_samples.hpp"
+#include "conformance/compare.hpp"
+#include "conformance/conformance.hpp"
 
-namespace tessera::testing {
+namespace tessera::conformance {
 namespace {
 
 /// Rank `rank`'s part.
@@ -120,4 +120,4 @@ std::string right_as(const CallSample& sample, const Placements& placements,
   return text;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::conformance

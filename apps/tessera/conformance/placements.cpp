@@ -17,9 +17,9 @@ import tessera.tensor;
 import tessera.ops;
 import tessera.dtensor;
 
-#include "conformance.hpp"
+#include "conformance/conformance.hpp"
 
-namespace tessera::testing {
+namespace tessera::conformance {
 namespace {
 
 std::vector<Placement> choices(const Tensor& x, std::span<const Placement> others) {
@@ -275,4 +275,4 @@ Tensor make_operand(const Tensor& whole, const Layout& layout) {
                           Spec::make(layout, whole.shape(), whole.dtype()));
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::conformance

@@ -14,10 +14,10 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 
-#include "conformance.hpp"
-#include "operator_samples.hpp"
+#include "conformance/compare.hpp"
+#include "conformance/conformance.hpp"
 
-namespace tessera::testing {
+namespace tessera::conformance {
 namespace {
 
 /// Says where a case is wrong.
@@ -324,4 +324,4 @@ Verdict check_operator(std::span<const CallSample> samples, const Extent& extent
   return verdict;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::conformance

@@ -19,9 +19,9 @@ import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
 
-#include "conformance.hpp"
+#include "conformance/conformance.hpp"
 
-namespace tessera::testing {
+namespace tessera::conformance {
 namespace {
 
 bool differentiable(const CallSample& sample) {
@@ -205,4 +205,4 @@ std::vector<std::vector<CallResult>> run_cases(const DeviceMesh& mesh,
   return results;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::conformance

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,18 +16,11 @@ import tessera.tensor;
 import tessera.autograd;
 import tessera.ops;
 
-#include "conformance.hpp"
+#include "conformance/compare.hpp"
+#include "conformance/conformance.hpp"
 
-namespace tessera::testing {
+namespace tessera::conformance {
 namespace {
-
-/// The distance from 1 to the next number.
-double epsilon(DType dtype) {
-  const std::map<DType, double> epsilons = {
-      {DType::f64, 0x1p-52}, {DType::f32, 0x1p-23}, {DType::f16, 0x1p-10}, {DType::bf16, 0x1p-7}};
-  const auto found = epsilons.find(dtype);
-  return found == epsilons.end() ? 0 : found->second;
-}
 
 /// Of how many numbers one number of the result may be made: what a reduction sums, or a product
 /// of two operands (m k and k n elements for m n results are k).
@@ -127,4 +119,4 @@ double rounding(const CallSample& sample, const Tensor& result, std::size_t rank
   return 2 * coarsest * (static_cast<double>(ranks) + reduction_length(sample, result.numel()));
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::conformance
