@@ -107,6 +107,15 @@ for my $module (sort keys %imports) {
   }
 }
 
+# range-v3 costs a second for each file, and its header of all views breaks with imports.
+for my $file (@files) {
+  each_match($file, qr{^#include <(range/v3/\S+)>}, sub {
+    my ($number, $header) = ($_[0], $1);
+    finding($file, $number, "#include <$header>: only a .cpp file may include range-v3, and only single views")
+      unless $file =~ /\.cpp$/ && $header =~ m{^range/v3/view/(?!all\b|span\b)\w+\.hpp$};
+  });
+}
+
 # Interfaces: what clang 19 miscompiles or confuses, and facades that contain more than their partitions.
 for my $file (grep { /\.cppm$/ } @files) {
   each_match($file, qr/^\s*(namespace\s*\{|static\s+\w|.*\bthread_local\b)/, sub {

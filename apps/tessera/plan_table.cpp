@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <range/v3/view/zip.hpp>
 #include <string>
 
 #include "table.hpp"
@@ -19,9 +20,9 @@ std::string mesh_text(const MeshConfig& mesh) {
   }
   std::string text;
   std::int64_t ranks = 1;
-  for (std::size_t i = 0; i < mesh.axes.size(); ++i) {
-    text += fmt::format("{}{} {}", i == 0 ? "" : " x ", mesh.axes[i], mesh.shape[i]);
-    ranks *= mesh.shape[i];
+  for (const auto& [axis, size] : ranges::views::zip(mesh.axes, mesh.shape)) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis, size);
+    ranks *= size;
   }
   return fmt::format("{} = {} rank{}", text, ranks, ranks == 1 ? "" : "s");
 }

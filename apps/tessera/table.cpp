@@ -4,12 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <range/v3/view/drop_last.hpp>
+#include <range/v3/view/zip.hpp>
 #include <tessera/printable.hpp>
 
 import tessera.base;
 
 namespace tessera::app {
 namespace {
+
+using ranges::views::drop_last;
+using ranges::views::zip;
 
 std::size_t width_of(const std::string& text) {
   return static_cast<std::size_t>(std::ranges::count_if(
@@ -22,8 +27,8 @@ std::string format_table(const TableRows& rows, const std::string& indent) {
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i + 1 < row.size(); ++i) {  // the last cell is not padded
-      widths[i] = std::max(widths[i], width_of(row[i]));
+    for (auto [width, cell] : zip(widths, row | drop_last(1))) {  // the last cell is not padded
+      width = std::max(width, width_of(cell));
     }
   }
   std::string text;

@@ -4,6 +4,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <range/v3/view/zip.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,8 @@ import :index;
 namespace tessera::checkpoint_detail {
 namespace {
 
+using ranges::views::zip;
+
 [[noreturn]] void wrong(const std::string& path, const std::string& what) {
   fail_input({.thing = path, .wrong = what, .advice = "use another checkpoint"});
 }
@@ -25,8 +28,8 @@ bool inside(const LocalPart& box, const Dims& shape) {
   if (box.offset.size() != shape.size() || box.shape.size() != shape.size()) {
     return false;
   }
-  for (int d = 0; d < shape.size(); ++d) {
-    if (box.shape[d] < 1 || box.shape[d] > shape[d] || box.offset[d] > shape[d] - box.shape[d]) {
+  for (const auto [offset, part, whole] : zip(box.offset, box.shape, shape)) {
+    if (part < 1 || part > whole || offset > whole - part) {
       return false;
     }
   }
@@ -34,8 +37,8 @@ bool inside(const LocalPart& box, const Dims& shape) {
 }
 
 bool overlap(const LocalPart& a, const LocalPart& b) {
-  for (int d = 0; d < a.shape.size(); ++d) {
-    if (a.offset[d] >= b.offset[d] + b.shape[d] || b.offset[d] >= a.offset[d] + a.shape[d]) {
+  for (const auto [a_first, a_size, b_first, b_size] : zip(a.offset, a.shape, b.offset, b.shape)) {
+    if (a_first >= b_first + b_size || b_first >= a_first + a_size) {
       return false;
     }
   }

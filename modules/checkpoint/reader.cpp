@@ -9,6 +9,7 @@ module;
 #include <map>
 #include <memory>
 #include <optional>
+#include <range/v3/view/zip.hpp>
 #include <span>
 #include <string>
 #include <system_error>
@@ -38,6 +39,8 @@ struct CheckpointContent {
 
 namespace {
 
+using ranges::views::zip;
+
 /// The first chunk among [first, last] that does not have its hash; nothing when all do.
 std::optional<std::size_t> damaged_chunk(const CheckpointContent& content, const StoredPart& part,
                                          std::size_t first, std::size_t last) {
@@ -65,9 +68,9 @@ std::pair<std::size_t, std::size_t> ends_of(const LocalPart& box, const Dims& sh
   const Dims strides = contiguous_strides(shape);
   std::int64_t first = 0;
   std::int64_t last = 0;
-  for (int d = 0; d < shape.size(); ++d) {
-    first += box.offset[d] * strides[d];
-    last += (box.offset[d] + box.shape[d] - 1) * strides[d];
+  for (const auto [begin, extent, stride] : zip(box.offset, box.shape, strides)) {
+    first += begin * stride;
+    last += (begin + extent - 1) * stride;
   }
   return {static_cast<std::size_t>(first), static_cast<std::size_t>(last)};
 }
@@ -102,8 +105,8 @@ bool is_empty(const LocalPart& box) {
 
 Dims difference(const Dims& a, const Dims& b) {
   Dims result = a;
-  for (int d = 0; d < a.size(); ++d) {
-    result[d] -= b[d];
+  for (auto [value, less] : zip(result, b)) {
+    value -= less;
   }
   return result;
 }
@@ -111,8 +114,8 @@ Dims difference(const Dims& a, const Dims& b) {
 /// The box of `x` at `begin` (x's own indices), sharing its memory.
 Tensor box_of(const Tensor& x, const Dims& begin, const Dims& shape) {
   std::int64_t offset = x.offset();
-  for (int d = 0; d < begin.size(); ++d) {
-    offset += begin[d] * x.strides()[d];
+  for (const auto [first, stride] : zip(begin, x.strides())) {
+    offset += first * stride;
   }
   return alias(x, shape, x.strides(), offset);
 }

@@ -10,6 +10,8 @@ module;
 #include <map>
 #include <memory>
 #include <optional>
+#include <range/v3/view/enumerate.hpp>
+#include <range/v3/view/zip.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -196,8 +198,8 @@ Tensor view_of_box(const std::byte* data, const TensorInfo& info, const LocalPar
   }
   const Dims strides = contiguous_strides(info.shape);
   std::int64_t offset = 0;
-  for (int d = 0; d < strides.size(); ++d) {
-    offset += box.offset[d] * strides[d];
+  for (const auto [begin, stride] : ranges::views::zip(box.offset, strides)) {
+    offset += begin * stride;
   }
   auto memory = Storage::borrow(const_cast<std::byte*>(data),
                                 static_cast<std::size_t>(info.shape.product()) * width);
@@ -212,8 +214,8 @@ std::string_view safetensors_name(DType dtype) {
 }
 
 std::optional<DType> dtype_from_safetensors(std::string_view name) {
-  for (std::size_t i = 0; i < checkpoint_detail::names.size(); ++i) {
-    if (checkpoint_detail::names[i] == name) {
+  for (const auto& [i, known] : ranges::views::enumerate(checkpoint_detail::names)) {
+    if (known == name) {
       return static_cast<DType>(i);
     }
   }

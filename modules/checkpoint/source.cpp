@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <range/v3/view/zip.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,9 +33,9 @@ const TensorInfo& TensorSource::info(const std::string& name) const {
 void TensorSource::read(const std::string& name, const LocalPart& box, const Tensor& into) const {
   const TensorInfo& stored = info(name);
   bool inside = box.offset.size() == stored.shape.size() && box.shape.size() == stored.shape.size();
-  for (int d = 0; inside && d < stored.shape.size(); ++d) {
-    inside = box.offset[d] >= 0 && box.shape[d] >= 0 && box.offset[d] <= stored.shape[d] &&
-             box.shape[d] <= stored.shape[d] - box.offset[d];
+  for (const auto [begin, extent, whole] :
+       ranges::views::zip(box.offset, box.shape, stored.shape)) {
+    inside = inside && begin >= 0 && extent >= 0 && begin <= whole && extent <= whole - begin;
   }
   if (!inside) {
     fail_input({.thing = path_,

@@ -6,6 +6,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <range/v3/view/zip.hpp>
 #include <string>
 #include <vector>
 module tessera.checkpoint;
@@ -88,8 +89,8 @@ void check_finite(const Tensor& checked, const Dims& offset, const std::string& 
   const std::vector<double> numbers = to_doubles(x);
   const auto bad = std::ranges::find_if(numbers, [](double y) { return !std::isfinite(y); });
   Dims index = index_of(bad - numbers.begin(), x.shape());
-  for (int d = 0; d < index.size(); ++d) {
-    index[d] += offset[d];
+  for (auto [place, first] : ranges::views::zip(index, offset)) {
+    place += first;
   }
   fail_input({.thing = what,
               .wrong = fmt::format("element {} is {} as {}", to_string(index),

@@ -8,6 +8,7 @@ module;
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <range/v3/view/zip.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -74,10 +75,9 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
   text.resize((text.size() + 7) / 8 * 8, ' ');
   content_ = std::make_unique<checkpoint_detail::WriterContent>(path);
   const std::uint64_t length = text.size();
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    content_->missing.emplace(order[i]->first,
-                              checkpoint_detail::WriterContent::Entry{
-                                  order[i]->second, sizeof length + length + begins[i]});
+  for (const auto& [entry, begin] : ranges::views::zip(order, begins)) {
+    content_->missing.emplace(entry->first, checkpoint_detail::WriterContent::Entry{
+                                                entry->second, sizeof length + length + begin});
   }
   content_->bytes = sizeof length + length + at;
   content_->file.write(0, std::as_bytes(std::span(&length, 1)));

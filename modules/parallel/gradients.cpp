@@ -7,6 +7,7 @@ module;
 #include <map>
 #include <memory>
 #include <numeric>
+#include <range/v3/view/zip.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -81,12 +82,12 @@ void check_presence(std::span<const nn::ParameterPointer> parameters) {
          "finish_gradients", false, timer.seconds()});
   }
   const std::vector<double> counts = on_meta ? std::vector<double>() : to_doubles(present);
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] != 0 && counts[i] != mesh->size()) {
+  for (const auto& [count, parameter, own] : ranges::views::zip(counts, parameters, mine)) {
+    if (count != 0 && count != mesh->size()) {
       fail({.thing = "gradients",
             .wrong = fmt::format("parameter '{}' has a gradient on {} of {} ranks ({} on rank {})",
-                                 parameters[i]->name, counts[i], mesh->size(),
-                                 mine[i] != 0 ? "one" : "none", current_rank()),
+                                 parameter->name, count, mesh->size(), own != 0 ? "one" : "none",
+                                 current_rank()),
             .advice = "all ranks must use the same parameters in a step"});
     }
   }

@@ -3,6 +3,7 @@ module;
 
 #include <cstddef>
 #include <optional>
+#include <range/v3/view/enumerate.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +21,8 @@ import tessera.plugin;
 
 namespace tessera::parallel {
 namespace {
+
+using ranges::views::enumerate;
 
 [[maybe_unused]] const bool declared = plugin::declare_kind<ParallelStyle>();
 
@@ -71,9 +74,9 @@ std::vector<std::pair<std::size_t, Placement>> by_position(const nn::Module& mod
       }
       positions.push_back(value.position);
     }
-    for (std::size_t i = 0; i < names.size() && !value.name.empty(); ++i) {
-      if (names[i] == value.name || names[i].starts_with(value.name + ".")) {
-        positions.push_back(i);
+    for (const auto& [position, name] : enumerate(names)) {
+      if (!value.name.empty() && (name == value.name || name.starts_with(value.name + "."))) {
+        positions.push_back(position);
       }
     }
     if (positions.empty()) {
@@ -211,8 +214,8 @@ void redistribute_around(const StyleTarget& target, std::optional<Placement> inp
   if (input) {
     redistribute_input(target.module, 0, target.axis, *input);
   }
-  for (std::size_t i = 0; i < split.inputs.size(); ++i) {
-    redistribute_input(target.module, i, target.axis, split.inputs[i]);
+  for (const auto& [position, placement] : enumerate(split.inputs)) {
+    redistribute_input(target.module, position, target.axis, placement);
   }
   redistribute_output(target.module, 0, target.axis, output);
 }

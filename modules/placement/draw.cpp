@@ -8,6 +8,8 @@ module;
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <range/v3/view/enumerate.hpp>
+#include <range/v3/view/zip.hpp>
 #include <set>
 #include <string>
 #include <string_view>
@@ -21,6 +23,9 @@ import tessera.mesh;
 
 namespace tessera {
 namespace {
+
+using ranges::views::enumerate;
+using ranges::views::zip;
 
 using Range = std::pair<std::int64_t, std::int64_t>;  // begin, end
 
@@ -158,8 +163,8 @@ std::string centred(std::string_view text, std::size_t width) {
 /// Boxes in proportion to nothing: what matters is who holds which range.
 std::string picture(const Grid& grid) {
   std::vector<std::size_t> widths;
-  for (std::size_t c = 0; c < grid.columns.size(); ++c) {
-    std::size_t width = grid.column_dim < 0 ? 1 : text_of(grid.columns[c]).size();
+  for (const auto& [c, column] : enumerate(grid.columns)) {
+    std::size_t width = grid.column_dim < 0 ? 1 : text_of(column).size();
     for (const auto& row : grid.labels) {
       width = std::max(width, row[c].size());
     }
@@ -172,17 +177,17 @@ std::string picture(const Grid& grid) {
   const std::string indent(margin + 3, ' ');
   std::string text = indent;
   std::string border = indent + "+";
-  for (std::size_t c = 0; c < widths.size(); ++c) {
-    text += (grid.column_dim < 0 ? std::string(widths[c] + 1, ' ')
-                                 : " " + centred(text_of(grid.columns[c]), widths[c]));
-    border += std::string(widths[c], '-') + "+";
+  for (const auto& [column, width] : zip(grid.columns, widths)) {
+    text +=
+        (grid.column_dim < 0 ? std::string(width + 1, ' ') : " " + centred(text_of(column), width));
+    border += std::string(width, '-') + "+";
   }
   text.erase(text.find_last_not_of(' ') + 1);
   text += (text.empty() ? "" : "\n") + border + "\n";
-  for (std::size_t r = 0; r < grid.rows.size(); ++r) {
-    text += fmt::format("  {:>{}} |", grid.row_dim < 0 ? "" : text_of(grid.rows[r]), margin);
-    for (std::size_t c = 0; c < widths.size(); ++c) {
-      text += centred(grid.labels[r][c], widths[c]) + "|";
+  for (const auto& [row, labels] : zip(grid.rows, grid.labels)) {
+    text += fmt::format("  {:>{}} |", grid.row_dim < 0 ? "" : text_of(row), margin);
+    for (const auto& [label, width] : zip(labels, widths)) {
+      text += centred(label, width) + "|";
     }
     text += "\n" + border + "\n";
   }

@@ -5,6 +5,7 @@ module;
 #include <cstddef>
 #include <cstring>
 #include <optional>
+#include <range/v3/view/zip.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,8 @@ import tessera.base;
 
 namespace tessera::plugin {
 namespace {
+
+using ranges::views::zip;
 
 constexpr char host_gate_facts[gate_fact_count][32] = TESSERA_GATE_FACTS;
 
@@ -58,8 +61,8 @@ Stamp decode(const GateStamp& raw, std::vector<std::string>& refusals) {
   stamp.version = field("version", raw.version);
   stamp.description = field("description", raw.description);
   stamp.facts.push_back({"interface fingerprint", field("fingerprint", raw.fingerprint)});
-  for (std::size_t i = 0; i < gate_fact_count; ++i) {
-    stamp.facts.push_back({gate_fact_names[i], field(gate_fact_names[i], raw.facts[i])});
+  for (const auto& [name, fact] : zip(gate_fact_names, raw.facts)) {
+    stamp.facts.push_back({name, field(name, fact)});
   }
   for (const std::string& word : words_of(field("provides", raw.provides))) {
     const std::size_t colon = word.find(':');
@@ -77,10 +80,10 @@ Stamp decode(const GateStamp& raw, std::vector<std::string>& refusals) {
 
 void compare_with_host(const Stamp& stamp, std::vector<std::string>& refusals) {
   const std::vector<Fact> host = host_facts();
-  for (std::size_t i = 0; i < host.size(); ++i) {
-    if (host[i].value != stamp.facts[i].value) {
-      refusals.push_back(fmt::format("{}: host has {}, library has {}", host[i].name, host[i].value,
-                                     stamp.facts[i].value));
+  for (const auto& [own, other] : zip(host, stamp.facts)) {
+    if (own.value != other.value) {
+      refusals.push_back(
+          fmt::format("{}: host has {}, library has {}", own.name, own.value, other.value));
     }
   }
   if (stamp.name.empty() || stamp.provides.empty()) {
@@ -92,8 +95,8 @@ void compare_with_host(const Stamp& stamp, std::vector<std::string>& refusals) {
 
 std::vector<Fact> host_facts() {
   std::vector<Fact> facts{{"interface fingerprint", TESSERA_INTERFACE_FINGERPRINT}};
-  for (std::size_t i = 0; i < gate_fact_count; ++i) {
-    facts.push_back({gate_fact_names[i], host_gate_facts[i]});
+  for (const auto& [name, fact] : zip(gate_fact_names, host_gate_facts)) {
+    facts.push_back({name, fact});
   }
   return facts;
 }

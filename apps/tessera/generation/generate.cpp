@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
+#include <range/v3/view/zip.hpp>
 #include <span>
 #include <string>
 #include <tessera/json.hpp>
@@ -67,10 +68,10 @@ std::int64_t pick(const std::vector<double>& logits, const GenerationOptions& op
     sum += weights.back();
   }
   double rest = noise * sum;
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    rest -= weights[i];
+  for (const auto [candidate, weight] : ranges::views::zip(candidates, weights)) {
+    rest -= weight;
     if (rest < 0) {
-      return candidates[i];
+      return candidate;
     }
   }
   return candidates.back();

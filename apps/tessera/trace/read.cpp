@@ -8,6 +8,8 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <range/v3/view/enumerate.hpp>
+#include <range/v3/view/zip.hpp>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -53,11 +55,11 @@ class Reader {
       where_ = fmt::format("event {}", i);
       event((*events)[i]);
     }
-    for (std::size_t r = 0; r < data_.ranks.size(); ++r) {
-      if (data_.ranks[r].empty()) {
-        refuse(fmt::format("is damaged: rank {} of {} has no events; write it again", r, ranks));
+    for (const auto& [rank, slices] : ranges::views::enumerate(data_.ranks)) {
+      if (slices.empty()) {
+        refuse(fmt::format("is damaged: rank {} of {} has no events; write it again", rank, ranks));
       }
-      finish(data_.ranks[r]);
+      finish(slices);
     }
     return std::move(data_);
   }
@@ -169,8 +171,8 @@ class Reader {
       }
     }
     peaks.resize(data_.categories.size());
-    for (std::size_t i = 0; i < peaks.size(); ++i) {
-      peaks[i] = std::max(peaks[i], number<double>(*bytes, data_.categories[i].c_str()));
+    for (auto [peak, category] : ranges::views::zip(peaks, data_.categories)) {
+      peak = std::max(peak, number<double>(*bytes, category.c_str()));
     }
   }
 

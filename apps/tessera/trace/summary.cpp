@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <limits>
 #include <optional>
+#include <range/v3/view/enumerate.hpp>
 
 #include "table.hpp"
 
@@ -14,6 +15,8 @@ import tessera.base;
 
 namespace tessera::app {
 namespace {
+
+using ranges::views::enumerate;
 
 constexpr std::size_t most_rows = 20;
 
@@ -221,9 +224,9 @@ class Summary {
     }
     TableRows rows{{"rank"}};
     rows[0].insert(rows[0].end(), trace_.categories.begin(), trace_.categories.end());
-    for (std::size_t r = 0; r < trace_.ranks.size(); ++r) {
-      rows.push_back({fmt::format("{}", r)});
-      for (const double bytes : trace_.memory_peaks[r]) {
+    for (const auto& [rank, peaks] : enumerate(trace_.memory_peaks)) {
+      rows.push_back({fmt::format("{}", rank)});
+      for (const double bytes : peaks) {
         rows.back().push_back(format_bytes(static_cast<std::uint64_t>(std::max(0.0, bytes))));
       }
     }
