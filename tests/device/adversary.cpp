@@ -196,8 +196,7 @@ class Queues {
       const auto ready =
           std::ranges::find_if(all_, [&](const auto& q) { return of_device(q) && q->can_run(); });
       if (ready != all_.end()) {
-        const std::shared_ptr<WorkQueue> kept = *ready;
-        run_first(*kept, lock);
+        run_first(*std::shared_ptr<WorkQueue>(*ready), lock);  // kept while the task runs
       }
       more = std::ranges::any_of(all_,
                                  [&](const auto& q) { return of_device(q) && !q->tasks.empty(); });
