@@ -317,7 +317,7 @@ TEST_CASE("strided operands give the results of contiguous ones") {
     }
     std::vector<Tensor> strided;
     for (const Tensor& x : sample.inputs) {
-      // Every second element of memory twice as wide, behind an offset.
+      // Every second element of memory twice as wide, after an offset.
       strided.push_back(x);
       if (x && x.dims() > 0 && x.numel() > 0) {
         Dims strides = contiguous_strides(x.shape());

@@ -1,6 +1,6 @@
 // The conformance of operators to what they declare: placements by brute force, effects, shapes,
 // derivatives, strides, devices. No operator is known by name. Tests and `tessera plugin check` use
-// it. Include it last, behind the imports of tessera.base, mesh, placement and tensor.
+// it. Include it last, after the imports of tessera.base, mesh, placement and tensor.
 #pragma once
 #include <cstddef>
 #include <functional>
