@@ -72,11 +72,8 @@ const Dims& Tensor::strides() const {
 
 std::int64_t Tensor::offset() const { return get().offset; }
 
-bool Tensor::is_contiguous() const {
-  const TensorImpl& t = get();
-  if ((t.keys & dense_key) != 0) [[likely]] {
-    return true;
-  }
+bool Tensor::lies_contiguous() const {
+  const TensorImpl& t = *impl_;
   if (is_distributed()) {
     return t.local.is_contiguous();
   }

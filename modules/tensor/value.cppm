@@ -83,7 +83,7 @@ class Tensor {
   // Strided tensors only; each is an error on a distributed one, which names to_local().
   const Dims& strides() const;
   std::int64_t offset() const;
-  bool is_contiguous() const;
+  inline bool is_contiguous() const;
   /// The first element's address on the host, not checked against T's width: for kernels. Null for
   /// meta tensors. Error: the memory is a device's; to_device(x, cpu) copies it.
   void* raw_data() const;
@@ -121,6 +121,8 @@ class Tensor {
  private:
   void check_type(DType wanted) const;
 
+  /// is_contiguous() of a tensor that was not contiguous from its creation on.
+  bool lies_contiguous() const;
   /// Error: the tensor is undefined.
   inline TensorImpl& get() const {
     if (!impl_) [[unlikely]] {
@@ -168,6 +170,9 @@ inline Device Tensor::device() const { return get().device; }
 inline bool Tensor::is_distributed() const { return (get().keys & distributed_key) != 0; }
 inline bool Tensor::is_meta() const { return (get().keys & meta_key) != 0; }
 inline const Spec* Tensor::spec() const { return get().spec; }
+inline bool Tensor::is_contiguous() const {
+  return (get().keys & dense_key) != 0 || lies_contiguous();
+}
 inline bool Tensor::requires_grad() const { return (get().keys & requires_grad_key) != 0; }
 
 /// Operands and results of an operator.
