@@ -21,13 +21,25 @@ void add_gradient_hook(const Tensor& x, GradientHook hook) {
   }
 }
 
-void add_post_accumulate_hook(const Tensor& leaf, std::function<void(Tensor& leaf)> hook) {
+namespace {
+
+GradState& state_of_leaf(const Tensor& leaf) {
   require(leaf && leaf.requires_grad() && is_leaf(leaf),
           "add_post_accumulate_hook: only a leaf that requires a gradient accumulates one");
   if (!leaf.impl()->autograd) {
     leaf.impl()->autograd = std::make_unique<GradState>();
   }
-  grad_state(leaf)->post_accumulate_hooks.push_back(std::move(hook));
+  return *grad_state(leaf);
+}
+
+}  // namespace
+
+void add_post_accumulate_hook(const Tensor& leaf, std::function<void(Tensor& leaf)> hook) {
+  state_of_leaf(leaf).post_accumulate_hooks.push_back(std::move(hook));
+}
+
+void add_final_accumulate_hook(const Tensor& leaf, std::function<void(Tensor& leaf)> hook) {
+  state_of_leaf(leaf).final_accumulate_hooks.push_back(std::move(hook));
 }
 
 }  // namespace tessera

@@ -65,8 +65,11 @@ class Accumulate final : public Node {
     Tensor& grad = leaf_.grad();
     grad = grad ? add_gradients(grad, arrived) : own_gradient(std::move(arrived));
     book_gradient(grad);
-    for (const auto& hook : grad_state(leaf_)->post_accumulate_hooks) {
-      hook(leaf_);
+    const GradState& state = *grad_state(leaf_);
+    for (const auto* hooks : {&state.post_accumulate_hooks, &state.final_accumulate_hooks}) {
+      for (const auto& hook : *hooks) {
+        hook(leaf_);
+      }
     }
   }
 

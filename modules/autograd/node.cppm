@@ -61,6 +61,7 @@ class GradState : public AutogradState {
   std::weak_ptr<Node> accumulator;
   std::vector<GradientHook> leaf_hooks;
   std::vector<std::function<void(Tensor& leaf)>> post_accumulate_hooks;
+  std::vector<std::function<void(Tensor& leaf)>> final_accumulate_hooks;  // after those
 };
 
 /// The tensor's state; null when it has none.

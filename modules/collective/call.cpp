@@ -22,6 +22,7 @@ std::string_view name_of(CallKind kind) {
                                         "reduce",
                                         "all_gather of segments",
                                         "reduce_scatter of segments",
+                                        "all_reduce of segments",
                                         "send",
                                         "receive"};
   return names[static_cast<int>(kind)];
@@ -38,6 +39,7 @@ std::string to_string(const Call& call) {
     case CallKind::reduce_scatter:
     case CallKind::reduce:
     case CallKind::reduce_scatter_segments:
+    case CallKind::all_reduce_segments:
       text += fmt::format(", {}", tessera::name_of(call.reduce));
       break;
     default:

@@ -17,6 +17,7 @@ enum class CallKind : std::uint8_t {
   reduce,
   all_gather_segments,
   reduce_scatter_segments,
+  all_reduce_segments,
   send,
   receive,
 };

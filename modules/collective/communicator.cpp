@@ -183,6 +183,19 @@ Work Communicator::reduce_scatter_async(std::span<const Segment> segments, DType
       make_segments(CallKind::reduce_scatter_segments, segments, dtype, options, size()));
 }
 
+Work Communicator::all_reduce_async(std::span<const Segment> segments, DType dtype,
+                                    ReduceOp reduce) {
+  std::vector<Segment> whole(segments.begin(), segments.end());
+  for (Segment& s : whole) {
+    require(s.source == s.destination,
+            "all_reduce of segments: it is in place; pass each tensor "
+            "as source and destination");
+    s.chunk = s.total;
+  }
+  return engine_->issue(
+      make_segments(CallKind::all_reduce_segments, whole, dtype, {.reduce = reduce}, size()));
+}
+
 Work Communicator::send_async(const void* source, std::int64_t count, DType dtype, int to,
                               int tag) {
   send(source, count, dtype, to, tag);
@@ -250,5 +263,9 @@ void Communicator::reduce_scatter(std::span<const Segment> segments, DType dtype
 
 void Communicator::wait_sources_free() { engine_->wait_sources_free(); }
 bool Communicator::sources_free() { return engine_->sources_free(); }
+void Communicator::keep_until_read(std::shared_ptr<void> sources) {
+  engine_->keep_until_read(std::move(sources));
+}
+void Communicator::drop_read() { engine_->drop_read(); }
 
 }  // namespace tessera::collective

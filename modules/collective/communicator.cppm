@@ -144,12 +144,23 @@ class Communicator {
   void reduce_scatter(std::span<const Segment> segments, DType dtype,
                       const ReduceSegmentsOptions& options = {});
 
+  /// Reduces all segments in one call, on every rank and in place: of each, `source` and
+  /// `destination` are the same `total` elements; `chunk` is not used.
+  [[nodiscard]] Work all_reduce_async(std::span<const Segment> segments, DType dtype,
+                                      ReduceOp reduce = ReduceOp::sum);
+
   /// Waits until every peer has finished reading the sources of all calls that this rank has
   /// issued here (an optimizer calls it before it writes parameters that were gathered from their
   /// own storage). Completes this rank's own calls first. Nothing is sent; usually it is a load.
   void wait_sources_free();
   /// Whether wait_sources_free() would return at once. Never blocks.
   bool sources_free();
+  /// Keeps the memory of sources, which nobody writes any more, until every peer has finished
+  /// reading the sources of all calls that were issued here. It goes away in a later call of this
+  /// function or of drop_read(), or with the World.
+  void keep_until_read(std::shared_ptr<void> sources);
+  /// Drops what keep_until_read() was given and nobody reads any more. Never blocks.
+  void drop_read();
 
   /// Returns when everything that was queued in its streams is done. Errors of it are published to
   /// the world by whoever queued it.

@@ -85,7 +85,8 @@ Work Engine::issue_now(Operation&& operation) {
     return {};
   }
   const std::size_t bytes = static_cast<std::size_t>(op.call.count) * size_of(op.call.dtype);
-  op.two_phase = op.call.kind == CallKind::all_reduce && bytes > symmetric_bytes;
+  op.two_phase = op.call.kind == CallKind::all_reduce_segments ||
+                 (op.call.kind == CallKind::all_reduce && bytes > symmetric_bytes);
   publish(op);
   return {this, sequence};
 }
@@ -143,6 +144,7 @@ void Engine::verify(const Operation& op) {
 
 void Engine::finish_reading(Operation& op) {
   members_[rank_].done.raise(op.sequence + 1);
+  // Of segments that are reduced in place (both are null then), peers read the destinations.
   const bool peers_read_memory = op.two_phase ? op.result == op.destination : op.direct;
   op.phase = peers_read_memory ? Operation::Phase::held : Operation::Phase::complete;
 }
@@ -168,7 +170,11 @@ bool Engine::advance(Operation& op, bool block) {
     if (!all_reached(&Member::reduced, op, block)) {
       return false;
     }
-    gather_pieces(op);
+    if (op.call.kind == CallKind::all_reduce_segments) {
+      gather_segment_pieces(op);
+    } else {
+      gather_pieces(op);
+    }
     finish_reading(op);
   }
   if (op.phase == Operation::Phase::held) {
@@ -250,6 +256,22 @@ bool Engine::sources_free() {
   }
   try_progress();
   return completed_.load(std::memory_order_acquire) == issued() && peers_done(issued());
+}
+
+void Engine::keep_until_read(std::shared_ptr<void> sources) {
+  drop_read();
+  const std::lock_guard guard(kept_mutex_);
+  kept_.emplace_back(issued(), std::move(sources));
+}
+
+void Engine::drop_read() {
+  decltype(kept_) read;  // dropped without the lock
+  const std::lock_guard guard(kept_mutex_);
+  const bool alone = size_ == 1 || state_.transport == Transport::fake;
+  while (!kept_.empty() && (alone || peers_done(kept_.front().first))) {
+    read.push_back(std::move(kept_.front()));
+    kept_.pop_front();
+  }
 }
 
 Work& Work::operator=(Work&& other) noexcept {

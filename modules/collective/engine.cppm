@@ -97,6 +97,8 @@ class Engine {
   bool done(std::uint64_t ticket);
   void wait_sources_free();
   bool sources_free();
+  void keep_until_read(std::shared_ptr<void> sources);
+  void drop_read();
   /// Whether all peers are done with the first `calls` calls.
   bool peers_done(std::uint64_t calls);
   /// Moves calls forward without waiting. Returns whether calls remain. Skips when in use.
@@ -162,6 +164,8 @@ class Engine {
   void pull_counts(Operation& op);
   void pull_segments(Operation& op);
   void reduce_segments(Operation& op);
+  void reduce_segment_pieces(Operation& op);
+  void gather_segment_pieces(Operation& op);
   void reduce_rows(Operation& op);
   void reduce_piece(Operation& op);
   void gather_pieces(Operation& op);
@@ -192,6 +196,9 @@ class Engine {
   std::deque<PendingReceive> receives_;
   std::uint64_t next_receive_ = receive_ticket;
   std::vector<const void*> sources_;  // scratch of reductions
+  std::mutex kept_mutex_;
+  /// What peers may still read, and how many calls they must be done with before it goes away.
+  std::deque<std::pair<std::uint64_t, std::shared_ptr<void>>> kept_;
 };
 
 /// First element of a rank's piece when `count` elements are cut for `size` ranks, at multiples of

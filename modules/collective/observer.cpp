@@ -39,6 +39,7 @@ std::int64_t received_bytes(const Operation& op, int rank, int size) {
     case CallKind::send:
       return 0;
     case CallKind::all_reduce:
+    case CallKind::all_reduce_segments:
       return 2 * others * bytes / size;
     case CallKind::all_gather:
     case CallKind::reduce_scatter:

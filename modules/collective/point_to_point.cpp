@@ -87,12 +87,14 @@ void Engine::send_now(const void* source, std::int64_t count, DType dtype, int t
 bool Engine::advance_receive(const PendingReceive& receive, bool block) {
   Channel& line = channel(receive.from, rank_);
   while (true) {
+    // Of the messages up to here the first is found; later ones may come into slots that were
+    // looked at already, before others in slots that were not.
     const std::uint64_t sent = line.sent.load();
     Message* found = nullptr;
     for (MessageBlock* part = &line.first; part != nullptr; part = next_block(*part)) {
       for (Message& message : part->messages) {
         if (message.full.load(std::memory_order_acquire) == 1 && message.tag == receive.tag &&
-            (found == nullptr || message.order < found->order)) {
+            message.order < sent && (found == nullptr || message.order < found->order)) {
           found = &message;
         }
       }

@@ -212,6 +212,7 @@ void Engine::publish(Operation& op) {
       break;
     case CallKind::all_gather_segments:
     case CallKind::reduce_scatter_segments:
+    case CallKind::all_reduce_segments:
       publication.source = publish_segments(op);
       break;
     case CallKind::all_to_all_counts:

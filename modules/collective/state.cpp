@@ -14,9 +14,13 @@ module;
 #include <string_view>
 #include <utility>
 #include <vector>
+#if __has_feature(address_sanitizer)
+#include <sanitizer/asan_interface.h>
+#endif
 module tessera.collective;
 
 import tessera.base;
+import tessera.device;
 import :buffer;
 import :call;
 import :communicator;
@@ -30,6 +34,16 @@ import :world;
 
 namespace tessera::collective {
 namespace {
+
+#if __has_feature(address_sanitizer)
+// What is freed to the cache of allocate_for_peers is forbidden until it is allocated again: a rank
+// that still reads it is found where ranks are threads.
+void allow(const void* data, std::size_t bytes) { __asan_unpoison_memory_region(data, bytes); }
+void forbid(const void* data, std::size_t bytes) { __asan_poison_memory_region(data, bytes); }
+#else
+void allow(const void*, std::size_t) {}
+void forbid(const void*, std::size_t) {}
+#endif
 
 constexpr std::size_t large_page = std::size_t{2} << 20;
 
@@ -58,7 +72,9 @@ WorldState::WorldState(std::shared_ptr<Region> shared_region, int own_rank, int 
       size(world_size),
       transport(kind),
       timeout(default_timeout()),
-      spin_(world_size <= available_cores()) {
+      spin_(world_size <= available_cores()),
+      segments_(std::make_unique<Segments>(*this)),
+      blocks_(std::make_unique<BlockAllocator>("shared memory", *segments_)) {
   const Process self = this_process();
   own_record().process.store(self.id);
   own_record().process_start.store(self.start);
@@ -66,16 +82,26 @@ WorldState::WorldState(std::shared_ptr<Region> shared_region, int own_rank, int 
 
 WorldState::~WorldState() = default;
 
-std::uint64_t WorldState::allocate(std::size_t bytes) {
+std::uint64_t WorldState::try_allocate(std::size_t bytes) {
   const std::lock_guard guard(mutex_);
   reap_retired();
   const std::size_t rounded = std::max<std::size_t>((bytes + 4095) & ~std::size_t{4095}, 4096);
   const std::size_t alignment = rounded >= 2 * large_page ? large_page : 4096;
   lock();
   const std::uint64_t offset = control->extents.allocate(region->base(), rounded, alignment);
-  const std::uint64_t used = control->extents.used_bytes();
   control->lock.unlock();
+  if (offset != 0 && alignment == large_page) {
+    advise_large_pages(region->at(offset), rounded);
+  }
+  return offset;
+}
+
+std::uint64_t WorldState::allocate(std::size_t bytes) {
+  const std::uint64_t offset = try_allocate(bytes);
   if (offset == 0) {
+    lock();
+    const std::uint64_t used = control->extents.used_bytes();
+    control->lock.unlock();
     fail({.thing = "shared memory",
           .wrong =
               fmt::format("no room for {} more (all ranks together use {} of {})",
@@ -83,10 +109,43 @@ std::uint64_t WorldState::allocate(std::size_t bytes) {
           .advice =
               "use fewer or smaller buffers, a machine with more memory, or raise `ulimit -v`"});
   }
-  if (alignment == large_page) {
-    advise_large_pages(region->at(offset), rounded);
-  }
   return offset;
+}
+
+/// Parts of the region for the blocks of allocate_for_peers.
+class WorldState::Segments final : public MemorySource {
+ public:
+  explicit Segments(WorldState& state) : state_(state) {}
+  void* take(std::size_t bytes) override {
+    const std::uint64_t offset = state_.try_allocate(bytes);
+    return offset == 0 ? nullptr : state_.region->at(offset);
+  }
+  void give_back(void* data, std::size_t bytes) noexcept override {
+    allow(data, bytes);
+    if (!state_.closed_) {  // else the region is freed with its last user
+      state_.release(state_.region->offset_of(data));
+    }
+  }
+  void finish() override {}
+
+ private:
+  WorldState& state_;
+};
+
+std::shared_ptr<void> WorldState::allocate_for_peers(std::size_t bytes) {
+  if (size == 1 || transport == Transport::fake) {
+    return nullptr;
+  }
+  try {
+    void* const fresh = blocks_->allocate(bytes, {.category = current_memory_category()}, {});
+    allow(fresh, bytes);
+    return {fresh, [state = shared_from_this(), bytes](void* data) {
+              forbid(data, bytes);
+              state->blocks_->free(data);
+            }};
+  } catch (const OutOfMemory&) {
+    return nullptr;
+  }
 }
 
 void WorldState::release(std::uint64_t offset) noexcept {

@@ -1,6 +1,7 @@
 module tessera.collective:state;
 
 import tessera.base;
+import tessera.device;
 import :buffer;
 import :call;
 import :communicator;
@@ -61,9 +62,14 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
 
   /// Allocates shared memory for this rank; throws when the region is full.
   std::uint64_t allocate(std::size_t bytes);
+  /// The same, or 0.
+  std::uint64_t try_allocate(std::size_t bytes);
   SharedBuffer allocate_buffer(std::size_t bytes) {
     return {shared_from_this(), allocate(bytes), bytes};
   }
+  /// Memory for a tensor that peers will read, from a caching allocator over the region; null:
+  /// there are no peers, or there is none left. Whoever frees it knows that nobody reads it.
+  std::shared_ptr<void> allocate_for_peers(std::size_t bytes);
   /// Frees it at once.
   void release(std::uint64_t offset) noexcept;
   /// Frees it when no peer reads it any more.
@@ -115,14 +121,17 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   };
 
   bool spin_;
-  std::mutex recorder_mutex_;  // threads of this rank call at the same time
-  std::mutex mutex_;           // guards the lists below: any thread may drop a buffer
-  bool closed_ = false;
+  std::mutex recorder_mutex_;        // threads of this rank call at the same time
+  std::mutex mutex_;                 // guards the lists below: any thread may drop a buffer
+  std::atomic<bool> closed_{false};  // written under the lock
   std::map<std::pair<std::string, std::vector<int>>, std::unique_ptr<Communicator>> communicators_;
   /// Those without a name, at a place that follows from their ranks: found without the lock.
   std::array<std::atomic<Communicator*>, 64> unnamed_{};
   std::vector<Engine*> engines_;
   std::vector<Retired> retired_;
+  class Segments;
+  std::unique_ptr<Segments> segments_;
+  std::unique_ptr<BlockAllocator> blocks_;  // of allocate_for_peers
 };
 
 }  // namespace tessera::collective

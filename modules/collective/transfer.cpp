@@ -80,6 +80,9 @@ void Engine::pull(Operation& op) {
     case CallKind::reduce_scatter_segments:
       reduce_segments(op);
       break;
+    case CallKind::all_reduce_segments:
+      reduce_segment_pieces(op);
+      break;
     case CallKind::barrier:
     case CallKind::send:
     case CallKind::receive:
@@ -171,6 +174,49 @@ void Engine::gather_pieces(Operation& op) {
     copy_bytes(op.destination + offset,
                state_.region->at(publication(r, op.sequence).result + offset),
                static_cast<std::size_t>(end - begin) * element);
+  }
+}
+
+void Engine::reduce_segment_pieces(Operation& op) {
+  if (size_ == 1) {
+    return;  // nothing was published; the sum is there already
+  }
+  const std::size_t element = size_of(op.call.dtype);
+  const std::uint64_t* own = table_of(rank_, op);
+  for (std::size_t s = 0; s < op.segments.size(); ++s) {
+    const Segment& segment = op.segments[s];
+    const std::int64_t begin = piece_begin(segment.total, element, size_, rank_);
+    const std::int64_t end = piece_begin(segment.total, element, size_, rank_ + 1);
+    if (begin == end) {
+      continue;
+    }
+    const std::size_t offset = static_cast<std::size_t>(begin) * element;
+    for (int r = 0; r < size_; ++r) {
+      const auto* source = r == rank_ ? static_cast<const std::byte*>(segment.source)
+                                      : state_.region->at(table_of(r, op)[s]);
+      sources_[static_cast<std::size_t>(r)] = source + offset;
+    }
+    auto* const destination = static_cast<std::byte*>(segment.destination) + offset;
+    reduce_sources(destination, end - begin, op);
+    copy_bytes(state_.region->at(own[s]) + offset, destination,
+               static_cast<std::size_t>(end - begin) * element);
+  }
+}
+
+void Engine::gather_segment_pieces(Operation& op) {
+  const std::size_t element = size_of(op.call.dtype);
+  for (int i = 1; i < size_; ++i) {
+    const int r = (rank_ + i) % size_;
+    const std::uint64_t* table = table_of(r, op);
+    for (std::size_t s = 0; s < op.segments.size(); ++s) {
+      const Segment& segment = op.segments[s];
+      const std::int64_t begin = piece_begin(segment.total, element, size_, r);
+      const std::int64_t end = piece_begin(segment.total, element, size_, r + 1);
+      const std::size_t offset = static_cast<std::size_t>(begin) * element;
+      copy_bytes(static_cast<std::byte*>(segment.destination) + offset,
+                 state_.region->at(table[s]) + offset,
+                 static_cast<std::size_t>(end - begin) * element);
+    }
   }
 }
 

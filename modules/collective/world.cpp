@@ -108,6 +108,26 @@ Communicator& World::everyone() {
 
 SharedBuffer World::allocate(std::size_t bytes) { return state_->allocate_buffer(bytes); }
 
+std::shared_ptr<void> World::allocate_for_peers(std::size_t bytes) {
+  return state_->allocate_for_peers(bytes);
+}
+
+bool World::peers_reach(const void* data) const {
+  return size() > 1 && state_->region->contains(data);
+}
+
+namespace {
+
+[[maybe_unused]] const bool installed = [] {
+  set_memory_for_peers([](std::size_t bytes) -> std::shared_ptr<void> {
+    World* const world = world_of_thread != nullptr ? world_of_thread : world_of_process.load();
+    return world == nullptr ? nullptr : world->allocate_for_peers(bytes);
+  });
+  return true;
+}();
+
+}  // namespace
+
 void World::set_progress(std::int64_t step, std::string_view where) {
   RankRecord& own = state_->own_record();
   own.step.store(step, std::memory_order_relaxed);

@@ -60,6 +60,11 @@ class World {
 
   /// Memory of this rank that every rank can reach. Local: no other rank takes part.
   SharedBuffer allocate(std::size_t bytes);
+  /// The same from a cache, for memory that is needed often and for a short time; null: there are
+  /// no other ranks, or there is none left. It must not be freed while peers may read it.
+  std::shared_ptr<void> allocate_for_peers(std::size_t bytes);
+  /// Whether the other ranks can read this address of the calling rank.
+  bool peers_reach(const void* data) const;
 
   /// What this rank is doing, for the error message if it fails or dies. Cheap; `where` is cut at
   /// 95 bytes. Step -1 is before the first.

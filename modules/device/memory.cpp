@@ -58,7 +58,7 @@ SizeClass size_class(std::size_t bytes) {
 struct Cache {
   std::array<std::vector<void*>, class_count> blocks;
   MemoryStatistics statistics;
-  MemoryCategory category = MemoryCategory::other;
+  MemoryRequest request;
   bool planned = false;
 
   Cache() = default;
@@ -69,8 +69,8 @@ struct Cache {
 };
 
 // Tensors may die after their thread's cache (statics, thread-local results): then memory goes to
-// the system at once.
-thread_local bool cache_alive = false;
+// the system at once, and is no longer counted.
+thread_local bool cache_ended = false;
 
 Cache& cache() {
   thread_local Cache instance;
@@ -88,7 +88,7 @@ void Cache::clear() {
 }
 
 Cache::~Cache() {
-  cache_alive = false;
+  cache_ended = true;
   clear();
 }
 
@@ -108,7 +108,7 @@ class SystemMemory final : public MemorySource {
   }
   void give_back(void* data, std::size_t) noexcept override { std::free(data); }
   void finish() override {
-    if (cache_alive) {
+    if (!cache_ended) {
       cache().clear();  // the system may have run out of what small blocks keep
     }
   }
@@ -189,7 +189,9 @@ MemoryStatistics memory_statistics() { return cache().statistics; }
 void reset_memory_peaks() { cache().statistics.reset_peaks(); }
 
 void account_memory(MemoryCategory category, std::int64_t bytes) {
-  cache().statistics.book(category, bytes);
+  if (!cache_ended) {
+    cache().statistics.book(category, bytes);
+  }
 }
 
 BlockAllocator& allocator_of(Device device) {
@@ -227,10 +229,29 @@ void DeviceMemory::used_elsewhere(const Stream& stream) { allocator_.used_on(dat
 void DeviceMemory::move_to(MemoryCategory category) { allocator_.move_to(data_, category); }
 
 MemoryScope::MemoryScope(MemoryCategory category)
-    : before_(std::exchange(cache().category, category)) {}
-MemoryScope::~MemoryScope() { cache().category = before_; }
+    : before_(std::exchange(cache().request, {.category = category})) {}
+MemoryScope::~MemoryScope() { cache().request = before_; }
 
-MemoryCategory current_memory_category() { return cache().category; }
+MemoryCategory current_memory_category() { return cache().request.category; }
+
+PeersReadScope::PeersReadScope() : before_(std::exchange(cache().request.peers_read, true)) {}
+PeersReadScope::~PeersReadScope() { cache().request.peers_read = before_; }
+
+MemoryRequest current_memory_request() { return cache().request; }
+
+namespace {
+
+std::shared_ptr<void> (*memory_for_peers)(std::size_t bytes) = nullptr;
+
+}  // namespace
+
+void set_memory_for_peers(std::shared_ptr<void> (*allocate)(std::size_t bytes)) {
+  memory_for_peers = allocate;
+}
+
+std::shared_ptr<void> allocate_for_peers(std::size_t bytes) {
+  return memory_for_peers == nullptr ? nullptr : memory_for_peers(bytes);
+}
 
 PlannedMemoryScope::PlannedMemoryScope() : before_(std::exchange(cache().planned, true)) {}
 PlannedMemoryScope::~PlannedMemoryScope() { cache().planned = before_; }
@@ -272,7 +293,6 @@ void* allocate_bytes(std::size_t bytes, MemoryCategory category) {
   }
   const SizeClass size = size_class(bytes);
   Cache& c = cache();
-  cache_alive = true;
   auto& list = c.blocks[size.index];
   if (!list.empty()) {
     void* block = list.back();
@@ -292,13 +312,13 @@ void free_bytes(void* data, std::size_t bytes, MemoryCategory category) noexcept
   }
   const SizeClass size = size_class(bytes);
   if (is_large(size)) [[unlikely]] {
-    if (cache_alive) {
+    if (!cache_ended) {
       cache().statistics.book(category, -static_cast<std::int64_t>(size.bytes));
     }
     large_blocks().free(data);
     return;
   }
-  if (!cache_alive) {
+  if (cache_ended) {
     std::free(data);
     return;
   }

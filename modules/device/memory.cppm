@@ -72,6 +72,12 @@ class PinnedMemory {
 /// it.
 void account_memory(MemoryCategory category, std::int64_t bytes);
 
+/// What the scopes of the calling thread say about an allocation.
+struct MemoryRequest {
+  MemoryCategory category = MemoryCategory::other;
+  bool peers_read = false;
+};
+
 /// Allocations of the calling thread are counted under `category` within the scope.
 class MemoryScope {
  public:
@@ -81,9 +87,30 @@ class MemoryScope {
   MemoryScope& operator=(const MemoryScope&) = delete;
 
  private:
-  MemoryCategory before_;
+  MemoryRequest before_;
 };
 MemoryCategory current_memory_category();
+
+/// What the calling thread allocates within the scope will be read by other ranks: Storage takes it
+/// from memory that they reach, so that a collective need not copy it there. A MemoryScope within
+/// ends this.
+class PeersReadScope {
+ public:
+  PeersReadScope();
+  ~PeersReadScope();
+  PeersReadScope(const PeersReadScope&) = delete;
+  PeersReadScope& operator=(const PeersReadScope&) = delete;
+
+ private:
+  bool before_;
+};
+MemoryRequest current_memory_request();
+
+/// Memory of the CPU that the other ranks of the calling thread's world can read, aligned to 512
+/// and freed with the last reference. Null: there are no other ranks, or there is none left.
+std::shared_ptr<void> allocate_for_peers(std::size_t bytes);
+/// Set by the module that connects the ranks, when the library is loaded.
+void set_memory_for_peers(std::shared_ptr<void> (*allocate)(std::size_t bytes));
 
 /// Within the scope the calling thread books the meta tensors that it creates and destroys as if
 /// they had memory: a trial on the meta device then shows in memory_statistics() what a rank will

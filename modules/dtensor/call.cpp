@@ -254,6 +254,12 @@ Tensors run(const Op& op, std::span<const Tensor> in, const Attributes& attribut
   }
   Tensors out;
   const auto call_local = [&](const Attributes& local) {
+    if (p.peers_read) {
+      // A Partial is what ranks reduce: it lies where they read it.
+      const PeersReadScope scope;
+      return p.reductions.empty() ? call_kernel(op, locals, local)
+                                  : run_composed(op, locals, local, p);
+    }
     return p.reductions.empty() ? call_kernel(op, locals, local)
                                 : run_composed(op, locals, local, p);
   };

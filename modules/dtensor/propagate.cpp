@@ -296,6 +296,10 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
   for (std::size_t i = 0; i < out.size(); ++i) {
     p.out.push_back(Spec::make(Layout::make(search.mesh, out[i], orders[0]),
                                search.results[i].shape, search.results[i].dtype));
+    for (int axis = 0; axis < search.mesh.ndim(); ++axis) {
+      p.peers_read |=
+          p.out[i]->layout.placement(axis).is_partial() && search.mesh.axis_size(axis) > 1;
+    }
   }
   p.local = attributes;
   if (op.localize != nullptr) {

@@ -18,6 +18,7 @@ struct Propagation {
   bool localized = false;                      // `local` differs from the call's
   bool converts = false;                       // some operand must be converted
   bool communicates = false;                   // and that takes communication
+  bool peers_read = false;                     // some result is Partial over several ranks
   InlineVector<InnerReduction, 2> reductions;  // of the local call, if its strategy declares any
   InlineVector<int, 2> reduced_axes;           // over these mesh axes
 };

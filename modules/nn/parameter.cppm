@@ -35,6 +35,8 @@ class Parameter {
   /// Its other qualified names, if it is tied.
   std::vector<std::string> other_names;
   std::vector<PlacedBy> placed_by;  // for each mesh axis
+  /// Set by what reduces gradients while backward still runs; see parallel::gradient_is_complete.
+  std::function<void(Parameter&)> gradient_complete;
 
   inline const Tensor& use() const { return computed ? computed : value; }
 };

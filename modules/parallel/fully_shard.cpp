@@ -23,11 +23,15 @@ std::vector<StyleEntry> entries_of(const DeviceMesh& mesh, const FullyShardOptio
     const auto names = mesh.axis_names();
     axis = std::vector<std::string>(names.begin(), names.end());
   }
-  entries.push_back({.style = style,
-                     .axis = std::move(axis),
-                     .on = options.groups,
-                     .options = fmt::format(R"({{"reshard_after_forward": {}}})",
-                                            options.reshard_after_forward)});
+  entries.push_back(
+      {.style = style,
+       .axis = std::move(axis),
+       .on = options.groups,
+       .options = fmt::format(
+           R"({{"reshard_after_forward": {}, "prefetch": {}, "accumulate": "{}", )"
+           R"("replicate_below": {}}})",
+           options.reshard_after_forward, options.prefetch,
+           options.keeps_whole_gradients ? "whole" : "shards", options.replicate_below)});
   return entries;
 }
 

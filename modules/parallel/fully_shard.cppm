@@ -19,6 +19,13 @@ struct FullyShardOptions {
   std::vector<std::string> groups = {"*", "."};
   /// Whether forward frees whole values after their use; backward then gathers them again.
   bool reshard_after_forward = true;
+  /// How many modules ahead whole values are gathered.
+  std::int64_t prefetch = 1;
+  /// Whether all micro-batches but the last one keep whole gradients, which needs more memory,
+  /// instead of reducing them into the shards.
+  bool keeps_whole_gradients = false;
+  /// Parameters of fewer elements are Replicate; their gradients are summed together.
+  std::int64_t replicate_below = 0;
   /// Entries of other styles, on other axes, which are applied before.
   std::vector<StyleEntry> styles = {};
 };

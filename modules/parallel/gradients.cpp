@@ -2,14 +2,17 @@ module;
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <range/v3/view/zip.hpp>
 #include <span>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 module tessera.parallel;
@@ -18,6 +21,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
+import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
@@ -37,7 +41,31 @@ bool gradient_sync_enabled() { return sync_flag(); }
 GradientSyncScope::GradientSyncScope(bool enabled) : before_(std::exchange(sync_flag(), enabled)) {}
 GradientSyncScope::~GradientSyncScope() { sync_flag() = before_; }
 
+void gradient_is_complete(nn::Parameter& parameter) {
+  if (parameter.gradient_complete) {
+    parameter.gradient_complete(parameter);
+  }
+}
+
 namespace {
+
+std::string names_of(const DeviceMesh& mesh, const std::vector<int>& axes) {
+  std::vector<std::string> names;
+  for (const int axis : axes) {
+    names.emplace_back(mesh.axis_name(axis));
+  }
+  return fmt::format("{}", fmt::join(names, "+"));
+}
+
+/// Puts an all-reduce over the axes into the communication report.
+void report_sum(const DeviceMesh& mesh, const std::vector<int>& axes, std::int64_t bytes,
+                double seconds) {
+  if (communication_reported()) {
+    const auto ranks = static_cast<std::int64_t>(mesh.group(axes, current_rank()).size());
+    record_communication({"all_reduce", names_of(mesh, axes), 2 * (ranks - 1) * bytes / ranks,
+                          "finish_gradients", false, seconds});
+  }
+}
 
 /// The mesh of the parameters whose gradients ranks have in common; none where there is one rank.
 const DeviceMesh* shared_mesh(std::span<const nn::ParameterPointer> parameters) {
@@ -70,17 +98,7 @@ void check_presence(std::span<const nn::ParameterPointer> parameters) {
   const CommunicationTimer timer;
   ops::all_reduce_(present, ReduceOp::sum,
                    ops::GroupArgument::of(mesh->group(axes, current_rank())));
-  if (communication_reported()) {
-    std::vector<std::string> names;
-    for (const int axis : axes) {
-      names.emplace_back(mesh->axis_name(axis));
-    }
-    record_communication(
-        {"all_reduce", fmt::format("{}", fmt::join(names, "+")),
-         2 * (mesh->size() - 1) * static_cast<std::int64_t>(mine.size() * sizeof mine[0]) /
-             mesh->size(),
-         "finish_gradients", false, timer.seconds()});
-  }
+  report_sum(*mesh, axes, static_cast<std::int64_t>(mine.size() * sizeof mine[0]), timer.seconds());
   const std::vector<double> counts = on_meta ? std::vector<double>() : to_doubles(present);
   for (const auto& [count, parameter, own] : ranges::views::zip(counts, parameters, mine)) {
     if (count != 0 && count != mesh->size()) {
@@ -93,96 +111,222 @@ void check_presence(std::span<const nn::ParameterPointer> parameters) {
   }
 }
 
-}  // namespace
-
-Tensor GradientFinisher::buffer(const DeviceMesh& mesh, int axis, DType dtype,
-                                std::int64_t elements, Device device) {
-  Tensor& memory = buffers_[{axis, dtype}];
-  // Gradients of an earlier step that nobody has dropped are in the old memory.
-  if (!memory || memory.numel() < elements || memory.storage().references() > 1) {
-    memory = Tensor();
-    const MemoryScope scope(MemoryCategory::gradient);
-    memory = ops::shared_empty({elements}, dtype,
-                               ops::GroupArgument::of(mesh.group(axis, current_rank())), device);
-  }
-  return alias(memory, {elements}, {1}, 0);
-}
-
-void GradientFinisher::reduce_axis(int axis, const std::vector<nn::Parameter*>& parameters) {
-  std::map<DType, std::vector<nn::Parameter*>> by_type;
-  for (nn::Parameter* parameter : parameters) {
-    by_type[parameter->value.grad().dtype()].push_back(parameter);
-  }
-  const DeviceMesh& mesh = parameters.front()->value.layout().mesh();
-  const std::int64_t ranks = mesh.axis_size(axis);
-  const Device device = parameters.front()->value.grad().device();
-  for (const auto& [dtype, members] : by_type) {
-    std::int64_t count = 0;
-    for (const nn::Parameter* parameter : members) {
-      count += parameter->value.grad().local().numel();
-    }
-    const Tensor flat = buffer(mesh, axis, dtype, count, device);
-    std::vector<Tensor> slots;
-    std::int64_t at = 0;
-    for (const nn::Parameter* parameter : members) {
-      const Tensor& local = parameter->value.grad().local();
-      slots.push_back(alias(flat, local.shape(), contiguous_strides(local.shape()), at));
-      ops::copy_(slots.back(), local);
-      at += local.numel();
-    }
-    const CommunicationTimer timer;
-    ops::all_reduce_(flat, ReduceOp::sum, ops::GroupArgument::of(mesh.group(axis, current_rank())));
-    if (communication_reported()) {
-      const std::int64_t received =
-          2 * (ranks - 1) * count * static_cast<std::int64_t>(size_of(dtype)) / ranks;
-      record_communication({"all_reduce", mesh.axis_name(axis), received, "finish_gradients", false,
-                            timer.seconds()});
-    }
-    for (std::size_t i = 0; i < members.size(); ++i) {
-      Tensor& gradient = members[i]->value.grad();
-      const Layout layout = gradient.layout().with_placement(axis, Replicate());
-      gradient = make_distributed(slots[i], Spec::make(layout, gradient.shape(), dtype));
-    }
-  }
-}
-
-std::size_t GradientFinisher::shared_bytes() const {
-  std::size_t bytes = 0;
-  for (const auto& [key, memory] : buffers_) {
-    bytes += static_cast<std::size_t>(memory.numel()) * size_of(memory.dtype());
-  }
-  return bytes;
-}
-
-void GradientFinisher::finish(std::span<const nn::ParameterPointer> parameters) {
-  run_phase("gradient reduction", [&] { reduce(parameters); });
-}
-
-void GradientFinisher::reduce(std::span<const nn::ParameterPointer> parameters) {
-  const NoGrad no_grad;
-  check_presence(parameters);
-  std::map<int, std::vector<nn::Parameter*>> partial;
-  for (const nn::ParameterPointer& parameter : parameters) {
-    const Tensor& value = parameter->value;
-    if (!value.grad() || !value.is_distributed()) {
-      continue;
-    }
+/// The axes along which a gradient is Partial and its parameter is Replicate.
+std::vector<int> axes_to_sum(const nn::Parameter& parameter) {
+  const Tensor& value = parameter.value;
+  std::vector<int> axes;
+  if (value.is_distributed() && value.grad() && value.grad().is_distributed()) {
     for (int axis = 0; axis < value.layout().ndim(); ++axis) {
       if (value.grad().layout().placement(axis) == Partial() &&
           value.layout().placement(axis).is_replicate()) {
-        partial[axis].push_back(parameter.get());
+        axes.push_back(axis);
       }
     }
   }
-  for (const auto& [axis, members] : partial) {
-    reduce_axis(axis, members);
+  return axes;
+}
+
+/// The gradient's local part, to be summed in place: the parameter's own, or a copy where anything
+/// else has the memory or the gradient's own graph.
+Tensor summable(nn::Parameter& parameter) {
+  Tensor& gradient = parameter.value.grad();
+  const bool alone = !gradient.requires_grad() && gradient.impl()->references == 1 &&
+                     gradient.local().impl()->references == 1 &&
+                     gradient.local().storage().references() == 1 &&
+                     gradient.local().storage().owns_memory() && gradient.local().is_contiguous();
+  if (!alone) {
+    gradient = ops::clone(detached(gradient));
   }
-  for (const nn::ParameterPointer& parameter : parameters) {
-    const Tensor& value = parameter->value;
-    if (value.grad() && value.is_distributed() && !(value.grad().layout() == value.layout())) {
-      value.grad() = redistribute(value.grad(), value.layout());
+  return gradient.local();
+}
+
+/// Gradients that one all-reduce sums.
+struct Bucket {
+  std::vector<int> axes;
+  DType dtype = DType::f32;
+  Device device;
+  std::vector<nn::Parameter*> members = {};
+  std::vector<Tensor> locals = {};
+  std::int64_t bytes = 0;
+};
+
+/// A bucket is issued when it has so many bytes: enough that the time of a call is little beside
+/// that of its data, few enough that the last one, which nothing hides, is short.
+constexpr std::int64_t bucket_bytes = std::int64_t{4} << 20;
+
+}  // namespace
+
+class GradientFinisher::Sums {
+ public:
+  void begin(std::span<const nn::ParameterPointer> parameters, const std::shared_ptr<Sums>& self) {
+    abandon();
+    for (const nn::ParameterPointer& parameter : parameters) {
+      watch(parameter, self);
+    }
+    ++step_;
+    in_backward_ = true;
+  }
+
+  void finish(std::span<const nn::ParameterPointer> parameters) {
+    in_backward_ = false;
+    for (const nn::ParameterPointer& parameter : parameters) {
+      add(*parameter);
+    }
+    for (Bucket& bucket : open_) {
+      issue(std::move(bucket));
+    }
+    open_.clear();
+    while (!issued_.empty()) {
+      complete(issued_.front());
+      issued_.erase(issued_.begin());
     }
   }
+
+ private:
+  /// Drops what a step that ended by an error has left. What was issued ends.
+  void abandon() {
+    in_backward_ = false;
+    placed_.clear();
+    open_.clear();
+    issued_.clear();
+  }
+
+  void watch(const nn::ParameterPointer& parameter, const std::shared_ptr<Sums>& self) {
+    const Tensor& leaf = parameter->value;
+    if (!leaf.is_distributed() || !leaf.requires_grad()) {
+      return;
+    }
+    const std::weak_ptr<Sums> sums = self;
+    parameter->gradient_complete = [sums](nn::Parameter& complete) {
+      if (const auto own = sums.lock(); own && own->in_backward_) {
+        own->arrived(complete);
+      }
+    };
+    Tensor& seen = watched_[parameter.get()];
+    if (seen.same_as(leaf)) {
+      return;
+    }
+    seen = leaf;
+    const std::weak_ptr<nn::Parameter> watched = parameter;
+    add_gradient_hook(leaf, [sums, watched](const Tensor&) {
+      const auto own = sums.lock();
+      const auto again = watched.lock();
+      if (own && again) {
+        own->complete_before_adding(*again);
+      }
+      return Tensor();
+    });
+    add_final_accumulate_hook(leaf, [watched](Tensor&) {
+      if (const auto complete = watched.lock(); complete && gradient_sync_enabled()) {
+        gradient_is_complete(*complete);
+      }
+    });
+  }
+
+  void arrived(nn::Parameter& parameter) {
+    const NoGrad no_grad;
+    if (Bucket* const bucket = add(parameter); bucket != nullptr && bucket->bytes >= bucket_bytes) {
+      issue(std::move(*bucket));
+      open_.erase(open_.begin() + (bucket - open_.data()));
+    }
+  }
+
+  /// Null: there is nothing to sum, or it is in a bucket already.
+  Bucket* add(nn::Parameter& parameter) {
+    const std::vector<int> axes = axes_to_sum(parameter);
+    if (axes.empty() || !placed_.insert(&parameter).second) {
+      return nullptr;
+    }
+    const Tensor& gradient = parameter.value.grad();
+    auto found = std::ranges::find_if(open_, [&](const Bucket& b) {
+      return b.axes == axes && b.dtype == gradient.dtype() && b.device == gradient.device();
+    });
+    if (found == open_.end()) {
+      open_.push_back({axes, gradient.dtype(), gradient.device()});
+      found = open_.end() - 1;
+    }
+    found->members.push_back(&parameter);
+    found->bytes += gradient.local().numel() * static_cast<std::int64_t>(size_of(found->dtype));
+    return &*found;
+  }
+
+  void issue(Bucket bucket) {
+    std::string names;
+    for (nn::Parameter* parameter : bucket.members) {
+      bucket.locals.push_back(summable(*parameter));
+      names += parameter->name + ' ';
+    }
+    const auto identity =
+        static_cast<std::int64_t>(std::hash<std::string>{}(names)&std::size_t{0x7fffffff});
+    ops::all_reduce_coalesced_(bucket.locals, ReduceOp::sum, group_of(bucket), identity, step_);
+    issued_.push_back(std::move(bucket));
+  }
+
+  static const DeviceMesh& mesh_of(const Bucket& bucket) {
+    return bucket.members.front()->value.layout().mesh();
+  }
+  static ops::GroupArgument group_of(const Bucket& bucket) {
+    return ops::GroupArgument::of(mesh_of(bucket).group(bucket.axes, current_rank()), "gradients");
+  }
+
+  void complete(const Bucket& bucket) {
+    const CommunicationTimer timer;
+    ops::wait(bucket.locals.front());
+    report_sum(mesh_of(bucket), bucket.axes, bucket.bytes, timer.seconds());
+    for (std::size_t i = 0; i < bucket.members.size(); ++i) {
+      Tensor& gradient = bucket.members[i]->value.grad();
+      Layout layout = gradient.layout();
+      for (const int axis : bucket.axes) {
+        layout = layout.with_placement(axis, Replicate());
+      }
+      gradient =
+          make_distributed(bucket.locals[i], Spec::make(layout, gradient.shape(), bucket.dtype));
+      placed_.erase(bucket.members[i]);
+    }
+  }
+
+  /// A second backward of the step adds to a gradient whose sum was issued.
+  void complete_before_adding(const nn::Parameter& parameter) {
+    if (!placed_.contains(&parameter)) {
+      return;
+    }
+    const auto found = std::ranges::find_if(issued_, [&](const Bucket& b) {
+      return std::ranges::find(b.members, &parameter) != b.members.end();
+    });
+    if (found != issued_.end()) {
+      const NoGrad no_grad;
+      complete(*found);
+      issued_.erase(found);
+    }
+  }
+
+  bool in_backward_ = false;
+  std::vector<Bucket> open_;
+  std::vector<Bucket> issued_;                       // in the order of their calls
+  std::unordered_set<const nn::Parameter*> placed_;  // those in a bucket
+  std::unordered_map<const nn::Parameter*, Tensor> watched_;
+  std::int64_t step_ = 0;
+};
+
+GradientFinisher::GradientFinisher() : sums_(std::make_shared<Sums>()) {}
+GradientFinisher::~GradientFinisher() = default;
+
+void GradientFinisher::begin(std::span<const nn::ParameterPointer> parameters) {
+  sums_->begin(parameters, sums_);
+}
+
+void GradientFinisher::finish(std::span<const nn::ParameterPointer> parameters) {
+  run_phase("gradient reduction", [&] {
+    const NoGrad no_grad;
+    check_presence(parameters);
+    sums_->finish(parameters);
+    for (const nn::ParameterPointer& parameter : parameters) {
+      const Tensor& value = parameter->value;
+      if (value.grad() && value.is_distributed() && !(value.grad().layout() == value.layout())) {
+        value.grad() = redistribute(value.grad(), value.layout());
+      }
+    }
+  });
 }
 
 }  // namespace tessera::parallel

@@ -7,6 +7,7 @@ module;
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -78,6 +79,8 @@ struct Replay::State {
   Program program;
   /// By section and instruction: the numbers that nothing later uses.
   std::vector<std::vector<std::vector<int>>> last_uses;
+  /// By number: whether other ranks read the tensor, because ranks reduce it.
+  std::vector<bool> peers_read;
   std::vector<Tensor> tensors;
   std::vector<Tensor> operands;  // of the running instruction
 
@@ -105,6 +108,39 @@ struct Replay::State {
     }
   }
 
+  void find_sources() {
+    peers_read.assign(program.tensors.size(), false);
+    const auto is_source = [&](int number) {
+      return number >= 0 && peers_read[static_cast<std::size_t>(number)];
+    };
+    for (auto section = program.sections.rbegin(); section != program.sections.rend(); ++section) {
+      for (auto i = section->instructions.rbegin(); i != section->instructions.rend(); ++i) {
+        const bool reduces =
+            i->kind == Kind::call && (i->op->communicates == Communicates::all_reduce ||
+                                      i->op->communicates == Communicates::reduce_scatter);
+        const bool aliases = i->kind == Kind::alias && is_source(i->out[0]);
+        for (const int number : i->in) {
+          if (number >= 0 && (reduces || aliases)) {
+            peers_read[static_cast<std::size_t>(number)] = true;
+          }
+        }
+        if (reduces && i->op->communicates == Communicates::all_reduce) {
+          for (const int number : i->out) {
+            if (number >= 0) {
+              peers_read[static_cast<std::size_t>(number)] = true;  // a piece of the result
+            }
+          }
+        }
+      }
+    }
+  }
+  /// Whether a result of the instruction is read by other ranks.
+  bool is_for_peers(const Instruction& i) const {
+    return std::ranges::any_of(i.out, [&](int number) {
+      return number >= 0 && peers_read[static_cast<std::size_t>(number)];
+    });
+  }
+
   Tensor& at(int number) { return tensors[static_cast<std::size_t>(number)]; }
 
   Device device() const {
@@ -123,6 +159,10 @@ struct Replay::State {
   }
 
   void execute(const Instruction& i, const StepVariables& variables) {
+    std::optional<PeersReadScope> scope;
+    if (is_for_peers(i)) {
+      scope.emplace();
+    }
     switch (i.kind) {
       case Kind::call: {
         operands.clear();
@@ -175,6 +215,7 @@ Replay::Replay(Program program) : state_(std::make_unique<State>()) {
   }
   state_->program = std::move(program);
   state_->find_last_uses();
+  state_->find_sources();
 }
 Replay::~Replay() = default;
 

@@ -54,6 +54,9 @@ Tensor on_host(const Tensor& x) {
   }
   const Span span = span_of(x);
   const Tensor copy = allocate_result({span.last - span.first}, x.dtype(), cpu, name);
+  if (span.first == span.last) {
+    return alias(copy, x.shape(), x.strides(), 0);  // x may have no memory, so no address either
+  }
   const Stream stream = current_stream(x.device());
   const auto* base = static_cast<const std::byte*>(x.storage().data());
   x.storage().used_on(stream);

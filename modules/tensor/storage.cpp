@@ -15,11 +15,34 @@ PendingWork::~PendingWork() = default;
 void Storage::set_pending(std::unique_ptr<PendingWork> work) { pending_ = std::move(work); }
 std::unique_ptr<PendingWork> Storage::take_pending() { return std::move(pending_); }
 
+namespace {
+
+/// Smaller than this, a copy costs less than what the allocator of memory for peers does.
+constexpr std::size_t least_for_peers = std::size_t{16} << 10;
+
+}  // namespace
+
+bool Storage::allocate_peer_memory() {
+  keep_alive_ = allocate_for_peers(bytes_);
+  data_ = keep_alive_.get();
+  if (data_ == nullptr) {
+    return false;
+  }
+  source_ = Source::peers;
+  account_memory(category_, occupied_bytes(bytes_));
+  return true;
+}
+
 Counted<Storage> Storage::allocate(std::size_t bytes) {
   Counted<Storage> storage(new Storage);  // goes away where there is no memory
+  const MemoryRequest request = current_memory_request();
   storage->bytes_ = bytes;
-  storage->owned_ = true;
-  storage->category_ = current_memory_category();
+  storage->category_ = request.category;
+  if (request.peers_read && bytes >= least_for_peers && storage->allocate_peer_memory())
+      [[unlikely]] {
+    return storage;
+  }
+  storage->source_ = Source::allocator;
   if (bytes > 0) {
     storage->data_ = allocate_bytes(bytes, storage->category_);
   }
@@ -38,7 +61,7 @@ void Storage::allocate_device_memory() {
 Counted<Storage> Storage::allocate_on(Device device, std::size_t bytes) {
   Counted<Storage> storage(new Storage);
   storage->bytes_ = bytes;
-  storage->on_device_ = true;
+  storage->source_ = Source::device;
   storage->device_ = device;
   storage->category_ = current_memory_category();
   storage->allocate_device_memory();
@@ -55,7 +78,7 @@ Counted<Storage> Storage::borrow(void* data, std::size_t bytes, std::shared_ptr<
 
 Counted<Storage> Storage::none(std::size_t planned) {
   auto* storage = new Storage;
-  storage->meta_ = true;
+  storage->source_ = Source::none;
   storage->device_ = meta;
   if (planned > 0 && memory_planned()) {
     storage->category_ = current_memory_category();
@@ -67,11 +90,33 @@ Counted<Storage> Storage::none(std::size_t planned) {
 
 Storage::~Storage() {
   pending_.reset();  // it may still write the memory
-  if (owned_) {
-    free_bytes(data_, bytes_, category_);
-  } else if (booked_ > 0) {
-    book_planned(0);
+  free_memory();
+}
+
+/// Also of a device: what is borrowed stays until the storage ends.
+void Storage::free_memory() noexcept {
+  switch (source_) {
+    case Source::allocator:
+      free_bytes(data_, bytes_, category_);
+      break;
+    case Source::peers:
+      if (data_ != nullptr) {
+        account_memory(category_, -occupied_bytes(bytes_));
+      }
+      keep_alive_.reset();
+      break;
+    case Source::device:
+      keep_alive_.reset();
+      break;
+    case Source::none:
+      if (booked_ > 0) {
+        book_planned(0);
+      }
+      break;
+    case Source::borrowed:
+      return;
   }
+  data_ = nullptr;
 }
 
 void Storage::destroy() { delete this; }
@@ -110,35 +155,24 @@ void change_memory(ActionKind kind, Storage& storage, const F& change) {
 
 void Storage::release_memory() {
   change_memory(ActionKind::release, *this, [this] {
-    if (meta_) {
-      book_planned(0);
-      return;
-    }
-    if (on_device_) {
-      keep_alive_.reset();
-      data_ = nullptr;
-      return;
-    }
-    require(owned_, "storage: borrowed memory cannot be released; its owner frees it");
-    free_bytes(data_, bytes_, category_);
-    data_ = nullptr;
+    require(source_ != Source::borrowed,
+            "storage: borrowed memory cannot be released; its owner frees it");
+    free_memory();
   });
 }
 
 void Storage::restore_memory() {
   change_memory(ActionKind::restore, *this, [this] {
-    if (meta_) {
+    require(source_ != Source::borrowed,
+            "storage: borrowed memory cannot be restored; its owner provides it");
+    if (source_ == Source::none) {
       book_planned(planned_);
-      return;
-    }
-    if (on_device_) {
-      if (data_ == nullptr) {
-        allocate_device_memory();
-      }
-      return;
-    }
-    require(owned_, "storage: borrowed memory cannot be restored; its owner provides it");
-    if (data_ == nullptr && bytes_ > 0) {
+    } else if (data_ != nullptr || bytes_ == 0) {
+      // It was not released.
+    } else if (source_ == Source::device) {
+      allocate_device_memory();
+    } else if (source_ == Source::allocator || !allocate_peer_memory()) {
+      source_ = Source::allocator;
       data_ = allocate_bytes(bytes_, category_);
     }
   });
@@ -148,20 +182,25 @@ void Storage::move_to(MemoryCategory category) {
   if (category == category_) {
     return;
   }
-  if (on_device_) {
-    if (keep_alive_) {
-      static_cast<DeviceMemory*>(keep_alive_.get())->move_to(category);
-    }
-    category_ = category;
-    return;
+  std::int64_t booked = 0;
+  switch (source_) {
+    case Source::device:
+      if (keep_alive_) {
+        static_cast<DeviceMemory*>(keep_alive_.get())->move_to(category);
+      }
+      break;
+    case Source::none:
+      booked = memory_planned() ? booked_ : 0;
+      break;
+    case Source::allocator:
+    case Source::peers:
+      booked = data_ != nullptr ? occupied_bytes(bytes_) : 0;
+      break;
+    case Source::borrowed:
+      break;
   }
-  const std::int64_t bytes = meta_                        ? booked_
-                             : owned_ && data_ != nullptr ? occupied_bytes(bytes_)
-                                                          : 0;
-  if (!meta_ || memory_planned()) {
-    account_memory(category_, -bytes);
-    account_memory(category, bytes);
-  }
+  account_memory(category_, -booked);
+  account_memory(category, booked);
   category_ = category;
 }
 

@@ -53,7 +53,9 @@ class PendingWork {
 /// autograd notices a saved tensor that was overwritten.
 class Storage {
  public:
-  /// Memory from the caching allocator, counted under the scope's category; not initialised.
+  /// Memory from the caching allocator, or, in a PeersReadScope, memory that the other ranks can
+  /// read, if it is large enough to gain by it; counted under the scope's category; not
+  /// initialised.
   static Counted<Storage> allocate(std::size_t bytes);
   /// Memory of a device that is not the CPU, for its current stream; not initialised.
   static Counted<Storage> allocate_on(Device device, std::size_t bytes);
@@ -70,7 +72,7 @@ class Storage {
   /// Work that is queued in the stream uses the memory. For memory of devices; it is not reused
   /// before that work is done.
   inline void used_on(const Stream& stream) {
-    if (on_device_ && keep_alive_) {
+    if (source_ == Source::device && keep_alive_) {
       static_cast<DeviceMemory*>(keep_alive_.get())->used_on(stream);
     }
   }
@@ -97,8 +99,8 @@ class Storage {
   inline std::uint64_t tag() const { return tag_; }
   inline void set_tag(std::uint64_t tag) { tag_ = tag; }
 
-  /// Whether the bytes come from the allocator (or there are none): no other storage has them.
-  inline bool owns_memory() const { return owned_ || on_device_ || bytes_ == 0; }
+  /// Whether no other storage has the bytes, as they are not borrowed (or there are none).
+  inline bool owns_memory() const { return source_ != Source::borrowed || bytes_ == 0; }
   /// The number of a pass over tensors that looks for those of one storage.
   static std::uint64_t new_pass();
   /// Marks the storage as seen in a pass; false if the pass has seen it before. Passes of two
@@ -121,9 +123,21 @@ class Storage {
   }
 
  private:
+  /// Whose memory it is.
+  enum class Source : std::uint8_t {
+    borrowed,
+    allocator,  // the CPU's
+    peers,      // keep_alive_ is memory that peers can read, or empty while it is released
+    device,     // keep_alive_ is a DeviceMemory, or empty while it is released
+    none        // of meta tensors
+  };
+
   Storage() = default;
   ~Storage();
   void allocate_device_memory();
+  /// Takes memory that peers can read; false: there is none.
+  bool allocate_peer_memory();
+  void free_memory() noexcept;
   void book_planned(std::int64_t bytes) noexcept;
   void destroy();
 
@@ -134,9 +148,7 @@ class Storage {
   std::uint64_t tag_ = 0;
   std::unique_ptr<PendingWork> pending_;
   int references_ = 1;
-  bool owned_ = false;      // from the CPU's allocator
-  bool on_device_ = false;  // keep_alive_ is a DeviceMemory, or empty while the memory is released
-  bool meta_ = false;
+  Source source_ = Source::borrowed;
   Device device_;
   std::int64_t planned_ = 0;  // what restore_memory() books for none()
   std::int64_t booked_ = 0;   // of it at present

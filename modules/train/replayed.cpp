@@ -31,7 +31,6 @@ namespace {
 constexpr std::int64_t steps_before = 2;
 
 constexpr std::string_view parameter_prefix = "parameter.";
-constexpr std::string_view buffer_prefix = "gradients.";
 
 std::string lr_name(double scale) { return scale == 1 ? "lr" : fmt::format("lr*{}", scale); }
 
@@ -61,6 +60,7 @@ std::vector<bool> Training::trained() const {
 StepVariables Training::variables_of(const StepBatch& batch) const {
   StepVariables variables;
   variables.numbers["loss_scale"] = 1.0 / batch.weight;
+  variables.counts["step"] = done_ + 1;
   for (const auto& [name, drawn] :
        replay_ ? replay_->program().draws : std::map<std::string, std::uint64_t>()) {
     random_stream(name);  // made at its first use, which a replay from the first step has not had
@@ -78,7 +78,7 @@ void Training::set_update(StepVariables& variables, double lr, double grad_scale
   variables.counts["step"] = done_ + 1 + more_steps;
 }
 
-std::map<std::string, Tensor> Training::inputs(const Program* program) {
+std::map<std::string, Tensor> Training::inputs() const {
   std::map<std::string, Tensor> all;
   for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
     all.emplace(std::string(parameter_prefix) + parameter->name, parameter->value.local());
@@ -89,25 +89,6 @@ std::map<std::string, Tensor> Training::inputs(const Program* program) {
   }
   for (const auto& [name, value] : optimizer_->state().tensors) {
     all.emplace("optimizer." + name, value.local());
-  }
-  const auto name_of_buffer = [&](int axis, DType dtype) {
-    return fmt::format("{}{}.{}", buffer_prefix, plan_.mesh().axis_name(axis), name_of(dtype));
-  };
-  if (program == nullptr) {
-    for (const auto& [key, buffer] : finisher_.buffers()) {
-      all.emplace(name_of_buffer(key.first, key.second), buffer);
-    }
-    return all;
-  }
-  for (int axis = 0; axis < plan_.mesh().ndim(); ++axis) {
-    for (int type = 0; type < dtype_count; ++type) {
-      const auto dtype = static_cast<DType>(type);
-      const auto wanted = program->inputs.find(name_of_buffer(axis, dtype));
-      if (wanted != program->inputs.end()) {
-        const Dims& shape = program->tensors[static_cast<std::size_t>(wanted->second)].shape;
-        all.emplace(wanted->first, finisher_.buffer(plan_.mesh(), axis, dtype, shape.product()));
-      }
-    }
   }
   return all;
 }
@@ -129,7 +110,7 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
   }
   StepVariables variables = variables_of(batch);
   Recorder recorder;
-  for (const auto& [name, tensor] : inputs(nullptr)) {
+  for (const auto& [name, tensor] : inputs()) {
     recorder.input(name, tensor);
   }
   const StepResult result = take_step(batch, functions, &recorder);
@@ -172,7 +153,7 @@ std::optional<StepResult> Training::replay_step(const StepBatch& batch,
   optimizer_->prepare_state();
   const Program& program = replay_->program();
   const MemoryScope scope(MemoryCategory::activation);
-  std::map<std::string, Tensor> given = inputs(&program);
+  std::map<std::string, Tensor> given = inputs();
   rows_of(batch).each(done_, [&](const MicroPart& part) {
     const Tensors tensors = functions.rows(part.batch);
     for (std::size_t i = 0; i < tensors.size(); ++i) {

@@ -169,6 +169,7 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
   };
   Tensor loss;
   Tensor squares;
+  finisher_.begin(parameters);
   section("gradients", [&] {
     rows.each(done_, [&](const MicroPart& part) {
       const parallel::GradientSyncScope sync(part.last);
@@ -246,7 +247,7 @@ double Training::evaluate(std::int64_t batches, const StepBatch& batch, const Lo
 }
 
 std::size_t Training::shared_bytes() const {
-  std::size_t bytes = finisher_.shared_bytes();
+  std::size_t bytes = 0;
   for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
     const Layout& layout = parameter->value.layout();
     const bool gathered = std::ranges::any_of(

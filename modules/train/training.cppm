@@ -124,7 +124,7 @@ class Training {
   nn::Module& model() { return model_; }
   const parallel::ParallelPlan& plan() const { return plan_; }
   /// What this rank keeps in memory that all ranks can reach: shards along an axis that splits the
-  /// batch, which are gathered before they are used, and the sums of gradients.
+  /// batch, which are gathered before they are used.
   std::size_t shared_bytes() const;
 
   /// Everything that the next step depends on: parameters, optimizer, the number of steps, random
@@ -180,8 +180,8 @@ class Training {
   StepVariables variables_of(const StepBatch& batch) const;
   void set_update(StepVariables& variables, double lr, double grad_scale,
                   std::int64_t more_steps = 0) const;
-  /// Tensors that exist before a step. With a program: also the buffers that it needs.
-  std::map<std::string, Tensor> inputs(const Program* program);
+  /// Tensors that exist before a step.
+  std::map<std::string, Tensor> inputs() const;
   std::vector<bool> trained() const;
 
   nn::Module& model_;

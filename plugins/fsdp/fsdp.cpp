@@ -1,6 +1,5 @@
 // FSDP: every parameter is a shard on dim 0 along the axis; whole values exist only while a module
-// uses them. Options: reshard_after_forward = true (false keeps the whole values until backward has
-// used them).
+// uses them. Options: see Settings.
 //
 // Order: forward of a module gathers its groups (and issues the gather of the next module's) ->
 // computes -> frees; its backward gathers again (and issues the one before) -> when all gradients
@@ -37,6 +36,32 @@ namespace {
 using namespace tessera;
 using namespace tessera::parallel;
 
+struct Settings {
+  /// Whether forward frees whole values; backward then gathers them again.
+  bool reshard_after_forward = true;
+  /// How many modules ahead values are gathered.
+  std::int64_t prefetch = 1;
+  /// Whether micro-batches keep whole gradients until the last one, instead of reducing each.
+  bool keeps_whole_gradients = false;
+  /// Parameters of fewer elements are replicated.
+  std::int64_t replicate_below = 0;
+
+  static std::int64_t at_least_0(Options& options, const std::string& name,
+                                 std::int64_t otherwise) {
+    const std::int64_t value = options.integer(name, otherwise);
+    if (value < 0) {
+      options.refuse(fmt::format("option '{}' must be 0 or more (got {})", name, value));
+    }
+    return value;
+  }
+  explicit Settings(Options& options)
+      : reshard_after_forward(options.flag("reshard_after_forward", true)),
+        prefetch(at_least_0(options, "prefetch", 1)),
+        keeps_whole_gradients(options.choice("accumulate", "shards", {"shards", "whole"}) ==
+                              "whole"),
+        replicate_below(at_least_0(options, "replicate_below", 0)) {}
+};
+
 /// The groups of one module, one for each data type: a collective has one type.
 struct Unit {
   nn::Module* module = nullptr;
@@ -46,7 +71,7 @@ struct Unit {
 /// What the hooks share. Modules and graphs keep it alive, whatever becomes of the plan.
 class Sharding : public ShardedParameters, public std::enable_shared_from_this<Sharding> {
  public:
-  explicit Sharding(bool reshard_after_forward) : reshard_after_forward_(reshard_after_forward) {}
+  explicit Sharding(const Settings& settings) : settings_(settings) {}
 
   void add(nn::Module& module, std::vector<std::unique_ptr<fsdp::Group>> groups) {
     const std::vector<nn::Module*> inside = nn::all_modules(module);
@@ -86,13 +111,17 @@ class Sharding : public ShardedParameters, public std::enable_shared_from_this<S
     }
     settle();
   }
-  void set_reshard_after_forward(bool reshard) override { reshard_after_forward_ = reshard; }
+  void set_reshard_after_forward(bool reshard) override {
+    settings_.reshard_after_forward = reshard;
+  }
   void set_gradient_sync(bool sync) override { gradient_sync_ = sync; }
 
   /// Parameters may be written from here on.
   void settle() {
-    fsdp::Group::finish(reducing_);
-    for_each_group([](fsdp::Group& group) { group.wait_readers(); });
+    fsdp::Group::settle(reducing_);
+    std::vector<const fsdp::Group*> groups;
+    for_each_group([&](const fsdp::Group& group) { groups.push_back(&group); });
+    fsdp::Group::wait_readers(groups);
   }
 
  private:
@@ -126,9 +155,13 @@ class Sharding : public ShardedParameters, public std::enable_shared_from_this<S
           .advice = "let a pattern of its groups match the module"});
   }
 
-  void start(std::size_t unit) {
-    for (const auto& group : units_[unit].groups) {
-      group->start_unshard();
+  /// Issues the gathers of the units that follow in this order.
+  void prefetch(std::size_t unit, const std::vector<std::size_t>& order) {
+    for (std::int64_t ahead = 0; ahead < settings_.prefetch && order[unit] != unit; ++ahead) {
+      unit = order[unit];
+      for (const auto& group : units_[unit].groups) {
+        group->start_unshard();
+      }
     }
   }
 
@@ -150,15 +183,15 @@ class Sharding : public ShardedParameters, public std::enable_shared_from_this<S
     }
     if (!order_complete_) {
       forward_order_.push_back(index);
-    } else if (next_forward_[index] != index) {
-      start(next_forward_[index]);
+    } else {
+      prefetch(index, next_forward_);
     }
   }
 
   void after_forward(std::size_t index, Tensors& outputs) {
     if (!in_backward()) {
       // Backward begins with the outermost module: freeing its values would only gather them again.
-      if (!keep_ || (reshard_after_forward_ && index != outermost_)) {
+      if (!keep_ || (settings_.reshard_after_forward && index != outermost_)) {
         for (const auto& group : units_[index].groups) {
           group->reshard();
         }
@@ -199,8 +232,8 @@ class Sharding : public ShardedParameters, public std::enable_shared_from_this<S
     for (const auto& group : units_[index].groups) {
       group->unshard(true);
     }
-    if (order_complete_ && previous_forward_[index] != index) {
-      start(previous_forward_[index]);
+    if (order_complete_) {
+      prefetch(index, previous_forward_);
     }
   }
 
@@ -216,7 +249,8 @@ class Sharding : public ShardedParameters, public std::enable_shared_from_this<S
   }
 
   void end_backward(fsdp::Group& group) {
-    group.end_backward(gradient_sync_ && gradient_sync_enabled(), reducing_);
+    const bool whole = settings_.keeps_whole_gradients && !gradient_sync_enabled();
+    group.end_backward(gradient_sync_ && !whole, reducing_);
   }
 
   void finish_backward() {
@@ -240,7 +274,7 @@ class Sharding : public ShardedParameters, public std::enable_shared_from_this<S
     order_complete_ = true;
   }
 
-  bool reshard_after_forward_;
+  Settings settings_;
   bool gradient_sync_ = true;
   std::vector<Unit> units_;
   /// The unit around all others, if there is one.
@@ -261,7 +295,7 @@ class Sharding : public ShardedParameters, public std::enable_shared_from_this<S
 class Fsdp final : public ParallelStyle {
  public:
   explicit Fsdp(Options& options)
-      : sharding_(std::make_shared<Sharding>(options.flag("reshard_after_forward", true))) {}
+      : settings_(options), sharding_(std::make_shared<Sharding>(settings_)) {}
 
   StyleFacts facts() const override {
     return {.splits_batch = true,
@@ -281,6 +315,10 @@ class Fsdp final : public ParallelStyle {
       }
       if (target.axes.size() > 1) {
         target.place(*parameter, target.axes.front(), Replicate());
+      }
+      if (parameter->value.numel() < settings_.replicate_below) {
+        target.place(*parameter, Replicate());
+        continue;
       }
       target.place(*parameter, Shard(0));
       auto& group = by_type[parameter->value.dtype()];
@@ -310,6 +348,7 @@ class Fsdp final : public ParallelStyle {
   }
 
  private:
+  Settings settings_;
   std::shared_ptr<Sharding> sharding_;
 };
 

@@ -233,10 +233,18 @@ void Group::drop_prefetch() {
   }
 }
 
-void Group::wait_readers() {
-  if (whole_) {  // else nothing was gathered
-    const NoGrad no_grad;
-    ops::wait_readers(shards(), ranks_);
+void Group::wait_readers(const std::vector<const Group*>& groups) {
+  const NoGrad no_grad;
+  std::vector<Tensor> shards;
+  for (const Group* group : groups) {
+    if (group->whole_) {  // else nothing was gathered
+      for (const Member& m : group->members_) {
+        shards.push_back(m.shard);
+      }
+    }
+  }
+  if (!shards.empty()) {
+    ops::wait_readers(shards, groups.front()->ranks_);
   }
 }
 

@@ -12,8 +12,12 @@ class Group;
 /// finished before the next one is issued.
 struct Reduction {
   Group* group = nullptr;                    // null: there is none
-  std::vector<tessera::Tensor> wholes = {};  // peers may still read them
-  /// This rank's shards, of one memory, and whose gradients they become.
+  bool complete = true;                      // the step's gradients are, with it
+  std::vector<tessera::Tensor> wholes = {};  // what is reduced
+  /// What the reduction before has reduced. Peers may read it until they issue this one; so it is
+  /// held until this one ends, on every rank, and what a step needs is the same in every run.
+  std::vector<tessera::Tensor> before = {};
+  /// This rank's shards, and whose gradients they become.
   std::vector<std::pair<tessera::nn::ParameterPointer, tessera::Tensor>> shards = {};
 };
 
@@ -53,17 +57,18 @@ class Group {
   /// Partial along the axis. Errors: some members have a gradient, others that require one do not;
   /// the gradient's own graph was requested.
   void end_backward(bool reduce, Reduction& last);
-  /// Adds the reduced shards to the shards' gradients, and waits until no peer reads the wholes any
-  /// more.
+  /// Adds the reduced shards to the shards' gradients.
   static void finish(Reduction& reduction);
+  /// The same for the last one; no peer reads what was reduced afterwards.
+  static void settle(Reduction& reduction);
   /// The backward threw: its gradients that were not reduced are dropped.
   void abandon_backward() noexcept;
   /// Whether every member has its gradient of this backward, so that no later step of it needs the
   /// whole values. False with frozen members: their uses cannot be seen.
   bool gradients_complete() const;
 
-  /// Waits until no peer reads the shards any more.
-  void wait_readers();
+  /// Waits until no peer reads the shards of these groups, of one axis, any more.
+  static void wait_readers(const std::vector<const Group*>& groups);
 
  private:
   struct Member {

@@ -25,6 +25,7 @@ import tessera.parallel;
 namespace fsdp {
 
 using namespace tessera;
+using parallel::gradient_sync_enabled;
 
 bool Group::gradients_complete() const {
   return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return *m.arrived; });
@@ -130,16 +131,29 @@ void Group::finish(Reduction& reduction) {
     return;
   }
   const NoGrad no_grad;
-  const Reduction ended = std::exchange(reduction, {});
+  Reduction ended = std::exchange(reduction, {});
   const Group& group = *ended.group;
   const CommunicationTimer timer;
   ops::wait(ended.shards[0].second.local());
-  ops::wait_readers(ended.wholes, group.reducing_ranks_);
+  reduction.before = std::move(ended.wholes);
   group.report("reduce_scatter", group.gathered_bytes(), timer.seconds());
-  for (const auto& [parameter, shard] : ended.shards) {
+  for (auto& [parameter, shard] : ended.shards) {
     Tensor& gradient = parameter->value.grad();
-    gradient = gradient ? add_gradients(gradient, shard) : shard;
+    gradient = gradient ? add_gradients(gradient, shard) : std::move(shard);
+    if (ended.complete) {
+      parallel::gradient_is_complete(*parameter);
+    }
   }
+}
+
+void Group::settle(Reduction& reduction) {
+  const Group* const group = reduction.group;
+  finish(reduction);
+  if (group != nullptr) {
+    const NoGrad no_grad;
+    ops::wait_readers(reduction.before, group->reducing_ranks_);
+  }
+  reduction.before.clear();
 }
 
 void Group::reduce_gradients(Reduction& last) {
@@ -167,25 +181,24 @@ void Group::reduce_gradients(Reduction& last) {
                     "with set_requires_grad(false)"});
   }
   const DType dtype = members_[0].parameter->value.dtype();
-  // Fresh memory: gradients of earlier backwards, wherever they are, stay and are added to.
-  Tensor memory;
-  {
-    const MemoryScope scope(MemoryCategory::gradient);
-    memory = empty({shard_elements_}, dtype, whole_.device());
-  }
-  Reduction reduction{this};
+  Reduction reduction{.group = this, .complete = gradient_sync_enabled()};
   std::vector<Tensor> shards;
-  for (std::size_t i = 0; i < trained.size(); ++i) {
-    const Tensor& whole = wholes[i];
-    reduction.wholes.push_back(ops::contiguous(whole.local()));
+  for (Tensor& whole : wholes) {
     const Spec* const sharded =
         Spec::make(whole.layout().with_placement(axis_, Shard(0)), whole.shape(), dtype);
-    const Dims shape = local_shape(*sharded);
-    shards.push_back(alias(memory, shape, contiguous_strides(shape), trained[i]->slot));
-    reduction.shards.emplace_back(trained[i]->parameter, make_distributed(shards.back(), sharded));
+    // Fresh memory: gradients of earlier backwards, wherever they are, stay and are added to. In
+    // hybrid sharding the other axis' ranks read it.
+    const MemoryScope scope(MemoryCategory::gradient);
+    const PeersReadScope read;
+    shards.push_back(empty(local_shape(*sharded), dtype, whole_.device()));
+    reduction.shards.emplace_back(trained[reduction.shards.size()]->parameter,
+                                  make_distributed(shards.back(), sharded));
+    whole = ops::contiguous(whole.local());
   }
-  finish(last);  // its wholes go away
-  ops::reduce_scatter_into(shards, reduction.wholes, ReduceOp::sum, reducing_ranks_, identity_);
+  finish(last);
+  ops::reduce_scatter_into(shards, wholes, ReduceOp::sum, reducing_ranks_, identity_);
+  reduction.wholes = std::move(wholes);
+  reduction.before = std::move(last.before);
   last = std::move(reduction);
 }
 

@@ -192,6 +192,39 @@ void check_moves(Communicator& c, std::int64_t count, DType dtype) {
   expect(all_received == wanted, "all_to_all with counts " + what);
 }
 
+/// Sums in place: tensors of many sizes, in shared memory, in private memory, or in turn.
+void check_in_place(Communicator& c, DType dtype, int memory) {
+  const int n = c.size();
+  const std::vector<std::int64_t> totals = {6, 1, 0, 1000, 17, 70'001};
+  const auto width = static_cast<std::int64_t>(size_of(dtype));
+  std::vector<SharedBuffer> shared;
+  std::vector<Bytes> own;
+  std::vector<Segment> segments;
+  for (std::size_t s = 0; s < totals.size(); ++s) {
+    Bytes values(static_cast<std::size_t>(totals[s] * width));
+    for (std::int64_t i = 0; i < totals[s]; ++i) {
+      put(values, dtype, i, value_of(c.rank(), i));
+    }
+    shared.push_back(c.allocate(values.size() + 1));
+    std::ranges::copy(values, shared.back().data());
+    own.push_back(std::move(values));
+    const bool peers_read = memory == 2 ? s % 2 == 0 : memory == 1;
+    void* const data = peers_read ? shared.back().data() : own.back().data();
+    segments.push_back({data, data, 0, totals[s]});
+  }
+  Work work = c.all_reduce_async(segments, dtype);
+  work.wait();
+  for (std::size_t s = 0; s < totals.size(); ++s) {
+    Bytes wanted(static_cast<std::size_t>(totals[s] * width));
+    for (std::int64_t i = 0; i < totals[s]; ++i) {
+      put(wanted, dtype, i, reduced(n, i, ReduceOp::sum, dtype));
+    }
+    const auto* const got = static_cast<const std::byte*>(segments[s].destination);
+    expect(std::equal(wanted.begin(), wanted.end(), got),
+           "segment " + std::to_string(s) + " in memory " + std::to_string(memory));
+  }
+}
+
 /// Pieces as FSDP has them: ceil(n / ranks) elements, trailing ones short or empty.
 void check_segments(Communicator& c, bool shared) {
   const int n = c.size();
@@ -269,6 +302,19 @@ TEST_CASE("segments with short and empty pieces are gathered and reduced") {
     for (int round = 0; round < 5; ++round) {
       check_segments(world.everyone(), true);
       check_segments(world.everyone(), false);
+    }
+  });
+}
+
+TEST_CASE("segments are summed in place on every rank") {
+  const int ranks = GENERATE(1, 2, 3, 4);
+  on_ranks(ranks, [](World& world) {
+    for (int round = 0; round < 3; ++round) {
+      for (const DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i32}) {
+        for (const int memory : {0, 1, 2}) {
+          check_in_place(world.everyone(), dtype, memory);
+        }
+      }
     }
   });
 }

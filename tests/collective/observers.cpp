@@ -101,7 +101,8 @@ TEST_CASE("an observer counts the bytes that a rank must receive") {
       {"broadcast", {6, 0, 6}},         {"scatter", {6, 0, 6}},
       {"gather", {0, 12, 0}},           {"reduce", {0, 12, 0}},
       {"barrier", {0, 0, 0}},           {"gather_segments", {5, 5, 6}},
-      {"scatter_segments", {6, 6, 4}},  {"receive", {0, 0, 6}}};
+      {"scatter_segments", {6, 6, 4}},  {"receive", {0, 0, 6}},
+      {"reduce_segments", {8, 8, 8}}};
   run_threads(3, [&](World& world) {
     Communicator& group = world.everyone();
     const auto rank = static_cast<std::size_t>(world.rank());
@@ -130,6 +131,8 @@ TEST_CASE("an observer counts the bytes that a rank must receive") {
     const Segment gathered{s, d, 3, 8};
     sends("gather_segments", [&] { group.all_gather({&gathered, 1}, DType::f32); });
     sends("scatter_segments", [&] { group.reduce_scatter({&gathered, 1}, DType::f32); });
+    const Segment in_place{s, s, 0, 6};
+    sends("reduce_segments", [&] { group.all_reduce_async({&in_place, 1}, DType::f32).wait(); });
     sends("receive", [&] {
       if (rank == 0) {
         group.send(s, 6, DType::f32, 2);

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -66,5 +68,91 @@ TEST_CASE(
     work.wait();
     first_is_done = true;
     expect(std::all_of(data, data + count, [](float x) { return x == 11.0F; }), "1 + 10");
+  });
+}
+
+TEST_CASE("memory for peers is reached by them, cached, and freed after the world") {
+  on_ranks(2, [](World& world) {
+    Communicator& c = world.everyone();
+    constexpr std::int64_t count = 100'000;
+    const void* first = nullptr;
+    for (int round = 0; round < 10; ++round) {
+      const std::shared_ptr<void> memory = world.allocate_for_peers(count * sizeof(float));
+      expect(memory != nullptr && world.peers_reach(memory.get()), "memory that peers reach");
+      first = round == 0 ? memory.get() : first;
+      expect(memory.get() == first, "the same block again");
+      auto* const data = static_cast<float*>(memory.get());
+      std::fill_n(data, count, static_cast<float>(world.rank() + round));
+      c.all_reduce(data, data, count, DType::f32);
+      expect(data[0] == static_cast<float>(1 + 2 * round) && data[count - 1] == data[0], "sum");
+    }
+    float own = 0;
+    expect(!world.peers_reach(&own), "a private variable");
+  });
+  std::shared_ptr<void> left;
+  run_threads(2, [&](World& world) {
+    auto memory = world.allocate_for_peers(1 << 20);
+    if (world.rank() == 0) {
+      left = std::move(memory);
+    }
+  });
+  *static_cast<float*>(left.get()) = 1;  // the region lives as long
+  left.reset();
+  CHECK(World::single()->allocate_for_peers(1 << 20) == nullptr);
+}
+
+TEST_CASE("a source that is dropped stays until the peers have read it") {
+  // Rank 1 reads the source of rank 0 long after that rank has ended its part and dropped it.
+  constexpr std::int64_t count = 100'000;
+  std::atomic<bool> dropped{false};
+  std::atomic<bool> gone{false};
+  run_threads(2, [&](World& world) {
+    Communicator& c = world.everyone();
+    std::vector<float> piece(count / 2);
+    auto memory = world.allocate_for_peers(count * sizeof(float));
+    auto* const data = static_cast<float*>(memory.get());
+    std::fill_n(data, count, world.rank() == 0 ? 1.0F : 2.0F);
+    const Segment segment{data, piece.data(), count / 2, count};
+    Work work = c.reduce_scatter_async({&segment, 1}, DType::f32);
+    if (world.rank() == 0) {
+      work.wait();
+      const std::shared_ptr<void> watched(data, [&, memory](void*) { gone = true; });
+      memory.reset();
+      c.keep_until_read(watched);
+      dropped = true;
+    }
+    while (!dropped) {
+      std::this_thread::yield();
+    }
+    if (world.rank() == 0) {
+      // What would overwrite it, were it free.
+      const auto other = world.allocate_for_peers(count * sizeof(float));
+      std::fill_n(static_cast<float*>(other.get()), count, -1.0F);
+      c.drop_read();
+      expect(!gone, "rank 1 has not read it yet");
+      c.barrier();
+      c.wait_sources_free();
+      c.drop_read();
+      expect(gone, "nobody reads it any more");
+    } else {
+      work.wait();
+      c.barrier();
+    }
+    expect(std::ranges::all_of(piece, [](float x) { return x == 3.0F; }), "1 + 2");
+  });
+}
+
+TEST_CASE("a sum of segments that is not in place is refused") {
+  run_threads(2, [](World& world) {
+    float from = 1;
+    float to = 0;
+    const Segment segment{&from, &to, 0, 1};
+    std::string text;
+    try {
+      world.everyone().all_reduce_async(std::span(&segment, 1), DType::f32).wait();
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    expect(text.find("in place") != std::string::npos, text);
   });
 }

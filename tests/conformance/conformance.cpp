@@ -38,6 +38,7 @@ const std::map<std::string, std::string>& not_covered() {
       {"all_reduce", "a collective of local tensors: tests/ops/collective_ops.cpp"},
       {"all_reduce_", "a collective of local tensors: tests/ops/collective_async.cpp"},
       {"all_reduce_async", "a collective of local tensors: tests/ops/collective_async.cpp"},
+      {"all_reduce_coalesced_", "a collective of local tensors: tests/ops/collective_async.cpp"},
       {"all_to_all", "a collective of local tensors: tests/ops/collective_ops.cpp"},
       {"all_to_all_async", "a collective of local tensors: tests/ops/collective_async.cpp"},
       {"broadcast", "a collective of local tensors: tests/ops/collective_ops.cpp"},

@@ -78,6 +78,13 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
 void* operator new[](std::size_t bytes, std::align_val_t alignment) {
   return allocate(bytes, static_cast<std::size_t>(alignment));
 }
+// A sanitizer's own would not call the ones above.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return allocate(bytes, usual_alignment);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return allocate(bytes, usual_alignment);
+}
 void operator delete(void* memory) noexcept { deallocate(memory); }
 void operator delete[](void* memory) noexcept { deallocate(memory); }
 void operator delete(void* memory, std::size_t) noexcept { deallocate(memory); }

@@ -59,6 +59,7 @@ const std::map<std::string, std::string>& compared_elsewhere() {
       {"all_reduce", "tests/ops/collective_ops.cpp"},
       {"all_reduce_", "tests/ops/collective_async.cpp"},
       {"all_reduce_async", "tests/ops/collective_async.cpp"},
+      {"all_reduce_coalesced_", "tests/ops/collective_async.cpp"},
       {"all_to_all", "tests/ops/collective_ops.cpp"},
       {"all_to_all_async", "tests/ops/collective_async.cpp"},
       {"bernoulli", "tests/ops/math_ops.cpp"},

@@ -104,6 +104,9 @@ Outcome train(const Recipe& recipe, nn::Module& model,
   const std::vector<nn::ParameterPointer> parameters = nn::all_parameters(model);
   parallel::GradientFinisher finisher;
   for (const int number : {0, 1}) {
+    if (number == 1) {
+      finisher.begin(parameters);  // sums are issued in backward
+    }
     for (int batch = 0; batch < recipe.micro_batches; ++batch) {
       const parallel::GradientSyncScope sync(recipe.sync_always ||
                                              batch + 1 == recipe.micro_batches);

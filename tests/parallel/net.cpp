@@ -170,7 +170,9 @@ Tensor plain_loss(nn::Module& model, const Tensor& tokens) {
 }
 
 parallel::StyleEntry fsdp(std::vector<std::string> on, bool reshard, const std::string& axis) {
-  return {"FSDP", axis, std::move(on), reshard ? "{}" : R"~({"reshard_after_forward": false})~",
+  return {"FSDP", axis, std::move(on),
+          reshard ? R"~({"accumulate": "whole"})~"
+                  : R"~({"accumulate": "whole", "reshard_after_forward": false})~",
           ""};
 }
 

@@ -79,7 +79,8 @@ struct Planned {
 std::shared_ptr<tessera::nn::Module> plain(std::shared_ptr<tessera::nn::Module> net);
 tessera::Tensor plain_loss(tessera::nn::Module& model, const tessera::Tensor& tokens);
 
-/// FSDP along `axis`.
+/// FSDP along `axis`. A backward without sync keeps whole gradients; with the default option it
+/// reduces them, as every backward with sync does.
 tessera::parallel::StyleEntry fsdp(std::vector<std::string> on, bool reshard = true,
                                    const std::string& axis = "shard");
 

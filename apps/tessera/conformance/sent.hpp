@@ -22,6 +22,7 @@ class Sent final : public collective::Observer {
     using collective::CallKind;
     switch (kind) {
       case CallKind::all_reduce:
+      case CallKind::all_reduce_segments:
         return Communicates::all_reduce;
       case CallKind::all_gather:
       case CallKind::all_gather_segments:

@@ -1,11 +1,14 @@
 // A reduction over the ranks, on every one of them: all_reduce.
 module;
+#include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 module tessera.ops;
 
 import tessera.base;
+import tessera.device;
 import tessera.tensor;
 import tessera.collective;
 import :kernel_call;
@@ -13,6 +16,8 @@ import :group_call;
 
 namespace tessera::ops {
 namespace {
+
+using collective::Segment;
 
 struct AllReduceArgs {
   ReduceOp op;
@@ -80,9 +85,49 @@ const Op& all_reduce_in_place_op = register_op<AllReduceArgs>({
     .about = "Writes the reduction over the ranks of the group into x; local tensors.",
 });
 
+struct CoalescedArgs {
+  ReduceOp op;
+  GroupArgument group;
+  std::int64_t identity;
+  Dynamic<std::int64_t> step;
+};
+
+std::unique_ptr<IssuedCollective> start_coalesced(const Call& call, const Tensor& first) {
+  const auto [op, group, identity, step] = call.args<CoalescedArgs>();
+  std::vector<Segment> segments;
+  std::vector<Tensor> kept;
+  segments.reserve(call.in.size() + 1);
+  for (const Tensor& x : call.in) {
+    if (!x.is_contiguous() || x.dtype() != call.in[0].dtype()) {
+      refuse(call, {.wrong = "the tensors are not contiguous tensors of one type"});
+    }
+    void* const data = x.numel() > 0 ? x.raw_data() : nullptr;
+    segments.push_back({data, data, 0, x.numel()});
+    if (&x.storage() != &first.storage()) {
+      kept.push_back(x);
+    }
+  }
+  bump_further_versions(call.in);
+  segments.push_back(named(static_cast<std::int64_t>(
+      hash_combine(static_cast<std::uint64_t>(identity), static_cast<std::uint64_t>(step.value)))));
+  return std::make_unique<IssuedCollective>(
+      group.communicator().all_reduce_async(segments, first.dtype(), op), std::move(kept));
+}
+
+const Op& coalesced_op = register_op<CoalescedArgs>({
+    .schema = "all_reduce_coalesced_(tensors...)",
+    .cpu = issued_on_host<CoalescedArgs, start_coalesced>,
+    .any_device = issued_in_stream<CoalescedArgs>,
+    .in_place = true,
+    .communicates = Communicates::all_reduce,
+    .about = "Issues the reduction of many tensors over the ranks, each in place; "
+             "wait(tensors[0]) completes them; local tensors.",
+});
+
 }  // namespace
 
 Tensor all_reduce(const Tensor& x, ReduceOp op, Ranks group) {
+  const PeersReadScope scope;  // they read this rank's piece of the result
   return call_one(all_reduce_op, {x}, AllReduceArgs{op, group});
 }
 
@@ -90,7 +135,13 @@ void all_reduce_(const Tensor& x, ReduceOp op, Ranks group) {
   call_one(all_reduce_in_place_op, {x}, AllReduceArgs{op, group});
 }
 
+void all_reduce_coalesced_(std::span<const Tensor> tensors, ReduceOp op, Ranks group,
+                           std::int64_t identity, std::int64_t step) {
+  call(coalesced_op, tensors, CoalescedArgs{op, group, identity, step});
+}
+
 PendingTensor all_reduce_async(const Tensor& x, ReduceOp op, Ranks group) {
+  const PeersReadScope scope;
   return issue(all_reduce_async_op, x, AllReduceArgs{op, group});
 }
 

@@ -82,6 +82,10 @@ Tensor all_to_all(const Tensor& shard, std::int64_t from_dim, std::int64_t from_
                   std::int64_t to_dim, Ranks group);
 Tensor broadcast(const Tensor& x, int root, Ranks group);
 
+/// Keeps sources of a call over segments, which has ended on this rank, until no other rank of the
+/// group reads them any more.
+void keep_until_read(std::vector<Tensor> sources, collective::Communicator& communicator);
+
 /// A collective in progress, as the memory of its result has it until wait() completes it. If the
 /// memory goes away before, the destructor completes the communication.
 class PendingCollective : public PendingWork {
@@ -100,11 +104,16 @@ class IssuedCollective final : public PendingCollective {
   /// must not hold the result, whose memory holds this object.
   explicit IssuedCollective(collective::Work work = {}, std::vector<Tensor> kept = {},
                             std::function<void(const Tensor& result)> finish = nullptr);
+  /// `sources` stay alive until no rank of the group reads them any more, which may be later.
+  IssuedCollective(collective::Work work, std::vector<Tensor> kept, std::vector<Tensor> sources,
+                   GroupArgument readers);
   void complete(const Tensor& result) override;
   bool done() override { return work_.done(); }
 
  private:
   std::vector<Tensor> kept_;
+  std::vector<Tensor> sources_;
+  GroupArgument readers_;
   std::function<void(const Tensor&)> finish_;
   collective::Work work_;  // the last member: its destructor waits before the others are destroyed
 };
@@ -185,7 +194,7 @@ PendingTensor all_reduce_async(const Tensor& x, ReduceOp op, Ranks group);
 PendingTensor all_to_all_async(const Tensor& shard, std::int64_t from_dim, std::int64_t from_extent,
                                std::int64_t to_dim, Ranks group);
 
-// Many tensors in one call, for styles that keep parameters as shards on dim 0. `identity` is
+// Many tensors in one call, for styles and gradients. Shards are of dim 0. `identity` is
 // compared between the ranks: those that are about to exchange different tensors of the same shapes
 // get an error.
 /// Issues the gather of all wholes [n, ...] from this rank's shards of dim 0. All wholes are of one
@@ -193,13 +202,20 @@ PendingTensor all_to_all_async(const Tensor& shard, std::int64_t from_dim, std::
 /// released, so versions stay. Peers may read the shards until wait_readers() has returned.
 void all_gather_into(std::span<const Tensor> wholes, std::span<const Tensor> shards, Ranks group,
                      std::int64_t identity);
-/// Issues the reductions of `wholes` into this rank's shards of dim 0. All shards are of one
-/// memory; wait(shards[0]) completes them. Peers may read `wholes` until wait_readers() has
+/// Issues the reductions of `wholes` into this rank's shards of dim 0. wait(shards[0]) completes
+/// them: until then, nothing may use any of them. Peers may read `wholes` until wait_readers() has
 /// returned.
 void reduce_scatter_into(std::span<const Tensor> shards, std::span<const Tensor> wholes,
                          ReduceOp op, Ranks group, std::int64_t identity);
-/// Returns when no peer reads the sources of the two functions above any more; `sources` may be
-/// written or dropped then. There must be one of them.
+/// Issues the reduction of each tensor over the ranks, in place; they are contiguous and of one
+/// type. wait(tensors[0]) completes all: until then, nothing may use any of them. `step` is
+/// compared too, and may change from call to call: a call that one rank has left over fits no later
+/// one.
+void all_reduce_coalesced_(std::span<const Tensor> tensors, ReduceOp op, Ranks group,
+                           std::int64_t identity, std::int64_t step = 0);
+/// Returns when no peer reads the sources of all_gather_into and reduce_scatter_into any more;
+/// `sources` may be written then. There must be one of them. (Sources that are only dropped need no
+/// call: their memory stays as long as a peer reads it.)
 void wait_readers(std::span<const Tensor> sources, Ranks group);
 
 /// Contiguous memory that the group's ranks can reach, not initialised; on the meta device none.

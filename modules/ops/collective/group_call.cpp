@@ -6,6 +6,7 @@ module;
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <sstream>
@@ -146,9 +147,23 @@ IssuedCollective::IssuedCollective(collective::Work work, std::vector<Tensor> ke
                                    std::function<void(const Tensor&)> finish)
     : kept_(std::move(kept)), finish_(std::move(finish)), work_(std::move(work)) {}
 
+IssuedCollective::IssuedCollective(collective::Work work, std::vector<Tensor> kept,
+                                   std::vector<Tensor> sources, GroupArgument readers)
+    : kept_(std::move(kept)),
+      sources_(std::move(sources)),
+      readers_(readers),
+      work_(std::move(work)) {}
+
+void keep_until_read(std::vector<Tensor> sources, collective::Communicator& communicator) {
+  communicator.keep_until_read(std::make_shared<std::vector<Tensor>>(std::move(sources)));
+}
+
 void IssuedCollective::complete(const Tensor& result) {
   work_.wait();
   kept_.clear();
+  if (!sources_.empty()) {
+    keep_until_read(std::move(sources_), readers_.communicator());
+  }
   if (finish_) {
     std::exchange(finish_, nullptr)(result);
   }

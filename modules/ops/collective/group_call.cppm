@@ -10,6 +10,19 @@ import :kernel_call;
 // What the collectives of local tensors share.
 namespace tessera::ops {
 
+/// A segment without elements: only its extent takes part in the comparison of calls.
+inline collective::Segment named(std::int64_t identity) {
+  return {nullptr, nullptr, 1 + (identity & 0x7fffffff), 0};
+}
+
+/// What the dispatcher leaves to an operator that writes lists: the versions of all of a list but
+/// its first tensor.
+inline void bump_further_versions(std::span<const Tensor> written) {
+  for (std::size_t i = 1; i < written.size(); ++i) {
+    written[i].storage().bump_version();
+  }
+}
+
 /// The part of `extent` elements that rank `rank` of the group holds.
 ShardRange part_of(std::int64_t extent, const GroupArgument& group, int rank);
 Dims with_extent(const Dims& shape, int dim, std::int64_t extent);

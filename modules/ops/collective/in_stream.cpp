@@ -8,6 +8,7 @@ module;
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -170,9 +171,13 @@ class Twins {
 /// What was queued for a tensor's memory.
 class QueuedCollective final : public PendingCollective {
  public:
-  QueuedCollective(std::shared_ptr<QueuedCall> call, std::vector<Tensor> kept, Stream stream)
+  /// On the CPU, `written` stays until the call has ended, `sources` until nobody reads them.
+  QueuedCollective(std::shared_ptr<QueuedCall> call, std::vector<Tensor> written,
+                   std::vector<Tensor> sources, GroupArgument group, Stream stream)
       : call_(std::move(call)),
-        kept_(std::move(kept)),
+        written_(std::move(written)),
+        sources_(std::move(sources)),
+        group_(group),
         stream_(std::move(stream)),
         done_(record_event(stream_)) {
     if (call_->observed && !(stream_.device() == cpu)) {
@@ -198,16 +203,21 @@ class QueuedCollective final : public PendingCollective {
     if (call_->observed) {
       report(*call_, from, collective::steady_nanoseconds());
     }
-    kept_.clear();
+    written_.clear();
     if (call_->error != nullptr) {
       std::rethrow_exception(call_->error);
+    }
+    if (!sources_.empty()) {
+      keep_until_read(std::move(sources_), group_.stream_communicator());
     }
   }
   bool done() override { return done_.reached(); }
 
  private:
   std::shared_ptr<QueuedCall> call_;
-  std::vector<Tensor> kept_;
+  std::vector<Tensor> written_;
+  std::vector<Tensor> sources_;
+  GroupArgument group_;
   Stream stream_;
   Event done_;
 };
@@ -228,7 +238,8 @@ std::unique_ptr<QueuedCollective> queue(const Call& call, std::span<Tensor> out,
   const bool moves = call.op.communicates != Communicates::waits;
   auto queued = std::make_shared<QueuedCall>(call.op, call.attributes);
   Twins twins(stream);
-  std::vector<Tensor> kept;
+  std::vector<Tensor> kept_written;
+  std::vector<Tensor> sources;
   for (std::size_t i = 0; i < call.in.size(); ++i) {
     const Tensor& x = call.in[i];
     if (x && is_written(call, i) && !x.is_contiguous()) {
@@ -240,8 +251,15 @@ std::unique_ptr<QueuedCollective> queue(const Call& call, std::span<Tensor> out,
       twins.fetch(x);
     }
     if (x && device == cpu && &x.storage() != carrier) {
-      kept.push_back(x);
+      (is_written(call, i) ? kept_written : sources).push_back(x);
     }
+  }
+  if (device == cpu && call.op.in_place && !call.op.keeps_versions) {
+    std::vector<Tensor> list;  // their twins have versions of their own
+    std::ranges::copy_if(call.in, std::back_inserter(list), [&](const Tensor& x) {
+      return is_written(call, static_cast<std::size_t>(&x - call.in.data()));
+    });
+    bump_further_versions(list);
   }
   for (const Tensor& x : out) {
     queued->out.push_back(call.op.in_place ? queued->in[0] : twins.of(x));
@@ -257,7 +275,8 @@ std::unique_ptr<QueuedCollective> queue(const Call& call, std::span<Tensor> out,
       twins.store(x);
     }
   }
-  return std::make_unique<QueuedCollective>(std::move(queued), std::move(kept), stream);
+  return std::make_unique<QueuedCollective>(std::move(queued), std::move(kept_written),
+                                            std::move(sources), group, stream);
 }
 
 }  // namespace

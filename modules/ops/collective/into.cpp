@@ -59,9 +59,6 @@ std::int64_t chunk_of_whole(const Tensor& whole, const GroupArgument& group) {
   return with_extent(whole.shape(), 0, chunk_size(whole.shape()[0], group.size())).product();
 }
 
-/// No elements: only its extent takes part in the comparison of calls.
-Segment named(std::int64_t identity) { return {nullptr, nullptr, 1 + (identity & 0x7fffffff), 0}; }
-
 /// Errors: the tensors that are to be completed by one wait are in several memories.
 void check_one_memory(const Call& call, std::span<const Tensor> written) {
   for (const Tensor& x : written) {
@@ -87,8 +84,8 @@ std::unique_ptr<IssuedCollective> start_all_gather_into(const Call& call, const 
   }
   segments.push_back(named(identity));
   return std::make_unique<IssuedCollective>(
-      group.communicator().all_gather_async(segments, wholes[0].dtype()),
-      std::vector<Tensor>(shards.begin(), shards.end()));
+      group.communicator().all_gather_async(segments, wholes[0].dtype()), std::vector<Tensor>(),
+      std::vector<Tensor>(shards.begin(), shards.end()), group);
 }
 
 const Op& all_gather_into_op = register_op<AllGatherIntoArgs>({
@@ -102,24 +99,28 @@ const Op& all_gather_into_op = register_op<AllGatherIntoArgs>({
              "wait(wholes[0]) completes it; local tensors.",
 });
 
-std::unique_ptr<IssuedCollective> start_reduce_scatter_into(const Call& call, const Tensor&) {
+std::unique_ptr<IssuedCollective> start_reduce_scatter_into(const Call& call, const Tensor& first) {
   const auto [op, group, identity] = call.args<ReduceScatterIntoArgs>();
   const std::span shards = call.in.first(call.in.size() / 2);
   const std::span wholes = call.in.subspan(shards.size());
-  check_one_memory(call, shards);
   std::vector<Segment> segments;
+  std::vector<Tensor> kept;
   segments.reserve(wholes.size() + 1);
   for (std::size_t i = 0; i < wholes.size(); ++i) {
     check_pair(call, wholes[i], shards[i], group);
     segments.push_back({wholes[i].raw_data(), shards[i].raw_data(),
                         chunk_of_whole(wholes[i], group), wholes[i].numel()});
+    if (&shards[i].storage() != &first.storage()) {
+      kept.push_back(shards[i]);
+    }
   }
   segments.push_back(named(identity));
+  bump_further_versions(shards);
   ReduceSegmentsOptions options;
   options.reduce = op;
   return std::make_unique<IssuedCollective>(
       group.communicator().reduce_scatter_async(segments, wholes[0].dtype(), options),
-      std::vector<Tensor>(wholes.begin(), wholes.end()));
+      std::move(kept), std::vector<Tensor>(wholes.begin(), wholes.end()), group);
 }
 
 const Op& reduce_scatter_into_op = register_op<ReduceScatterIntoArgs>({
@@ -128,8 +129,8 @@ const Op& reduce_scatter_into_op = register_op<ReduceScatterIntoArgs>({
     .any_device = issued_in_stream<ReduceScatterIntoArgs, Written::only>,
     .in_place = true,
     .communicates = Communicates::reduce_scatter,
-    .about = "Issues the reduction of whole tensors into this rank's shards of dim 0, which are of "
-             "one memory; wait(shards[0]) completes them; local tensors.",
+    .about = "Issues the reduction of whole tensors into this rank's shards of dim 0; "
+             "wait(shards[0]) completes them; local tensors.",
 });
 
 std::vector<Tensor> joined(std::span<const Tensor> a, std::span<const Tensor> b) {

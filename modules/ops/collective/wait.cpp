@@ -44,8 +44,10 @@ void wait_readers_cpu(const Call& call, std::span<Tensor> out) {
   const GroupArgument group = call.args<WaitReadersArgs>().group;
   if (in_background()) {
     communicate_in_stream(call, out, group);  // where the calls were issued
+    group.stream_communicator().drop_read();
   } else {
     group.communicator().wait_sources_free();
+    group.communicator().drop_read();
   }
 }
 

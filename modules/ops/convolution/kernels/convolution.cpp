@@ -47,7 +47,7 @@ void for_each_run(const Windows& w, Block block, Inside inside, Outside outside)
     const std::int64_t shift = w.padding[1] - j * w.dilation[1];
     // The positions c with 0 <= c * stride - shift < in.
     const auto reaches = [&](std::int64_t x) {
-      return std::clamp<std::int64_t>((x + shift + w.stride[1] - 1) / w.stride[1], 0, w.out[1]);
+      return std::min((x + shift - 1) / w.stride[1] + 1, w.out[1]);  // x + shift is above 0
     };
     const std::int64_t begin = shift > 0 ? reaches(0) : 0;
     const std::int64_t end = w.in[1] + shift > 0 ? reaches(w.in[1]) : 0;
