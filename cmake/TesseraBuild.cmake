@@ -23,13 +23,18 @@ add_link_options(-fuse-ld=lld)
 # The library does the numerical work. The programs only call it, and consist of parsers, tables and assertions:
 # -O1 halves the compiler's work on them.
 set(TESSERA_PROGRAM_OPTIONS $<$<CONFIG:Release>:-O1>)
+# Reading headers is the larger part of the compiler's work. What many sources include is compiled once for each set of
+# options; every source still includes what it uses.
+set(TESSERA_PRECOMPILED <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <cstring> <deque> <filesystem> <fstream> <functional>
+  <limits> <map> <memory> <mutex> <numeric> <optional> <set> <span> <sstream> <string> <string_view> <thread> <unordered_map>
+  <utility> <variant> <vector> <nlohmann/json.hpp>)
 set(TESSERA_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Werror)
 
 # tessera_module(NAME INTERFACE a.cppm... [INTERNAL b.cppm...] SOURCES a.cpp... [KERNELS kernels/a.cpp...]
 #                IMPORTS module...)
 # One folder under modules/ = one named module tessera.NAME, a part of the library libtessera.
 # INTERNAL: partitions that only its own sources import (no export); neither installed nor in the fingerprint.
-# KERNELS: plain sources without imports (pointers and extents). Their headers are included by the path from the
+# KERNELS: plain sources without imports (pointers and extents), which are not scanned for any. Their headers are included by the path from the
 # module's folder.
 # IMPORTS: the modules that it may import; cmake/check_sources.pl checks this.
 function(tessera_module name)
@@ -48,7 +53,11 @@ function(tessera_module name)
     target_sources(tessera
       PRIVATE FILE_SET internal_${name} TYPE CXX_MODULES BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_INTERNAL})
   endif()
+  # An interface includes nothing but its module's own headers.
+  set_source_files_properties(${ARG_INTERFACE} ${ARG_INTERNAL} TARGET_DIRECTORY tessera
+    PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   if(ARG_KERNELS)
+    set_source_files_properties(${ARG_KERNELS} TARGET_DIRECTORY tessera PROPERTIES CXX_SCAN_FOR_MODULES OFF)
     set_source_files_properties(${ARG_INTERNAL} ${ARG_SOURCES} ${ARG_KERNELS} TARGET_DIRECTORY tessera
       PROPERTIES INCLUDE_DIRECTORIES ${CMAKE_CURRENT_SOURCE_DIR})
     if(TESSERA_SANITIZE)
@@ -82,6 +91,7 @@ function(tessera_test name)
   add_executable(test_${name} ${ARG_SOURCES})
   target_link_libraries(test_${name} PRIVATE tessera tessera_test_main ${ARG_LIBRARIES})
   target_compile_options(test_${name} PRIVATE ${TESSERA_WARNINGS} ${TESSERA_PROGRAM_OPTIONS})
+  target_precompile_headers(test_${name} REUSE_FROM tessera_test_main)
   add_test(NAME ${name} COMMAND test_${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
 endfunction()

@@ -128,8 +128,8 @@ std::string names_of(const StepVariables& variables) {
 }
 
 /// Finds what the dynamic arguments of an instruction follow from. `others`: its other executions.
-void bind(Instruction& made, const StepVariables& variables, const Program& program,
-          const std::vector<std::pair<const Instruction*, const StepVariables*>>& others) {
+void add_bindings(Instruction& made, const StepVariables& variables, const Program& program,
+                  const std::vector<std::pair<const Instruction*, const StepVariables*>>& others) {
   if (made.op == nullptr || made.op->arguments == nullptr) {
     return;
   }
@@ -220,7 +220,7 @@ Program program_of(const Recording& first, const Recording& second) {
           others.emplace_back(&again, &rehearsal.variables);
         }
       }
-      bind(instructions[i], second.variables, program, others);
+      add_bindings(instructions[i], second.variables, program, others);
       for (const Binding& b : instructions[i].bindings) {
         if (second.variables.numbers.contains(b.variable)) {
           numbers.insert(b.variable);

@@ -9,4 +9,7 @@ namespace tessera::testing {
 /// tessera_skippable_test(); return after the call.
 void skip(const std::string& reason);
 
+/// Has a test been skipped?
+bool skipped();
+
 }  // namespace tessera::testing

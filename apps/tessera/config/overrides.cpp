@@ -64,7 +64,7 @@ bool is_toml(const std::string& value) {
 }
 
 /// The text in single quotes of TOML, or in double quotes with escapes when it holds one.
-std::string quoted(std::string_view text) {
+std::string toml_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') {
@@ -98,7 +98,7 @@ std::string quote_words(std::string_view value) {
       word.remove_suffix(1);
     }
     const bool is_name = length < value.size() && value[length] == '=';
-    out += is_name || is_toml(std::string(word)) ? std::string(word) : quoted(word);
+    out += is_name || is_toml(std::string(word)) ? std::string(word) : toml_string(word);
     value.remove_prefix(word.size());
   }
   return out;
@@ -108,9 +108,9 @@ toml::table parse_value(const std::string& value, const std::string& place) {
   std::string text = value;
   if (!is_toml(text)) {
     const bool structured = value.starts_with('[') || value.starts_with('{');
-    text = structured ? quote_words(value) : quoted(value);
+    text = structured ? quote_words(value) : toml_string(value);
     if (!is_toml(text)) {
-      text = quoted(value);
+      text = toml_string(value);
     }
   }
   return toml::parse("v = " + text, place);
