@@ -173,8 +173,8 @@ std::vector<Key> optimizer_keys() {
        field<s, &O::schedule_unit>,
        "What `schedule_end`, `warmup` and `cooldown` count: `steps`, or `tokens` (of the whole "
        "step: "
-       "`train.batch * data.seq_len`). A schedule by tokens goes on where it was when a run is "
-       "continued with another batch.",
+       "`train.batch * data.seq_len`). A schedule by tokens continues from its position when "
+       "a run is continued with another batch.",
        {},
        {"steps", "tokens"}},
       {"optimizer.schedule_end", field<s, &O::schedule_end>,

@@ -148,10 +148,10 @@ std::vector<Tensor> fresh_variables(const CallSample& sample, int order) {
 std::vector<Tensor> derivatives(const CallSample& sample, const std::vector<Tensor>& variables,
                                 int order) {
   const auto inputs = std::span(variables).first(sample.inputs.size());
-  const auto behind = std::span(variables).subspan(sample.inputs.size());
+  const auto output_gradients = std::span(variables).subspan(sample.inputs.size());
   const Tensors out = call(*sample.op, inputs, sample.attributes);
   std::vector<Tensor> found(out.begin(), out.end());
-  std::vector<Tensor> weights(behind.begin(), behind.end());
+  std::vector<Tensor> weights(output_gradients.begin(), output_gradients.end());
   if (weights.empty()) {
     weights = sample.output_gradients;
   }
