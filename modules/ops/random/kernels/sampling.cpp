@@ -17,7 +17,6 @@ namespace {
 using simd::bits_as;
 using simd::F32;
 using simd::F64;
-using simd::splat;
 using simd::U32;
 
 constexpr std::int64_t kGrain = 1 << 12;  // elements
@@ -52,8 +51,8 @@ std::int64_t first_above(std::int64_t n, const double* sums, double limit) {
   return from - sums + (*from <= limit ? 1 : 0);
 }
 
-/// -log((word + 1) 2^-32) within 1e-6 relative, with Cephes' polynomial (logf) for the logarithm of
-/// 1 + m. Near 1 the distance to 1 is taken from the integer, where it is exact.
+/// -log((word + 1) 2^-32) within 1e-6 relative. Near 1 the distance to 1 is taken from the integer,
+/// where it is exact.
 [[gnu::always_inline]] inline F32 negative_log(U32 word) {
   const F32 rest = __builtin_convertvector(~word, F32) * 0x1p-32F;
   const F32 u = __builtin_convertvector(word, F32) * 0x1p-32F + 0x1p-32F;
@@ -61,15 +60,7 @@ std::int64_t first_above(std::int64_t n, const double* sums, double limit) {
   const auto near = rest < 0.25F;
   const F32 e = near ? F32{} : __builtin_convertvector(bits_as<simd::I32>(raw) >> 23, F32);
   const F32 m = near ? -rest : bits_as<F32>((raw & 0x007fffffU) + 0x3f3504f3U) - 1.0F;
-  F32 p = splat<F32>(7.0376836292e-2F);
-  p = p * m - 1.1514610310e-1F;
-  p = p * m + 1.1676998740e-1F;
-  p = p * m - 1.2420140846e-1F;
-  p = p * m + 1.4249322787e-1F;
-  p = p * m - 1.6668057665e-1F;
-  p = p * m + 2.0000714765e-1F;
-  p = p * m - 2.4999993993e-1F;
-  p = p * m + 3.3333331174e-1F;
+  const F32 p = simd::log_polynomial(m);
   const F32 square = m * m;
   return -(m + (p * m * square - square * 0.5F) + e * 0.693147181F);
 }

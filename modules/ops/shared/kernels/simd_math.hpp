@@ -30,7 +30,21 @@ template <class V>
 template <Floats V>
 using Unsigned = std::uint32_t __attribute__((vector_size(sizeof(V))));
 
-/// log(x) = e log 2 + log(m), m in [sqrt(1/2), sqrt(2)), with Cephes' polynomial (logf).
+/// Cephes' polynomial (logf): log(1 + m) = m - m^2 / 2 + m^3 p(m), 1 + m in [sqrt(1/2), sqrt(2)).
+template <Floats V>
+[[gnu::always_inline]] inline V log_polynomial(V m) {
+  V p = splat<V>(7.0376836292e-2F);
+  p = p * m - 1.1514610310e-1F;
+  p = p * m + 1.1676998740e-1F;
+  p = p * m - 1.2420140846e-1F;
+  p = p * m + 1.4249322787e-1F;
+  p = p * m - 1.6668057665e-1F;
+  p = p * m + 2.0000714765e-1F;
+  p = p * m - 2.4999993993e-1F;
+  return p * m + 3.3333331174e-1F;
+}
+
+/// log(x) = e log 2 + log(1 + m).
 template <Floats V>
 [[gnu::always_inline]] inline V log(V x) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -41,15 +55,7 @@ template <Floats V>
   const V exponent = __builtin_convertvector(bits_as<Integers<V>>(raw) >> 23, V);
   const V e = tiny ? exponent - 23.0F : exponent;
   const V m = bits_as<V>((raw & 0x007fffffU) + 0x3f3504f3U) - 1.0F;
-  V p = splat<V>(7.0376836292e-2F);
-  p = p * m - 1.1514610310e-1F;
-  p = p * m + 1.1676998740e-1F;
-  p = p * m - 1.2420140846e-1F;
-  p = p * m + 1.4249322787e-1F;
-  p = p * m - 1.6668057665e-1F;
-  p = p * m + 2.0000714765e-1F;
-  p = p * m - 2.4999993993e-1F;
-  p = p * m + 3.3333331174e-1F;
+  const V p = log_polynomial(m);
   const V square = m * m;
   V y = p * m * square;
   y = y + e * -2.12194440e-4F;
