@@ -169,29 +169,21 @@ std::string memory_text(const MemoryStatistics& memory) {
 
 CheckedPlan check_plan(const Run& run) {
   device_of(run.config, 0);  // its plugin is loaded before the ranks start
-  const auto model = make_model(run.shape, run.config);
   const DeviceMesh mesh = make_mesh(run.config);
   set_configured_links(run.config, mesh);
-  const parallel::ParallelPlan plan(*model, mesh, style_entries(run.config), plugin::host());
-  check_batch_division(run.config, plan.batch_parts());
   const Trial trial = try_step(run);
   const Account& account = trial.account;
   std::vector<std::vector<std::string>> rows;
-  for (const parallel::StyleSummary& style : plan.summary()) {
+  for (const parallel::StyleSummary& style : trial.styles) {
     rows.push_back(
         {"style", fmt::format("{} on '{}': {} modules, {} parameters", style.style, style.axis,
                               style.modules, format_count(static_cast<double>(style.parameters)))});
   }
   if (!run.config.train.freeze.empty()) {
-    std::int64_t frozen = 0;
-    std::int64_t all = 0;
-    for (const nn::ParameterPointer& parameter : nn::all_parameters(*model)) {
-      all += parameter->value.numel();
-      frozen += parameter->value.requires_grad() ? 0 : parameter->value.numel();
-    }
     rows.push_back(
-        {"frozen", fmt::format("{} of {} parameters", format_count(static_cast<double>(frozen)),
-                               format_count(static_cast<double>(all)))});
+        {"frozen", fmt::format("{} of {} parameters",
+                               format_count(static_cast<double>(trial.frozen_parameters)),
+                               format_count(static_cast<double>(trial.parameters)))});
   }
   if (const std::string links = links_text(run.config); !links.empty()) {
     rows.push_back({"links", links});

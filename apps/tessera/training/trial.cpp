@@ -56,6 +56,7 @@ Trial try_steps(Run run) {
   ops::set_threads(threads_of_rank(run.config));  // the workspace of kernels depends on them
   Trainer trainer(run, meta);
   const std::int64_t parts = trainer.plan().batch_parts();
+  check_batch_division(run.config, parts);
   const BatchRows rows = batch_rows(run.config.train, parts);
   const std::int64_t micro_batches = rows.part / rows.micro;
   const auto step = [&](std::int64_t with) {
@@ -88,6 +89,12 @@ Trial try_steps(Run run) {
     trial.account.memory = more.memory;
   }
   trial.shared_bytes = trainer.shared_bytes();
+  trial.styles = trainer.plan().summary();
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(trainer.model())) {
+    const std::int64_t elements = parameter->value.numel();
+    trial.parameters += elements;
+    trial.frozen_parameters += parameter->value.requires_grad() ? 0 : elements;
+  }
   return trial;
 }
 

@@ -2,6 +2,8 @@
 // Included after the imports that trainer.hpp needs.
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 #include "training/trainer.hpp"
 
@@ -14,12 +16,15 @@ struct Trial {
   Account account;
   /// What of it is memory that the ranks share.
   std::size_t shared_bytes = 0;
+  std::vector<parallel::StyleSummary> styles = {};
+  std::int64_t parameters = 0;         // elements of the whole model
+  std::int64_t frozen_parameters = 0;  // of them
 };
 
 /// Steps of the trainer on the meta device, as this process' rank: every operator gets its layouts,
 /// nothing is computed and nobody communicates. What a training step would find wrong with the
-/// styles is found here. Errors (input): layouts that do not fit; module, operator and the entries
-/// at work are named.
+/// styles is found here. Errors (input): a batch that the plan does not divide; layouts that do not
+/// fit; module, operator and the entries at work are named.
 Trial try_step(const Run& run);
 
 }  // namespace tessera::app
