@@ -27,6 +27,10 @@ import :group_call;
 
 namespace tessera::ops {
 
+void check_given(const GroupArgument& group) {
+  require(group.group != nullptr, "group: the call has none; pass ranks or a communicator");
+}
+
 ShardRange part_of(std::int64_t extent, const GroupArgument& group, int rank) {
   return chunk_of({0, extent}, group.size(), rank);
 }
@@ -123,14 +127,6 @@ GroupArgument GroupArgument::of(std::span<const int> ranks, std::string_view nam
 GroupArgument GroupArgument::of(const collective::Communicator& communicator) {
   return of(communicator.global_ranks(), communicator.name());
 }
-
-namespace {
-
-void check_given(const GroupArgument& group) {
-  require(group.group != nullptr, "group: the call has none; pass ranks or a communicator");
-}
-
-}  // namespace
 
 int GroupArgument::rank() const {
   check_given(*this);

@@ -23,6 +23,8 @@ inline void bump_further_versions(std::span<const Tensor> written) {
   }
 }
 
+/// Errors: the call has no group.
+void check_given(const GroupArgument& group);
 /// The part of `extent` elements that rank `rank` of the group holds.
 ShardRange part_of(std::int64_t extent, const GroupArgument& group, int rank);
 Dims with_extent(const Dims& shape, int dim, std::int64_t extent);

@@ -10,6 +10,7 @@ module;
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,6 +29,29 @@ namespace {
 
 thread_local bool within_stream = false;
 
+/// Within it the stream's thread makes a call of the rank that has queued it.
+class InStream {
+ public:
+  InStream(const collective::RankContext& rank, bool observed) : as_rank_(rank) {
+    if (observed) {
+      observing_.emplace(record_);
+    }
+  }
+  InStream(const InStream&) = delete;
+  InStream& operator=(const InStream&) = delete;
+  ~InStream() { within_stream = before_; }
+
+  /// What the communicators have done; nothing where nobody observes.
+  const std::vector<collective::StreamedActivity>& calls() const { return record_.calls(); }
+
+ private:
+  collective::RankContext::Scope as_rank_;
+  NoGrad constant_;
+  bool before_ = std::exchange(within_stream, true);
+  collective::StreamRecord record_;
+  std::optional<collective::ObserverScope> observing_;
+};
+
 /// A call that waits in a stream: its operands and results as the CPU's kernel sees them.
 struct QueuedCall {
   const Op& op;
@@ -36,33 +60,22 @@ struct QueuedCall {
   std::vector<Tensor> in = {};
   std::vector<Tensor> out = {};
   std::exception_ptr error = nullptr;  // written in the stream, read after its event
-  const std::int64_t queued = collective::steady_nanoseconds();
   const bool observed = collective::is_observed();
+  const std::int64_t queued = observed ? collective::steady_nanoseconds() : 0;
   std::vector<collective::StreamedActivity> record = {};  // likewise
 
   QueuedCall(const Op& of, const Attributes& arguments) : op(of), attributes(arguments) {}
 
   /// In the stream. Raises what it has kept, so that the stream raises it too.
   void run() {
-    const collective::RankContext::Scope as_rank(rank);
-    const bool before = std::exchange(within_stream, true);
+    const InStream scope(rank, observed);
     try {
-      const NoGrad constant;
-      if (observed) {
-        collective::StreamRecord calls;
-        const collective::ObserverScope scope(calls);
-        execute();
-        record = calls.calls();
-      } else {
-        execute();
-      }
+      execute();
+      record = scope.calls();
     } catch (...) {
       error = std::current_exception();
-    }
-    within_stream = before;
-    if (error != nullptr) {
       publish();
-      std::rethrow_exception(error);
+      throw;
     }
   }
 
@@ -304,11 +317,12 @@ void issue_in_stream(const Call& call, std::span<Tensor> out, GroupArgument grou
 }
 
 collective::Communicator& GroupArgument::stream_communicator() const {
+  check_given(*this);
   return collective::World::current().communicator(group->ranks, group->stream_name);
 }
 
 collective::Communicator& GroupArgument::communicator() const {
-  require(group != nullptr, "group: the call has none; pass ranks or a communicator");
+  check_given(*this);
   return collective::World::current().communicator(
       group->ranks, within_stream ? group->stream_name : group->name);
 }
