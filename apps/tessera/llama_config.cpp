@@ -87,7 +87,7 @@ LlamaConfig config_of(const Json& json, const std::string& name,
   others.emplace("eos_token_id", c.eos.empty() ? Json() : Json(c.eos[0]));
   others.emplace("bos_token_id", bos.empty() ? Json() : Json(bos[0]));
   others.emplace("pad_token_id", nullptr);
-  c.others = others.dump();
+  c.others = json_text(others);
   return c;
 }
 
@@ -96,7 +96,7 @@ void add_generation(LlamaConfig& config, const Json& json, const std::string& na
   LlamaValues in(json, name);
   config.eos = in.tokens("eos_token_id", config.vocab, config.vocab);
   in.throw_if_any();
-  config.generation = json.dump();
+  config.generation = json_text(json);
 }
 
 }  // namespace

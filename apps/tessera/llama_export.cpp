@@ -1,5 +1,5 @@
-#include <nlohmann/json.hpp>
 #include <string>
+#include <tessera/json.hpp>
 
 #include "llama_config.hpp"
 
@@ -13,7 +13,7 @@ std::string hugging_face_config(const LlamaConfig& c) {
                                       {"pad_token_id", nullptr},
                                       {"initializer_range", 0.02},
                                       {"use_cache", true}}
-                               : Json::parse(c.others);
+                               : parse_json(c.others);
   json.update(Json{{"architectures", {"LlamaForCausalLM"}},
                    {"model_type", "llama"},
                    {"vocab_size", c.vocab},
@@ -36,19 +36,19 @@ std::string hugging_face_config(const LlamaConfig& c) {
   if (!c.dtype.empty()) {
     json.update(Json{{"dtype", c.dtype}, {"torch_dtype", c.dtype}});
   }
-  return json.dump(2);
+  return json_text(json, 2);
 }
 
 std::string generation_config(const LlamaConfig& c) {
   if (!c.generation.empty()) {
-    return Json::parse(c.generation).dump(2);
+    return json_text(parse_json(c.generation), 2);
   }
-  const Json config = Json::parse(hugging_face_config(c));
+  const Json config = parse_json(hugging_face_config(c));
   Json json = {{"_from_model_config", true}};
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
     json[key] = config[key];
   }
-  return json.dump(2);
+  return json_text(json, 2);
 }
 
 }  // namespace tessera::app

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string_view>
+#include <tessera/json.hpp>
 
 import tessera.base;
 
@@ -183,14 +183,14 @@ class Check {
 
   void check_fixed(const Fixed& fixed) {
     const Json* value = find(fixed.key);
-    if (value != nullptr && *value != Json::parse(fixed.value)) {
+    if (value != nullptr && *value != parse_json(fixed.value)) {
       refuse(fixed, *value);
     }
   }
 
   void check_list(const Fixed& fixed) {
     const Json* value = find(fixed.key);
-    const Json only = Json::parse(fixed.value);
+    const Json only = parse_json(fixed.value);
     if (value != nullptr &&
         (!value->is_array() ||
          std::ranges::any_of(*value, [&](const Json& entry) { return entry != only; }))) {
@@ -269,7 +269,7 @@ nlohmann::json without_written_keys(nlohmann::json config) {
 
 std::string shown(const nlohmann::json& value) {
   constexpr std::size_t longest = 60;
-  std::string text = value.dump();
+  std::string text = json_text(value);
   if (text.size() > longest) {
     std::size_t end = longest;
     while ((static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) {

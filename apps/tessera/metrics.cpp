@@ -6,8 +6,8 @@
 
 #include <cerrno>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <system_error>
+#include <tessera/json.hpp>
 #include <utility>
 
 import tessera.base;
@@ -27,7 +27,7 @@ std::string kept_lines(const std::filesystem::path& path, std::int64_t last) {
   std::string kept;
   std::string line;
   while (std::getline(stream, line) && !stream.eof()) {  // a line without its end is incomplete
-    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const auto json = parse_json(line, false);
     if (json.is_object() && json.contains("step") && json["step"].is_number_integer() &&
         json["step"].get<std::int64_t>() <= last) {
       kept += line + "\n";
@@ -62,7 +62,7 @@ std::string to_json(const StepMetrics& m) {
   if (m.validation_loss) {
     json["validation_loss"] = *m.validation_loss;
   }
-  return json.dump();
+  return json_text(json);
 }
 
 MetricsWriter::MetricsWriter(std::filesystem::path file, std::int64_t resumed_step)

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <range/v3/view/zip.hpp>
 #include <string>
+#include <tessera/json.hpp>
 
 #include "table.hpp"
 
@@ -48,7 +48,7 @@ std::string optimizer_text(const Config& config) {
   if (o.schedule_end > 0) {
     text += fmt::format(", ends after {}", span_text(config, o.schedule_end));
   }
-  if (const auto groups = nlohmann::json::parse(o.groups.text).size(); groups > 0) {
+  if (const auto groups = parse_json(o.groups.text).size(); groups > 0) {
     text += fmt::format(", {} group{} of parameters", groups, groups == 1 ? "" : "s");
   }
   return text;

@@ -110,4 +110,16 @@ ParsedJson read_json_object(const std::string& path, const JsonLimits& limits) {
   return parse_json_object(text, limits);
 }
 
+json parse_json(std::string_view text, bool throws) { return json::parse(text, nullptr, throws); }
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text) {
+  return nlohmann::ordered_json::parse(text);
+}
+
+std::string json_text(const json& value, int indent) { return value.dump(indent); }
+
+std::string json_text(const nlohmann::ordered_json& value, int indent) {
+  return value.dump(indent);
+}
+
 }  // namespace tessera

@@ -37,7 +37,7 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
     const std::string name = file.is_string() ? file.get<std::string>() : "";
     if (name.empty() || name.find('/') != std::string::npos || name == "." || name == "..") {
       wrong(fmt::format("tensor '{}': {} is not the name of a file in this folder", tensor,
-                        file.dump()));
+                        json_text(file)));
     }
     files.emplace(tensor, name);
   }

@@ -110,7 +110,7 @@ std::string hash_of(const json& value, const std::string& where, const std::stri
   const std::string text = value.is_string() ? value.get<std::string>() : "";
   if (text.size() != 32 || text.find_first_not_of("0123456789abcdef") != std::string::npos) {
     wrong(path, fmt::format("{} is not a hash (expected 32 hexadecimal digits, got {})", where,
-                            value.dump()));
+                            json_text(value)));
   }
   return text;
 }
@@ -119,7 +119,7 @@ std::string hash_of(const json& value, const std::string& where, const std::stri
 /// file's spaces and order.
 std::string hash_of_index(json whole) {
   whole.erase("hash");
-  const std::string text = whole.dump();
+  const std::string text = json_text(whole);
   return content_hash(std::as_bytes(std::span(text)));
 }
 
@@ -177,13 +177,13 @@ CheckpointIndex index_from(const ParsedJson& parsed, const std::string& path) {
   const json& whole = parsed.value;
   if (entry(whole, "format", "the index", path) != format_name) {
     wrong(path, fmt::format("it is not the index of a checkpoint (expected format '{}', got {})",
-                            format_name, whole["format"].dump()));
+                            format_name, json_text(whole["format"])));
   }
   if (entry(whole, "version", "the index", path) != format_version) {
     fail_input({.thing = path,
                 .wrong = "the checkpoint has another format version",
                 .expected = fmt::format("{}", format_version),
-                .got = whole["version"].dump(),
+                .got = json_text(whole["version"]),
                 .advice = "export it with the Tessera that wrote it ('tessera checkpoint export') "
                           "and start from there (model.from)"});
   }
@@ -198,7 +198,7 @@ CheckpointIndex index_from(const ParsedJson& parsed, const std::string& path) {
   if (!meta.is_object()) {
     wrong(path, "'meta' is not an object");
   }
-  index.meta = meta.dump();
+  index.meta = json_text(meta);
   const auto each = [&](const char* key, const auto& read) {
     const json& object = entry(whole, key, "the index", path);
     if (!object.is_object()) {
@@ -270,7 +270,7 @@ std::string to_json(const CheckpointIndex& index) {
                 {"files", files},        {"scalars", scalars},        {"tensors", tensors}};
   try {
     whole["hash"] = hash_of_index(whole);
-    return whole.dump(1) + "\n";
+    return json_text(whole, 1) + "\n";
   } catch (const json::exception&) {
     fail({.thing = "checkpoint",
           .wrong = "a name or a string of the state is not UTF-8",

@@ -122,7 +122,7 @@ class HeaderReader {
     const auto dtype =
         type.is_string() ? dtype_from_safetensors(type.get<std::string>()) : std::nullopt;
     if (!dtype) {
-      wrong(name, fmt::format("unknown type {} (expected one of {})", type.dump().substr(0, 40),
+      wrong(name, fmt::format("unknown type {} (expected one of {})", json_text(type).substr(0, 40),
                               fmt::join(names, ", ")));
     }
     const auto shape = naturals(entry["shape"], max_dims);

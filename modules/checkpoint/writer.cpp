@@ -7,10 +7,10 @@ module;
 #include <cstring>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <range/v3/view/zip.hpp>
 #include <span>
 #include <string>
+#include <tessera/json.hpp>
 #include <utility>
 #include <vector>
 module tessera.checkpoint;
@@ -66,7 +66,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
   }
   std::string text;
   try {
-    text = header.dump();
+    text = json_text(header);
   } catch (const nlohmann::json::exception&) {
     fail({.thing = path,
           .wrong = "a tensor's name or the metadata is not UTF-8",

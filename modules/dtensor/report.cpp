@@ -4,9 +4,9 @@ module;
 #include <chrono>
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <tessera/json.hpp>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -98,7 +98,7 @@ std::string CommunicationReport::to_json() const {
                     {"phase", phase_of(c)},
                     {"seconds", c.seconds}});
   }
-  return list.dump();
+  return json_text(list);
 }
 
 void record_communication(Communication entry) {

@@ -6,10 +6,10 @@ module;
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tessera/json.hpp>
 #include <utility>
 #include <vector>
 module tessera.options;
@@ -29,12 +29,12 @@ struct PluginOptions::State {
 
   State(std::string_view text, std::string place, std::string inside)
       : where(std::move(place)), path(std::move(inside)) {
-    const json parsed = json::parse(text.empty() ? "{}" : text, nullptr, false);
+    const json parsed = parse_json(text.empty() ? "{}" : text, false);
     if (!parsed.is_object()) {
       fail_input({.where = where, .wrong = "options must be a table", .got = std::string(text)});
     }
     for (const auto& [name, value] : parsed.items()) {
-      given[name] = value.dump();
+      given[name] = json_text(value);
     }
   }
 
@@ -108,7 +108,7 @@ bool PluginOptions::flag(const std::string& name, bool otherwise) {
   if (value == nullptr) {
     return otherwise;
   }
-  const json parsed = json::parse(*value);
+  const json parsed = parse_json(*value);
   if (!parsed.is_boolean()) {
     wrong(name, *value);
   }
@@ -120,7 +120,7 @@ std::int64_t PluginOptions::integer(const std::string& name, std::int64_t otherw
   if (value == nullptr) {
     return otherwise;
   }
-  const json parsed = json::parse(*value);
+  const json parsed = parse_json(*value);
   if (!parsed.is_number_integer()) {
     wrong(name, *value);
   }
@@ -144,7 +144,7 @@ std::optional<double> PluginOptions::optional_number(const std::string& name, co
   if (value == nullptr) {
     return std::nullopt;
   }
-  const json parsed = json::parse(*value);
+  const json parsed = parse_json(*value);
   if (!parsed.is_number() || !fits(parsed.get<double>())) {
     wrong(name, *value);
   }
@@ -152,11 +152,11 @@ std::optional<double> PluginOptions::optional_number(const std::string& name, co
 }
 
 std::string PluginOptions::text(const std::string& name, const std::string& otherwise) {
-  const std::string* const value = take(name, "a text", json(otherwise).dump());
+  const std::string* const value = take(name, "a text", json_text(json(otherwise)));
   if (value == nullptr) {
     return otherwise;
   }
-  const json parsed = json::parse(*value);
+  const json parsed = parse_json(*value);
   if (!parsed.is_string()) {
     wrong(name, *value);
   }
@@ -166,11 +166,11 @@ std::string PluginOptions::text(const std::string& name, const std::string& othe
 std::vector<double> PluginOptions::numbers(const std::string& name,
                                            const std::vector<double>& otherwise,
                                            const char* expected, bool (*fits)(double)) {
-  const std::string* const value = take(name, expected, json(otherwise).dump());
+  const std::string* const value = take(name, expected, json_text(json(otherwise)));
   if (value == nullptr) {
     return otherwise;
   }
-  const json parsed = json::parse(*value);
+  const json parsed = parse_json(*value);
   if (!parsed.is_array() || parsed.size() != otherwise.size() ||
       !std::ranges::all_of(
           parsed, [&](const json& one) { return one.is_number() && fits(one.get<double>()); })) {
@@ -182,11 +182,11 @@ std::vector<double> PluginOptions::numbers(const std::string& name,
 template <class T, class Fits>
 std::vector<T> PluginOptions::list(const std::string& name, const std::vector<T>& otherwise,
                                    const char* expected, const char* entry_expected, Fits fits) {
-  const std::string* const value = take(name, expected, json(otherwise).dump());
+  const std::string* const value = take(name, expected, json_text(json(otherwise)));
   if (value == nullptr) {
     return otherwise;
   }
-  const json parsed = json::parse(*value);
+  const json parsed = parse_json(*value);
   if (!parsed.is_array()) {
     wrong(name, *value);
   }
@@ -195,7 +195,7 @@ std::vector<T> PluginOptions::list(const std::string& name, const std::vector<T>
       fail_input(
           {.where = where(),
            .wrong = fmt::format("option '{}[{}]' must be {}", path_of(name), i, entry_expected),
-           .got = parsed[i].dump()});
+           .got = json_text(parsed[i])});
     }
   }
   return parsed.get<std::vector<T>>();
@@ -231,11 +231,11 @@ std::string PluginOptions::choice(const std::string& name, const std::string& ot
   for (const std::string& choice : choices) {
     expected += fmt::format("{}\"{}\"", expected.empty() ? "" : " or ", choice);
   }
-  const std::string* const value = take(name, expected, json(otherwise).dump());
+  const std::string* const value = take(name, expected, json_text(json(otherwise)));
   if (value == nullptr) {
     return otherwise;
   }
-  const json parsed = json::parse(*value);
+  const json parsed = parse_json(*value);
   if (!parsed.is_string() ||
       std::ranges::find(choices, parsed.get<std::string>()) == choices.end()) {
     wrong(name, *value);
@@ -245,7 +245,7 @@ std::string PluginOptions::choice(const std::string& name, const std::string& ot
 
 PluginOptions PluginOptions::table(const std::string& name) {
   const std::string* const value = take(name, "a table", "{}");
-  if (value != nullptr && !json::parse(*value).is_object()) {
+  if (value != nullptr && !parse_json(*value).is_object()) {
     wrong(name, *value);
   }
   return inner(name, value == nullptr ? "{}" : *value);
@@ -257,7 +257,7 @@ std::vector<PluginOptions> PluginOptions::tables(const std::string& name) {
   if (value == nullptr) {
     return all;
   }
-  const json parsed = json::parse(*value);
+  const json parsed = parse_json(*value);
   if (!parsed.is_array()) {
     wrong(name, *value);
   }
@@ -265,9 +265,9 @@ std::vector<PluginOptions> PluginOptions::tables(const std::string& name) {
     if (!parsed[i].is_object()) {
       fail_input({.where = where(),
                   .wrong = fmt::format("option '{}[{}]' must be a table", path_of(name), i),
-                  .got = parsed[i].dump()});
+                  .got = json_text(parsed[i])});
     }
-    all.push_back(inner(fmt::format("{}[{}]", name, i), parsed[i].dump()));
+    all.push_back(inner(fmt::format("{}[{}]", name, i), json_text(parsed[i])));
   }
   return all;
 }

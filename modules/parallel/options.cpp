@@ -4,10 +4,10 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tessera/json.hpp>
 #include <utility>
 #include <vector>
 module tessera.parallel;
@@ -25,7 +25,7 @@ std::optional<Placement> Options::optional_placement(const std::string& name) {
   if (value == nullptr) {
     return std::nullopt;
   }
-  const json parsed = json::parse(*value);
+  const json parsed = parse_json(*value);
   if (!parsed.is_string()) {
     wrong(name, *value);
   }
@@ -38,22 +38,22 @@ std::optional<Placement> Options::optional_placement(const std::string& name) {
 
 Placement Options::placement(const std::string& name, Placement otherwise) {
   const Placement placement = optional_placement(name).value_or(otherwise);
-  set_default(name, json(to_string(otherwise)).dump());
+  set_default(name, json_text(json(to_string(otherwise))));
   return placement;
 }
 
 ValuePlacements Options::placements(const std::string& name, std::optional<Placement> otherwise) {
   const std::string* const value =
       take(name, "a placement, a list of placements by position, or a table of them by name",
-           otherwise ? json(to_string(*otherwise)).dump() : "none");
+           otherwise ? json_text(json(to_string(*otherwise))) : "none");
   if (value == nullptr) {
     return otherwise ? ValuePlacements{{"", 0, otherwise}} : ValuePlacements{};
   }
-  const json parsed = json::parse(*value);
+  const json parsed = parse_json(*value);
   ValuePlacements all;
   const auto add = [&](const std::string& key, std::size_t position, const json& one) {
     if (!one.is_string()) {
-      wrong(name, one.dump());
+      wrong(name, json_text(one));
     }
     const auto text = one.get<std::string>();
     try {

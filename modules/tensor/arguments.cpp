@@ -110,7 +110,7 @@ ArgumentValue value_from_json(std::string_view type, const nlohmann::json& json)
     Dims dims;
     for (const nlohmann::json& entry : json) {
       if (!entry.is_number_integer()) {
-        return json.dump();
+        return json_text(json);
       }
       dims.push_back(entry.get<std::int64_t>());
     }
@@ -119,7 +119,7 @@ ArgumentValue value_from_json(std::string_view type, const nlohmann::json& json)
   if (json.is_string()) {
     return value_from_text(type, json.get<std::string>());
   }
-  return json.dump();
+  return json_text(json);
 }
 
 /// Collects the named values in the fields' order.
@@ -325,7 +325,7 @@ std::string to_json(const ArgumentsInfo& info, const Attributes& attributes) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     object[std::string(info.fields[i].name)] = value_json(values[i]);
   }
-  return object.dump();
+  return json_text(object);
 }
 
 Attributes attributes_from_json(const ArgumentsInfo& info, std::string_view json,

@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
+#include <tessera/json.hpp>
 #include <tessera/printable.hpp>
 #include <vector>
 
@@ -137,7 +137,7 @@ Json on_two_ranks(const std::function<Json(collective::World&)>& run) {
   options.ranks = 2;
   const int code = collective::launch(options, [&](collective::World& world) {
     ops::set_threads(std::max(1, available_cores() / world.size()));
-    const std::string text = run(world).dump();
+    const std::string text = json_text(run(world));
     if (world.rank() == 0) {
       std::fwrite(text.data(), 1, text.size(), file.get());
       std::fflush(file.get());
@@ -150,7 +150,7 @@ Json on_two_ranks(const std::function<Json(collective::World&)>& run) {
   std::rewind(file.get());
   std::string text(1 << 20, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));
-  return Json::parse(text);
+  return parse_ordered_json(text);
 }
 
 Json bench_collectives(const BenchArguments&) {
@@ -182,9 +182,9 @@ double median_step(const Run& run, int before) {
   return times[times.size() / 2];
 }
 
-/// A step of a Llama of 6 M parameters, fully sharded over two ranks, against the products that the
-/// ranks reach together; and the same step replayed. Then a model so small that a step is the
-/// host's time.
+/// A step of a Llama of 6 M parameters, fully sharded over two ranks, against the matrix
+/// products of both ranks at the same time; and the same step replayed. Then a model so small that
+/// a step is the host's time.
 Json bench_step(const BenchArguments&) {
   constexpr int before = 5;  // a replayed step is recorded until then
   Run run;
@@ -256,7 +256,7 @@ void print_rows(const std::string& title, const Json& rows) {
       cells.push_back(value.is_string() ? value.get<std::string>()
                       : value.is_number_float()
                           ? fmt::format("{} {:.4g}", key, printable(value.get<double>()))
-                          : fmt::format("{} {}", key, value.dump()));
+                          : fmt::format("{} {}", key, json_text(value)));
     }
     table.push_back(std::move(cells));
   }
@@ -285,7 +285,7 @@ int run_bench(const BenchArguments& arguments) {
     everything.insert(everything.end(), rows.begin(), rows.end());
   }
   if (arguments.json) {
-    fmt::print("{}\n", everything.dump(2));
+    fmt::print("{}\n", json_text(everything, 2));
   }
   return 0;
 }

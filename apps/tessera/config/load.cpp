@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <tessera/json.hpp>
 
 #include "config/check.hpp"
 #include "config/config.hpp"
@@ -236,7 +236,7 @@ std::string to_json(const Config& config) {
       list[i][key.leaf()] = slot_json(key.slot(copy, i));
     }
   }
-  return all.dump();
+  return json_text(all);
 }
 
 }  // namespace tessera::app

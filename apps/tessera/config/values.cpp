@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <tessera/json.hpp>
 #include <tessera/printable.hpp>
 
 import tessera.base;
@@ -235,7 +235,7 @@ nlohmann::ordered_json slot_json(const Slot& slot) {
   return std::visit(
       []<class T>(const T* value) -> nlohmann::ordered_json {
         if constexpr (std::is_same_v<T, JsonText> || std::is_same_v<T, JsonList>) {
-          return nlohmann::ordered_json::parse(value->text);
+          return parse_ordered_json(value->text);
         } else if constexpr (std::is_same_v<T, Names>) {
           return value->all.size() == 1 ? nlohmann::ordered_json(value->all[0])
                                         : nlohmann::ordered_json(value->all);
@@ -249,11 +249,11 @@ nlohmann::ordered_json slot_json(const Slot& slot) {
 std::string slot_text(const Slot& slot) {
   const nlohmann::ordered_json value = slot_json(slot);
   if (!value.is_array()) {
-    return value.dump();
+    return json_text(value);
   }
   std::string text;
   for (const auto& entry : value) {
-    text += (text.empty() ? "" : ", ") + entry.dump();
+    text += (text.empty() ? "" : ", ") + json_text(entry);
   }
   return "[" + text + "]";
 }

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
+#include <tessera/json.hpp>
 #include <vector>
 
 import tessera.base;
@@ -161,7 +161,7 @@ class Events {
 
   void add(const Json& event) {
     text_ += text_.empty() ? "" : ",\n";
-    text_ += event.dump();
+    text_ += json_text(event);
   }
 
   int rank_;
@@ -258,7 +258,7 @@ void write_trace(collective::World& world, const RankTrace& mine, const TraceRun
                      {"mesh", run.mesh}};
     write_file(file,
                fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n",
-                           about.dump()),
+                           json_text(about)),
                parts);
   }
 }

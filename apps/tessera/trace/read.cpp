@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <range/v3/view/enumerate.hpp>
 #include <range/v3/view/zip.hpp>
 #include <string_view>
 #include <system_error>
+#include <tessera/json.hpp>
 #include <utility>
 
 import tessera.base;
@@ -83,7 +83,7 @@ class Reader {
       refuse("cannot be read (no such file, or no permission)");
     }
     try {
-      return Json::parse(bytes);
+      return parse_ordered_json(bytes);
     } catch (const nlohmann::json::parse_error& error) {
       refuse(fmt::format("is not JSON, or is cut off (at byte {} of {}); write it again",
                          error.byte, bytes.size()));
@@ -149,7 +149,7 @@ class Reader {
       s.call = number<std::int64_t>(*arguments, "call");
       const std::string name = text(*arguments, "group");
       const bool spaced = name.empty() || name.front() == ' ';
-      s.group = (*arguments)["ranks"].dump() + (spaced ? "" : " ") + name;
+      s.group = json_text((*arguments)["ranks"]) + (spaced ? "" : " ") + name;
     }
     if (s.category == "stream") {
       s.queued = number<double>(*arguments, "queued");

@@ -68,7 +68,7 @@ Fingerprint fingerprint_of(const Config& config, const LlamaConfig& shape, const
   Fingerprint values;
   for (const Key& key : config_keys()) {
     if (has_influence(key)) {
-      values[key.path] = slot_json(key.slot(copy, 0)).dump();
+      values[key.path] = json_text(slot_json(key.slot(copy, 0)));
     }
   }
   const nlohmann::ordered_json sizes = {
@@ -78,22 +78,22 @@ Fingerprint fingerprint_of(const Config& config, const LlamaConfig& shape, const
       {"ffn_dim", shape.ffn_dim},   {"rope_theta", shape.rope_theta},
       {"norm_eps", shape.norm_eps}, {"tie_embeddings", shape.tie_embeddings}};
   for (const auto& [name, value] : sizes.items()) {
-    values["model." + name] = value.dump();
+    values["model." + name] = json_text(value);
   }
   if (!config.model.from.empty()) {
-    values["model.from"] = nlohmann::json("weights " + weights_hash(config.model.from)).dump();
+    values["model.from"] = json_text(nlohmann::json("weights " + weights_hash(config.model.from)));
   }
   values["data.content"] =
-      nlohmann::json(fmt::format("{} tokens {}", data.tokens(), data.content_hash())).dump();
+      json_text(nlohmann::json(fmt::format("{} tokens {}", data.tokens(), data.content_hash())));
   return values;
 }
 
 std::string to_json(const Fingerprint& fingerprint) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const auto& [name, value] : fingerprint) {
-    json[name] = nlohmann::ordered_json::parse(value);
+    json[name] = parse_ordered_json(value);
   }
-  return json.dump();
+  return json_text(json);
 }
 
 Fingerprint stored_fingerprint(const std::string& meta, const std::string& checkpoint) {
@@ -107,7 +107,7 @@ Fingerprint stored_fingerprint(const std::string& meta, const std::string& check
   }
   Fingerprint values;
   for (const auto& [name, value] : parsed.value["fingerprint"].items()) {
-    values[name] = value.dump();
+    values[name] = json_text(value);
   }
   return values;
 }

@@ -7,9 +7,9 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <tessera/json.hpp>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -41,14 +41,14 @@ namespace {
 
 /// Says when a longer or shorter run moves the end of a schedule: the step count is no difference.
 void note_schedule(const Run& run, const CheckpointReader& reader, StartPoint& start) {
-  const auto meta = nlohmann::json::parse(reader.meta());
+  const auto meta = parse_json(reader.meta());
   const nlohmann::json::json_pointer key("/config/train/steps");
   const std::int64_t steps = run.config.train.steps;
   if (make_schedule(run.config).has_end() && run.config.optimizer.schedule_end == 0 &&
       meta.contains(key) && meta[key] != steps) {
     start.notes.push_back(
         fmt::format("train.steps was {} and is {}: the {} schedule now ends there",
-                    meta[key].dump(), steps, run.config.optimizer.schedule));
+                    json_text(meta[key]), steps, run.config.optimizer.schedule));
   }
 }
 

@@ -27,4 +27,15 @@ ParsedJson parse_json_object(std::string_view text, const JsonLimits& limits = {
 /// read, or is not a regular file, is a problem too.
 ParsedJson read_json_object(const std::string& path, const JsonLimits& limits = {});
 
+// nlohmann's parser and writer, compiled here once: they cost the compiler more than a second in
+// every source that calls them itself.
+
+/// Parses without limits: what the program itself has written. Throws nlohmann's parse_error, or
+/// returns a discarded value where it is not to throw.
+nlohmann::json parse_json(std::string_view text, bool throws = true);
+nlohmann::ordered_json parse_ordered_json(std::string_view text);
+/// As its dump(): in one line, or indented by `indent` spaces.
+std::string json_text(const nlohmann::json& value, int indent = -1);
+std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
+
 }  // namespace tessera
