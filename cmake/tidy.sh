@@ -24,7 +24,7 @@ tidy() {
     sha256sum | cut -c1-32)
   [[ ! -e $clean/$key ]] || return 0
   ((EPOCHSECONDS < until)) || { echo "$2" >>"$left"; return 0; }
-  if findings=$(clang-tidy-19 -p "$build" --quiet "$2" 2>&1); then
+  if findings=$(clang-tidy-19 -p "$clean" --quiet "$2" 2>&1); then
     : >"$clean/$key"
   else
     grep -v -E '^[0-9]+ warnings? (and [0-9]+ errors? )?generated|^\[[0-9/]+\] Processing' <<<"$findings"
@@ -32,6 +32,10 @@ tidy() {
   fi
 }
 export -f tidy
+
+# clang-tidy would walk through all of a precompiled header; without it, it also sees what a source forgets to include.
+sed -E 's| -Xclang -include-pch -Xclang [^ ]+ -Xclang -include -Xclang [^ ]+||' "$build/compile_commands.json" \
+  >"$clean/compile_commands.json"
 
 checked=all
 [[ -z ${2:-} ]] || checked=" $(git diff --name-only "$2" -- | tr '\n' ' ')"
