@@ -26,10 +26,7 @@ void copy_into(const Tensor& into, const Tensor& x) { operands::copy_elements(x,
 
 Tensor contiguous_operand(const Tensor& x) { return x ? operands::contiguous(x) : x; }
 
-Tensor contiguous_operand(Workspace& w, const Tensor& x) {
-  if (!x || x.is_contiguous()) {
-    return x;
-  }
+Tensor copied_operand(Workspace& w, const Tensor& x) {
   const Tensor copy = temporary(w, x.shape(), x.dtype());
   if (!w.counts()) {
     operands::copy_elements(x, copy);

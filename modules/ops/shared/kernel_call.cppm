@@ -51,7 +51,10 @@ inline std::size_t workspace_of_copies(const Call& call, std::span<const Tensor>
 // it; a workspace that only counts gives tensors of the right shape that must not be read.
 /// x itself when it is contiguous, else a copy.
 Tensor contiguous_operand(const Tensor& x);
-Tensor contiguous_operand(Workspace& w, const Tensor& x);
+Tensor copied_operand(Workspace& w, const Tensor& x);
+inline Tensor contiguous_operand(Workspace& w, const Tensor& x) {
+  return !x || x.is_contiguous() ? x : copied_operand(w, x);
+}
 /// A contiguous tensor in the workspace, not initialised.
 Tensor temporary(Workspace& w, const Dims& shape, DType dtype);
 /// The operand of a reduction in the kernels' form [outer, reduced, inner], not yet contiguous.

@@ -26,10 +26,9 @@ class Workspace {
   static constexpr std::size_t kAlignment = 64;
 
   /// Counts, for a call with the calling thread's threads().
-  Workspace() : threads_(kernels::threads()), counts_(true) {}
+  Workspace() : counts_(true) {}
   /// Takes from `memory`, which is aligned to 64.
-  Workspace(std::byte* memory, std::size_t bytes)
-      : memory_(memory), size_(bytes), threads_(kernels::threads()) {}
+  Workspace(std::byte* memory, std::size_t bytes) : memory_(memory), size_(bytes) {}
 
   [[nodiscard]] bool counts() const { return counts_; }
   /// The most that was taken at one time, in bytes.
@@ -85,8 +84,8 @@ class Workspace {
     take_arrays(one);
     Parts parts;
     parts.bytes_ = one.bytes();
-    parts.threads_ = threads_;
-    parts.memory_ = take<std::byte>(static_cast<std::int64_t>(parts.bytes_) * threads_);
+    parts.threads_ = threads_ == 0 ? kernels::threads() : threads_;
+    parts.memory_ = take<std::byte>(static_cast<std::int64_t>(parts.bytes_) * parts.threads_);
     return parts;
   }
 
@@ -119,7 +118,7 @@ class Workspace {
   std::size_t size_ = 0;
   std::size_t used_ = 0;
   std::size_t most_ = 0;
-  int threads_ = 1;
+  int threads_ = 0;  // that share it; 0: the calling thread's, looked up where it matters
   bool counts_ = false;
 };
 
