@@ -119,11 +119,8 @@ Tensors call_elsewhere(const Call& call, std::uint8_t keys) {
   return out;
 }
 
-void run_in_workspace(const Call& call, Device device, Kernel kernel, std::span<Tensor> out) {
-  const std::size_t bytes = call.op.workspace(call, out);
-  if (bytes == 0) {
-    return kernel(call, out);
-  }
+void run_in_workspace(const Call& call, Device device, Kernel kernel, std::span<Tensor> out,
+                      std::size_t bytes) {
   const MemoryScope scope(MemoryCategory::workspace);
   Counted<Storage> memory;
   try {

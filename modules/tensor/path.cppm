@@ -50,14 +50,17 @@ Tensor allocate_result(const Dims& shape, DType dtype, Device device, std::strin
 /// The kernel of a call with operands that are not the CPU's: on the meta device (no kernel runs)
 /// or on another device. `keys`: all keys of the operands.
 Tensors call_elsewhere(const Call& call, std::uint8_t keys);
-/// Calls the kernel with the workspace that the operator declares, from the device's memory.
-void run_in_workspace(const Call& call, Device device, Kernel kernel, std::span<Tensor> out);
+/// Calls the kernel with a workspace of this size, from the device's memory.
+void run_in_workspace(const Call& call, Device device, Kernel kernel, std::span<Tensor> out,
+                      std::size_t bytes);
+/// Calls the kernel with the workspace that the operator declares.
 inline void run_kernel_of(const Call& call, Device device, Kernel kernel, std::span<Tensor> out) {
-  if (call.op.workspace == nullptr) [[likely]] {
-    kernel(call, out);
-  } else {
-    run_in_workspace(call, device, kernel, out);
+  if (call.op.workspace != nullptr) {
+    if (const std::size_t bytes = call.op.workspace(call, out); bytes > 0) {
+      return run_in_workspace(call, device, kernel, out, bytes);
+    }
   }
+  kernel(call, out);
 }
 /// Before an in-place operator writes: errors where it must not.
 void check_writes(const Call& call, std::uint8_t keys);

@@ -38,18 +38,18 @@ void infer(const Call& call, ResultShapes& out) {
 }
 
 void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
-  const Tensor x = contiguous_operand(w, call.in[0]);
-  const Tensor weight = contiguous_operand(w, call.in[1]);
-  const Tensor bias = contiguous_operand(w, call.in[2]);
+  const ContiguousOperand x(w, call.in[0]);
+  const ContiguousOperand weight(w, call.in[1]);
+  const ContiguousOperand bias(w, call.in[2]);
   if (w.counts()) {
     return;
   }
   const double eps = call.args<NormArgs>().eps;
-  visit_floating(x.dtype(), call.op.name, [&]<class T>(T) {
+  visit_floating(call.in[0].dtype(), call.op.name, [&]<class T>(T) {
     using C = kernels::Compute<T>;
-    kernels::layer_norm_forward(out[1].numel(), x.shape().back(), pointer<T>(x), pointer<T>(weight),
-                                pointer<T>(bias), eps, pointer<T>(out[0]), pointer<C>(out[1]),
-                                pointer<C>(out[2]));
+    kernels::layer_norm_forward(out[1].numel(), call.in[0].shape().back(), pointer<T>(*x),
+                                pointer<T>(*weight), pointer<T>(*bias), eps, pointer<T>(out[0]),
+                                pointer<C>(out[1]), pointer<C>(out[2]));
   });
 }
 

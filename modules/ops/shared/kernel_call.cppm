@@ -55,6 +55,20 @@ Tensor copied_operand(Workspace& w, const Tensor& x);
 inline Tensor contiguous_operand(Workspace& w, const Tensor& x) {
   return !x || x.is_contiguous() ? x : copied_operand(w, x);
 }
+/// The same, for kernels so short that they notice what another handle of x costs.
+class ContiguousOperand {
+ public:
+  ContiguousOperand(Workspace& w, const Tensor& x) : x_(x) {
+    if (x && !x.is_contiguous()) {
+      copy_ = copied_operand(w, x);
+    }
+  }
+  const Tensor& operator*() const { return copy_ ? copy_ : x_; }
+
+ private:
+  const Tensor& x_;
+  Tensor copy_;
+};
 /// A contiguous tensor in the workspace, not initialised.
 Tensor temporary(Workspace& w, const Dims& shape, DType dtype);
 /// The operand of a reduction in the kernels' form [outer, reduced, inner], not yet contiguous.
