@@ -49,7 +49,7 @@ Tensor result_of(const GradientHook& hook, std::string_view name, const Tensor& 
 const Tensor& memory_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
 
 bool fits(const GradientTarget& target, const Tensor& gradient) {
-  const Spec* const spec = gradient.spec();
+  const SpecHandle& spec = gradient.spec();
   if (spec == target.spec && spec != nullptr) {
     return true;
   }

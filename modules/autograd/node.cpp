@@ -159,7 +159,7 @@ void Node::add_operand(const Tensor& x) {
   next.push_back(gradient_edge(x));
   operand_shapes.push_back(x ? x.shape() : Dims{});
   operand_dtypes.push_back(x ? x.dtype() : DType::f32);
-  operand_specs.push_back(x ? x.spec() : nullptr);
+  operand_specs.push_back(x ? x.spec() : SpecHandle());
 }
 
 bool GradState::is_computed() const { return node != nullptr; }

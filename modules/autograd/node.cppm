@@ -40,7 +40,7 @@ class Node {
   /// Of the operands: their gradients have the same shape and type, and lie on the same mesh.
   InlineVector<Dims, 3> operand_shapes;
   InlineVector<DType, 4> operand_dtypes;
-  InlineVector<const Spec*, 4> operand_specs;
+  InlineVector<SpecHandle, 4> operand_specs;
   std::size_t results;
   /// Later steps have higher numbers; the engine runs the highest first.
   std::uint64_t sequence;

@@ -14,7 +14,7 @@ const Tensor& memory_of(const Tensor& x);
 struct GradientTarget {
   const Dims& shape;
   DType dtype;
-  const Spec* spec;  // null: plain
+  const SpecHandle& spec;  // null: plain
 };
 /// Whether `gradient` has the target's shape and type, and is plain or distributed over the same
 /// mesh as the target. Its layout may be another one: it says where the gradient is known, not what

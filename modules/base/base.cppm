@@ -6,6 +6,7 @@ export import :error;        // Error, its kinds, fail()
 export import :dtype;        // DType: f32, f64, bf16, f16, i64, i32, u8, bool
 export import :device;       // Device as a plain value
 export import :containers;   // Dims, InlineVector, hashing
+export import :counted;      // a pointer to an object that counts its references
 export import :reduce_op;    // ReduceOp: sum, avg, max, min, product
 export import :reflect;      // the fields of an aggregate
 export import :text;         // nearest names, byte counts, patterns

@@ -25,15 +25,15 @@ namespace {
 
 bool matches(const Propagation& p, const Op& op, std::span<const Tensor> in,
              std::span<const std::int64_t> fixed) {
-  if (p.op != &op || p.in.size() != in.size() || p.fixed.size() != fixed.size()) {
+  if (p.op != &op || p.in.size() != in.size() || p.arguments.fixed().size() != fixed.size()) {
     return false;
   }
   for (std::size_t i = 0; i < in.size(); ++i) {
-    if (p.in[i] != (in[i] ? in[i].spec() : nullptr)) {
+    if (p.in[i].get() != (in[i] ? in[i].spec().get() : nullptr)) {
       return false;
     }
   }
-  return std::equal(fixed.begin(), fixed.end(), p.fixed.begin());
+  return std::equal(fixed.begin(), fixed.end(), p.arguments.fixed().begin());
 }
 
 /// Propagations by their keys' hashes, in open addressing.
@@ -142,7 +142,7 @@ std::uint64_t key_of(const Op& op, std::span<const Tensor> in,
                      std::span<const std::int64_t> fixed) {
   auto hash = static_cast<std::uint64_t>(op.id) + 1;
   for (const Tensor& x : in) {
-    hash = mixed(hash, x ? reinterpret_cast<std::uint64_t>(x.spec()) : 0);
+    hash = mixed(hash, x ? reinterpret_cast<std::uint64_t>(x.spec().get()) : 0);
   }
   for (const std::int64_t value : fixed) {
     hash = mixed(hash, static_cast<std::uint64_t>(value));
@@ -263,8 +263,8 @@ Tensors run(const Op& op, std::span<const Tensor> in, const Attributes& attribut
     return p.reductions.empty() ? call_kernel(op, locals, local)
                                 : run_composed(op, locals, local, p);
   };
-  if (p.localized) {
-    Attributes local = p.local;
+  if (p.local) {
+    Attributes local = *p.local;
     local.take_dynamic(attributes);
     out = call_local(local);
   } else {
@@ -319,6 +319,7 @@ PropagationStatistics propagation_statistics() {
   PropagationStatistics statistics = cache().statistics;
   statistics.kept = static_cast<std::int64_t>(cache().count());
   statistics.redistributions = static_cast<std::int64_t>(redistributions_kept());
+  statistics.specs = static_cast<std::int64_t>(Spec::kept());
   return statistics;
 }
 

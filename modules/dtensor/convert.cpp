@@ -28,8 +28,8 @@ namespace tessera {
 /// What a PendingRedistribution holds.
 struct RedistributionState {
   Tensor x;
-  const Spec* to;
-  const Spec* gradient;
+  SpecHandle to;
+  SpecHandle gradient;
   std::shared_ptr<const Redistribution> how;
   Walk walk;
   ops::PendingTensor pending;  // of the walk's next step
@@ -71,12 +71,11 @@ class FinishingScope {
 /// x's: a cut may be a piece of this rank's replica, and a term of a sum all of it. A write there
 /// would change one replica.
 Tensor own_memory(const Tensor& result, const Tensor& x) {
-  const Spec& from = *x.spec();
   const Tensor& local = result.local();
-  if (result.spec() == &from || local.is_meta() || &local.storage() != &x.local().storage()) {
+  if (result.spec() == x.spec() || local.is_meta() || &local.storage() != &x.local().storage()) {
     return result;
   }
-  if (!redistribution_between(from, *result.spec())->moves) {
+  if (!redistribution_between(*x.spec(), *result.spec())->moves) {
     return result;  // each rank has what it had
   }
   const NoGrad no_grad;
@@ -102,7 +101,7 @@ const Op& redistribute_op = register_op<RedistributeArgs>({
     .distributed =
         [](const Call& call, Tensors& out) {
           const Tensor& x = call.in[0];
-          const Spec* const to = call.args<RedistributeArgs>().to.spec;
+          const SpecHandle to = call.args<RedistributeArgs>().to.spec;
           out.push_back(own_memory(carry_out_redistribution(x, to, false, "redistribute"), x));
         },
     .about = "The same value in another layout: slices, all-gathers, reduce-scatters, all-to-alls "
@@ -122,7 +121,7 @@ const Op& redistribute_async_op = register_op<RedistributeArgs>({
             out.push_back(finishing->finish());
             return;
           }
-          const Spec* const to = call.args<RedistributeArgs>().to.spec;
+          const SpecHandle to = call.args<RedistributeArgs>().to.spec;
           out.push_back(
               own_memory(carry_out_redistribution(x, to, false, "redistribute_async"), x));
         },
@@ -148,15 +147,15 @@ const Op& redistribute_between_op = register_op<BetweenArgs>({
           const Spec& from = *args.from;
           const Spec& to = *args.to;
           // Terms are reduced on the mesh that has them, and made on the one that wants them.
-          const Spec* const sent = with_layout(from, gradient_layout(from.layout));
-          const Spec* const received = with_layout(to, gradient_layout(to.layout));
+          const SpecHandle sent = with_layout(from, gradient_layout(from.layout));
+          const SpecHandle received = with_layout(to, gradient_layout(to.layout));
           Tensor local;
           if (call.in[0]) {
             local = carry_out_redistribution(call.in[0], sent, false, "redistribute").local();
           }
           Tensor moved = move_between(local, *sent, *received, "redistribute");
-          out.push_back(moved ? carry_out_redistribution(make_distributed(moved, received), &to,
-                                                         false, "redistribute")
+          out.push_back(moved ? carry_out_redistribution(make_distributed(moved, received),
+                                                         args.to.spec, false, "redistribute")
                               : moved);
         },
     .about = "The same value on another mesh, sent as boxes of elements.",
@@ -170,8 +169,9 @@ const Op& distribute_op = register_op<DistributeArgs>({
     .communicates = Communicates::planned,
     .distributed =
         [](const Call& call, Tensors& out) {
-          const Spec& to = *call.args<DistributeArgs>().to;
-          const Spec* const cut = with_layout(to, gradient_layout(to.layout));
+          const SpecHandle whole_spec = call.args<DistributeArgs>().to.spec;
+          const Spec& to = *whole_spec;
+          const SpecHandle cut = with_layout(to, gradient_layout(to.layout));
           const LocalPart part =
               local_part(to.shape, cut->layout, my_coordinates(to.layout.mesh()));
           const Tensor& x = call.in[0];
@@ -180,8 +180,8 @@ const Op& distribute_op = register_op<DistributeArgs>({
           if (!x.is_meta()) {
             operands::copy_elements(box_of(x, whole, part), local);
           }
-          out.push_back(carry_out_redistribution(make_distributed(std::move(local), cut), &to,
-                                                 false, "distribute"));
+          out.push_back(carry_out_redistribution(make_distributed(std::move(local), cut),
+                                                 whole_spec, false, "distribute"));
         },
     .about = "This rank's part of a value of which every rank has a copy.",
 });
@@ -241,11 +241,11 @@ Tensor distribute_from(const Tensor& x, const Layout& layout, int source) {
           .wrong = fmt::format("rank {} is not in the mesh {}", source, to_string(layout.mesh())),
           .advice = "name one of its ranks"});
   }
-  const Spec& one = *Spec::make(Layout::replicated(DeviceMesh::make({"source"}, {1}, {source})),
-                                x.shape(), x.dtype());
-  const Tensor held = current_rank() == source ? make_distributed(detached(x), &one) : Tensor();
+  const SpecHandle one = Spec::make(Layout::replicated(DeviceMesh::make({"source"}, {1}, {source})),
+                                    x.shape(), x.dtype());
+  const Tensor held = current_rank() == source ? make_distributed(detached(x), one) : Tensor();
   const NoGrad no_grad;
-  Tensor result = redistribute_between(held, one, layout);
+  Tensor result = redistribute_between(held, *one, layout);
   if (x.requires_grad()) {
     result.set_requires_grad();
   }
@@ -289,7 +289,7 @@ Tensor redistribute_between(const Tensor& x, const Spec& from, const Layout& to)
                                to_string(from.layout.mesh()), to_string(to.mesh())),
           .advice = "only their ranks call it"});
   }
-  if (sends != static_cast<bool>(x) || (x && x.spec() != &from)) {
+  if (sends != static_cast<bool>(x) || (x && x.spec().get() != &from)) {
     fail({.thing = "redistribute_between",
           .wrong = fmt::format(
               "rank {} gave {}", current_rank(),
@@ -306,7 +306,8 @@ Tensor redistribute_between(const Tensor& x, const Spec& from, const Layout& to)
                                to_string(from.layout.mesh()), to_string(to.mesh())),
           .advice = "call cross_meshes, whose gradient comes back"});
   }
-  return call_one(redistribute_between_op, {x}, BetweenArgs{{&from}, {with_layout(from, to)}});
+  return call_one(redistribute_between_op, {x},
+                  BetweenArgs{{from.handle()}, {with_layout(from, to)}});
 }
 
 PendingRedistribution redistribute_async(const Tensor& x, const Layout& to,

@@ -41,7 +41,7 @@ Crossing cross_meshes(const Tensor& x, const Spec& from, const Layout& to, bool 
   }
   const Layout sent = gradient_layout(to);
   const Layout received = gradient_layout(from.layout);
-  const Spec* const sent_spec = Spec::make(sent, from.shape, from.dtype);
+  const SpecHandle sent_spec = Spec::make(sent, from.shape, from.dtype);
   record_function("cross_meshes", {&operand, 1},
                   {crossing.value ? &crossing.value : &crossing.root, 1},
                   [receives = static_cast<bool>(crossing.value), sends = static_cast<bool>(x), sent,

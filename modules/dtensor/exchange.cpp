@@ -57,12 +57,14 @@ struct Packed {
 };
 
 /// This rank's share of an exchange: which boxes it keeps, sends and receives. Specs are interned,
-/// and of two layouts and a rank the group follows.
+/// and of two layouts and a rank the group follows. It holds the Specs of its key.
 struct Share {
   struct Piece {
     std::size_t peer;  // position in the group
     LocalPart box;
   };
+  SpecHandle from;
+  SpecHandle to;
   LocalPart held;
   LocalPart wanted;
   std::vector<LocalPart> kept;
@@ -71,8 +73,13 @@ struct Share {
 };
 
 Share make_share(const Spec& from, const Spec& to, const std::vector<int>& ranks, int me) {
-  Share share{
-      local_part(from.shape, from.layout, me), local_part(to.shape, to.layout, me), {}, {}, {}};
+  Share share{.from = from.handle(),
+              .to = to.handle(),
+              .held = local_part(from.shape, from.layout, me),
+              .wanted = local_part(to.shape, to.layout, me),
+              .kept = {},
+              .sent = {},
+              .received = {}};
   const auto position = [&](int rank) {
     return static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   };
@@ -197,12 +204,12 @@ Tensor box_of(const Tensor& local, const LocalPart& part, const LocalPart& box) 
 }
 
 Tensor exchange(const Tensor& local, const Spec& from, const Spec& to, ops::GroupArgument group) {
-  return call_one(exchange_op, {local}, ExchangeArgs{{&from}, {&to}, group});
+  return call_one(exchange_op, {local}, ExchangeArgs{{from.handle()}, {to.handle()}, group});
 }
 
 ops::PendingTensor exchange_async(const Tensor& local, const Spec& from, const Spec& to,
                                   ops::GroupArgument group) {
-  return ops::issue(exchange_async_op, local, ExchangeArgs{{&from}, {&to}, group});
+  return ops::issue(exchange_async_op, local, ExchangeArgs{{from.handle()}, {to.handle()}, group});
 }
 
 namespace {
@@ -286,9 +293,10 @@ std::int64_t received_bytes(const Spec& from, const Spec& to) {
 Tensor move_between(const Tensor& x, const Spec& from, const Spec& to, const char* where) {
   const Tensor local = x ? on_host(x) : x;  // messages are sent from the host's memory
   const CommunicationTimer timer;
-  const Tensor out =
-      call_one(exchange_messages_op, {local},
-               ExchangeArgs{{&from}, {&to}, ranks_of_both(from.layout.mesh(), to.layout.mesh())});
+  const Tensor out = call_one(
+      exchange_messages_op, {local},
+      ExchangeArgs{
+          {from.handle()}, {to.handle()}, ranks_of_both(from.layout.mesh(), to.layout.mesh())});
   if (communication_reported()) {
     record_communication({"send",
                           to_string(from.layout.mesh()) + " to " + to_string(to.layout.mesh()),

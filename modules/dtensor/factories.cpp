@@ -16,29 +16,29 @@ namespace tessera {
 namespace {
 
 /// The Spec of what is to be made; null on ranks that hold nothing of it.
-const Spec* spec_here(const char* what, const Dims& shape, const Layout& layout, DType dtype,
-                      bool has_value) {
+SpecHandle spec_here(const char* what, const Dims& shape, const Layout& layout, DType dtype,
+                     bool has_value) {
   check_layout_fits(layout, shape.size(), what);
   if (has_value && layout.has_partial()) {
     fail({.thing = what,
           .wrong = fmt::format("a tensor cannot be created as {}", to_string(layout)),
           .advice = "create it as Replicate and redistribute it"});
   }
-  const Spec* const spec = Spec::make(layout, shape, dtype);
-  return layout.mesh().contains(current_rank()) ? spec : nullptr;
+  const SpecHandle spec = Spec::make(layout, shape, dtype);
+  return layout.mesh().contains(current_rank()) ? spec : SpecHandle();
 }
 
 }  // namespace
 
 Tensor distributed_empty(const Dims& shape, const Layout& layout, DType dtype, Device device) {
-  const Spec* const spec = spec_here("distributed_empty", shape, layout, dtype, false);
+  const SpecHandle spec = spec_here("distributed_empty", shape, layout, dtype, false);
   return spec == nullptr ? Tensor()
                          : make_distributed(empty(local_shape(*spec), dtype, device), spec);
 }
 
 Tensor distributed_zeros(const Dims& shape, const Layout& layout, DType dtype, Device device) {
   // Zeros are 0 in every layout whose reduction keeps 0: all of them.
-  const Spec* const spec = spec_here("distributed_zeros", shape, layout, dtype, false);
+  const SpecHandle spec = spec_here("distributed_zeros", shape, layout, dtype, false);
   return spec == nullptr ? Tensor()
                          : make_distributed(zeros(local_shape(*spec), dtype, device), spec);
 }
@@ -49,7 +49,7 @@ Tensor distributed_ones(const Dims& shape, const Layout& layout, DType dtype, De
 
 Tensor distributed_full(const Dims& shape, double value, const Layout& layout, DType dtype,
                         Device device) {
-  const Spec* const spec = spec_here("distributed_full", shape, layout, dtype, true);
+  const SpecHandle spec = spec_here("distributed_full", shape, layout, dtype, true);
   return spec == nullptr ? Tensor()
                          : make_distributed(full(local_shape(*spec), value, dtype, device), spec);
 }
@@ -88,7 +88,7 @@ Tensor distributed_arange(double start, double end, double step, const Layout& l
           .advice = "create numbers and compare them"});
   }
   const Dims shape = {checked_integer(count, "distributed_arange")};
-  const Spec* const spec = spec_here("distributed_arange", shape, layout, dtype, true);
+  const SpecHandle spec = spec_here("distributed_arange", shape, layout, dtype, true);
   if (spec == nullptr) {
     return {};
   }

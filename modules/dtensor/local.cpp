@@ -239,7 +239,7 @@ Tensor from_local(const Tensor& local, const Layout& layout, std::optional<Dims>
       (*shape)[dim] = checked_multiply((*shape)[dim], layout.shard_count(dim), "from_local");
     }
   }
-  const Spec* const spec = Spec::make(layout, *shape, local.dtype());
+  const SpecHandle spec = Spec::make(layout, *shape, local.dtype());
   const Dims expected = local_shape(*spec);
   if (!(local.shape() == expected)) {
     fail({.thing = "from_local",

@@ -26,9 +26,9 @@ using Order = std::vector<int>;
 
 /// In which order mesh axes cut the dims that several of them shard: one order that suits all
 /// operands, or nothing.
-std::optional<Order> common_order(int axes, std::span<const Spec* const> specs) {
+std::optional<Order> common_order(int axes, std::span<const SpecHandle> specs) {
   std::array<std::array<bool, max_dims>, max_dims> before{};
-  for (const Spec* spec : specs) {
+  for (const SpecHandle& spec : specs) {
     if (spec == nullptr) {
       continue;
     }
@@ -101,7 +101,7 @@ struct Search {
   const Attributes& attributes;
   ResultShapes results;
   DeviceMesh mesh;
-  InlineVector<const Spec*, 4> specs;
+  InlineVector<SpecHandle, 4> specs;
 
   std::string describe_operand(std::size_t i) const { return op.operand_name(i, in.size()); }
 
@@ -174,7 +174,7 @@ struct Search {
     fail(text + " redistribute one of them first");
   }
 
-  [[noreturn]] void refuse(std::size_t i, const Spec* wanted) const {
+  [[noreturn]] void refuse(std::size_t i, const SpecHandle& wanted) const {
     fail(
         {.thing = op.name,
          .wrong = fmt::format("operand '{}' {} must be redistributed to {}, and operators do not "
@@ -192,7 +192,7 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
                       bool allow_communication) {
   Search search{op, in, attributes, {}, {}, {}};
   for (const Tensor& x : in) {
-    search.specs.push_back(x ? x.spec() : nullptr);
+    search.specs.push_back(x ? x.spec() : SpecHandle());
     if (!x) {
       continue;
     }
@@ -222,7 +222,7 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
     checked_product(result.shape, op.name);
   }
   if (op.rule == nullptr && !allow_communication) {
-    for (const Spec* spec : search.specs) {
+    for (const SpecHandle& spec : search.specs) {
       if (spec != nullptr && !spec->layout.is_replicated()) {
         fail({.thing = op.name,
               .wrong =
@@ -253,13 +253,13 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
       out[i][static_cast<std::size_t>(axis)] = s.out[i];
     }
   }
-  std::vector<std::vector<const Spec*>> meeting(1);
+  std::vector<std::vector<SpecHandle>> meeting(1);
   for (std::size_t i = 0; i < in.size(); ++i) {
     meeting.resize(std::max(meeting.size(), search.meets(i) + 1));
     meeting[search.meets(i)].push_back(search.specs[i]);
   }
   std::vector<Order> orders;
-  for (const std::vector<const Spec*>& specs : meeting) {
+  for (const std::vector<SpecHandle>& specs : meeting) {
     std::optional<Order> order = common_order(axes, specs);
     if (!order) {
       search.refuse_all();
@@ -268,17 +268,15 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
   }
 
   p.op = &op;
-  for (const std::int64_t value : attributes.fixed()) {
-    p.fixed.push_back(value);
-  }
+  p.arguments = attributes;
   for (std::size_t i = 0; i < in.size(); ++i) {
-    const Spec* const spec = search.specs[i];
+    const SpecHandle& spec = search.specs[i];
     p.in.push_back(spec);
     if (spec == nullptr) {
-      p.wanted.push_back(nullptr);
+      p.wanted.emplace_back();
       continue;
     }
-    const Spec* const target = Spec::make(
+    const SpecHandle target = Spec::make(
         Layout::make(search.mesh, wanted[i], orders[search.meets(i)]), spec->shape, spec->dtype);
     p.wanted.push_back(target);
     if (target == spec) {
@@ -301,17 +299,15 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
           p.out[i]->layout.placement(axis).is_partial() && search.mesh.axis_size(axis) > 1;
     }
   }
-  p.local = attributes;
   if (op.localize != nullptr) {
     p.local = op.localize({call, p.wanted, p.out});
-    p.localized = true;
   }
 
   // A rule that promises another shape than the local call gives is a fault of the operator: found
   // here, once.
   if (op.infer != nullptr) {
     Tensors locals;
-    for (const Spec* spec : p.wanted) {
+    for (const SpecHandle& spec : p.wanted) {
       if (spec == nullptr) {
         locals.emplace_back();
         continue;
@@ -321,9 +317,10 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
       locals.push_back(
           from_storage(Storage::none(), shape, contiguous_strides(shape), 0, spec->dtype, meta));
     }
-    check_call(op, locals, p.local);
+    const Attributes& local = p.local ? *p.local : attributes;
+    check_call(op, locals, local);
     ResultShapes shapes;
-    op.infer({op, locals, p.local}, shapes);
+    op.infer({op, locals, local}, shapes);
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       const Dims promised = local_shape(*p.out[i]);
       if (!(shapes[i].shape == promised)) {

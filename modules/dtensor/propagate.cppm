@@ -9,13 +9,12 @@ export namespace tessera {
 /// attributes, then cached.
 struct Propagation {
   const Op* op = nullptr;
-  InlineVector<const Spec*, 4> in;      // the key's: as the operands are; null for absent ones
-  InlineVector<std::int64_t, 8> fixed;  // the key's: fixed attributes
-  InlineVector<const Spec*, 4>
-      wanted;  // what each operand must become; equal to `in` where nothing is to do
-  InlineVector<const Spec*, 2> out;            // of the results
-  Attributes local;                            // fixed attributes of the local call
-  bool localized = false;                      // `local` differs from the call's
+  InlineVector<SpecHandle, 4> in;  // the key's: as the operands are; null for absent ones
+  Attributes arguments;            // the key's are the fixed ones
+  /// What each operand must become; equal to `in` where nothing is to do.
+  InlineVector<SpecHandle, 4> wanted;
+  InlineVector<SpecHandle, 2> out;             // of the results
+  std::optional<Attributes> local;             // of the local call, where they differ
   bool converts = false;                       // some operand must be converted
   bool communicates = false;                   // and that takes communication
   bool peers_read = false;                     // some result is Partial over several ranks
@@ -38,11 +37,13 @@ struct PropagationStatistics {
   std::int64_t misses = 0;
   std::int64_t kept = 0;             // propagations in the cache now
   std::int64_t redistributions = 0;  // and redistributions in theirs, which is bounded too
+  std::int64_t specs = 0;            // of all ranks of the process; see Spec::kept
 };
 PropagationStatistics propagation_statistics();
 
 /// Executes a redistribution between two specs of one tensor, step by step; autograd does not
 /// record it.
-Tensor carry_out_redistribution(const Tensor& x, const Spec* to, bool implicit, const char* where);
+Tensor carry_out_redistribution(const Tensor& x, const SpecHandle& to, bool implicit,
+                                const char* where);
 
 }  // namespace tessera

@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::size_t most_kept = 1 << 10;
 
+// Keys have addresses of Specs, which their values hold: no other Spec gets one while it is a key.
 struct Key {
   const Spec* from;
   const Spec* to;
@@ -101,8 +102,8 @@ std::shared_ptr<const Redistribution> redistribution_between(const Spec& from, c
     return *found;
   }
   auto made = std::make_shared<Redistribution>();
-  made->from = &from;
-  made->to = &to;
+  made->from = from.handle();
+  made->to = to.handle();
   made->coordinates = my_coordinates(from.layout.mesh());
   made->plan = plan_redistribute(from.layout, to.layout, from.shape, size_of(from.dtype));
   for (const Step& step : made->plan.steps) {
@@ -118,7 +119,7 @@ Targets targets_of(const Spec& from, const Layout& to, const std::optional<Layou
     return *found;
   }
   const Layout back = gradient ? *gradient : gradient_layout(from.layout);
-  return all_targets().insert(key, {with_layout(from, to), with_layout(from, back)});
+  return all_targets().insert(key, {from.handle(), with_layout(from, to), with_layout(from, back)});
 }
 
 std::size_t redistributions_kept() { return redistributions().size() + all_targets().size(); }

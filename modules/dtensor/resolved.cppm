@@ -18,14 +18,14 @@ struct ResolvedStep {
   ShardRange mine;            // what a slice keeps, or where a pad puts the shard
   Dims shape;                 // of this rank's part after the step
   ops::GroupArgument group;   // the ranks that take part
-  const Spec* before = nullptr;
-  const Spec* after = nullptr;
+  SpecHandle before;
+  SpecHandle after;
 };
 
 /// A redistribution as one rank carries it out.
 struct Redistribution {
-  const Spec* from;
-  const Spec* to;
+  SpecHandle from;
+  SpecHandle to;
   Dims coordinates;
   Plan plan;
   std::vector<ResolvedStep> steps;
@@ -36,10 +36,11 @@ struct Redistribution {
 /// Bounded.
 std::shared_ptr<const Redistribution> redistribution_between(const Spec& from, const Spec& to);
 
-/// The Specs of a redistribution's result and of its gradient.
+/// The Specs of what is redistributed, of the result and of its gradient.
 struct Targets {
-  const Spec* to;
-  const Spec* gradient;
+  SpecHandle from;
+  SpecHandle to;
+  SpecHandle gradient;
 };
 /// x's Spec in layout `to`, and the gradient's: in layout `gradient`, or as `from` with Replicate
 /// instead of Partial. Bounded too.

@@ -168,7 +168,8 @@ void Walk::settle(ops::PendingTensor& pending) {
   ++next;
 }
 
-Tensor carry_out_redistribution(const Tensor& x, const Spec* to, bool implicit, const char* where) {
+Tensor carry_out_redistribution(const Tensor& x, const SpecHandle& to, bool implicit,
+                                const char* where) {
   if (x.spec() == to) {
     return detached(x);
   }

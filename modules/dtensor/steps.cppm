@@ -10,7 +10,7 @@ import :resolved;
 namespace tessera {
 
 // What the conversions share: a Spec among the attributes, and checks of their operand.
-inline const Spec* with_layout(const Spec& spec, const Layout& layout) {
+inline SpecHandle with_layout(const Spec& spec, const Layout& layout) {
   return Spec::make(layout, spec.shape, spec.dtype);
 }
 /// Errors: x is not a distributed (a plain) tensor.

@@ -134,7 +134,7 @@ bool begin_placing(const StyleTarget& target, Placed& placed, const char* what, 
 
 /// A tensor without memory like `value`, with another placement on the axis.
 Tensor placed_on(const Tensor& value, int axis, Placement placement) {
-  const Spec* const spec =
+  const SpecHandle spec =
       Spec::make(value.layout().with_placement(axis, placement), value.shape(), value.dtype());
   return make_distributed(empty(local_shape(*spec), spec->dtype, meta), spec);
 }

@@ -3,6 +3,7 @@ module;
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
@@ -190,6 +191,18 @@ void Attributes::overflow() {
   fail({.thing = "operator", .wrong = "too many arguments for one call"});
 }
 
+void Attributes::retain_specs() const {
+  for (std::uint32_t rest = words_.specs; rest != 0; rest &= rest - 1) {
+    reinterpret_cast<const Spec*>(words_.fixed[std::countr_zero(rest)])->retain();
+  }
+}
+
+void Attributes::release_specs() const {
+  for (std::uint32_t rest = words_.specs; rest != 0; rest &= rest - 1) {
+    reinterpret_cast<const Spec*>(words_.fixed[std::countr_zero(rest)])->release();
+  }
+}
+
 void wrong_argument(std::string_view type, const ArgumentValue& value) {
   fail_input(fmt::format("a value of type {} is expected (got '{}')", type, value_text(value)));
 }
@@ -239,12 +252,12 @@ ReduceOp ArgumentType<ReduceOp>::from_value(const ArgumentValue& v) {
   wrong_argument("reduce_op (sum, avg, max, min or product)", v);
 }
 
-ArgumentValue ArgumentType<SpecArgument>::value(SpecArgument v) {
+ArgumentValue ArgumentType<SpecArgument>::value(const SpecArgument& v) {
   return v ? text_of(*v) : std::string("none");
 }
 SpecArgument ArgumentType<SpecArgument>::from_value(const ArgumentValue& v) {
   const std::string& text = value_as<std::string>(v, name);
-  return {text == "none" ? nullptr : Spec::parse(text)};
+  return {text == "none" ? SpecHandle() : Spec::parse(text)};
 }
 
 ArgumentValue value_from_text(std::string_view type, std::string_view text) {

@@ -2,6 +2,7 @@ export module tessera.tensor:arguments;
 
 import tessera.base;
 import tessera.placement;
+import :attributes;
 import :random;
 import :spec;
 
@@ -25,11 +26,11 @@ struct Dynamic {
 
 /// A Spec as an argument; null where the operator allows it ("none").
 struct SpecArgument {
-  const Spec* spec = nullptr;
+  SpecHandle spec;
 
-  const Spec& operator*() const { return *spec; }
-  const Spec* operator->() const { return spec; }
-  explicit operator bool() const { return spec != nullptr; }
+  inline const Spec& operator*() const { return *spec; }
+  inline const Spec* operator->() const { return spec.get(); }
+  inline explicit operator bool() const { return spec != nullptr; }
 };
 
 /// One argument's value without its C++ type. The text is of a dtype, a Spec, a group of ranks or a
@@ -123,11 +124,14 @@ struct ArgumentType<T> {
 template <>
 struct ArgumentType<SpecArgument> {
   static constexpr std::string_view name = "spec";
-  static inline std::int64_t word(SpecArgument v) { return reinterpret_cast<std::int64_t>(v.spec); }
-  static inline SpecArgument from_word(std::int64_t w) {
-    return {reinterpret_cast<const Spec*>(w)};
+  static inline std::int64_t word(const SpecArgument& v) {
+    return reinterpret_cast<std::int64_t>(v.spec.get());
   }
-  static ArgumentValue value(SpecArgument v);
+  static inline SpecArgument from_word(std::int64_t w) {
+    const auto* const spec = reinterpret_cast<const Spec*>(w);
+    return {spec == nullptr ? SpecHandle() : spec->handle()};
+  }
+  static ArgumentValue value(const SpecArgument& v);
   static SpecArgument from_value(const ArgumentValue& v);
 };
 
@@ -141,60 +145,6 @@ struct ArgumentField {
 /// "dim: int", "lr: dynamic float".
 std::string to_string(const ArgumentField& field);
 
-/// Identifies a list of arguments by their names and types. 0: no arguments.
-using ArgumentsType = std::uint64_t;
-
-/// The arguments of one call, as words: the static ones decide shapes and layouts and belong to the
-/// key under which the distributed path is cached; the dynamic ones do not. Made from the
-/// operator's aggregate (`call(op, {x}, SoftmaxArgs{.dim = 1})`), read back by
-/// Call::args<SoftmaxArgs>().
-class Attributes {
- public:
-  Attributes() = default;
-  template <class A>
-    requires(__is_aggregate(A) && !__is_array(A))
-  inline Attributes(const A& arguments);  // NOLINT(google-explicit-constructor)
-
-  inline ArgumentsType type() const { return type_; }
-  inline std::span<const std::int64_t> fixed() const {
-    return {fixed_, static_cast<std::size_t>(fixed_count_)};
-  }
-  inline std::span<const std::int64_t> dynamic() const {
-    return {dynamic_, static_cast<std::size_t>(dynamic_count_)};
-  }
-  /// Replaces the dynamic arguments by those of `other`.
-  inline Attributes& take_dynamic(const Attributes& other) {
-    dynamic_count_ = other.dynamic_count_;
-    for (int i = 0; i < dynamic_count_; ++i) {
-      dynamic_[i] = other.dynamic_[i];
-    }
-    return *this;
-  }
-  friend inline bool operator==(const Attributes& a, const Attributes& b) {
-    return a.type_ == b.type_ && a.fixed_count_ == b.fixed_count_ &&
-           a.dynamic_count_ == b.dynamic_count_ &&
-           std::equal(a.fixed_, a.fixed_ + a.fixed_count_, b.fixed_) &&
-           std::equal(a.dynamic_, a.dynamic_ + a.dynamic_count_, b.dynamic_);
-  }
-
- private:
-  friend struct ArgumentWords;
-
-  static constexpr int room = 24;
-  static constexpr int dynamic_room = 8;
-  inline void check_room(int count) const {
-    if (fixed_count_ + count > room) [[unlikely]] {
-      overflow();
-    }
-  }
-  [[noreturn]] static void overflow();
-
-  std::int64_t fixed_[room];  // only the first fixed_count_ hold values
-  std::int64_t dynamic_[dynamic_room];
-  ArgumentsType type_ = 0;
-  int fixed_count_ = 0;
-  int dynamic_count_ = 0;
-};
 /// How a field is stored: in one word, a static or a dynamic one; Dims in one word for their number
 /// and one for each.
 template <class T>
@@ -237,22 +187,28 @@ struct ArgumentType<RandomNumbers> {
 
 struct ArgumentWords {
   template <class T>
-  [[gnu::always_inline]] static inline void write(Attributes& to, const T& field) {
+  [[gnu::always_inline]] static inline void write(Attributes& attributes, const T& field) {
     using Storage = ArgumentStorage<T>;
+    Attributes::Words& to = attributes.words_;
     if constexpr (std::is_same_v<T, Dims>) {
-      to.check_room(field.size() + 1);
-      to.fixed_[to.fixed_count_++] = field.size();
+      attributes.check_room(field.size() + 1);
+      to.fixed[to.fixed_count++] = field.size();
       for (const std::int64_t d : field) {
-        to.fixed_[to.fixed_count_++] = d;
+        to.fixed[to.fixed_count++] = d;
       }
     } else if constexpr (std::is_same_v<T, Dynamic<RandomNumbers>>) {
-      Storage::Type::write(field.value, to.dynamic_ + to.dynamic_count_);
-      to.dynamic_count_ += Storage::Type::words;
+      Storage::Type::write(field.value, to.dynamic + to.dynamic_count);
+      to.dynamic_count += Storage::Type::words;
     } else if constexpr (Storage::dynamic) {
-      to.dynamic_[to.dynamic_count_++] = Storage::Type::word(field.value);
+      to.dynamic[to.dynamic_count++] = Storage::Type::word(field.value);
     } else {
-      to.check_room(1);
-      to.fixed_[to.fixed_count_++] = Storage::Type::word(field);
+      attributes.check_room(1);
+      if constexpr (std::is_same_v<T, SpecArgument>) {
+        if (field) {
+          to.specs |= 1U << to.fixed_count;
+        }
+      }
+      to.fixed[to.fixed_count++] = Storage::Type::word(field);
     }
   }
 
@@ -356,7 +312,10 @@ template <class A>
 [[gnu::always_inline]] inline Attributes::Attributes(const A& arguments) {
   reflect::visit(arguments,
                  [this](const auto&... field) { (ArgumentWords::write(*this, field), ...); });
-  type_ = ArgumentsOf<A>::type;
+  words_.type = ArgumentsOf<A>::type;
+  if (words_.specs != 0) [[unlikely]] {
+    retain_specs();  // last: what writes a field may fail
+  }
 }
 
 [[noreturn]] void wrong_arguments_type(const ArgumentsInfo& expected);

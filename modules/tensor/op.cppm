@@ -69,9 +69,9 @@ using Strategies = std::vector<Strategy>;
 
 /// What the local call of a distributed operator must know to change its attributes.
 struct LocalContext {
-  const Call& call;                 // as the program wrote it: global
-  std::span<const Spec* const> in;  // null for absent operands
-  std::span<const Spec* const> out;
+  const Call& call;                // as the program wrote it: global
+  std::span<const SpecHandle> in;  // null for absent operands
+  std::span<const SpecHandle> out;
 };
 
 /// The next declared reduction of a local call, over all axes whose strategy has it.

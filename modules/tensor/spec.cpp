@@ -1,6 +1,8 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -8,7 +10,7 @@ module;
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
+#include <utility>
 module tessera.tensor;
 
 import tessera.base;
@@ -19,18 +21,21 @@ namespace tessera {
 namespace {
 
 struct Table {
+  static constexpr std::size_t room_at_first = 1 << 12;
+
   std::mutex mutex;
-  std::unordered_map<std::uint64_t, std::vector<std::unique_ptr<const Spec>>> specs;
+  std::unordered_multimap<std::uint64_t, std::unique_ptr<const Spec>> specs;
+  std::size_t room = room_at_first;  // how many there may be before those not held are dropped
 };
 
 Table& table() {
-  static auto* instance = new Table;  // specs live as long as the process
+  static auto* instance = new Table;  // leaked on purpose: it outlives every static object
   return *instance;
 }
 
 }  // namespace
 
-const Spec* Spec::make(const Layout& layout, const Dims& shape, DType dtype) {
+SpecHandle Spec::make(const Layout& layout, const Dims& shape, DType dtype) {
   std::uint64_t hash =
       hash_combine(static_cast<std::uint64_t>(layout.hash()), static_cast<std::uint64_t>(dtype));
   for (const std::int64_t extent : shape) {
@@ -38,15 +43,27 @@ const Spec* Spec::make(const Layout& layout, const Dims& shape, DType dtype) {
   }
   Table& t = table();
   const std::lock_guard lock(t.mutex);
-  auto& bucket = t.specs[hash];
-  for (const auto& spec : bucket) {
-    if (spec->layout == layout && spec->shape == shape && spec->dtype == dtype) {
-      return spec.get();
+  const auto [first, last] = t.specs.equal_range(hash);
+  for (auto it = first; it != last; ++it) {
+    const Spec& spec = *it->second;
+    if (spec.layout == layout && spec.shape == shape && spec.dtype == dtype) {
+      return spec.handle();
     }
   }
   checked_product(shape, "distributed tensor");
-  bucket.push_back(std::make_unique<const Spec>(layout, shape, dtype));
-  return bucket.back().get();
+  if (t.specs.size() >= t.room) {
+    // Only this function makes the first handle of a Spec, and it has the lock.
+    std::erase_if(t.specs, [](const auto& entry) { return !entry.second->is_held(); });
+    t.room = std::max(Table::room_at_first, 2 * t.specs.size());
+  }
+  std::unique_ptr<const Spec> fresh(new Spec(layout, shape, dtype));
+  return t.specs.emplace(hash, std::move(fresh))->second->handle();
+}
+
+std::size_t Spec::kept() {
+  Table& t = table();
+  const std::lock_guard lock(t.mutex);
+  return t.specs.size();
 }
 
 Dims my_coordinates(const DeviceMesh& mesh) {
@@ -76,7 +93,7 @@ std::string text_of(const Spec& spec) {
   return fmt::format("{} on {}", to_string(spec), to_string(spec.layout.mesh()));
 }
 
-const Spec* Spec::parse(std::string_view text) {
+SpecHandle Spec::parse(std::string_view text) {
   const auto shape_begin = text.find('[');
   const auto shape_end = text.find("] [");
   const auto on = text.find(" on mesh(");

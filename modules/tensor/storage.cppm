@@ -5,39 +5,6 @@ import tessera.device;
 
 export namespace tessera {
 
-/// A pointer to an object that counts its own references (`retain`, `release`).
-template <class T>
-class Counted {
- public:
-  Counted() = default;
-  inline explicit Counted(T* fresh) : pointer_(fresh) {}  // takes over the first reference
-  inline Counted(const Counted& other) : pointer_(other.pointer_) {
-    if (pointer_ != nullptr) {
-      pointer_->retain();
-    }
-  }
-  inline Counted(Counted&& other) noexcept : pointer_(std::exchange(other.pointer_, nullptr)) {}
-  inline Counted& operator=(Counted other) noexcept {
-    std::swap(pointer_, other.pointer_);
-    return *this;
-  }
-  inline ~Counted() {
-    if (pointer_ != nullptr) {
-      pointer_->release();
-    }
-  }
-  inline T* get() const { return pointer_; }
-  inline T* operator->() const { return pointer_; }
-  inline T& operator*() const { return *pointer_; }
-  inline explicit operator bool() const { return pointer_ != nullptr; }
-  friend inline bool operator==(const Counted& a, const Counted& b) {
-    return a.pointer_ == b.pointer_;
-  }
-
- private:
-  T* pointer_ = nullptr;
-};
-
 /// Work in progress that will fill a storage's memory, such as a collective that was issued. It
 /// goes away with the storage, and must have ended when its destructor returns.
 class PendingWork {

@@ -125,7 +125,7 @@ const Tensor& Tensor::local() const {
   return impl_->local;
 }
 
-const Layout& Tensor::layout() const {
+Layout Tensor::layout() const {
   if (!is_distributed()) {
     fail({.thing = "layout",
           .wrong = "the tensor is not distributed",
@@ -369,7 +369,7 @@ void set_copied_view(const Tensor& x) {
   }
 }
 
-Tensor make_distributed(Tensor local, const Spec* spec) {
+Tensor make_distributed(Tensor local, const SpecHandle& spec) {
   auto* impl = new TensorImpl;
   impl->shape = spec->shape;
   impl->dtype = spec->dtype;

@@ -99,10 +99,11 @@ class Tensor {
 
   // Distributed tensors only.
   /// The interned description; null for a tensor that is not distributed.
-  inline const Spec* spec() const;
+  inline const SpecHandle& spec() const&;
+  inline SpecHandle spec() const&&;
   /// The local part, without the gradient's path (dtensor's to_local() keeps it).
   const Tensor& local() const;
-  const Layout& layout() const;
+  Layout layout() const;
 
   /// Whether gradients flow to or through this tensor.
   inline bool requires_grad() const;
@@ -143,7 +144,7 @@ struct TensorImpl {
   DType dtype = DType::f32;
   Device device;
   std::uint8_t keys = 0;
-  const Spec* spec = nullptr;
+  SpecHandle spec;
   Tensor local;
   Tensor grad;
   std::unique_ptr<AutogradState> autograd;
@@ -169,7 +170,8 @@ inline DType Tensor::dtype() const { return get().dtype; }
 inline Device Tensor::device() const { return get().device; }
 inline bool Tensor::is_distributed() const { return (get().keys & distributed_key) != 0; }
 inline bool Tensor::is_meta() const { return (get().keys & meta_key) != 0; }
-inline const Spec* Tensor::spec() const { return get().spec; }
+inline const SpecHandle& Tensor::spec() const& { return get().spec; }
+inline SpecHandle Tensor::spec() const&& { return get().spec; }
 inline bool Tensor::is_contiguous() const {
   return (get().keys & dense_key) != 0 || lies_contiguous();
 }
@@ -209,7 +211,7 @@ Tensor detached(const Tensor& x);
 void set_copied_view(const Tensor& x);
 /// A distributed tensor with this local part. The local shape is not checked; dtensor's
 /// from_local() checks it.
-Tensor make_distributed(Tensor local, const Spec* spec);
+Tensor make_distributed(Tensor local, const SpecHandle& spec);
 /// The values in row-major order as doubles, of a strided tensor: for tests, printing and small
 /// decisions. Waits for the device that has them.
 std::vector<double> to_doubles(const Tensor& x);

@@ -55,7 +55,7 @@ Training::Rows Training::rows_of(const StepBatch& batch) const {
           .expected = "at least 1",
           .got = fmt::format("{}", batch.rows)});
   }
-  const Spec* const whole = Spec::make(plan_.batch_layout(), {batch.rows}, DType::i64);
+  const SpecHandle whole = Spec::make(plan_.batch_layout(), {batch.rows}, DType::i64);
   const std::int64_t part = local_shape(*whole)[0];
   const std::int64_t parts = plan_.batch_parts();
   Rows rows{.part = part,

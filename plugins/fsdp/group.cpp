@@ -82,7 +82,7 @@ void Group::materialize(Device device) {
   const Tensor memory = shared ? ops::shared_empty({shard_elements_}, dtype, ranks_) : Tensor();
   for (Member& m : members_) {
     Tensor& value = m.parameter->value;
-    const Spec* const sharded = value.spec();
+    const SpecHandle sharded = value.spec();
     const bool trained = value.requires_grad();
     const Dims shape = local_shape(*sharded);
     // Each shard has a storage of its own, which counts its writes, over the memory of all.

@@ -73,12 +73,12 @@ class Group {
  private:
   struct Member {
     tessera::nn::ParameterPointer parameter;
-    const tessera::Spec* whole = nullptr;  // Replicate on the axis
-    tessera::Tensor unsharded = {};        // of that spec; a leaf; its memory comes and goes
-    tessera::Tensor shard = {};            // the parameter's local part as it was made
-    std::int64_t slot = 0;                 // elements from the start of the flat buffer of shards
-    std::int64_t offset = 0;               // elements from the start of the storage of whole values
-    std::uint64_t gathered = 0;            // version of the shard's storage that was gathered last
+    tessera::SpecHandle whole = {};  // Replicate on the axis
+    tessera::Tensor unsharded = {};  // of that spec; a leaf; its memory comes and goes
+    tessera::Tensor shard = {};      // the parameter's local part as it was made
+    std::int64_t slot = 0;           // elements from the start of the flat buffer of shards
+    std::int64_t offset = 0;         // elements from the start of the storage of whole values
+    std::uint64_t gathered = 0;      // version of the shard's storage that was gathered last
     /// Shared with the hook of the unsharded leaf, which a graph may keep alive.
     std::shared_ptr<bool> arrived = std::make_shared<bool>(false);
   };

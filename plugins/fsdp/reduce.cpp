@@ -184,7 +184,7 @@ void Group::reduce_gradients(Reduction& last) {
   Reduction reduction{.group = this, .complete = gradient_sync_enabled()};
   std::vector<Tensor> shards;
   for (Tensor& whole : wholes) {
-    const Spec* const sharded =
+    const SpecHandle sharded =
         Spec::make(whole.layout().with_placement(axis_, Shard(0)), whole.shape(), dtype);
     // Fresh memory: gradients of earlier backwards, wherever they are, stay and are added to. In
     // hybrid sharding the other axis' ranks read it.

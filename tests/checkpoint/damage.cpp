@@ -34,8 +34,8 @@ constexpr std::int64_t mib = 1 << 20;
 /// A vector cut over the ranks, 0, 1, 2... from `first`; 4 bytes an element.
 void save(const std::string& path, int ranks, double first = 0, std::int64_t elements = 64) {
   on_ranks(ranks, [&](int rank) {
-    const Spec* spec = Spec::make(Layout::make(DeviceMesh::make({"shard"}, {ranks}), {Shard(0)}),
-                                  {elements}, DType::f32);
+    const SpecHandle spec = Spec::make(
+        Layout::make(DeviceMesh::make({"shard"}, {ranks}), {Shard(0)}), {elements}, DType::f32);
     const std::int64_t rows = local_shape(*spec)[0];
     std::vector<float> values;
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -304,7 +304,7 @@ TEST_CASE("values that are not finite are not saved, and the older checkpoint st
           -std::numeric_limits<double>::infinity(), 60000.0, -0.0}) {
       std::vector<std::string> errors(2);
       on_ranks(2, [&](int rank) {
-        const Spec* spec =
+        const SpecHandle spec =
             Spec::make(Layout::make(DeviceMesh::make({"shard"}, {2}), {Shard(0)}), {6}, dtype);
         StateDict state;
         state.tensors["x"] = make_distributed(full({3}, rank == 1 ? value : 1.0, dtype), spec);

@@ -86,7 +86,7 @@ std::vector<std::string> calls_of_save(const std::string& path) {
     noting = true;
   }
   on_ranks(2, [&](int) {
-    const Spec* spec =
+    const SpecHandle spec =
         Spec::make(Layout::make(DeviceMesh::make({"shard"}, {2}), {Shard(0)}), {8}, DType::f32);
     StateDict state;
     state.tensors["x"] = make_distributed(full({4}, 1), spec);

@@ -33,8 +33,8 @@ namespace {
 
 /// A vector cut over the ranks, all of one value; 4 bytes an element.
 StateDict state_of(int ranks, double value, std::int64_t elements = 64) {
-  const Spec* spec = Spec::make(Layout::make(DeviceMesh::make({"shard"}, {ranks}), {Shard(0)}),
-                                {elements}, DType::f32);
+  const SpecHandle spec = Spec::make(Layout::make(DeviceMesh::make({"shard"}, {ranks}), {Shard(0)}),
+                                     {elements}, DType::f32);
   StateDict state;
   state.tensors["x"] = make_distributed(full(local_shape(*spec), value), spec);
   return state;

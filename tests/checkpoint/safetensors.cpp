@@ -284,7 +284,7 @@ TEST_CASE("weights fill distributed parameters in any layout, cast to their type
     StateDict state;
     std::uint64_t expected_bytes = 0;
     for (const auto& [name, info] : folder.tensors()) {
-      const Spec* spec = Spec::make(layout, info.shape, DType::f32);
+      const SpecHandle spec = Spec::make(layout, info.shape, DType::f32);
       state.tensors[name] = make_distributed(zeros(local_shape(*spec)), spec);
       expected_bytes += static_cast<std::uint64_t>(local_shape(*spec).product()) * 2;
     }

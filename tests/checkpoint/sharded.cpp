@@ -113,7 +113,7 @@ StateDict blank_state(const Arrangement& arrangement) {
       state.tensors[name] = zeros(info.shape, info.dtype);
       continue;
     }
-    const Spec* spec =
+    const SpecHandle spec =
         Spec::make(fitting(arrangement.layout, info.shape.size()), info.shape, info.dtype);
     state.tensors[name] = make_distributed(zeros(local_shape(*spec), info.dtype), spec);
   }

@@ -77,7 +77,7 @@ TEST_CASE("weights that are not finite are refused by tensor and index, in every
       write_tensors(folder.at("model.safetensors"), {{"good", full({3}, 2, dtype)}, {"w", values}});
       const SafetensorsFolder source(folder.at(""));
       const auto mesh = DeviceMesh::make({"shard"}, {2});
-      const Spec* spec = Spec::make(Layout::make(mesh, {Shard(0)}), {130, 70}, DType::f32);
+      const SpecHandle spec = Spec::make(Layout::make(mesh, {Shard(0)}), {130, 70}, DType::f32);
       for (int rank = 0; rank < 2; ++rank) {
         set_current_rank(rank);
         StateDict state;

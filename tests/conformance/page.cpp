@@ -135,7 +135,7 @@ CallSample laid_out(const CallSample& sample, Placement placement) {
       continue;
     }
     const Placement p = placement.is_shard() && x.dims() == 0 ? Replicate() : placement;
-    const Spec* const spec = Spec::make(Layout::make(mesh, {p}), x.shape(), x.dtype());
+    const SpecHandle spec = Spec::make(Layout::make(mesh, {p}), x.shape(), x.dtype());
     x = make_distributed(empty(local_shape(*spec), x.dtype(), meta), spec);
   }
   return laid;

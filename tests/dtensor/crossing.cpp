@@ -123,8 +123,8 @@ struct Pipeline {
         if (x) {
           x = redistribute(x, layout);
         }
-        const Spec& spec = *Spec::make(layout, {rows, 4}, DType::f64);
-        const Crossing crossing = cross_meshes(x, spec, input_layout(s + 1), true);
+        const SpecHandle spec = Spec::make(layout, {rows, 4}, DType::f64);
+        const Crossing crossing = cross_meshes(x, *spec, input_layout(s + 1), true);
         check(static_cast<bool>(crossing.value) != static_cast<bool>(crossing.root),
               "a rank has the value or a root");
         if (crossing.root) {
@@ -214,29 +214,29 @@ TEST_CASE("a crossing without a gradient has no root, and one in two minds is re
     const Tensor whole = numbered({4, 2});
     const bool sends = first.contains(current_rank());
     const Layout to = Layout::replicated(second);
-    const Spec& spec = *Spec::make(Layout::make(first, {Shard(0)}), {4, 2}, DType::f64);
-    Tensor x = sends ? distribute(whole, spec.layout) : Tensor();
-    const Crossing plain = cross_meshes(x, spec, to, false);
+    const SpecHandle spec = Spec::make(Layout::make(first, {Shard(0)}), {4, 2}, DType::f64);
+    Tensor x = sends ? distribute(whole, spec->layout) : Tensor();
+    const Crossing plain = cross_meshes(x, *spec, to, false);
     check(!plain.root, "no root");
     check(sends || (values(plain.value) == to_doubles(whole) && !plain.value.requires_grad()),
           "the value alone");
     {
       const NoGrad no_grad;
       const Tensor needy = sends ? detached(x).set_requires_grad() : x;
-      const Crossing quiet = cross_meshes(needy, spec, to, true);
+      const Crossing quiet = cross_meshes(needy, *spec, to, true);
       check(!quiet.root && (sends || !quiet.value.requires_grad()), "nothing is recorded");
     }
     if (sends) {
-      check(contains(error_of([&] { cross_meshes(x, spec, to, true); }),
+      check(contains(error_of([&] { cross_meshes(x, *spec, to, true); }),
                      "needs_gradient is true, but the tensor does not need a gradient on rank"),
             "x has no gradient");
       x.set_requires_grad();
-      check(contains(error_of([&] { cross_meshes(x, spec, to, false); }),
+      check(contains(error_of([&] { cross_meshes(x, *spec, to, false); }),
                      "needs_gradient is false, but the tensor needs a gradient on rank"),
             "x has a gradient");
     }
-    const Spec& numbers = *Spec::make(spec.layout, {4, 2}, DType::i64);
-    check(contains(error_of([&] { cross_meshes(Tensor(), numbers, to, true); }),
+    const SpecHandle numbers = Spec::make(spec->layout, {4, 2}, DType::i64);
+    check(contains(error_of([&] { cross_meshes(Tensor(), *numbers, to, true); }),
                    "only floating types have gradients (got i64)"),
           "integers have none");
   });

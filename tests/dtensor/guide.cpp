@@ -135,8 +135,8 @@ TEST_CASE("guide: a pipeline of two stages") {
     if (in_first) {
       hidden = ops::matmul(distribute(numbered({8, 6}), batch), w);
     }
-    const Spec& spec = *Spec::make(batch, {8, 6}, DType::f64);
-    const Crossing sent = cross_meshes(hidden, spec, Layout::make(second, {Shard(0)}), true);
+    const SpecHandle spec = Spec::make(batch, {8, 6}, DType::f64);
+    const Crossing sent = cross_meshes(hidden, *spec, Layout::make(second, {Shard(0)}), true);
     const Tensor root = in_first ? sent.root : ops::sum(ops::matmul(sent.value, w));
     backward(root);  // the first stage waits here for the gradient of `hidden`
 

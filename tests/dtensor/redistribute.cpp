@@ -189,12 +189,12 @@ TEST_CASE("a tensor goes to a mesh of other ranks") {
   on_ranks::run(6, [&] {
     const int rank = current_rank();
     const Tensor whole = on_ranks::numbered({5, 4});
-    const Spec& spec =
-        *Spec::make(Layout::make(first, {Shard(0), Partial()}), whole.shape(), DType::f64);
-    const Tensor x = first.contains(rank) ? distribute(whole, spec.layout) : Tensor();
+    const SpecHandle spec =
+        Spec::make(Layout::make(first, {Shard(0), Partial()}), whole.shape(), DType::f64);
+    const Tensor x = first.contains(rank) ? distribute(whole, spec->layout) : Tensor();
     const Layout to = Layout::make(second, {Shard(1)});
     const CommunicationReport report;
-    const Tensor y = redistribute_between(x, spec, to);
+    const Tensor y = redistribute_between(x, *spec, to);
     check(static_cast<bool>(y) == second.contains(rank), "only the second mesh has it");
     check(!y || on_ranks::values(y) == on_ranks::part_of(whole, to), "its parts");
     check(report.count("send") == 1, "it was sent");
@@ -208,11 +208,11 @@ TEST_CASE("a tensor goes to a mesh of other ranks") {
             "a mesh with strangers is refused");
       Tensor needy = detached(x);
       needy.set_requires_grad();
-      check(on_ranks::contains(on_ranks::error_of([&] { redistribute_between(needy, spec, to); }),
+      check(on_ranks::contains(on_ranks::error_of([&] { redistribute_between(needy, *spec, to); }),
                                "do not have the same ranks"),
             "a gradient that cannot come back is refused");
     } else {
-      check(on_ranks::contains(on_ranks::error_of([&] { redistribute_between(y, spec, to); }),
+      check(on_ranks::contains(on_ranks::error_of([&] { redistribute_between(y, *spec, to); }),
                                "rank " + std::to_string(rank) + " gave [5, 4] as"),
             "a tensor of another layout is refused");
     }

@@ -190,7 +190,7 @@ void on_every_rank(const Dims& shape, DType dtype, F f) {
       Layout::make(mesh, {Shard(1), Shard(0)}), Layout::make(mesh, {Shard(0), Shard(0)}),
       Layout::make(mesh, {Shard(0), Shard(0)}, {1, 0})};
   for (const Layout& layout : layouts) {
-    const Spec* const spec = Spec::make(layout, shape, dtype);
+    const SpecHandle spec = Spec::make(layout, shape, dtype);
     for (int rank = 0; rank < mesh.size(); ++rank) {
       set_current_rank(rank);
       const Tensor local = zeros(local_shape(*spec), dtype);
@@ -377,7 +377,7 @@ TEST_CASE("an optimizer step on shards is the step on the whole, and scales the 
   // The first moment after one step is (1 - beta1) times the scaled gradient.
   CHECK(m.data<double>()[4] == Approx(0.1 * 0.5 * gradient.data<double>()[4]));
   on_every_rank(shape, DType::f64, [&](const Tensor& local, const Tensor& p) {
-    const Spec* const spec = p.spec();
+    const SpecHandle& spec = p.spec();
     const auto part = [&](const Tensor& of, const Tensor& into) {
       std::int64_t at = 0;
       for_each_run(shape, LocalPart{local_offset(*spec), local_shape(*spec)},

@@ -27,7 +27,7 @@ struct EveryType {
   SpecArgument to;
 };
 
-const Spec* some_spec() {
+SpecHandle some_spec() {
   const DeviceMesh mesh = DeviceMesh::make({"shard", "tensor"}, {2, 2}, {4, 5, 6, 7});
   return Spec::make(Layout::make(mesh, {Shard(1), Partial(ReduceOp::max)}), {8, 4}, DType::bf16);
 }

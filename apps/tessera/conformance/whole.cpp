@@ -90,7 +90,7 @@ std::vector<double> whole_value(std::span<const Tensor> parts) {
   const Spec& spec = *parts[0].spec();
   std::vector<Elements> elements;
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
-    if (parts[rank].spec() != &spec) {
+    if (parts[rank].spec() != parts[0].spec()) {
       fail("ranks disagree about the layout: " + to_string(spec) + " and " +
            to_string(*parts[rank].spec()));
     }

@@ -14,7 +14,7 @@ namespace tessera::app {
 struct TracedTensor {
   DType dtype = DType::f32;
   Dims shape = {};
-  const Spec* spec = nullptr;
+  SpecHandle spec = {};
 };
 
 /// Something that has a begin and an end on the thread of its rank. Slices nest.

@@ -33,7 +33,7 @@ struct Classes {
   std::int64_t count;  // of all ranks
 };
 /// `whole`: of a local call, the Spec of the scores that its own are part of.
-inline Classes classes_of(SpecArgument whole, const Tensor& scores) {
+inline Classes classes_of(const SpecArgument& whole, const Tensor& scores) {
   return whole ? Classes{local_offset(*whole).back(), whole->shape.back()}
                : Classes{0, scores.shape().back()};
 }

@@ -47,7 +47,7 @@ void multinomial_infer(const Call& call, ResultShapes& out) {
 
 /// Calls f(local row, global row) for each local row of weights [..., n].
 template <class F>
-void for_each_row(SpecArgument whole, std::int64_t rows, F f) {
+void for_each_row(const SpecArgument& whole, std::int64_t rows, F f) {
   if (!whole) {
     for (std::int64_t row = 0; row < rows; ++row) {
       f(row, row);

@@ -50,7 +50,7 @@ void words_of(const RandomNumbers& numbers, std::int64_t first, std::span<std::u
 /// Calls f(local index of the first, place of the first, count) for each run of the local tensor's
 /// elements whose numbers follow each other.
 template <class F>
-inline void for_each_local_run(SpecArgument whole, std::int64_t count,
+inline void for_each_local_run(const SpecArgument& whole, std::int64_t count,
                                const kernels::RandomRange& range, F f) {
   const auto cut = [&](std::int64_t at, std::int64_t first, std::int64_t length) {
     const auto run = static_cast<std::int64_t>(range.run);
@@ -100,7 +100,8 @@ inline constexpr std::int64_t random_block = 4096;  // elements at a time
 
 /// Calls f(local index, word) for each element.
 template <class F>
-inline void for_each_word(SpecArgument whole, std::int64_t count, kernels::RandomRange range, F f) {
+inline void for_each_word(const SpecArgument& whole, std::int64_t count, kernels::RandomRange range,
+                          F f) {
   std::array<std::uint32_t, random_block> words;
   for_each_local_run(whole, count, range,
                      [&](std::int64_t at, std::int64_t first, std::int64_t length) {

@@ -139,7 +139,7 @@ void multiply(Workspace& w, const Call& call, const Tensor& left, const Tensor& 
 /// What an operator's localize() returns whose local call has to know of which tensor it is part:
 /// the call's arguments with that tensor's Spec.
 template <class A>
-inline Attributes with_whole(const LocalContext& context, const Spec* whole) {
+inline Attributes with_whole(const LocalContext& context, const SpecHandle& whole) {
   A arguments = context.call.args<A>();
   arguments.whole = {whole};
   return arguments;
