@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -236,9 +237,15 @@ void call_the_rest(Recorder& recorder) {
     for (const double p : {2.0, 3.0}) {  // called where a gradient meets norms of parts
       call(find_op("whole_norm"), {numbers({2, 3})}, WholeNormArgs{p});
     }
+    constexpr double infinity = std::numeric_limits<double>::infinity();
     const Tensor parts = numbers({2, 3, 5});
     ops::amax(parts, {1}, true, true);  // across ranks: a flag that stored samples leave off
     ops::amin(parts, {0, 2}, false, true);
+    for (const double p : {infinity, -infinity}) {
+      ops::norm(parts, p);
+      ops::norm(parts, p, {1}, true, true);
+      ops::norm(parts, p, {0, 2}, false);
+    }
     for (const char* arguments :
          {"k=2, dim=1, largest=true, whole=none", "k=3, dim=2, largest=false, whole=none"}) {
       const Op& topk = find_op("topk_across_ranks");  // of distributed tensors only

@@ -171,6 +171,10 @@ std::vector<OperatorSample> further_samples() {
         {dim == 0 ? 4 : 3});
     add("amax", {zeros_inside}, "dims=[" + std::to_string(dim) + "], keepdim=false, " + across,
         {dim == 0 ? 4 : 3});
+    for (const char* extreme : {"amax_magnitude", "amin_magnitude"}) {
+      add(extreme, {numbers({3, 4})},
+          "dims=[" + std::to_string(dim) + "], keepdim=false, " + across, {dim == 0 ? 4 : 3});
+    }
     add("topk_across_ranks", {numbers({3, 4})}, along + ", k=2, largest=true, whole=none",
         dim == 0 ? Dims{2, 4} : Dims{3, 2});
     add("logcumsumexp", {ops::mul_scalar(zeros_inside, 300)}, along, {3, 4});

@@ -70,6 +70,54 @@ TEST_CASE("norms of all powers are what they are called") {
   CHECK(to_doubles(leaf.grad()) == std::vector<double>{0, -0.5, 0.5, 0});
 }
 
+TEST_CASE("norms that are found in one pass have the bits of magnitudes that are reduced") {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const auto terms = [](double p, const Tensor& x) {
+    return p == 0 ? ops::cast(ops::ne(x, ops::zeros_like(x)), x.dtype()) : ops::abs(x);
+  };
+  const auto bits = [](std::vector<double> values) {
+    for (double& value : values) {
+      value = std::isnan(value) ? 12345 : value;
+    }
+    return values;
+  };
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+    Tensor x = numbers({5, 70, 3}, 0.5, dtype);
+    const Tensor zero = full({1, 3}, -0.0, dtype);
+    ops::copy_(ops::select(ops::narrow(x, 1, 4, 1), 0, 2), zero);
+    ops::copy_(ops::select(ops::narrow(x, 1, 9, 1), 0, 3),
+               full({1, 3}, std::numeric_limits<double>::quiet_NaN(), dtype));
+    ops::copy_(ops::select(ops::narrow(x, 1, 9, 1), 0, 1), full({1, 3}, -infinity, dtype));
+    for (const double p : {0.0, 1.0, infinity, -infinity}) {
+      for (const Dims& dims : {Dims{}, Dims{0}, Dims{1}, Dims{2}, Dims{0, 2}}) {
+        const auto reduced = [&](const Tensor& of) {
+          const Tensor t = terms(p, of);
+          return p == infinity    ? ops::amax(t, dims)
+                 : p == -infinity ? ops::amin(t, dims)
+                                  : ops::sum(t, dims);
+        };
+        INFO(name_of(dtype) << ", order " << p << ", dims " << to_string(dims));
+        CHECK(bits(to_doubles(ops::norm(x, p, dims))) == bits(to_doubles(reduced(x))));
+        if (p == 0) {
+          CHECK(!ops::norm(ops::detach(x).set_requires_grad(), p, dims).requires_grad());
+          continue;
+        }
+        const Tensor a = ops::clone(x).set_requires_grad();
+        const Tensor b = ops::clone(x).set_requires_grad();
+        backward(ops::sum(ops::norm(a, p, dims)));
+        backward(ops::sum(reduced(b)));
+        CHECK(bits(to_doubles(a.grad())) == bits(to_doubles(b.grad())));
+      }
+    }
+    const Tensor nothing = zeros({2, 0}, dtype);
+    CHECK(to_doubles(ops::norm(nothing, 1, {1})) == std::vector<double>{0, 0});
+    CHECK(to_doubles(ops::norm(nothing, 0, {1})) == std::vector<double>{0, 0});
+    CHECK(ops::norm(nothing, -infinity, {0}).shape() == Dims{0});
+    CHECK(error_of([&] { ops::norm(nothing, infinity, {1}); }).find("no elements") !=
+          std::string::npos);
+  }
+}
+
 TEST_CASE("einsum sums products over what the result lacks") {
   const Tensor a = numbers({2, 3, 4});
   const Tensor b = numbers({4, 5}, 1);

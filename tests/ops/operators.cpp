@@ -62,6 +62,8 @@ const std::map<std::string, std::string>& compared_elsewhere() {
       {"all_reduce_coalesced_", "tests/ops/collective_async.cpp"},
       {"all_to_all", "tests/ops/collective_ops.cpp"},
       {"all_to_all_async", "tests/ops/collective_async.cpp"},
+      {"amax_magnitude", "tests/ops/math_ops.cpp"},
+      {"amin_magnitude", "tests/ops/math_ops.cpp"},
       {"bernoulli", "tests/ops/math_ops.cpp"},
       {"bernoulli_", "tests/ops/math_ops.cpp"},
       {"broadcast", "tests/ops/collective_ops.cpp"},

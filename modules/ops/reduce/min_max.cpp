@@ -17,6 +17,7 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
+import :reduce_call;
 
 namespace tessera::ops {
 namespace {
@@ -41,8 +42,12 @@ struct ExtremumArgs {
   SpecArgument whole{};  // of a local call: the Spec of the x that its x is part of
 };
 
+template <bool magnitudes>
 void infer(const Call& call, ResultShapes& out) {
   const Tensor& x = call.in[0];
+  if (magnitudes) {
+    operands::check_floating(call.op.name, x);
+  }
   const ReducedDims a = operands::reduced_dims(call);
   const SpecArgument whole = call.args<ExtremumArgs>().whole;  // whose shards may be empty
   check_elements(call.op, whole ? whole->shape : x.shape(), a.dims);
@@ -57,9 +62,20 @@ void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
                   pointer<void>(w, out[0]));
 }
 
+/// The same of magnitudes.
+template <kernels::ReduceOp op>
+void magnitude_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const operands::ReducedOperand r =
+      reduced_operand(w, call.in[0], operands::reduced_dims(call).dims);
+  kernels::norm(w, r.x.dtype(), {r.outer, r.reduced, r.inner}, pointer<void>(w, r.x),
+                op == kernels::ReduceOp::amax ? infinity : -infinity, pointer<void>(w, out[0]));
+}
+
 /// The maximum of maxima: shards of a reduced dim give a partial result, as far as every rank has
-/// elements; maxima of ranks pass through. With across_ranks the ranks reduce them.
-template <tessera::ReduceOp op>
+/// elements; maxima of ranks pass through, but not those whose magnitudes are reduced. With
+/// across_ranks the ranks reduce them.
+template <tessera::ReduceOp op, bool magnitudes>
 void rule(const RuleContext& context, Strategies& strategies) {
   const Dims& shape = context.call.in[0].shape();
   const ReducedDims a = operands::reduced_dims(context.call);
@@ -72,7 +88,9 @@ void rule(const RuleContext& context, Strategies& strategies) {
     for (const std::int64_t dim : a.dims) {
       reduced(Shard(static_cast<int>(dim)));
     }
-    reduced(Partial(op));
+    if (!magnitudes) {
+      reduced(Partial(op));
+    }
     return;
   }
   for (const std::int64_t dim : a.dims) {
@@ -81,7 +99,9 @@ void rule(const RuleContext& context, Strategies& strategies) {
       strategies.push_back(rules::strategy({Shard(d)}, {Partial(op)}));
     }
   }
-  strategies.push_back(rules::strategy({Partial(op)}, {Partial(op)}));
+  if (!magnitudes) {
+    strategies.push_back(rules::strategy({Partial(op)}, {Partial(op)}));
+  }
 }
 
 /// The extremum of the ranks' extremes; that of nothing is the least extreme number of the type, to
@@ -101,9 +121,10 @@ void composed(const Call& call, const InnerReduce& reduce, Tensors& out) {
 }
 
 /// Equal extrema share the gradient equally.
+template <bool magnitudes>
 void backward(const BackwardContext& context, std::span<const Tensor> grads,
               std::span<Tensor> out) {
-  const Tensor& x = context.in[0];
+  const Tensor x = magnitudes ? abs(context.in[0]) : context.in[0];
   const ReducedDims a = operands::reduced_dims(context);
   const Tensor chosen = eq(x, operands::spread(context.out[0], a.dims, a.keepdim, x.shape()));
   const Tensor weights = cast(chosen, x.dtype());
@@ -116,6 +137,9 @@ void backward(const BackwardContext& context, std::span<const Tensor> grads,
   const Tensor share = div(g, count);
   out[0] = a.dims.empty() ? grads[0]
                           : mul(operands::spread(share, a.dims, a.keepdim, x.shape()), weights);
+  if (magnitudes) {
+    out[0] = mul(out[0], sign(context.in[0]));
+  }
 }
 
 struct Position {
@@ -201,16 +225,16 @@ Attributes localize(const LocalContext& context) {
   return with_whole<ExtremumArgs>(context, context.in[0]);
 }
 
-template <kernels::ReduceOp op, tessera::ReduceOp partial>
+template <WorkspaceKernel cpu, tessera::ReduceOp partial, bool magnitudes>
 const Op& extremum(const char* schema, const char* about) {
   return register_op<ExtremumArgs>({.schema = schema,
-                                    .infer = infer,
-                                    .cpu = in_workspace<cpu<op>>,
-                                    .workspace = workspace_of<cpu<op>>,
-                                    .rule = rule<partial>,
+                                    .infer = infer<magnitudes>,
+                                    .cpu = in_workspace<cpu>,
+                                    .workspace = workspace_of<cpu>,
+                                    .rule = rule<partial, magnitudes>,
                                     .localize = localize,
                                     .composed = composed<partial>,
-                                    .backward = backward,
+                                    .backward = backward<magnitudes>,
                                     .saves_inputs = saves_all,
                                     .saves_outputs = saves_all,
                                     .about = about});
@@ -223,10 +247,14 @@ Tensor call_extremum(const Op& op, const Tensor& x, const Dims& dims, bool keepd
   return call_one(op, {x}, ExtremumArgs{sorted, keepdim, across_ranks});
 }
 
-const Op& amax_op = extremum<kernels::ReduceOp::amax, ReduceOp::max>(
+const Op& amax_op = extremum<cpu<kernels::ReduceOp::amax>, ReduceOp::max, false>(
     "amax(x)", "The largest element over dims (none: all).");
-const Op& amin_op = extremum<kernels::ReduceOp::amin, ReduceOp::min>(
+const Op& amin_op = extremum<cpu<kernels::ReduceOp::amin>, ReduceOp::min, false>(
     "amin(x)", "The smallest element over dims (none: all).");
+const Op& amax_magnitude_op = extremum<magnitude_cpu<kernels::ReduceOp::amax>, ReduceOp::max, true>(
+    "amax_magnitude(x)", "The largest magnitude over dims (none: all).");
+const Op& amin_magnitude_op = extremum<magnitude_cpu<kernels::ReduceOp::amin>, ReduceOp::min, true>(
+    "amin_magnitude(x)", "The smallest magnitude over dims (none: all).");
 
 template <WorkspaceKernel cpu>
 const Op& arg_op(const char* schema, const char* about) {
@@ -297,6 +325,12 @@ Tensor amax(const Tensor& x, const Dims& dims, bool keepdim, bool across_ranks) 
 
 Tensor amin(const Tensor& x, const Dims& dims, bool keepdim, bool across_ranks) {
   return call_extremum(amin_op, x, dims, keepdim, across_ranks);
+}
+
+Tensor reductions::extreme_magnitude(bool largest, const Tensor& x, const Dims& dims, bool keepdim,
+                                     bool across_ranks) {
+  return call_extremum(largest ? amax_magnitude_op : amin_magnitude_op, x, dims, keepdim,
+                       across_ranks);
 }
 
 Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim, bool keepdim, bool across_ranks) {

@@ -5,7 +5,6 @@ module;
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <tessera/printable.hpp>
 
@@ -17,6 +16,7 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :kernel_call;
+import :reduce_call;
 
 namespace tessera::ops {
 namespace {
@@ -38,16 +38,21 @@ double sum_of_squares(Workspace& w, const Tensor& operand) {
   return kernels::sum_of_squares(w, x.dtype(), x.numel(), pointer<void>(w, x));
 }
 
+/// The norms of shards add up to the whole one: a count, or a sum of magnitudes.
+bool is_sum(double p) { return p == 0 || p == 1; }
+
 /// Norms of order p of an operand whose `dims` are reduced: terms where these are sharded, and
 /// where the operand is terms of such norms itself, as (sum (sum |x|^p)^(p/p))^(1/p) is their norm.
 void norm_terms(Strategies& strategies, const Dims& dims, double p) {
-  if (!has_norm_partial(p)) {
+  if (!is_sum(p) && !has_norm_partial(p)) {
     return;
   }
   for (const std::int64_t d : dims) {
     strategies.push_back(strategy({Shard(static_cast<int>(d))}, {NormPartial(p)}));
   }
-  strategies.push_back(strategy({NormPartial(p)}, {NormPartial(p)}));
+  if (!is_sum(p)) {
+    strategies.push_back(strategy({NormPartial(p)}, {NormPartial(p)}));
+  }
 }
 
 // whole_norm
@@ -126,6 +131,12 @@ void norm_backward(const BackwardContext& context, std::span<const Tensor> grads
                    std::span<Tensor> out) {
   const ReducedDims a = operands::reduced_dims(context);
   const double p = context.args<NormArgs>().p;
+  if (is_sum(p)) {
+    const Tensor& of = context.in[0];
+    out[0] = p == 0 ? zeros_like(of)
+                    : mul(operands::spread(grads[0], a.dims, a.keepdim, of.shape()), sign(of));
+    return;
+  }
   const Tensor x = operands::whole_norm(context.in[0], p);
   const Tensor y = operands::whole_norm(context.out[0], p);
   const auto spread = [&](const Tensor& t) {
@@ -150,7 +161,9 @@ const Op& norm_op = register_op<NormArgs>(
      .backward = norm_backward,
      .saves_inputs = saves_all,
      .saves_outputs = saves_all,
-     .about = "The p-th root of the sum of x's magnitudes to the power of p > 0."});
+     .about =
+         "The p-th root of the sum of x's magnitudes to the power of p > 0; for p = 0, how many "
+         "elements are not 0."});
 
 // vector_norm
 
@@ -226,26 +239,22 @@ const Op& squared_op = register_op({.schema = "squared_norm(x)",
 
 Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim, bool across_ranks) {
   operands::check_floating("norm", x);
-  if (p == std::numeric_limits<double>::infinity()) {
-    return amax(abs(x), dims, keepdim, across_ranks);
+  if (std::isinf(p)) {
+    return reductions::extreme_magnitude(p > 0, x, dims, keepdim, across_ranks);
   }
-  if (p == -std::numeric_limits<double>::infinity()) {
-    return amin(abs(x), dims, keepdim, across_ranks);
-  }
-  if (p == 0 || p == 1) {
-    const Tensor terms = p == 0 ? cast(ne(x, zeros_like(x)), x.dtype()) : abs(x);
-    const Tensor total = sum(terms, dims, keepdim);
-    return across_ranks ? operands::whole_sum(total) : total;
-  }
-  if (!(p > 0)) {
+  if (!(p >= 0)) {
     fail({.thing = "norm",
           .wrong = "p is not a valid order",
           .expected = "0 or more, or an infinity",
           .got = fmt::format("{}", printable(p))});
   }
   const Dims sorted = operands::sorted_dims("norm", dims, x.dims());
-  const Tensor y = call_one(norm_op, {x}, NormArgs{sorted, keepdim, p});
-  return across_ranks ? operands::whole_norm(y, p) : y;
+  // A count has no gradient.
+  Tensor y = call_one(norm_op, {p == 0 ? detach(x) : x}, NormArgs{sorted, keepdim, p});
+  if (!across_ranks) {
+    return y;
+  }
+  return is_sum(p) ? operands::whole_sum(y) : operands::whole_norm(y, p);
 }
 
 Tensor vector_norm(const Tensor& x) { return call_one(vector_op, {x}); }

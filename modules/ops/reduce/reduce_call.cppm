@@ -18,6 +18,10 @@ void kept_dims_rule(const RuleContext& context, Strategies& strategies);
 /// x, reduced over `dims` (sorted) with keepdim: without these dims if they shall not be kept.
 Tensor without_dims(const Tensor& x, const Dims& dims, bool keepdim);
 
+/// The largest (else smallest) magnitude over dims: the norm of order infinity (minus infinity).
+Tensor extreme_magnitude(bool largest, const Tensor& x, const Dims& dims, bool keepdim,
+                         bool across_ranks);
+
 /// The products of all elements before each one.
 Tensor products_before(const Tensor& x, int dim);
 

@@ -262,6 +262,14 @@ void norm(Workspace& workspace, DType dtype, const ReduceShape& shape, const voi
     } else if (p == 1) {
       reduce_all<Absolutes<T>>(workspace, shape, from, to,
                                [](double sum) { return static_cast<T>(sum); });
+    } else if (p == 0) {
+      reduce_all<Nonzeros<T>>(workspace, shape, from, to,
+                              [](double count) { return static_cast<T>(count); });
+    } else if (std::isinf(p)) {
+      const auto to_element = [](auto value) { return static_cast<T>(value); };
+      if (p > 0) return reduce_all<MaximumAbs<T>>(workspace, shape, from, to, to_element);
+      require_elements("norm: the smallest of no magnitudes", shape);
+      reduce_all<MinimumAbs<T>>(workspace, shape, from, to, to_element);
     } else if (p == 3) {
       reduce_all<Powers<3>::Of<T>>(workspace, shape, from, to,
                                    [](double sum) { return static_cast<T>(std::cbrt(sum)); });

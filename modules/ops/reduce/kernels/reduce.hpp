@@ -33,7 +33,9 @@ void argmax(Workspace& workspace, DType dtype, const ReduceShape& shape, const v
 void argmin(Workspace& workspace, DType dtype, const ReduceShape& shape, const void* x,
             std::int64_t* y);
 
-/// y[o, i] = (sum over r of |x[o, r, i]|^p)^(1/p), of floating types; of nothing, 0 for p > 0.
+/// y[o, i] = (sum over r of |x[o, r, i]|^p)^(1/p), of floating types; for p = 0, how many elements
+/// are not 0, and for an infinite p the largest (-infinity: smallest) magnitude. Of nothing, 0, but
+/// the smallest magnitude of nothing throws std::invalid_argument.
 void norm(Workspace& workspace, DType dtype, const ReduceShape& shape, const void* x, double p,
           void* y);
 

@@ -118,16 +118,28 @@ struct Absolutes : Sum<T> {
 };
 
 template <class T>
-struct MaximumAbs : Maximum<T> {
-  using Value = typename Maximum<T>::Value;
-  static Value start() { return Value{0}; }
-  [[gnu::always_inline]] static Value of(T x) {
-    const Value value = plain(x);
-    return value < Value{0} ? -value : value;
-  }
+struct Nonzeros : Sum<T> {
+  [[gnu::always_inline]] static double of(T x) { return plain(x) != Plain<T>{} ? 1 : 0; }
+};
+
+/// Of floating types.
+template <class T>
+struct MinimumAbs : Minimum<T> {
+  [[gnu::always_inline]] static Plain<T> of(T x) { return std::abs(plain(x)); }
   template <class V>
   [[gnu::always_inline]] static V of_vector(V x) {
     return __builtin_elementwise_abs(x);
+  }
+};
+
+/// Of floating types.
+template <class T>
+struct MaximumAbs : Maximum<T> {
+  static Plain<T> start() { return Plain<T>{0}; }
+  [[gnu::always_inline]] static Plain<T> of(T x) { return MinimumAbs<T>::of(x); }
+  template <class V>
+  [[gnu::always_inline]] static V of_vector(V x) {
+    return MinimumAbs<T>::of_vector(x);
   }
 };
 
