@@ -16,7 +16,7 @@ class Attributes {
   Attributes() = default;
   template <class A>
     requires(__is_aggregate(A) && !__is_array(A))
-  inline Attributes(const A& arguments);  // NOLINT(google-explicit-constructor)
+  Attributes(const A& arguments);  // NOLINT(google-explicit-constructor)
   inline Attributes(const Attributes& other) : words_(other.words_) {
     if (words_.specs != 0) [[unlikely]] {
       retain_specs();

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -104,7 +105,7 @@ TEST_CASE("memory for peers is reached by them, cached, and freed after the worl
 TEST_CASE("a source that is dropped stays until the peers have read it") {
   // Rank 1 reads the source of rank 0 long after that rank has ended its part and dropped it.
   constexpr std::int64_t count = 100'000;
-  std::atomic<bool> dropped{false};
+  std::atomic<bool> looked{false};
   std::atomic<bool> gone{false};
   run_threads(2, [&](World& world) {
     Communicator& c = world.everyone();
@@ -116,25 +117,23 @@ TEST_CASE("a source that is dropped stays until the peers have read it") {
     Work work = c.reduce_scatter_async({&segment, 1}, DType::f32);
     if (world.rank() == 0) {
       work.wait();
-      const std::shared_ptr<void> watched(data, [&, memory](void*) { gone = true; });
+      std::shared_ptr<void> watched(data, [&, memory](void*) { gone = true; });
       memory.reset();
-      c.keep_until_read(watched);
-      dropped = true;
-    }
-    while (!dropped) {
-      std::this_thread::yield();
-    }
-    if (world.rank() == 0) {
+      c.keep_until_read(std::move(watched));
       // What would overwrite it, were it free.
       const auto other = world.allocate_for_peers(count * sizeof(float));
       std::fill_n(static_cast<float*>(other.get()), count, -1.0F);
       c.drop_read();
       expect(!gone, "rank 1 has not read it yet");
+      looked = true;
       c.barrier();
       c.wait_sources_free();
       c.drop_read();
       expect(gone, "nobody reads it any more");
     } else {
+      while (!looked) {
+        std::this_thread::yield();
+      }
       work.wait();
       c.barrier();
     }

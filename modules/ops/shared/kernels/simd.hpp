@@ -211,15 +211,23 @@ template <class T>
 [[gnu::always_inline]] inline Vector<T> load_partial(const T* pointer, std::int64_t count,
                                                      Compute<T> rest = Compute<T>{0}) {
   Vector<T> value = splat<Vector<T>>(rest);
-  for (std::int64_t lane = 0; lane < count; ++lane) {
-    value[lane] = static_cast<Compute<T>>(pointer[lane]);
+  if constexpr (std::is_same_v<T, Compute<T>>) {
+    std::memcpy(&value, pointer, static_cast<std::size_t>(count) * sizeof(T));
+  } else {
+    for (std::int64_t lane = 0; lane < count; ++lane) {
+      value[lane] = static_cast<Compute<T>>(pointer[lane]);
+    }
   }
   return value;
 }
 
 template <class T>
 [[gnu::always_inline]] inline void store_partial(T* pointer, std::int64_t count, Vector<T> value) {
-  for (std::int64_t lane = 0; lane < count; ++lane) pointer[lane] = static_cast<T>(value[lane]);
+  if constexpr (std::is_same_v<T, Compute<T>>) {
+    std::memcpy(pointer, &value, static_cast<std::size_t>(count) * sizeof(T));
+  } else {
+    for (std::int64_t lane = 0; lane < count; ++lane) pointer[lane] = static_cast<T>(value[lane]);
+  }
 }
 
 /// A whole vector, or what is left of a row: for loops that treat the tail as the rest.
