@@ -239,7 +239,8 @@ class GradientFinisher::Sums {
     }
     const Tensor& gradient = parameter.value.grad();
     auto found = std::ranges::find_if(open_, [&](const Bucket& b) {
-      return b.axes == axes && b.dtype == gradient.dtype() && b.device == gradient.device();
+      return mesh_of(b) == parameter.value.layout().mesh() && b.axes == axes &&
+             b.dtype == gradient.dtype() && b.device == gradient.device();
     });
     if (found == open_.end()) {
       open_.push_back({axes, gradient.dtype(), gradient.device()});

@@ -1,14 +1,10 @@
 // What tests on several ranks share. Include it after the imports.
 #pragma once
+#include "errors.hpp"
 
 namespace collective_test {
 
-/// Fails the rank, and with it the test; Catch's assertions are not for several threads.
-inline void expect(bool condition, const std::string& what) {
-  if (!condition) {
-    tessera::fail("expectation failed: " + what);
-  }
-}
+using tessera::testing::expect;
 
 /// Runs the same ranks as threads and as processes.
 inline void on_ranks(int ranks, const std::function<void(tessera::collective::World&)>& run) {

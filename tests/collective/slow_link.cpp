@@ -18,6 +18,7 @@ using namespace tessera;
 using tessera::collective::Work;
 using tessera::collective::World;
 using tessera::testing::error_of;
+using tessera::testing::expect;
 
 namespace {
 
@@ -48,11 +49,11 @@ TEST_CASE("a slow link takes its latency and its time for the bytes, one call af
     Work one = world.everyone().all_gather_async(mine.data(), first.data(), count, DType::f32);
     Work two = world.everyone().all_gather_async(mine.data(), second.data(), count, DType::f32);
     one.wait();
-    CHECK(milliseconds_since(begin) >= 15);
+    expect(milliseconds_since(begin) >= 15, "milliseconds_since(begin) >= 15");
     two.wait();
-    CHECK(milliseconds_since(begin) >= 30);
-    CHECK(first[0] == 1);
-    CHECK(second[2 * count - 1] == 2);
+    expect(milliseconds_since(begin) >= 30, "milliseconds_since(begin) >= 30");
+    expect(first[0] == 1, "first[0] == 1");
+    expect(second[2 * count - 1] == 2, "second[2 * count - 1] == 2");
   });
 }
 
@@ -63,14 +64,15 @@ TEST_CASE("a slow link moves data while the ranks compute") {
     std::vector<float> all(2 * count);
     Work work = world.everyone().all_gather_async(mine.data(), all.data(), count, DType::f32);
     const auto issued = std::chrono::steady_clock::now();
-    CHECK_FALSE(work.done());
+    expect(!work.done(), "work.done()");
     for (int tries = 0; tries < 10000 && !work.done(); ++tries) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    CHECK(work.done());
-    CHECK(milliseconds_since(issued) >= 14);  // not before the link has moved it
+    expect(work.done(), "work.done()");
+    expect(milliseconds_since(issued) >= 14,
+           "milliseconds_since(issued) >= 14");  // not before the link has moved it
     work.wait();
-    CHECK(all[2 * count - 1] == 1);
+    expect(all[2 * count - 1] == 1, "all[2 * count - 1] == 1");
   });
 }
 

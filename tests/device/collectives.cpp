@@ -28,6 +28,7 @@ using tessera::collective::World;
 using tessera::testing::adversary;
 using tessera::testing::contains;
 using tessera::testing::error_of;
+using tessera::testing::expect;
 
 namespace {
 
@@ -88,7 +89,7 @@ std::vector<Values> results(World& world, Device device) {
 
   std::vector<Values> values;
   for (const Tensor& t : found) {
-    CHECK(t.device() == device);
+    expect(t.device() == device, "t.device() == device");
     values.push_back(to_doubles(t));
   }
   return values;
@@ -135,7 +136,7 @@ TEST_CASE("the host does not wait for a collective of tensors on a device") {
       world.everyone().receive(&token, 1, DType::i32, 0);
       sum = ops::mul_scalar(ops::all_reduce(x, ReduceOp::sum, world.everyone()), 10);
     }
-    CHECK(to_doubles(sum) == Values{10, 30, 50});
+    expect(to_doubles(sum) == Values{10, 30, 50}, "to_doubles(sum) == Values{10, 30, 50}");
   });
 }
 
@@ -148,8 +149,8 @@ TEST_CASE("a collective in the background moves its data while the rank computes
     for (int tries = 0; tries < 10000 && !sum.done(); ++tries) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    CHECK(sum.done());
-    CHECK(to_doubles(sum.wait())[7] == 15);
+    expect(sum.done(), "sum.done()");
+    expect(to_doubles(sum.wait())[7] == 15, "to_doubles(sum.wait())[7] == 15");
   });
 }
 
@@ -165,7 +166,7 @@ TEST_CASE("a result that nobody waits for is complete before its memory is used 
         ops::all_reduce_async(x, ReduceOp::sum, world.everyone());
         const Tensor next = full({50000}, -1, DType::f32, device);
         ops::all_reduce_async(counted({1}, i, device), ReduceOp::sum, world.everyone()).wait();
-        CHECK(ops::sum(next).item() == -50000);
+        expect(ops::sum(next).item() == -50000, "ops::sum(next).item() == -50000");
       }
     }
   });
@@ -182,8 +183,10 @@ TEST_CASE("calls of the rank's thread do not meet those that wait in a stream") 
       }
       const Tensor most =
           ops::all_reduce(counted({5}, world.rank(), cpu), ReduceOp::max, world.everyone());
-      CHECK(to_doubles(most) == Values{1, 2, 3, 4, 5});
-      CHECK(to_doubles(sum.wait()) == Values{1, 3, 5});
+      expect(to_doubles(most) == Values{1, 2, 3, 4, 5},
+             "to_doubles(most) == Values{1, 2, 3, 4, 5}");
+      expect(to_doubles(sum.wait()) == Values{1, 3, 5},
+             "to_doubles(sum.wait()) == Values{1, 3, 5}");
     }
   });
 }
@@ -195,10 +198,11 @@ TEST_CASE("a rank that waits on the host moves its device on, for the others") {
     const Tensor sum =
         ops::all_reduce(counted({3}, world.rank(), device), ReduceOp::sum, world.everyone());
     if (world.rank() == 1) {
-      CHECK(to_doubles(sum) == Values{1, 3, 5});  // needs rank 0's device
+      expect(to_doubles(sum) == Values{1, 3, 5},
+             "to_doubles(sum) == Values{1, 3, 5}");  // needs rank 0's device
     }
     world.everyone().barrier();
-    CHECK(to_doubles(sum) == Values{1, 3, 5});
+    expect(to_doubles(sum) == Values{1, 3, 5}, "to_doubles(sum) == Values{1, 3, 5}");
   });
 }
 
@@ -217,7 +221,8 @@ TEST_CASE(
       }
       const Tensor copy = ops::mul_scalar(wholes[0], 1);
       if (world.rank() == 0) {  // device 0 runs only what is needed
-        CHECK((to_doubles(copy) == Values{0, 1, 2, 3}) == with_wait);
+        expect((to_doubles(copy) == Values{0, 1, 2, 3}) == with_wait,
+               "(to_doubles(copy) == Values{0, 1, 2, 3}) == with_wait");
       }
       synchronize(device);
     });

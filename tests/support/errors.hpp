@@ -16,6 +16,13 @@ std::string error_of(F&& action) {
   return "no error";
 }
 
+/// Fails the rank, and with it the test: Catch's assertions are not for several threads.
+inline void expect(bool condition, const std::string& what) {
+  if (!condition) {
+    tessera::fail("expectation failed: " + what);
+  }
+}
+
 inline bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
