@@ -238,9 +238,8 @@ void Group::wait_readers(const std::vector<const Group*>& groups) {
   std::vector<Tensor> shards;
   for (const Group* group : groups) {
     if (group->whole_) {  // else nothing was gathered
-      for (const Member& m : group->members_) {
-        shards.push_back(m.shard);
-      }
+      const std::vector<Tensor> own = group->shards();
+      shards.insert(shards.end(), own.begin(), own.end());
     }
   }
   if (!shards.empty()) {
