@@ -91,6 +91,8 @@ class Sharding : public ShardedParameters, public std::enable_shared_from_this<S
     });
   }
 
+  std::int64_t replicate_below() const { return settings_.replicate_below; }
+
   template <class F>
   void for_each_group(F f) {
     for (Unit& unit : units_) {
@@ -294,8 +296,7 @@ class Sharding : public ShardedParameters, public std::enable_shared_from_this<S
 
 class Fsdp final : public ParallelStyle {
  public:
-  explicit Fsdp(Options& options)
-      : settings_(options), sharding_(std::make_shared<Sharding>(settings_)) {}
+  explicit Fsdp(Options& options) : sharding_(std::make_shared<Sharding>(Settings(options))) {}
 
   StyleFacts facts() const override {
     return {.splits_batch = true,
@@ -316,7 +317,7 @@ class Fsdp final : public ParallelStyle {
       if (target.axes.size() > 1) {
         target.place(*parameter, target.axes.front(), Replicate());
       }
-      if (parameter->value.numel() < settings_.replicate_below) {
+      if (parameter->value.numel() < sharding_->replicate_below()) {
         target.place(*parameter, Replicate());
         continue;
       }
@@ -348,7 +349,6 @@ class Fsdp final : public ParallelStyle {
   }
 
  private:
-  Settings settings_;
   std::shared_ptr<Sharding> sharding_;
 };
 
