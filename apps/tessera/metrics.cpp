@@ -59,6 +59,9 @@ std::string to_json(const StepMetrics& m) {
   for (const auto& [category, bytes] : m.memory_peaks) {
     json["memory_peaks"][category] = bytes;
   }
+  if (m.save_seconds > 0) {
+    json["save_seconds"] = m.save_seconds;
+  }
   if (m.validation_loss) {
     json["validation_loss"] = *m.validation_loss;
   }

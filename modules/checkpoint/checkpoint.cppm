@@ -6,6 +6,7 @@ export import :safetensors;  // SafetensorsFile and SafetensorsFolder: reading
 export import :writer;       // SafetensorsWriter
 export import :reader;       // CheckpointReader: a saved folder, from any mesh
 export import :save;         // save_checkpoint: all ranks write their shards, atomically
+export import :saver;        // CheckpointSaver: the same while training continues
 export import :load;         // load_state and load_weights: into existing tensors of any layout
 export import :steps;        // step-00000100 folders: the latest one, removing old ones
 export import :weights;      // export_weights: a checkpoint as one model.safetensors

@@ -1,4 +1,6 @@
 module;
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -68,7 +70,12 @@ void act_together(collective::Communicator& group, const std::function<void()>& 
   group.all_gather(own.data(), rows.data(), static_cast<std::int64_t>(row), DType::u8);
   for (std::size_t at = 0; at < rows.size(); at += row) {
     if (rows[at] != 0) {
-      throw Error(ErrorFields{.wrong = rows.c_str() + at + 1, .rank = static_cast<int>(at / row)},
+      const auto rank = static_cast<int>(at / row);
+      std::string text = rows.c_str() + at + 1;
+      if (group.size() > 1) {
+        text = fmt::format("rank {}: {}", rank, text);
+      }
+      throw Error(ErrorFields{.wrong = std::move(text), .rank = rank},
                   static_cast<ErrorKind>(rows[at] - 1));
     }
   }

@@ -13,9 +13,10 @@ enum class MemoryCategory : std::uint8_t {
   activation,
   communication,
   workspace,  // intermediate values of one operator's kernel
+  snapshot,   // the copy that a save in the background writes
   other
 };
-inline constexpr int memory_category_count = 7;
+inline constexpr int memory_category_count = 8;
 std::string_view name_of(MemoryCategory category);
 
 /// Bytes in use, for each category and in total.

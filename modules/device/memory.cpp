@@ -180,7 +180,7 @@ OfDevice& memory_of(Device device) {
 
 std::string_view name_of(MemoryCategory category) {
   constexpr std::string_view names[] = {"parameter",     "gradient",  "optimizer", "activation",
-                                        "communication", "workspace", "other"};
+                                        "communication", "workspace", "snapshot",  "other"};
   return names[static_cast<int>(category)];
 }
 

@@ -66,6 +66,10 @@ class RankRun {
         run.optimizer ? run.optimizer(std::move(parameters)) : optim::adamw(std::move(parameters)),
         run.schedule, run.max_norm);
     training_->set_replay(run.replay);
+    checkpoints_.emplace(*training_, SaveSchedule{.folder = run.folder,
+                                                  .every = run.save_every,
+                                                  .keep = run.keep,
+                                                  .background = run.save_in_background});
     if (!run.folder.empty() && training_->resume(run.folder)) {
       say(fmt::format("continues after step {}", training_->done()));
     }
@@ -81,9 +85,7 @@ class RankRun {
       if (run_.report_every > 0 && done % run_.report_every == 0) {
         say(fmt::format("step {:4}  loss {:.6f}", done, loss));
       }
-      if (stop || done == run_.steps || (run_.save_every > 0 && done % run_.save_every == 0)) {
-        save();
-      }
+      checkpoints_->after_step(stop || done == run_.steps);
     }
     return stop ? interrupted : 0;
   }
@@ -133,17 +135,6 @@ class RankRun {
     return whole;
   }
 
-  void save() {
-    if (run_.folder.empty()) {
-      training_->check_finite();
-      return;
-    }
-    training_->save(checkpoint_folder(run_.folder, training_->done()));
-    if (world_.rank() == 0 && run_.keep > 0) {
-      prune_checkpoints(run_.folder, run_.keep);
-    }
-  }
-
   void say(const std::string& line) const {
     if (world_.rank() == 0) {
       fmt::print("{}\n", line);
@@ -156,6 +147,7 @@ class RankRun {
   std::shared_ptr<nn::Module> model_;
   std::optional<parallel::FullySharded> sharded_;
   std::optional<Training> training_;
+  std::optional<RunCheckpoints> checkpoints_;
 };
 
 }  // namespace

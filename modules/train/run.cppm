@@ -5,6 +5,7 @@ import tessera.tensor;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
+import :checkpoints;
 import :training;
 
 export namespace tessera {
@@ -27,8 +28,10 @@ struct TrainingRun {
   parallel::FullyShardOptions sharding = {};
   /// Where checkpoints are saved, and the newest one is continued. Empty: nowhere.
   std::string folder = "checkpoints";
-  std::int64_t save_every = 100;   // steps; there is always one at the end. 0: only at the end
-  int keep = 3;                    // checkpoints; 0: all
+  std::int64_t save_every = 100;  // steps; there is always one at the end. 0: only at the end
+  int keep = 3;                   // checkpoints; 0: all
+  /// Training continues while a checkpoint is written; see RunCheckpoints.
+  bool save_in_background = true;
   std::int64_t report_every = 10;  // steps between two lines of rank 0; 0: none
 
   /// The model, without memory (on the meta device); it need not have names yet.

@@ -4,10 +4,12 @@ module;
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 module tessera.train;
 
@@ -107,10 +109,9 @@ StateDict Training::state() const {
   return all;
 }
 
-void Training::save(const std::string& folder, const std::string& meta_data) {
-  optimizer_->prepare_state();
+void Training::saving(const std::function<void()>& act) {
   try {
-    save_checkpoint(folder, state(), meta_data);
+    act();
   } catch (const collective::PeerFailed&) {
     throw;
   } catch (const Error& error) {
@@ -118,7 +119,38 @@ void Training::save(const std::string& folder, const std::string& meta_data) {
     fields.advice += (fields.advice.empty() ? "" : "; ") + last_checkpoint();
     throw Error(std::move(fields), error.kind());
   }
-  last_checkpoint_ = folder;
+}
+
+std::optional<std::string> Training::saved(std::optional<std::string> folder) {
+  if (folder) {
+    last_checkpoint_ = *folder;
+  }
+  return folder;
+}
+
+void Training::save(const std::string& folder, const std::string& meta_data) {
+  wait_for_save();
+  optimizer_->prepare_state();
+  saving([&] { save_checkpoint(folder, state(), meta_data); });
+  saved(folder);
+}
+
+void Training::start_save(const std::string& folder, const std::string& meta_data) {
+  wait_for_save();
+  optimizer_->prepare_state();
+  saving([&] { saver_.start(folder, state(), meta_data); });
+}
+
+std::optional<std::string> Training::finished_save() {
+  std::optional<std::string> folder;
+  saving([&] { folder = saver_.finished(); });
+  return saved(folder);
+}
+
+std::optional<std::string> Training::wait_for_save() {
+  std::optional<std::string> folder;
+  saving([&] { folder = saver_.wait(); });
+  return saved(folder);
 }
 
 void Training::load(const std::string& folder) {

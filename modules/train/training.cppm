@@ -133,6 +133,14 @@ class Training {
   /// Saves the state (see save_checkpoint). Errors name the last checkpoint, which stays: values
   /// that are not finite, a full disk.
   void save(const std::string& folder, const std::string& meta_data = "{}");
+  /// The same in the background: returns when the state was copied (see CheckpointSaver::start).
+  /// Errors of it are thrown by the next two, which return the folder when it was saved.
+  void start_save(const std::string& folder, const std::string& meta_data = "{}");
+  /// Nothing where no save has ended since; never blocks, and ranks may call it alone.
+  std::optional<std::string> finished_save();
+  std::optional<std::string> wait_for_save();
+  /// Whether a save is running on any rank; the same on all of them.
+  bool saving_anywhere() const { return saver_.saving_anywhere(); }
   /// Restores the state, whatever the mesh and the layout that it was saved from: the next step is
   /// the one that would have followed. Errors (input): another model, damage.
   void load(const std::string& folder);
@@ -171,6 +179,10 @@ class Training {
   StepResult checked(const StepBatch& batch, double loss, double squared_norm) const;
   void count_step(const StepBatch& batch);
 
+  /// Errors of saving, with the last checkpoint in their advice.
+  void saving(const std::function<void()>& act);
+  std::optional<std::string> saved(std::optional<std::string> folder);
+
   // In replayed.cpp.
   StepResult record_step(const StepBatch& batch, const StepFunctions& functions);
   /// Nothing where the step's rows do not fit the program; counts_.refusal says why.
@@ -198,6 +210,7 @@ class Training {
   std::unique_ptr<Replay> replay_;
   std::vector<bool> trained_;    // which parameters were, when the program was made
   std::string last_checkpoint_;  // saved or loaded; empty: none
+  CheckpointSaver saver_;
 };
 
 }  // namespace tessera

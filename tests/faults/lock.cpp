@@ -1,8 +1,10 @@
 // Two runs that would write the same files: the second one touches nothing, and says who is first.
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "catch.hpp"
@@ -84,6 +86,14 @@ TEST_CASE("a killed run holds nothing: not its ranks, not the files that it left
   const RunFolder folder;
   Program first(folder, with(endless, {"checkpoint.every=2"}));
   has_trained(folder, 3);
+  // It is saved in the background, and what is saved shows in the folder's names.
+  REQUIRE(within(60, [&] {
+    std::error_code ignored;
+    const fs::directory_iterator entries(folder / "checkpoints", ignored);
+    return std::ranges::any_of(entries, [](const fs::directory_entry& entry) {
+      return entry.path().filename().string().size() == std::string("step-00000002").size();
+    });
+  }));
   REQUIRE(first.ranks().size() == 4);
   CHECK(locks_of(first.process()).size() == 2);
   for (const pid_t rank : first.ranks()) {

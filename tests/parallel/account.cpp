@@ -1,4 +1,6 @@
 // What the plan of a run announces is what its ranks do: FLOPs, communication and memory.
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -23,6 +25,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.plugin;
 import tessera.parallel;
+import tessera.checkpoint;
 import tessera.train;
 
 #include "small_run.hpp"
@@ -38,7 +41,11 @@ using namespace parallel_test;
 namespace {
 
 Run run_of(const std::string& name, const std::vector<std::string>& overrides) {
-  return small_run(name, overrides, {"model.dim=128", "model.ffn_dim=352", "data.seq_len=64"});
+  Run run = small_run(name, overrides, {"model.dim=128", "model.ffn_dim=352", "data.seq_len=64"});
+  run.config.checkpoint.folder =
+      (std::filesystem::temp_directory_path() / ("tessera-account-" + std::to_string(::getpid())))
+          .string();
+  return run;
 }
 
 /// Rank 0's third step; its memory is that of all three.
@@ -50,6 +57,8 @@ Account measured(const Run& run) {
     Trainer trainer(run);
     trainer.step();
     trainer.step();
+    RunCheckpoints checkpoints = trainer.checkpoints({});
+    checkpoints.after_step(true);  // a save in the background keeps its copy
     Account mine;
     {
       const AccountScope scope(mine);
@@ -77,6 +86,7 @@ void agree(const std::string& name, const std::vector<std::string>& overrides) {
   const Run run = run_of(name, overrides);
   const Account plan = try_step(run).account;
   const Account use = measured(run);
+  std::filesystem::remove_all(run.config.checkpoint.folder);
   std::string text = name;
   for (const std::string& one : overrides) {
     text += " " + one;

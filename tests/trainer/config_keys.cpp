@@ -186,7 +186,7 @@ TEST_CASE("a word that is not among a key's words is refused") {
     }
     CHECK(refused(key, "\"\""));
   }
-  CHECK(checked == 6);  // model.family, data.tokenizer and order, optimizer.decay and schedule
+  CHECK(checked == 8);  // model.family, data.tokenizer and order, optimizer.decay and schedule
 }
 
 TEST_CASE("entries of lists, required texts and texts with zero bytes are refused when empty") {

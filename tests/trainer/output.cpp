@@ -71,6 +71,8 @@ TEST_CASE("metrics are JSON whose numbers read back as the same bits") {
   CHECK(json["memory_peaks"] == nlohmann::json({{"total", 300}, {"gradient", 100}}));
   CHECK(json.size() == 9);
   CHECK_FALSE(nlohmann::json::parse(to_json(step_of(1))).contains("validation_loss"));
+  m.save_seconds = 0.25;
+  CHECK(nlohmann::json::parse(to_json(m))["save_seconds"].get<double>() == 0.25);
   m.loss = std::numeric_limits<double>::quiet_NaN();
   CHECK(nlohmann::json::parse(to_json(m))["loss"].is_null());
 }

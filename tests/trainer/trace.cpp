@@ -203,7 +203,7 @@ TEST_CASE("collectives have the bytes that a rank must receive, and memory its c
     double most = 0;
     for (const json& e : trace["traceEvents"]) {
       if (e["ph"] == "C" && e["pid"] == rank) {
-        CHECK(e["args"].size() == 7);
+        CHECK(e["args"].size() == 8);
         most = std::max(most, e["args"]["optimizer"].get<double>());
       }
     }

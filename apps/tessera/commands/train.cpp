@@ -145,6 +145,7 @@ class RankRun {
         progress_->note("links measured: " + links_text(mesh));
       }
     }
+    checkpoints_.emplace(trainer_->checkpoints([this](const std::string& text) { note(text); }));
     world.everyone().barrier();
     const double mine = ops::measure_gemm(0.02);
     double ceiling = 0;
@@ -160,7 +161,6 @@ class RankRun {
       world_.set_progress(trainer_->done() + 1, "training");
       trace_.before_step(trainer_->done());
       one_step();
-      const std::int64_t every = run_.config.checkpoint.every;
       const bool stop = world_.interrupt_agreed();
       if (trace_.after_step(trainer_->done(), stop)) {
         note("trace written: " + run_.config.trace.file);
@@ -176,9 +176,7 @@ class RankRun {
         }
         note("peak memory of rank 0: " + memory_text(memory_statistics(device_)));
       }
-      if (stop || trainer_->done() == train.steps || (every > 0 && trainer_->done() % every == 0)) {
-        save();
-      }
+      checkpoints_->after_step(stop || trainer_->done() == train.steps);
       if (stop) {
         note(fmt::format("interrupted after step {}; run the same command again to continue",
                          trainer_->done()));
@@ -202,6 +200,7 @@ class RankRun {
     metrics.lr = result.lr;
     metrics.seconds = seconds;
     metrics.tokens_per_second = static_cast<double>(config.step_tokens()) / seconds;
+    metrics.save_seconds = checkpoints_->seconds();
     metrics.memory_bytes = process_memory().resident;
     metrics.memory_peaks = memory_peaks();
     const std::int64_t every = config.data.validate_every;
@@ -241,21 +240,6 @@ class RankRun {
     note("program written: " + path);
   }
 
-  void save() {
-    const CheckpointConfig& config = run_.config.checkpoint;
-    if (config.folder.empty()) {
-      trainer_->check_finite();  // a run that ends well ends with a model
-      return;
-    }
-    const std::string folder = checkpoint_folder(config.folder, trainer_->done());
-    world_.set_progress(trainer_->done(), "saving a checkpoint");
-    trainer_->save(folder);
-    if (world_.rank() == 0 && config.keep > 0) {
-      prune_checkpoints(config.folder, static_cast<int>(config.keep));
-    }
-    note("checkpoint saved: " + folder);
-  }
-
   void note(const std::string& text) {
     if (progress_) {
       progress_->note(text);
@@ -267,6 +251,7 @@ class RankRun {
   collective::World& world_;
   Device device_ = cpu;
   std::unique_ptr<Trainer> trainer_;
+  std::optional<RunCheckpoints> checkpoints_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Progress> progress_;
   TraceSteps trace_;

@@ -119,6 +119,8 @@ struct CheckpointConfig {
   std::string folder = "checkpoints";
   std::int64_t every = 100;
   std::int64_t keep = 3;
+  std::string save = "async";
+  std::string when_busy = "wait";
   std::string resume = "auto";
   std::vector<std::string> allow;  // what may differ from the run that is continued
 };

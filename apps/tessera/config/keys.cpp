@@ -268,6 +268,17 @@ std::vector<Key> run_keys() {
        from(0)},
       {"checkpoint.keep", field<c, &C::keep>, "How many of the newest are kept. 0: all.",
        from(0, 1e9)},
+      {.path = "checkpoint.save",
+       .slot = field<c, &C::save>,
+       .doc = "`async`: training continues while a copy of the state is written; `sync`: it waits, "
+              "and needs no memory for the copy. The last checkpoint of a run is always waited "
+              "for.",
+       .choices = {"async", "sync"}},
+      {.path = "checkpoint.when_busy",
+       .slot = field<c, &C::when_busy>,
+       .doc = "When a checkpoint is due while the one before is still being written: `wait` for "
+              "that one, or `skip` the new one, with a line that says so.",
+       .choices = {"wait", "skip"}},
       {.path = "checkpoint.resume",
        .slot = field<c, &C::resume>,
        .doc = "`auto`: continue from the newest checkpoint in `folder` if there is one; `never`: "

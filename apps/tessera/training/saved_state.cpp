@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -54,12 +56,28 @@ void note_schedule(const Run& run, const CheckpointReader& reader, StartPoint& s
 
 }  // namespace
 
-void Trainer::save(const std::string& checkpoint) {
-  training_->save(
-      checkpoint,
-      fmt::format(R"({{"config": {}, "model": {}, "generation": {}, "fingerprint": {}}})",
-                  to_json(run_.config), hugging_face_config(run_.shape),
-                  generation_config(run_.shape), to_json(run_.fingerprint)));
+RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say) {
+  const CheckpointConfig& config = run_.config.checkpoint;
+  const auto meta_data = [&run = run_] {
+    return fmt::format(R"({{"config": {}, "model": {}, "generation": {}, "fingerprint": {}}})",
+                       to_json(run.config), hugging_face_config(run.shape),
+                       generation_config(run.shape), to_json(run.fingerprint));
+  };
+  return {*training_,
+          {.folder = config.folder,
+           .every = config.every,
+           .keep = static_cast<int>(config.keep),
+           .background = config.save == "async",
+           .skip_when_busy = config.when_busy == "skip"},
+          meta_data,
+          std::move(say)};
+}
+
+std::size_t Trainer::snapshot_bytes() const {
+  const CheckpointConfig& config = run_.config.checkpoint;
+  return config.folder.empty() || config.save != "async"
+             ? 0
+             : tessera::snapshot_bytes(training_->state());
 }
 
 StartPoint check_stored(const Run& run, const std::optional<std::string>& resume,

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,10 +44,8 @@ class Trainer {
 
   /// Restores everything that a step depends on. Errors (input): another model, damage.
   void resume(const std::string& checkpoint) { training_->load(checkpoint); }
-  /// Errors name the last checkpoint, which stays: values that are not finite, a full disk.
-  void save(const std::string& checkpoint);
-  /// Error: a parameter or the optimizer's state has values that are NaN or infinite on this rank.
-  void check_finite() const { training_->check_finite(); }
+  /// Saves its checkpoints as the config says; `say` is called with lines for people.
+  RunCheckpoints checkpoints(std::function<void(const std::string&)> say);
 
   /// Step number done() (counted from 0).
   StepResult step();
@@ -64,6 +63,8 @@ class Trainer {
   const parallel::ParallelPlan& plan() const { return *plan_; }
   nn::LlamaForCausalLM& model() { return *model_; }
   std::size_t shared_bytes() const { return training_->shared_bytes(); }
+  /// What a save in the background keeps in memory, besides the state itself.
+  std::size_t snapshot_bytes() const;
 
  private:
   /// Rows of the data as local tensors, inputs and targets; or as many on the meta device.

@@ -79,6 +79,7 @@ Trial try_steps(Run run) {
   // the first and the last does what any other does.
   const std::int64_t few = std::min<std::int64_t>(micro_batches, 2);
   static_cast<void>(step(few));
+  account_memory(MemoryCategory::snapshot, static_cast<std::int64_t>(trainer.snapshot_bytes()));
   Trial trial;
   trial.account = step(few);
   if (micro_batches > few) {

@@ -1,0 +1,206 @@
+module;
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+module tessera.checkpoint;
+
+import tessera.base;
+import tessera.collective;
+import tessera.device;
+import tessera.mesh;
+import tessera.ops;
+import tessera.placement;
+import tessera.tensor;
+import :job;
+import :saver;
+
+namespace tessera {
+
+namespace checkpoint_detail {
+namespace {
+
+collective::Communicator& group_named(const char* name) {
+  collective::World& world = collective::World::current();
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return world.communicator(ranks, name);
+}
+
+/// Memory of the host that a tensor is copied to, again and again.
+class Buffer {
+ public:
+  Buffer(const Dims& shape, DType dtype, Device device) : device_(device) {
+    const MemoryScope scope(MemoryCategory::snapshot);
+    if (device == cpu) {
+      values_ = empty(shape, dtype);
+      return;
+    }
+    const auto bytes = static_cast<std::size_t>(shape.product()) * size_of(dtype);
+    pinned_ = std::make_unique<PinnedMemory>(current_stream(device), bytes);
+    values_ = from_storage(Storage::borrow(pinned_->data(), bytes), shape,
+                           contiguous_strides(shape), 0, dtype);
+  }
+
+  bool fits(const Tensor& x) const {
+    return values_.shape() == x.shape() && values_.dtype() == x.dtype() && device_ == x.device();
+  }
+  const Tensor& values() const { return values_; }
+
+  /// Queues the copy of a device's tensor in its stream, and copies one of the host.
+  void take(const Tensor& x) {
+    const NoGrad constant;
+    if (is_on_host(x)) {
+      ops::copy_(values_, x);
+      return;
+    }
+    const Tensor there = ops::contiguous(x);
+    const Stream stream = current_stream(device_);
+    there.storage().used_on(stream);
+    stream.copy(values_.raw_data(),
+                static_cast<const std::byte*>(there.storage().data()) +
+                    static_cast<std::size_t>(there.offset()) * size_of(there.dtype()),
+                static_cast<std::size_t>(there.numel()) * size_of(there.dtype()),
+                CopyKind::to_host);
+  }
+
+ private:
+  Device device_;
+  std::unique_ptr<PinnedMemory> pinned_;
+  Tensor values_;
+};
+
+}  // namespace
+
+struct SaverContent {
+  std::map<std::string, Buffer> buffers;  // by tensor
+  std::thread thread;
+  std::atomic<bool> running{false};
+  std::string folder;        // of the save that is running or has ended; "": its end was told
+  std::exception_ptr error;  // of it
+
+  /// Puts copies in the place of the state's own values.
+  void copy_values(SaveJob& job) {
+    std::vector<Device> devices;
+    std::erase_if(buffers, [&](const auto& buffer) {
+      const auto tensor = job.tensors.find(buffer.first);
+      return tensor == job.tensors.end() || !tensor->second.own ||
+             !buffer.second.fits(tensor->second.values);
+    });
+    for (auto& [name, tensor] : job.tensors) {
+      if (!tensor.own) {
+        continue;
+      }
+      const Device device = is_on_host(tensor.values) ? cpu : tensor.values.device();
+      Buffer& buffer =
+          buffers.try_emplace(name, tensor.own->shape, tensor.info.dtype, device).first->second;
+      buffer.take(tensor.values);
+      tensor.values = buffer.values();
+      if (device != cpu && std::ranges::find(devices, device) == devices.end()) {
+        devices.push_back(device);
+      }
+    }
+    for (const Device device : devices) {
+      current_stream(device).synchronize();
+    }
+  }
+
+  /// Returns when no save is running.
+  void join() {
+    if (thread.joinable()) {
+      thread.join();
+    }
+  }
+};
+
+}  // namespace checkpoint_detail
+
+std::size_t snapshot_bytes(const StateDict& state) {
+  std::size_t bytes = 0;
+  for (const auto& [name, tensor] : state.tensors) {
+    if (const auto part = checkpoint_detail::part_to_write(name, tensor, current_rank())) {
+      bytes += static_cast<std::size_t>(occupied_bytes(
+          static_cast<std::size_t>(part->shape.product()) * size_of(tensor.dtype())));
+    }
+  }
+  return bytes;
+}
+
+CheckpointSaver::CheckpointSaver() : content_(new checkpoint_detail::SaverContent) {}
+
+CheckpointSaver::~CheckpointSaver() { content_->join(); }
+
+void CheckpointSaver::start(const std::string& folder, const StateDict& state,
+                            const std::string& meta_data, const SaveOptions& options) {
+  using namespace checkpoint_detail;
+  wait();
+  collective::Communicator& group = group_named("checkpoint writer");
+  // What fails here on one rank is the error of the save on all of them.
+  auto job = std::make_shared<SaveJob>();
+  std::exception_ptr problem;
+  try {
+    *job = make_job(folder, state, meta_data, options, group.rank());
+    content_->copy_values(*job);
+  } catch (...) {
+    problem = std::current_exception();
+  }
+  content_->folder = folder;
+  content_->error = nullptr;
+  content_->running = true;
+  content_->thread = std::thread([this, &group, job, problem, as = collective::RankContext()] {
+    const collective::RankContext::Scope scope(as);
+    // Training comes first: a save that takes longer delays nothing.
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 10);
+    try {
+      run_job(group, [&] {
+        if (problem) {
+          std::rethrow_exception(problem);
+        }
+        return std::move(*job);
+      });
+    } catch (...) {
+      content_->error = std::current_exception();
+    }
+    content_->running = false;
+  });
+}
+
+bool CheckpointSaver::saving() const { return content_->running; }
+
+bool CheckpointSaver::saving_anywhere() const {
+  const std::int32_t mine = saving() ? 1 : 0;
+  std::int32_t any = mine;
+  checkpoint_detail::group_named("checkpoint plan")
+      .all_reduce(&mine, &any, 1, DType::i32, ReduceOp::max);
+  return any != 0;
+}
+
+std::optional<std::string> CheckpointSaver::finished() { return saving() ? std::nullopt : wait(); }
+
+std::optional<std::string> CheckpointSaver::wait() {
+  content_->join();
+  if (content_->folder.empty()) {
+    return std::nullopt;
+  }
+  std::string folder = std::exchange(content_->folder, "");
+  if (content_->error) {
+    std::rethrow_exception(std::exchange(content_->error, nullptr));
+  }
+  return folder;
+}
+
+}  // namespace tessera

@@ -1,0 +1,82 @@
+module;
+#include <fmt/format.h>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+module tessera.train;
+
+import tessera.base;
+import tessera.checkpoint;
+import tessera.collective;
+import tessera.tensor;
+import :checkpoints;
+
+namespace tessera {
+
+RunCheckpoints::RunCheckpoints(Training& training, SaveSchedule schedule,
+                               std::function<std::string()> meta_data,
+                               std::function<void(const std::string&)> say)
+    : training_(training),
+      schedule_(std::move(schedule)),
+      meta_data_(std::move(meta_data)),
+      say_(std::move(say)) {}
+
+void RunCheckpoints::after_step(bool last) {
+  seconds_ = 0;
+  // A failure of a save in the background is told at the first opportunity.
+  if (const std::optional<std::string> folder = training_.finished_save()) {
+    ended(*folder);
+  }
+  if (!last && (schedule_.every == 0 || training_.done() % schedule_.every != 0)) {
+    return;
+  }
+  if (schedule_.folder.empty()) {
+    training_.check_finite();  // a run that ends well ends with a model
+    return;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  run_phase(fmt::format("save step {}", training_.done()), [&] { save(last); });
+  seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void RunCheckpoints::save(bool last) {
+  const std::string folder = checkpoint_folder(schedule_.folder, training_.done());
+  const std::string meta_data = meta_data_ ? meta_data_() : std::string("{}");
+  collective::World::current().set_progress(training_.done(), "saving a checkpoint");
+  if (!schedule_.background) {
+    training_.save(folder, meta_data);
+    ended(folder);
+    return;
+  }
+  if (!last && schedule_.skip_when_busy && training_.saving_anywhere()) {
+    say(fmt::format("no checkpoint of step {}: the save before it is still running",
+                    training_.done()));
+    return;
+  }
+  if (const std::optional<std::string> before = training_.wait_for_save()) {
+    ended(*before);
+  }
+  training_.start_save(folder, meta_data);
+  if (last) {
+    training_.wait_for_save();
+    ended(folder);
+  }
+}
+
+void RunCheckpoints::ended(const std::string& folder) {
+  if (schedule_.keep > 0 && collective::World::current().rank() == 0) {
+    prune_checkpoints(schedule_.folder, schedule_.keep);
+  }
+  say("checkpoint saved: " + folder);
+}
+
+void RunCheckpoints::say(const std::string& text) const {
+  if (say_) {
+    say_(text);
+  }
+}
+
+}  // namespace tessera

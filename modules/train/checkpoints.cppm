@@ -1,0 +1,47 @@
+export module tessera.train:checkpoints;
+
+import tessera.base;
+import :training;
+
+export namespace tessera {
+
+/// When and how a run saves.
+struct SaveSchedule {
+  std::string folder = {};  // of its checkpoints; empty: none are saved
+  std::int64_t every = 0;   // steps; there is always one at the end. 0: only at the end
+  int keep = 0;             // of the newest; 0: all
+  /// Saves run in the background, except for a copy of the state. See Training::start_save.
+  bool background = true;
+  /// A save that is due while one is running is left out; otherwise the run waits for that one.
+  bool skip_when_busy = false;
+};
+
+/// Saves the checkpoints of a run, and removes old ones.
+class RunCheckpoints {
+ public:
+  /// `meta_data`: see save_checkpoint. `say`: called with lines for people.
+  RunCheckpoints(Training& training, SaveSchedule schedule,
+                 std::function<std::string()> meta_data = {},
+                 std::function<void(const std::string&)> say = {});
+
+  /// After each step, on all ranks: saves if one is due. `last`: the run ends here; then there is a
+  /// save, and it has ended when the function returns. Errors: of a save, also of one that began
+  /// after an earlier step; without a folder, the values of the last state are not finite.
+  void after_step(bool last);
+  /// For how many seconds the last call of it held the run up with saving.
+  double seconds() const { return seconds_; }
+
+ private:
+  void save(bool last);
+  /// Removes old checkpoints when one is there.
+  void ended(const std::string& folder);
+  void say(const std::string& text) const;
+
+  Training& training_;
+  SaveSchedule schedule_;
+  std::function<std::string()> meta_data_;
+  std::function<void(const std::string&)> say_;
+  double seconds_ = 0;
+};
+
+}  // namespace tessera

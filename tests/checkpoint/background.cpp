@@ -1,0 +1,249 @@
+// Saves in the background: what they hold, what delays them, and how they fail.
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+import tessera.base;
+import tessera.checkpoint;
+import tessera.collective;
+import tessera.device;
+import tessera.mesh;
+import tessera.ops;
+import tessera.placement;
+import tessera.tensor;
+
+#include "../support/errors.hpp"
+
+using namespace tessera;
+using namespace checkpoint_test;
+using tessera::testing::expect;
+
+namespace {
+
+Tensor tensor_on(int ranks, Placement placement, double value, std::int64_t elements) {
+  const SpecHandle spec = Spec::make(Layout::make(DeviceMesh::make({"axis"}, {ranks}), {placement}),
+                                     {elements}, DType::f32);
+  return make_distributed(full(local_shape(*spec), value), spec);
+}
+
+/// One vector cut over the ranks, one that all of them hold, and a scalar.
+StateDict state_of(int ranks, double value, std::int64_t elements = 10) {
+  StateDict state;
+  state.tensors["cut"] = tensor_on(ranks, Shard(0), value, elements);
+  state.tensors["same"] = tensor_on(ranks, Replicate(), value + 1, 6);
+  state.scalars["step"] = static_cast<std::int64_t>(value);
+  return state;
+}
+
+void fill(const StateDict& state, double value) {
+  for (const auto& [name, tensor] : state.tensors) {
+    ops::fill_(tensor.local(), value);
+  }
+}
+
+bool holds(const std::string& path, double value) {
+  const CheckpointReader reader(path);
+  const auto is = [&](const char* name, double expected) {
+    const std::vector<double> values = to_doubles(reader.read(name));
+    return std::all_of(values.begin(), values.end(), [&](double x) { return x == expected; });
+  };
+  return reader.verify().empty() && is("cut", value) && is("same", value + 1) &&
+         std::get<std::int64_t>(reader.scalars().at("step")) == static_cast<std::int64_t>(value);
+}
+
+std::int64_t snapshot_in_use() {
+  return memory_statistics().bytes[static_cast<std::size_t>(MemoryCategory::snapshot)];
+}
+
+}  // namespace
+
+TEST_CASE("a save in the background has the state of its start") {
+  const Folder folder;
+  on_ranks(3, [&](int) {
+    CheckpointSaver saver;
+    expect(saver.wait() == std::nullopt, "nothing to wait for");
+    const StateDict state = state_of(3, 1);
+    saver.start(folder.at("a"), state, R"({"run": 1})");
+    fill(state, 50);
+    expect(saver.wait() == folder.at("a"), "saved");
+    expect(saver.finished() == std::nullopt, "told once");
+    fill(state, 60);
+  });
+  CHECK(holds(folder.at("a"), 1));
+  CHECK(CheckpointReader(folder.at("a")).meta() == R"({"run":1})");
+}
+
+TEST_CASE("a save in the background has the bytes of one that is waited for") {
+  const Folder folder;
+  on_ranks(3, [&](int) {
+    CheckpointSaver saver;
+    saver.start(folder.at("a"), state_of(3, 4));
+    saver.wait();
+    save_checkpoint(folder.at("b"), state_of(3, 4));
+  });
+  for (const auto& entry : std::filesystem::directory_iterator(folder.at("b"))) {
+    const std::string name = entry.path().filename().string();
+    CHECK(read_file(folder.at("a/" + name)) == read_file(folder.at("b/" + name)));
+  }
+}
+
+TEST_CASE("the memory of the copy is used again, and is as large as was announced") {
+  const Folder folder;
+  on_ranks(2, [&](int) {
+    const std::int64_t before = snapshot_in_use();
+    {
+      const StateDict state = state_of(2, 1, 5000);
+      CheckpointSaver saver;
+      saver.start(folder.at("a"), state);
+      const std::int64_t used = snapshot_in_use() - before;
+      expect(used == static_cast<std::int64_t>(snapshot_bytes(state)),
+             "used == static_cast<std::int64_t>(snapshot_bytes(state))");
+      saver.start(folder.at("b"), state_of(2, 2, 5000));
+      expect(snapshot_in_use() - before == used, "snapshot_in_use() - before == used");
+      // Another state needs other memory; the old one goes away.
+      saver.start(folder.at("c"), state_of(2, 3));
+      expect(
+          snapshot_in_use() - before == static_cast<std::int64_t>(snapshot_bytes(state_of(2, 3))),
+          "snapshot_in_use() - before == static_cast<std::int64_t>( snapshot_bytes(state_of(2, "
+          "3)))");
+      saver.wait();
+    }
+    expect(snapshot_in_use() == before, "snapshot_in_use() == before");
+  });
+  CHECK(holds(folder.at("a"), 1));
+  CHECK(holds(folder.at("b"), 2));
+  CHECK(holds(folder.at("c"), 3));
+}
+
+TEST_CASE("ranks communicate while a save waits for one of them") {
+  const Folder folder;
+  on_ranks(2, [&](int rank) {
+    collective::World& world = collective::World::current();
+    CheckpointSaver saver;
+    const auto sum = [&] {
+      const double mine = rank + 1;
+      double all = 0;
+      world.everyone().all_reduce(&mine, &all, 1, DType::f64);
+      return all;
+    };
+    if (rank == 0) {
+      saver.start(folder.at("a"), state_of(2, 1));
+    }
+    for (int i = 0; i < 100; ++i) {
+      expect(sum() == 3, "sum() == 3");
+    }
+    // Rank 1's part is not there yet, so rank 0's save cannot have ended.
+    expect(saver.saving() == (rank == 0), "saver.saving() == (rank == 0)");
+    expect(saver.saving_anywhere(), "saver.saving_anywhere()");
+    expect(saver.finished() == std::nullopt, "saver.finished() == std::nullopt");
+    expect(sum() == 3, "sum() == 3");
+    if (rank == 1) {
+      saver.start(folder.at("a"), state_of(2, 1));
+    }
+    expect(sum() == 3, "sum() == 3");
+    expect(saver.wait() == folder.at("a"), "saver.wait() == folder.at('a')");
+    expect(!saver.saving_anywhere(), "!saver.saving_anywhere()");
+  });
+  CHECK(holds(folder.at("a"), 1));
+}
+
+TEST_CASE("a second save waits for the first one") {
+  const Folder folder;
+  on_ranks(2, [&](int) {
+    CheckpointSaver saver;
+    for (int i = 1; i <= 4; ++i) {
+      saver.start(folder.at(std::to_string(i)), state_of(2, i));
+    }
+  });  // and the end of the saver for the last one
+  for (int i = 1; i <= 4; ++i) {
+    CHECK(holds(folder.at(std::to_string(i)), i));
+  }
+}
+
+TEST_CASE("a failure in the background is the same error on all ranks, once") {
+  const Folder folder;
+  on_ranks(2, [&](int) { save_checkpoint(folder.at("good"), state_of(2, 1)); });
+  std::atomic<int> told{0};
+  on_ranks(2, [&](int rank) {
+    CheckpointSaver saver;
+    StateDict state = state_of(2, 2);
+    if (rank == 1) {
+      fill(state, std::numeric_limits<double>::infinity());
+    }
+    saver.start(folder.at("bad"), state);
+    const std::string error = run_error([&] { saver.wait(); });
+    told += contains(error, "rank 1") &&
+            contains(error, "tensor 'cut' holds values that are NaN or infinite");
+    expect(saver.wait() == std::nullopt, "saver.wait() == std::nullopt");
+    // A state that cannot even be copied, on one rank.
+    state = state_of(2, 2);
+    if (rank == 0) {
+      state.tensors["cut"] = empty({2}, DType::f32, meta);
+    }
+    saver.start(folder.at("bad"), state);
+    told += contains(run_error([&] { saver.wait(); }), "tensor 'cut' has no memory");
+    saver.start(folder.at("next"), state_of(2, 3));
+    expect(saver.wait() == folder.at("next"), "saver.wait() == folder.at('next')");
+  });
+  CHECK(told == 4);
+  CHECK(folder.names() == std::vector<std::string>{"good", "next"});
+  CHECK(holds(folder.at("next"), 3));
+}
+
+TEST_CASE("a folder that is removed while it is written is an error that names a file") {
+  const Folder folder;
+  std::atomic<int> told{0};
+  on_ranks(2, [&](int rank) {
+    CheckpointSaver saver;
+    if (rank == 0) {
+      saver.start(folder.at("deep/a"), state_of(2, 1));
+      // Rank 0 has made its folder when it waits for the other rank; that one is late.
+      while (!std::filesystem::exists(folder.at("deep")) ||
+             std::filesystem::is_empty(folder.at("deep"))) {
+      }
+      std::filesystem::remove_all(folder.at("deep"));
+    }
+    collective::World::current().everyone().barrier();
+    if (rank == 1) {
+      saver.start(folder.at("deep/a"), state_of(2, 1));
+    }
+    const std::string error = run_error([&] { saver.wait(); });
+    told += contains(error, "deep/a.tmp-") && contains(error, ".safetensors: creating it failed");
+  });
+  CHECK(told == 2);
+}
+
+TEST_CASE("when a rank is killed during a save in the background the last good one stays") {
+  const Folder folder;
+  const auto run = [&](double value, bool one_dies) {
+    return collective::launch({.ranks = 2, .print_error = false}, [&](collective::World& world) {
+      CheckpointSaver saver;
+      saver.start(folder.at("c"), state_of(2, value, 1'000'000));
+      if (one_dies && world.rank() == 1) {
+        ::raise(SIGKILL);
+      }
+      saver.wait();
+      return 0;
+    });
+  };
+  REQUIRE(run(1, false) == 0);
+  CHECK(holds(folder.at("c"), 1));
+  CHECK(run(2, true) != 0);
+  CHECK(holds(folder.at("c"), 1));
+  REQUIRE(run(3, false) == 0);
+  CHECK(holds(folder.at("c"), 3));
+  CHECK(folder.names() == std::vector<std::string>{"c"});
+}

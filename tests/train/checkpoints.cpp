@@ -1,0 +1,138 @@
+// When a run saves: in the background or not, and what happens to a save while one is running.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera;
+
+#include "../support/errors.hpp"
+#include "layouts.hpp"
+#include "net.hpp"
+#include "support.hpp"
+
+using namespace tessera;
+using parallel_test::check;
+using parallel_test::on_ranks;
+using parallel_test::Planned;
+using train_test::Folder;
+
+namespace {
+
+/// A layer beside a saved buffer, so that a save takes longer than a step.
+class Heavy final : public nn::Module {
+ public:
+  explicit Heavy(std::int64_t elements) {
+    linear_ = add_child<nn::Linear>("linear", 3, 5, false, 0.5, DType::f64);
+    add_buffer("ballast", std::make_shared<nn::Buffer>(full({elements}, 0, DType::f64)));
+    set_names("net");
+  }
+  std::string_view kind() const override { return "Heavy"; }
+  Tensors forward(const Tensors& inputs) override { return {(*linear_)(inputs[0])}; }
+
+ private:
+  nn::Child linear_;
+};
+
+struct Lines {
+  std::vector<std::string> lines;
+  std::int64_t count(std::string_view part) const {
+    return std::ranges::count_if(
+        lines, [&](const std::string& line) { return line.find(part) != std::string::npos; });
+  }
+};
+
+/// Rank 0's lines of a run of some steps with a save after each; `change` is called before each
+/// step.
+Lines run(SaveSchedule schedule, std::int64_t steps, std::int64_t elements,
+          const std::function<void(Training&)>& change = {}) {
+  Lines told;
+  schedule.every = 1;
+  on_ranks(2, [&](int rank) {
+    Planned net(std::make_shared<Heavy>(elements), DeviceMesh::make({"tensor"}, {2}),
+                {{"NoParallel", "tensor", {"net"}}});
+    nn::initialize(*net.model);
+    Training training(*net.model, net.plan, optim::sgd(nn::all_parameters(*net.model), {}),
+                      {.lr = 0.01});
+    RunCheckpoints checkpoints(training, schedule, {}, [&](const std::string& line) {
+      if (rank == 0) {
+        told.lines.push_back(line);
+      }
+    });
+    for (std::int64_t step = 1; step <= steps; ++step) {
+      if (change) {
+        change(training);
+      }
+      training.step({.rows = 2}, [&](const BatchPart&) {
+        const Tensor x =
+            from_local(full({2, 3}, 1, DType::f64), net.plan.batch_layout(), Dims{2, 3});
+        return ops::sum((*net.model)(x));
+      });
+      checkpoints.after_step(step == steps);
+    }
+    check(training.last_checkpoint() ==
+              "the last good checkpoint is " + checkpoint_folder(schedule.folder, steps),
+          training.last_checkpoint());
+  });
+  return told;
+}
+
+}  // namespace
+
+TEST_CASE("a save that is due while one is running waits for it, or is left out") {
+  constexpr std::int64_t steps = 8;
+  const Folder wait("wait");
+  const Lines waited = run({.folder = wait.path(), .keep = 0}, steps, 10);
+  CHECK(waited.count("checkpoint saved: ") == steps);
+  CHECK(checkpoints_in(wait.path()).size() == steps);
+
+  const Folder skip("skip");
+  const Lines skipped =
+      run({.folder = skip.path(), .keep = 0, .skip_when_busy = true}, steps, 8 << 20);
+  const std::int64_t saved = skipped.count("checkpoint saved: ");
+  CHECK(saved >= 2);  // the first and the last
+  CHECK(skipped.count(": the save before it is still running") == steps - saved);
+  CHECK(saved < steps);
+  const std::vector<std::string> found = checkpoints_in(skip.path());
+  CHECK(static_cast<std::int64_t>(found.size()) == saved);
+  CHECK(found.front() == checkpoint_folder(skip.path(), steps));
+  for (const std::string& folder : found) {
+    CHECK(CheckpointReader(folder).verify().empty());
+  }
+}
+
+TEST_CASE("only the newest are kept, whichever way they are saved") {
+  for (const bool background : {false, true}) {
+    const Folder folder("keep");
+    run({.folder = folder.path(), .keep = 2, .background = background}, 5, 10);
+    CHECK(checkpoints_in(folder.path()) ==
+          std::vector<std::string>{checkpoint_folder(folder.path(), 5),
+                                   checkpoint_folder(folder.path(), 4)});
+  }
+}
+
+TEST_CASE("a save in the background that fails stops the run, and names the last good one") {
+  const Folder folder("fails");
+  const auto spoil = [](Training& training) {
+    if (training.done() == 2) {
+      ops::fill_(training.model().buffer("ballast")->value,
+                 std::numeric_limits<double>::infinity());
+    }
+  };
+  const std::string error =
+      tessera::testing::error_of([&] { run({.folder = folder.path(), .keep = 0}, 6, 10, spoil); });
+  INFO(error);
+  CHECK(error.find("tensor 'model.net.ballast' holds values that are NaN or infinite") !=
+        std::string::npos);
+  CHECK(error.find("the last good checkpoint is " + checkpoint_folder(folder.path(), 2)) !=
+        std::string::npos);
+  CHECK(latest_checkpoint(folder.path()) == checkpoint_folder(folder.path(), 2));
+}
