@@ -16,7 +16,8 @@ export import :convolution;  // conv1d, conv2d, pooling, interpolate
 export import :attention;    // causal and masked grouped-query attention, rotary embedding, SwiGLU
 export import :loss;         // cross_entropy, nll_loss, mse_loss and other losses
 export import :random;       // fills, dropout and sampling, by global element index
-export import :optimizer;    // AdamW and SGD steps in one pass; operators over lists of tensors
+export import :updates;      // the steps of optimizers, each in one pass over all parameters
+export import :optimizer;    // operators over lists of tensors
 export import :collective;   // collectives of local tensors as operators: all_gather,
                              // reduce_scatter, all_reduce...
 export import :operands;     // what operators share: broadcasting, dims, types

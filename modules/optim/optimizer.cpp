@@ -4,7 +4,9 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -22,21 +24,55 @@ namespace tessera::optim {
 
 Optimizer::Optimizer(std::vector<nn::ParameterPointer> parameters, std::unique_ptr<UpdateRule> rule,
                      const OptimizerOptions& options)
-    : parameters_(std::move(parameters)),
-      rule_(std::move(rule)),
-      states_(rule_->states()),
-      entries_(parameters_.size()) {
+    : parameters_(std::move(parameters)), entries_(parameters_.size()) {
+  add_rule(std::move(rule));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const bool decays = options.decay == Decay::all || parameters_[i]->value.dims() >= 2;
     entries_[i].weight_decay = decays ? options.weight_decay : 0;
   }
   for (const ParameterGroup& group : options.groups) {
+    const std::optional<std::size_t> own =
+        group.rule ? std::optional(add_rule(group.rule)) : std::nullopt;
     for (const std::string& pattern : group.on) {
       for (const std::size_t i : nn::matching_parameters(parameters_, pattern)) {
+        entries_[i].rule = own.value_or(entries_[i].rule);
         entries_[i].lr_scale = group.lr_scale.value_or(entries_[i].lr_scale);
         entries_[i].weight_decay = group.weight_decay.value_or(entries_[i].weight_decay);
       }
     }
+  }
+  assign_rest();
+}
+
+std::size_t Optimizer::add_rule(std::shared_ptr<UpdateRule> rule) {
+  std::vector<StateTensor> states = rule->states();
+  rules_.push_back({.update = std::move(rule), .states = std::move(states)});
+  return rules_.size() - 1;
+}
+
+void Optimizer::assign_rest() {
+  std::vector<std::pair<std::size_t, double>> rests(rules_.size());  // 0: not made
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Entry& entry = entries_[i];
+    const Dims& shape = parameters_[i]->value.shape();
+    if (!is_trained(i) || rules_[entry.rule].update->takes(shape)) {
+      continue;
+    }
+    auto& [number, lr_scale] = rests[entry.rule];
+    if (number == 0) {
+      if (UpdateRule::Rest rest = rules_[entry.rule].update->rest(); rest.rule) {
+        number = add_rule(std::move(rest.rule));
+        lr_scale = rest.lr_scale;
+      }
+    }
+    if (number == 0 || !rules_[number].update->takes(shape)) {
+      fail_input({.thing = "optimizer",
+                  .wrong = fmt::format("its rule does not take '{}' of shape {}",
+                                       parameters_[i]->name, to_string(shape)),
+                  .advice = "give such parameters a group with another optimizer"});
+    }
+    entry.rule = number;
+    entry.lr_scale *= lr_scale;
   }
 }
 
@@ -46,20 +82,33 @@ bool Optimizer::is_trained(std::size_t i) const { return parameters_[i]->value.r
 
 Optimizer::Entry& Optimizer::prepared(std::size_t i) {
   Entry& entry = entries_[i];
-  if (entry.tensors.size() < states_.size()) {
+  const std::vector<StateTensor>& states = rules_[entry.rule].states;
+  if (entry.tensors.size() < states.size()) {
+    const NoGrad no_grad;
     const MemoryScope scope(MemoryCategory::optimizer);
     const Tensor parameter = detached(parameters_[i]->value);
-    for (std::size_t k = entry.tensors.size(); k < states_.size(); ++k) {
-      const DType dtype = states_[k].dtype.value_or(parameter.dtype());
-      entry.tensors.push_back(
-          ops::zeros_like(dtype == parameter.dtype() ? parameter : ops::cast(parameter, dtype)));
+    for (std::size_t k = entry.tensors.size(); k < states.size(); ++k) {
+      const DType dtype = states[k].dtype.value_or(parameter.dtype());
+      entry.tensors.push_back(states[k].make ? states[k].make(parameter)
+                              : dtype == parameter.dtype()
+                                  ? ops::zeros_like(parameter)
+                                  : ops::zeros_like(ops::cast(parameter, dtype)));
     }
   }
   return entry;
 }
 
-std::vector<UpdateGroup> Optimizer::groups(double lr, double grad_scale, std::int64_t more_steps) {
-  std::vector<UpdateGroup> groups;
+UpdateGroup Optimizer::settings(const Entry& entry, double lr, double grad_scale,
+                                std::int64_t more_steps) const {
+  return {.step = entry.step + 1 + more_steps,
+          .lr = lr * entry.lr_scale,
+          .weight_decay = entry.weight_decay,
+          .grad_scale = grad_scale};
+}
+
+std::vector<Optimizer::Part> Optimizer::parts(double lr, double grad_scale,
+                                              std::int64_t more_steps) {
+  std::vector<Part> parts;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const nn::Parameter& parameter = *parameters_[i];
     const Tensor& gradient = parameter.value.grad();
@@ -76,55 +125,76 @@ std::vector<UpdateGroup> Optimizer::groups(double lr, double grad_scale, std::in
                       "take steps with Training, which does it"});
     }
     const Entry& entry = prepared(i);
-    const std::int64_t step = entry.step + 1 + more_steps;
-    const double own_lr = lr * entry.lr_scale;
-    auto group = std::find_if(groups.begin(), groups.end(), [&](const UpdateGroup& g) {
-      return g.step == step && g.lr == own_lr && g.weight_decay == entry.weight_decay &&
+    UpdateGroup own = settings(entry, lr, grad_scale, more_steps);
+    auto part = std::ranges::find_if(parts, [&](const Part& p) {
+      const UpdateGroup& g = p.group;
+      return p.rule == entry.rule && g.step == own.step && g.lr == own.lr &&
+             g.weight_decay == own.weight_decay &&
              g.parameters[0].is_distributed() == parameter.value.is_distributed() &&
              (!gradient.is_distributed() ||
               g.parameters[0].layout().mesh() == parameter.value.layout().mesh());
     });
-    if (group == groups.end()) {
-      group = groups.insert(groups.end(), {.step = step,
-                                           .lr = own_lr,
-                                           .weight_decay = entry.weight_decay,
-                                           .grad_scale = grad_scale});
-      group->states.resize(states_.size());
+    if (part == parts.end()) {
+      own.states.resize(entry.tensors.size());
+      part = parts.insert(parts.end(), {.rule = entry.rule, .group = std::move(own)});
     }
-    group->parameters.push_back(parameter.value);
-    group->gradients.push_back(gradient);
-    for (std::size_t k = 0; k < states_.size(); ++k) {
-      group->states[k].push_back(entry.tensors[k]);
+    part->group.parameters.push_back(parameter.value);
+    part->group.gradients.push_back(gradient);
+    for (std::size_t k = 0; k < entry.tensors.size(); ++k) {
+      part->group.states[k].push_back(entry.tensors[k]);
     }
   }
   const bool trains = std::any_of(parameters_.begin(), parameters_.end(),
                                   [](const auto& p) { return p->value.requires_grad(); });
-  if (groups.empty() && trains) {
+  if (parts.empty() && trains) {
     fail({.thing = "optimizer",
           .wrong = fmt::format("none of the {} parameters has a gradient", parameters_.size()),
           .advice = "call backward() before step(), and zero_grad() after it"});
   }
-  return groups;
+  return parts;
 }
 
 void Optimizer::step(double lr, double grad_scale) {
   const NoGrad no_grad;
-  const std::vector<UpdateGroup> updated = groups(lr, grad_scale, 0);
+  const std::vector<Part> updated = parts(lr, grad_scale, 0);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     entries_[i].step += parameters_[i]->value.grad() ? 1 : 0;
   }
   run_phase("optimizer", [&] {
-    for (const UpdateGroup& group : updated) {
-      rule_->update(group);
+    for (const Part& part : updated) {
+      rules_[part.rule].update->update(part.group);
     }
   });
 }
 
 void Optimizer::rehearse(double lr, double grad_scale, std::int64_t more_steps) {
   const NoGrad no_grad;
-  for (const UpdateGroup& group : groups(lr, grad_scale, more_steps)) {
-    rule_->update(group);
+  for (const Part& part : parts(lr, grad_scale, more_steps)) {
+    rules_[part.rule].update->update(part.group);
   }
+}
+
+std::map<std::string, double> Optimizer::numbers(double lr, double grad_scale,
+                                                 std::int64_t more_steps) const {
+  std::map<std::string, double> all;
+  std::vector<const Entry*> seen;
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const Entry& entry = entries_[i];
+    const bool is_new = std::ranges::none_of(seen, [&](const Entry* e) {
+      return e->rule == entry.rule && e->lr_scale == entry.lr_scale &&
+             e->weight_decay == entry.weight_decay && e->step == entry.step;
+    });
+    if (!is_trained(i) || !is_new) {
+      continue;
+    }
+    seen.push_back(&entry);
+    const std::vector<double> numbers =
+        rules_[entry.rule].update->numbers(settings(entry, lr, grad_scale, more_steps));
+    for (std::size_t k = 0; k < numbers.size(); ++k) {
+      all.emplace(fmt::format("rule.{}.{}", parameters_[i]->name, k), numbers[k]);
+    }
+  }
+  return all;
 }
 
 void Optimizer::count_step(std::span<const std::string> names) {
@@ -159,7 +229,10 @@ StateDict Optimizer::state() const {
   StateDict dict;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     for (std::size_t k = 0; k < entries_[i].tensors.size(); ++k) {
-      dict.tensors.emplace(states_[k].name + "." + parameters_[i]->name, entries_[i].tensors[k]);
+      if (const Tensor& state = entries_[i].tensors[k]) {
+        dict.tensors.emplace(rules_[entries_[i].rule].states[k].name + "." + parameters_[i]->name,
+                             state);
+      }
     }
     if (is_trained(i)) {
       dict.scalars.emplace("step." + parameters_[i]->name, entries_[i].step);

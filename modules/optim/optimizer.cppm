@@ -19,6 +19,8 @@ struct ParameterGroup {
   std::optional<double> lr_scale = std::nullopt;
   /// Applies to all of the group's parameters, whatever their dims; none: as the others.
   std::optional<double> weight_decay = std::nullopt;
+  /// The rule that updates them; null: as the others.
+  std::shared_ptr<UpdateRule> rule = nullptr;
 };
 
 struct OptimizerOptions {
@@ -28,11 +30,13 @@ struct OptimizerOptions {
   std::vector<ParameterGroup> groups = {};
 };
 
-/// Updates parameters from their gradients by a rule. The state of a parameter has the parameter's
-/// layout and is created at its first step; a frozen parameter has none.
+/// Updates parameters from their gradients by rules. The state of a parameter has the parameter's
+/// layout, or what the rule makes of it, and is created at its first step; a frozen parameter has
+/// none.
 class Optimizer {
  public:
-  /// Errors (input): a pattern of a group that matches no parameter.
+  /// Errors (input): a pattern of a group that matches no parameter; a parameter that its rule does
+  /// not take.
   Optimizer(std::vector<nn::ParameterPointer> parameters, std::unique_ptr<UpdateRule> rule,
             const OptimizerOptions& options = {});
   ~Optimizer();
@@ -52,6 +56,10 @@ class Optimizer {
   void count_step(std::span<const std::string> names);
   /// The factors of the learning rate that its parameters have, each once.
   std::vector<double> lr_scales() const;
+  /// What the rules compute from the step besides learning rates, if the parameters had taken
+  /// `more_steps` steps more: by names that are the same at each step. See UpdateRule::numbers.
+  std::map<std::string, double> numbers(double lr, double grad_scale,
+                                        std::int64_t more_steps) const;
   /// Drops all gradients.
   void zero_grad();
 
@@ -68,19 +76,33 @@ class Optimizer {
  private:
   /// The settings and the state of one parameter.
   struct Entry {
+    std::size_t rule = 0;
     double lr_scale = 1;
     double weight_decay = 0;
-    std::vector<Tensor> tensors;
+    std::vector<Tensor> tensors;  // undefined: the parameter has no such state
     std::int64_t step = 0;
   };
+  struct Rule {
+    std::shared_ptr<UpdateRule> update;
+    std::vector<StateTensor> states;
+  };
+  /// What one call of a rule updates.
+  struct Part {
+    std::size_t rule = 0;
+    UpdateGroup group;
+  };
+  std::size_t add_rule(std::shared_ptr<UpdateRule> rule);
+  /// Gives parameters that a rule does not take to its rest().
+  void assign_rest();
+  UpdateGroup settings(const Entry& entry, double lr, double grad_scale,
+                       std::int64_t more_steps) const;
   Entry& prepared(std::size_t i);
-  /// What one step updates by one call of the rule each, `more_steps` steps later.
-  std::vector<UpdateGroup> groups(double lr, double grad_scale, std::int64_t more_steps);
+  /// What one step updates by one call of a rule each, `more_steps` steps later.
+  std::vector<Part> parts(double lr, double grad_scale, std::int64_t more_steps);
   bool is_trained(std::size_t i) const;
 
   std::vector<nn::ParameterPointer> parameters_;
-  std::unique_ptr<UpdateRule> rule_;
-  std::vector<StateTensor> states_;
+  std::vector<Rule> rules_;
   std::vector<Entry> entries_;
 };
 

@@ -7,11 +7,14 @@ import tessera.tensor;
 
 export namespace tessera::optim {
 
-/// A tensor that an optimizer keeps for each parameter, with the parameter's shape and layout and 0
-/// at the start.
+/// A tensor that an optimizer keeps for each parameter, 0 at the start.
 struct StateTensor {
   std::string name;                           // "exp_avg"; in checkpoints "exp_avg.<parameter>"
   std::optional<DType> dtype = std::nullopt;  // none: the parameter's
+  /// Makes the state of a parameter that has not the parameter's shape and layout; the parameter
+  /// may be on the meta device. It returns an undefined tensor for a parameter without this state.
+  /// Null: zeros like the parameter.
+  std::function<Tensor(const Tensor& parameter)> make = {};
 };
 
 /// Parameters that one call updates: lists of one length. All are plain, or distributed over one
@@ -23,7 +26,7 @@ struct UpdateGroup {
   double grad_scale = 1;    // gradients are multiplied by it first (clipping)
   std::vector<Tensor> parameters = {};
   std::vector<Tensor> gradients = {};
-  std::vector<std::vector<Tensor>> states = {};  // a list for each of states()
+  std::vector<std::vector<Tensor>> states = {};  // a list for each of states(); see StateTensor
 };
 
 /// The plugin kind "optimizer": how parameters follow from their gradients. Everything else (which
@@ -38,12 +41,27 @@ class UpdateRule {
   virtual std::vector<StateTensor> states() const = 0;
   /// Writes parameters and states in place, with operators; runs without recording.
   virtual void update(const UpdateGroup& group) = 0;
+  /// Whether it updates parameters of this shape. Others are updated by rest().
+  virtual bool takes(const Dims& shape) const;
+  /// The rule of parameters that this one does not take, and what their learning rate is multiplied
+  /// by. Null: such parameters are an error.
+  struct Rest {
+    std::shared_ptr<UpdateRule> rule;
+    double lr_scale = 1;
+  };
+  virtual Rest rest() const;
+  /// Numbers that update() computes from the group's step, lr, weight_decay and grad_scale and
+  /// passes to operators (the group's lists are empty): a replayed step computes them again. An
+  /// operator's number that is one of the group's own needs no entry.
+  virtual std::vector<double> numbers(const UpdateGroup& group) const;
 };
 
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
+  bool amsgrad = false;
+  bool maximize = false;
 };
 /// Decoupled weight decay, bias correction. Source: Loshchilov and Hutter, 2019.
 std::unique_ptr<UpdateRule> adamw_rule(const AdamWOptions& options = {});
@@ -51,13 +69,15 @@ std::unique_ptr<UpdateRule> adamw_rule(const AdamWOptions& options = {});
 struct SgdOptions {
   double momentum = 0;
   bool nesterov = false;
+  double dampening = 0;
+  bool maximize = false;
 };
 /// Weight decay is added to the gradient.
 std::unique_ptr<UpdateRule> sgd_rule(const SgdOptions& options = {});
 
-/// The rule of this name: "adamw", "sgd", or what a plugin provides. `where` is the prefix of
-/// errors about options. Errors (input): no such optimizer (with the nearest name); options that it
-/// does not have.
+/// The rule of this name: a built-in one (docs/optimizers.md), or what a plugin provides. `where`
+/// is the prefix of errors about options. Errors (input): no such optimizer (with the nearest
+/// name); options that it does not have.
 std::unique_ptr<UpdateRule> load_rule(std::string_view name, std::string_view options = "{}",
                                       const std::string& where = "options");
 

@@ -74,6 +74,9 @@ void Training::set_update(StepVariables& variables, double lr, double grad_scale
   for (const double scale : optimizer_->lr_scales()) {
     variables.numbers[lr_name(scale)] = lr * scale;
   }
+  for (const auto& [name, value] : optimizer_->numbers(lr, grad_scale, more_steps)) {
+    variables.numbers[name] = value;
+  }
   variables.numbers["grad_scale"] = grad_scale;
   variables.counts["step"] = done_ + 1 + more_steps;
 }

@@ -205,8 +205,18 @@ const std::set<std::string>& of_strides() {
 /// Operators that refuse operands which do not lie in order.
 const std::map<std::string, std::string>& of_order() {
   static const std::map<std::string, std::string> reasons = {
+      {"adadelta_", "writes parameters, which are contiguous"},
+      {"adagrad_", "writes parameters, which are contiguous"},
+      {"adam_", "writes parameters, which are contiguous"},
+      {"adamax_", "writes parameters, which are contiguous"},
       {"adamw_", "writes parameters, which are contiguous"},
+      {"asgd_", "writes parameters, which are contiguous"},
       {"flatten", "a view, which not all strides have"},
+      {"lion_", "writes parameters, which are contiguous"},
+      {"nadam_", "writes parameters, which are contiguous"},
+      {"radam_", "writes parameters, which are contiguous"},
+      {"rmsprop_", "writes parameters, which are contiguous"},
+      {"rprop_", "writes parameters, which are contiguous"},
       {"sgd_", "writes parameters, which are contiguous"},
       {"view", "a view, which not all strides have"},
   };

@@ -224,6 +224,81 @@ void call_loss_parallel(Recorder& recorder) {
   }
 }
 
+/// Each optimizer's step, on lists of parameters with state; what is a square is not negative.
+void call_updates(const std::function<std::vector<Tensor>(int seed)>& list) {
+  const auto squares = [&](int seed) {
+    std::vector<Tensor> all = list(seed);
+    for (Tensor& x : all) {
+      x = ops::square(x);
+    }
+    return all;
+  };
+  const std::vector<Tensor> none(2);
+  const ops::AdamStep adam{.lr = 0.1,
+                           .beta1 = 0.9,
+                           .beta2 = 0.95,
+                           .eps = 1e-8,
+                           .weight_decay = 0.1,
+                           .grad_scale = 0.5,
+                           .step = 3};
+  ops::AdamStep amsgrad = adam;
+  amsgrad.amsgrad = true;
+  ops::adam_(list(2), list(3), list(4), squares(5), none, adam);
+  ops::adam_(list(2), list(3), list(4), squares(5), squares(6), amsgrad);
+  ops::adamw_(list(2), list(3), list(4), squares(5), none, adam);
+  ops::adamw_(list(2), list(3), list(4), squares(5), squares(6), amsgrad);
+  ops::sgd_(list(2), list(3), list(4),
+            {.lr = 0.1,
+             .momentum = 0.9,
+             .weight_decay = 0.1,
+             .grad_scale = 0.5,
+             .step = 2,
+             .nesterov = true});
+  ops::sgd_(list(2), list(3), none, {.lr = 0.1, .grad_scale = 1, .step = 1});
+  ops::adagrad_(list(2), list(3), squares(4),
+                {.lr = 0.1, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 0.5, .step = 2});
+  ops::adadelta_(list(2), list(3), squares(4), squares(5),
+                 {.lr = 1, .rho = 0.9, .eps = 1e-6, .weight_decay = 0.1, .grad_scale = 0.5});
+  ops::adamax_(list(2), list(3), list(4), squares(5),
+               {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .grad_scale = 0.5, .step = 3});
+  ops::nadam_(list(2), list(3), list(4), squares(5),
+              {.lr = 0.1,
+               .beta1 = 0.9,
+               .beta2 = 0.95,
+               .eps = 1e-8,
+               .weight_decay = 0.1,
+               .momentum_decay = 4e-3,
+               .grad_scale = 0.5,
+               .step = 3});
+  for (const std::int64_t step : {3, 30}) {  // without the adaptive rate, and with it
+    ops::radam_(list(2), list(3), list(4), squares(5),
+                {.lr = 0.1,
+                 .beta1 = 0.9,
+                 .beta2 = 0.95,
+                 .eps = 1e-8,
+                 .weight_decay = 0.1,
+                 .grad_scale = 0.5,
+                 .step = step});
+  }
+  ops::RMSpropStep rmsprop{.lr = 0.1, .alpha = 0.9, .eps = 1e-2, .grad_scale = 0.5};
+  ops::rmsprop_(list(2), list(3), squares(4), none, none, rmsprop);
+  rmsprop.momentum = 0.9;
+  rmsprop.centered = true;
+  ops::rmsprop_(list(2), list(3), squares(4), list(5), list(6), rmsprop);
+  ops::rprop_(list(2), list(3), list(4), squares(5),
+              {.lr = 0.1,
+               .decrease = 0.5,
+               .increase = 1.2,
+               .smallest = 1e-6,
+               .largest = 50,
+               .grad_scale = 0.5,
+               .step = 2});
+  ops::asgd_(list(2), list(3), list(4),
+             {.lr = 0.1, .lambd = 1e-2, .alpha = 0.75, .t0 = 1, .grad_scale = 0.5, .step = 4});
+  ops::lion_(list(2), list(3), list(4),
+             {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1, .grad_scale = 0.5});
+}
+
 /// Operators that no sample leads to: their attributes come from the functions that users call.
 void call_the_rest(Recorder& recorder) {
   recorder.allow_more(2);
@@ -262,28 +337,7 @@ void call_the_rest(Recorder& recorder) {
       const auto list = [&](int seed) {
         return std::vector<Tensor>{numbers(shape, seed), numbers({4}, seed + 1)};
       };
-      ops::sgd_(list(2), list(3), list(4),
-                {.lr = 0.1,
-                 .momentum = 0.9,
-                 .weight_decay = 0.1,
-                 .grad_scale = 0.5,
-                 .nesterov = true,
-                 .first = false});
-      ops::sgd_(list(2), list(3), std::vector<Tensor>(2),
-                {.lr = 0.1,
-                 .momentum = 0,
-                 .weight_decay = 0,
-                 .grad_scale = 1,
-                 .nesterov = false,
-                 .first = true});
-      ops::adamw_(list(2), list(3), list(4), list(5),
-                  {.lr = 0.1,
-                   .beta1 = 0.9,
-                   .beta2 = 0.95,
-                   .eps = 1e-8,
-                   .weight_decay = 0.1,
-                   .grad_scale = 0.5,
-                   .step = 3});
+      call_updates(list);
     }
     for (const char* scan : {"linear_recurrence", "linear_recurrence_from_end"}) {
       call_one(find_op(scan), {numbers({3, 4, 2}), numbers({3, 4, 2}, 1)}, DimArgs{1});

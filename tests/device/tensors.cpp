@@ -186,7 +186,8 @@ TEST_CASE("writes on a device move the version, so autograd sees them") {
   const std::vector<Tensor> gradients{full({2}, 1, DType::f32, device)};
   const std::vector<Tensor> average{zeros({2}, DType::f32, device)};
   const std::vector<Tensor> square{zeros({2}, DType::f32, device)};
-  ops::adamw_(parameters, gradients, average, square, some_adamw_step);
+  ops::adamw_(parameters, gradients, average, square, std::vector<Tensor>(parameters.size()),
+              some_adamw_step);
   for (const Tensor& x_written : {parameters[0], average[0], square[0]}) {
     CHECK(x_written.storage().version() == 1);
   }

@@ -52,7 +52,8 @@ TEST_CASE("a view in a redistribution scope is a copy that may be read and not w
         {"adamw_: operand 'exp_avg_sqs[0]'",
          [&] {
            const std::vector<Tensor> list{one};
-           ops::adamw_(list, list, list, std::vector{row}, testing::some_adamw_step);
+           ops::adamw_(list, list, list, std::vector{row}, std::vector<Tensor>(1),
+                       testing::some_adamw_step);
          }},
         // Views of the copy, and what shares its memory otherwise.
         {"fill_: operand 'x'", [&] { ops::fill_(ops::narrow(row, 0, 0, 1), 5); }},

@@ -3,7 +3,7 @@
 #include "check.hpp"
 #include "in_workspace.hpp"
 #include "index/kernels/indexing.hpp"
-#include "optimizer/kernels/adamw.hpp"
+#include "optimizer/kernels/update.hpp"
 #include "reduce/kernels/reduce.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/philox.hpp"
@@ -76,14 +76,34 @@ TEMPLATE_TEST_CASE("swiglu and its gradients, on rows that lie apart", "[swiglu]
   CHECK(worst(gradient, expected_gradient) < tolerance<TestType>());
 }
 
+namespace {
+
+template <class Rule, class T>
+void step(const Rule& rule, std::vector<T>& p, const std::vector<T>& g,
+          std::initializer_list<T*> arrays) {
+  constexpr DType dtype = std::is_same_v<T, double> ? DType::f64 : DType::f32;
+  void* states[3] = {};
+  std::copy(arrays.begin(), arrays.end(), states);
+  REQUIRE(
+      update(rule, dtype, dtype, static_cast<std::int64_t>(p.size()), p.data(), g.data(), states));
+}
+
+}  // namespace
+
 TEMPLATE_TEST_CASE("adamw and sgd follow the formulas", "[optimizer]", float, double) {
   const std::int64_t n = GENERATE(0, 1, 16, 1003);
   const auto g = values<TestType>(n, 1);
   auto p = values<TestType>(n, 2), m = values<TestType>(n, 3), v = values<TestType>(n, 4, 0, 1);
   auto ep = as_double(p), em = as_double(m), ev = as_double(v);
   constexpr double eps = 0.1;  // large: the bias correction is of the root alone, without it
-  const AdamW o{1e-2, 0.9, 0.95, eps, 0.1, 0.5, 1 - std::pow(0.9, 3), 1 - std::pow(0.95, 3)};
-  adamw(o, n, p.data(), g.data(), m.data(), v.data());
+  const Adam adam{.gradient = {.scale = 0.5},
+                  .shrink = 1 - 1e-3,
+                  .beta1 = 0.9,
+                  .beta2 = 0.95,
+                  .eps = eps,
+                  .step_size = 1e-2 / (1 - std::pow(0.9, 3)),
+                  .root_factor = 1 / std::sqrt(1 - std::pow(0.95, 3))};
+  step(adam, p, g, {m.data(), v.data()});
   for (std::size_t i = 0; i < g.size(); ++i) {
     const double gradient = static_cast<double>(g[i]) * 0.5;
     em[i] = 0.9 * em[i] + 0.1 * gradient;
@@ -98,7 +118,12 @@ TEMPLATE_TEST_CASE("adamw and sgd follow the formulas", "[optimizer]", float, do
     for (const bool first : {true, false}) {
       ep = as_double(p);
       em = as_double(m);
-      sgd(Sgd{0.1, 0.9, 0.01, 2.0, nesterov, first}, n, p.data(), g.data(), m.data());
+      step(Sgd{.gradient = {.scale = 2, .decay = 0.01},
+               .rate = 0.1,
+               .momentum = 0.9,
+               .nesterov = nesterov,
+               .first = first},
+           p, g, {m.data()});
       for (std::size_t i = 0; i < g.size(); ++i) {
         const double gradient = 2 * static_cast<double>(g[i]) + 0.01 * ep[i];
         em[i] = first ? gradient : 0.9 * em[i] + gradient;
@@ -109,8 +134,7 @@ TEMPLATE_TEST_CASE("adamw and sgd follow the formulas", "[optimizer]", float, do
     }
   }
   auto plain = p;
-  sgd(Sgd{0.1, 0.0, 0.0, 1.0, false, true}, n, plain.data(), g.data(),
-      static_cast<TestType*>(nullptr));
+  step(Sgd{.rate = 0.1, .first = true}, plain, g, {});
   for (std::size_t i = 0; i < g.size(); ++i)
     ep[i] = static_cast<double>(p[i]) - 0.1 * static_cast<double>(g[i]);
   CHECK(worst(plain, ep) < 1e-6);

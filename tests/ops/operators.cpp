@@ -52,7 +52,18 @@ class Names final : public Mode {
 /// with something else.
 const std::map<std::string, std::string>& compared_elsewhere() {
   static const std::map<std::string, std::string> places = {
-      {"adamw_", "tests/ops/training_ops.cpp, with torch.optim"},
+      {"adadelta_", "tests/optim/curves.cpp, with torch.optim"},
+      {"adagrad_", "tests/optim/curves.cpp, with torch.optim"},
+      {"adam_", "tests/optim/curves.cpp, with torch.optim"},
+      {"adamax_", "tests/optim/curves.cpp, with torch.optim"},
+      {"adamw_", "tests/optim/curves.cpp, with torch.optim"},
+      {"asgd_", "tests/optim/curves.cpp, with torch.optim"},
+      {"lion_", "tests/optim/curves.cpp, with torch.optim"},
+      {"nadam_", "tests/optim/curves.cpp, with torch.optim"},
+      {"radam_", "tests/optim/curves.cpp, with torch.optim"},
+      {"rmsprop_", "tests/optim/curves.cpp, with torch.optim"},
+      {"rprop_", "tests/optim/curves.cpp, with torch.optim"},
+      {"sgd_", "tests/optim/curves.cpp, with torch.optim"},
       {"all_gather", "tests/ops/collective_ops.cpp"},
       {"all_gather_async", "tests/ops/collective_async.cpp"},
       {"all_gather_into", "tests/ops/collective_async.cpp"},
@@ -100,7 +111,6 @@ const std::map<std::string, std::string>& compared_elsewhere() {
       {"reduce_scatter_into", "tests/ops/collective_async.cpp"},
       {"rotary_at", "tests/dtensor/operators.cpp"},
       {"rotary_at_inverse", "tests/dtensor/operators.cpp"},
-      {"sgd_", "tests/ops/training_ops.cpp, with torch.optim"},
       {"softmax_statistics", "tests/parallel/loss.cpp"},
       {"squared_norm", "tests/ops/math_ops.cpp"},
       {"to_device", "tests/device/tensors.cpp"},

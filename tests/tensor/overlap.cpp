@@ -174,22 +174,22 @@ TEST_CASE("lists are refused when one of their written tensors overlaps another 
   std::vector<Tensor> repeated = {zeros({4}), ops::expand(zeros({1}), {4})};
   CHECK(contains(error_of([&] { ops::foreach_zero_(repeated); }), "'tensors[1]' is written, but"));
 
-  const ops::AdamWStep step{.lr = 0.1,
-                            .beta1 = 0.9,
-                            .beta2 = 0.95,
-                            .eps = 1e-8,
-                            .weight_decay = 0,
-                            .grad_scale = 1,
-                            .step = 1};
+  const ops::AdamStep step{.lr = 0.1,
+                           .beta1 = 0.9,
+                           .beta2 = 0.95,
+                           .eps = 1e-8,
+                           .weight_decay = 0,
+                           .grad_scale = 1,
+                           .step = 1};
   const Tensor state = zeros({4});
   CHECK(contains(error_of([&] {
                    ops::adamw_(list(zeros({8})), list(other), std::vector{state, zeros({4})},
-                               std::vector{zeros({4}), state}, step);
+                               std::vector{zeros({4}), state}, std::vector<Tensor>(2), step);
                  }),
                  "is written and shares memory with"));
   CHECK(contains(error_of([&] {
                    ops::adamw_(std::vector{zeros({4})}, std::vector{zeros({4})}, std::vector{state},
-                               std::vector{state}, step);
+                               std::vector{state}, std::vector<Tensor>(1), step);
                  }),
                  "adamw_: 'exp_avgs[0]' is written and shares memory with 'exp_avg_sqs[0]'"));
   CHECK(to_doubles(state) == std::vector<double>(4, 0));

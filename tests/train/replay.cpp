@@ -35,7 +35,8 @@ struct Options {
   std::int64_t micro_rows = 0;
   DType dtype = DType::f64;
   bool groups = false;  // parameters with learning rates of their own
-  bool sgd = false;
+  std::string rule = "adamw";
+  std::string rule_options = "{}";
   double max_norm = 0.7;
   double first_weight = 24;  // of step s: first_weight + s * more_weight
   double more_weight = 0;
@@ -47,8 +48,8 @@ std::unique_ptr<optim::Optimizer> optimizer_of(nn::Module& model, const Options&
     own.groups = {{.on = {"head.*", "blocks.0.up.*"}, .lr_scale = 0.3},
                   {.on = {"blocks.1.**"}, .weight_decay = 0.02}};
   }
-  return options.sgd ? optim::sgd(nn::all_parameters(model), {.momentum = 0.9}, own)
-                     : optim::adamw(nn::all_parameters(model), {}, own);
+  return std::make_unique<optim::Optimizer>(
+      nn::all_parameters(model), optim::load_rule(options.rule, options.rule_options), own);
 }
 
 /// A Net whose parameters are of another type.
@@ -173,8 +174,24 @@ TEST_CASE("dropout, micro-batches, recomputation, frozen and tied parameters are
     replays_equal_eager(layout, {.net = {.checkpointing = true, .dropout = 0.2}});
     replays_equal_eager(layout, {.net = {.frozen = {"blocks.0", "embed"}}});
     replays_equal_eager(layout, {.net = {.tied = true}, .groups = true});
-    replays_equal_eager(layout, {.sgd = true});
     replays_equal_eager(layout, {.dtype = DType::f32});
+  }
+}
+
+TEST_CASE("the steps of all optimizers are replayed, with what in them depends on the step") {
+  const Layouts layout = layout_named("fully sharded");
+  for (const std::string& name : optim::built_in_rules()) {
+    INFO(name);
+    replays_equal_eager(layout, {.rule = name});
+  }
+  for (const auto& [name, options] : std::vector<std::pair<std::string, std::string>>{
+           {"sgd", R"({"momentum": 0.9})"},
+           {"adamw", R"({"amsgrad": true})"},
+           {"nadam", R"({"decoupled_weight_decay": true})"},
+           {"rmsprop", R"({"momentum": 0.9, "centered": true, "eps": 0.1})"},
+           {"asgd", R"({"t0": 4})"}}) {
+    INFO(name << " " << options);
+    replays_equal_eager(layout, {.rule = name, .rule_options = options});
   }
 }
 

@@ -198,8 +198,14 @@ void Rows::elementwise() {
                   .written = 3 * bytes,
                   .run = [p = copy(), g = copy(), m = state, v = ops::clone(state)] {
                     const auto one = [](T a) { return std::span(&a, 1); };
-                    ops::adamw_(one(p), one(g), one(m), one(v),
-                                {1e-3, 0.9, 0.999, 1e-8, 0.1, 1, 1});
+                    ops::adamw_(one(p), one(g), one(m), one(v), std::vector<Tensor>(1),
+                                {.lr = 1e-3,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.999,
+                                 .eps = 1e-8,
+                                 .weight_decay = 0.1,
+                                 .grad_scale = 1,
+                                 .step = 1});
                   }});
 }
 

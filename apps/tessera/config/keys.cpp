@@ -144,8 +144,8 @@ std::vector<Key> optimizer_keys() {
   constexpr auto s = &Config::optimizer;
   return {
       {"optimizer.name", field<s, &O::name>,
-       "`adamw` (decoupled decay, bias correction), `sgd`, or what a plugin provides "
-       "([optimizers.md](optimizers.md))."},
+       "`adamw` (decoupled decay, bias correction), `sgd`, another built-in optimizer, or what a "
+       "plugin provides ([optimizers.md](optimizers.md))."},
       {"optimizer.lr", field<s, &O::lr>, "The highest learning rate of the schedule.", positive},
       {"optimizer.options", field<s, &O::options>,
        "The optimizer's own options, such as `{ betas = [0.9, 0.95], eps = 1e-8 }` of `adamw` and "

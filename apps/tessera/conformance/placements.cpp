@@ -136,6 +136,19 @@ std::vector<Placements> axis_placements(const CallSample& sample, std::size_t mo
   } catch (const Error&) {
     accepted.clear();  // a rule that fails is found by the calls
   }
+  if (sample.op->counts.lists > 1) {
+    // Lists follow the layouts of the first one, which plain tensors do not have: all in one way.
+    int dims = 0;
+    for (const Tensor& x : sample.inputs) {
+      dims = std::max(dims, x ? x.dims() : 0);
+    }
+    for (int d = 0; d < dims; ++d) {
+      Placements& alike = accepted.emplace_back();
+      for (const Tensor& x : sample.inputs) {
+        alike.push_back(x && d < x.dims() ? Shard(d) : Replicate());
+      }
+    }
+  }
   std::mt19937 random(1);
   const auto select = [&](std::vector<Placements>& some, std::size_t count) {
     if (some.size() > count) {

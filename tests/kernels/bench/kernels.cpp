@@ -18,7 +18,7 @@
 #include "loss/kernels/cross_entropy.hpp"
 #include "matmul/kernels/gemm.hpp"
 #include "norm/kernels/norm.hpp"
-#include "optimizer/kernels/adamw.hpp"
+#include "optimizer/kernels/update.hpp"
 #include "pointwise/kernels/pointwise.hpp"
 #include "reduce/kernels/reduce.hpp"
 #include "shared/kernels/parallel.hpp"
@@ -244,7 +244,8 @@ void bench_streams() {
   std::vector<float> v(p.size(), 1.0F);
   const auto g = random_values(kParameters, 3);
   stream_line("adamw 6.3 M", 7 * 4.0 * kParameters, seconds([&] {
-                adamw(AdamW{}, kParameters, p.data(), g.data(), m.data(), v.data());
+                void* const states[] = {m.data(), v.data(), nullptr};
+                update(Adam{}, DType::f32, DType::f32, kParameters, p.data(), g.data(), states);
               }));
 }
 

@@ -1,0 +1,48 @@
+// One step of Adam and of AdamW.
+module;
+#include <cmath>
+
+#include "optimizer/kernels/update.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import :kernel_call;
+import :update_call;
+
+namespace tessera::ops {
+namespace {
+
+template <bool decoupled>
+kernels::Adam adam_of(const AdamStep& s) {
+  const auto step = static_cast<double>(s.step.value);
+  return {.gradient = updates::own_gradient(s, decoupled),
+          .shrink = updates::shrink(s, decoupled),
+          .beta1 = s.beta1,
+          .beta2 = s.beta2,
+          .eps = s.eps,
+          .step_size = s.lr / (1.0 - std::pow(s.beta1.value, step)),
+          .root_factor = 1.0 / std::sqrt(1.0 - std::pow(s.beta2.value, step)),
+          .amsgrad = s.amsgrad};
+}
+
+const Op& adam_op = updates::register_update<AdamStep, adam_of<false>>(
+    "adam_(parameters!..., gradients..., exp_avgs!..., exp_avg_sqs!..., max_exp_avg_sqs!...?)",
+    "One step of Adam for all parameters; writes them and their state.");
+const Op& adamw_op = updates::register_update<AdamStep, adam_of<true>>(
+    "adamw_(parameters!..., gradients..., exp_avgs!..., exp_avg_sqs!..., max_exp_avg_sqs!...?)",
+    "One step of AdamW for all parameters; writes them and their state.");
+
+}  // namespace
+
+void adam_(TensorList parameters, TensorList gradients, TensorList exp_avgs, TensorList exp_avg_sqs,
+           TensorList max_exp_avg_sqs, const AdamStep& settings) {
+  call_lists(adam_op, {parameters, gradients, exp_avgs, exp_avg_sqs, max_exp_avg_sqs}, settings);
+}
+
+void adamw_(TensorList parameters, TensorList gradients, TensorList exp_avgs,
+            TensorList exp_avg_sqs, TensorList max_exp_avg_sqs, const AdamStep& settings) {
+  call_lists(adamw_op, {parameters, gradients, exp_avgs, exp_avg_sqs, max_exp_avg_sqs}, settings);
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,36 @@
+// One step of averaged SGD.
+module;
+#include <algorithm>
+#include <cmath>
+
+#include "optimizer/kernels/update.hpp"
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import :kernel_call;
+import :update_call;
+
+namespace tessera::ops {
+namespace {
+
+kernels::Asgd asgd_of(const AsgdStep& s) {
+  const auto before = static_cast<double>(s.step.value - 1);
+  const double rate = s.lr / std::pow(1.0 + s.lambd * s.lr * before, s.alpha.value);
+  return {.gradient = updates::own_gradient(s),
+          .shrink = 1.0 - s.lambd * rate,
+          .rate = rate,
+          .weight = 1.0 / std::max(1.0, before - s.t0)};
+}
+
+const Op& asgd_op = updates::register_update<AsgdStep, asgd_of>(
+    "asgd_(parameters!..., gradients..., axs!...)",
+    "One step of averaged SGD for all parameters; writes them and their averages.");
+
+}  // namespace
+
+void asgd_(TensorList parameters, TensorList gradients, TensorList axs, const AsgdStep& settings) {
+  call_lists(asgd_op, {parameters, gradients, axs}, settings);
+}
+
+}  // namespace tessera::ops

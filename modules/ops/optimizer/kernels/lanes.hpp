@@ -1,0 +1,80 @@
+#pragma once
+// One pass over the flat arrays of an optimizer's step: the skeleton of all rules. Include from
+// .cpp files only; each of them says what its rule does with the lanes of vectors.
+
+#include <array>
+
+#include "shared/kernels/parallel.hpp"
+#include "shared/kernels/simd.hpp"
+#include "update.hpp"
+
+namespace tessera::kernels {
+
+/// Specialised for each rule: its numbers in C, the type that it computes in, and
+/// `operator()(V& p, V g, V* states)`, always inlined. States that are null are 0.
+template <class Rule, class C>
+struct Lanes;
+
+template <class Rule, class C, class Gradient>
+void update_lanes(const Rule& rule, std::int64_t count, C* parameter, const Gradient* gradient,
+                  const std::array<C*, Rule::states>& states) {
+  constexpr std::int64_t kGrain = 1 << 15;
+  const auto scale = static_cast<C>(rule.gradient.scale);
+  const auto decay = static_cast<C>(rule.gradient.decay);
+  parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    simd::dispatch([&](auto) __attribute__((always_inline)) {
+      const Lanes<Rule, C> lanes(rule);
+      for (std::int64_t i = begin; i < end; i += simd::kLanes<C>) {
+        const std::int64_t rest = end - i;
+        auto p = simd::load_some(parameter + i, rest);
+        const auto g = simd::load_some(gradient + i, rest) * scale + p * decay;
+        simd::Vector<C> s[Rule::states];
+        for (std::size_t k = 0; k < Rule::states; ++k) {
+          s[k] = states[k] == nullptr ? simd::Vector<C>{} : simd::load_some(states[k] + i, rest);
+        }
+        lanes(p, g, s);
+        for (std::size_t k = 0; k < Rule::states; ++k) {
+          if (states[k] != nullptr) {
+            simd::store_some(states[k] + i, rest, s[k]);
+          }
+        }
+        simd::store_some(parameter + i, rest, p);
+      }
+    });
+  });
+}
+
+template <class Rule>
+bool update(const Rule& rule, DType parameter_type, DType gradient_type, std::int64_t count,
+            void* parameter, const void* gradient, void* const* states) {
+  bool known = true;
+  const auto unknown = [&] { known = false; };
+  const auto with_parameter = [&]<class C>(C) {
+    using Gradients =
+        std::conditional_t<std::is_same_v<C, double>, Types<double>, Types<float, BFloat16, Half>>;
+    const auto with_gradient = [&]<class G>(G) {
+      std::array<C*, Rule::states> arrays;
+      for (std::size_t k = 0; k < Rule::states; ++k) {
+        arrays[k] = static_cast<C*>(states[k]);
+      }
+      update_lanes(rule, count, static_cast<C*>(parameter), static_cast<const G*>(gradient),
+                   arrays);
+    };
+    visit<Gradients>(gradient_type, with_gradient, unknown);
+  };
+  visit<Types<float, double>>(parameter_type, with_parameter, unknown);
+  return known;
+}
+
+/// m + (x - m) (1 - beta): a moving average, as torch computes it.
+template <class V, class C>
+[[gnu::always_inline]] inline V average(V m, V x, C rest) {
+  return m + (x - m) * rest;
+}
+
+template <class V>
+[[gnu::always_inline]] inline V sign(V x) {
+  return x > 0 ? V{} + 1 : (x < 0 ? V{} - 1 : x);
+}
+
+}  // namespace tessera::kernels
