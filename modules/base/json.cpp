@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
-#include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -16,47 +15,90 @@ namespace {
 
 using nlohmann::json;
 
-/// Ends the parser from within; nlohmann's parser only skips values when its callback refuses them.
+/// Ends the parser from within.
 struct Refused {
   std::string problem;
 };
 
-/// Watches the parser's events; throws Refused.
-class Guard {
+/// Builds the value from the parser's events; throws Refused. nlohmann's own parser with a callback
+/// looks at all members of an object again for each object among them.
+class Builder final : public nlohmann::json_sax<json> {
  public:
-  explicit Guard(const JsonLimits& limits) : limits_(limits) {}
+  explicit Builder(const JsonLimits& limits) : limits_(limits) {}
 
-  bool operator()(int depth, json::parse_event_t event, const json& value) {
-    using Event = json::parse_event_t;
-    if (event == Event::object_end) {
-      names_.pop_back();
-      return true;
+  json take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t& /*text*/) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t& value) override { return add(json::binary(std::move(value))); }
+  bool start_object(std::size_t /*elements*/) override { return open(json::object()); }
+  bool start_array(std::size_t /*elements*/) override { return open(json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    count();
+    const auto [at, fresh] =
+        open_.back()->get_ref<json::object_t&>().emplace(std::move(name), nullptr);
+    if (!fresh) {
+      throw Refused{"the name '" + at->first + "' occurs twice in one object"};
     }
-    if (event == Event::array_end) {
-      return true;
-    }
-    if (++values_ > limits_.values) {
-      throw Refused{"it holds too many values (at most " + std::to_string(limits_.values) + ")"};
-    }
-    if (event == Event::object_start || event == Event::array_start) {
-      if (static_cast<std::size_t>(depth) >= limits_.depth) {
-        throw Refused{"it is nested too deeply (at most " + std::to_string(limits_.depth) +
-                      " levels)"};
-      }
-      if (event == Event::object_start) {
-        names_.emplace_back();
-      }
-    } else if (event == Event::key &&
-               !names_.back().insert(value.get_ref<const std::string&>()).second) {
-      throw Refused{"the name '" + value.get<std::string>() + "' occurs twice in one object"};
-    }
+    member_ = &at->second;
     return true;
+  }
+  bool parse_error(std::size_t position, const std::string& /*token*/,
+                   const json::exception& error) override {
+    if (dynamic_cast<const json::parse_error*>(&error) != nullptr) {
+      throw Refused{"it is not JSON in UTF-8, see byte " + std::to_string(position)};
+    }
+    throw Refused{"a number in it is out of range"};
   }
 
  private:
+  void count() {
+    if (++values_ > limits_.values) {
+      throw Refused{"it holds too many values (at most " + std::to_string(limits_.values) + ")"};
+    }
+  }
+  json* place(json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    if (open_.back()->is_array()) {
+      open_.back()->get_ref<json::array_t&>().push_back(std::move(value));
+      return &open_.back()->back();
+    }
+    *member_ = std::move(value);
+    return member_;
+  }
+  bool add(json value) {
+    count();
+    place(std::move(value));
+    return true;
+  }
+  bool open(json value) {
+    count();
+    if (open_.size() >= limits_.depth) {
+      throw Refused{"it is nested too deeply (at most " + std::to_string(limits_.depth) +
+                    " levels)"};
+    }
+    open_.push_back(place(std::move(value)));
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
   const JsonLimits& limits_;
   std::size_t values_ = 0;
-  std::vector<std::set<std::string>> names_;  // of the objects that are open
+  json root_;
+  json* member_ = nullptr;   // whose name was read last
+  std::vector<json*> open_;  // objects and lists; a list grows only while it is the last of them
 };
 
 std::string too_large(std::size_t bytes, const JsonLimits& limits) {
@@ -70,23 +112,17 @@ ParsedJson parse_json_object(std::string_view text, const JsonLimits& limits) {
   if (text.size() > limits.bytes) {
     return {{}, too_large(text.size(), limits)};
   }
-  Guard guard(limits);
-  const auto watch = [&](int depth, json::parse_event_t event, json& value) {
-    return guard(depth, event, value);
-  };
+  Builder builder(limits);
   try {
-    json value = json::parse(text.begin(), text.end(), watch);
-    if (!value.is_object()) {
-      return {{}, "it is not a JSON object"};
-    }
-    return {std::move(value), ""};
+    json::sax_parse(text.begin(), text.end(), &builder);
   } catch (const Refused& refused) {
     return {{}, refused.problem};
-  } catch (const json::parse_error& error) {
-    return {{}, "it is not JSON in UTF-8, see byte " + std::to_string(error.byte)};
-  } catch (const json::exception&) {
-    return {{}, "a number in it is out of range"};
   }
+  json value = builder.take();
+  if (!value.is_object()) {
+    return {{}, "it is not a JSON object"};
+  }
+  return {std::move(value), ""};
 }
 
 ParsedJson read_json_object(const std::string& path, const JsonLimits& limits) {

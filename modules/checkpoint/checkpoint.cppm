@@ -9,4 +9,5 @@ export import :save;         // save_checkpoint: all ranks write their shards, a
 export import :saver;        // CheckpointSaver: the same while training continues
 export import :load;         // load_state and load_weights: into existing tensors of any layout
 export import :steps;        // step-00000100 folders: the latest one, removing old ones
+export import :simulate;     // save_without_data: planning and index at sizes without memory
 export import :weights;      // export_weights: a checkpoint as one model.safetensors

@@ -5,12 +5,13 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <range/v3/view/zip.hpp>
+#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 module tessera.checkpoint;
 
 import tessera.base;
+import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import :index;
@@ -24,7 +25,18 @@ using ranges::views::zip;
   fail_input({.thing = path, .wrong = what, .advice = "use another checkpoint"});
 }
 
-bool inside(const LocalPart& box, const Dims& shape) {
+bool overlap(const LocalPart& a, const LocalPart& b) {
+  for (const auto [a_first, a_size, b_first, b_size] : zip(a.offset, a.shape, b.offset, b.shape)) {
+    if (a_first >= b_first + b_size || b_first >= a_first + a_size) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_inside(const LocalPart& box, const Dims& shape) {
   if (box.offset.size() != shape.size() || box.shape.size() != shape.size()) {
     return false;
   }
@@ -36,28 +48,11 @@ bool inside(const LocalPart& box, const Dims& shape) {
   return true;
 }
 
-bool overlap(const LocalPart& a, const LocalPart& b) {
-  for (const auto [a_first, a_size, b_first, b_size] : zip(a.offset, a.shape, b.offset, b.shape)) {
-    if (a_first >= b_first + b_size || b_first >= a_first + a_size) {
-      return false;
-    }
-  }
-  return true;
-}
-
-/// Boxes that are inside the tensor, do not overlap and have its volume together fill it.
-void check_tensor(const std::string& name, const IndexedTensor& tensor, const std::string& path) {
-  std::vector<const LocalPart*> boxes;
+// Boxes that are inside the tensor, do not overlap and have its volume together fill it.
+void check_coverage(const std::string& name, const TensorInfo& info,
+                    const std::vector<const LocalPart*>& parts, const std::string& path) {
+  std::vector<const LocalPart*> boxes = parts;
   std::int64_t volume = 0;
-  for (const StoredPart& part : tensor.parts) {
-    if (!inside(part.box, tensor.info.shape)) {
-      wrong(path, fmt::format("tensor '{}' of shape {}: the part with shape {} and offset {} is "
-                              "not inside it",
-                              name, to_string(tensor.info.shape), to_string(part.box.shape),
-                              to_string(part.box.offset)));
-    }
-    boxes.push_back(&part.box);
-  }
   const auto first = [](const LocalPart* box) {
     return box->offset.empty() ? std::int64_t{0} : box->offset.front();
   };
@@ -73,45 +68,43 @@ void check_tensor(const std::string& name, const IndexedTensor& tensor, const st
     }
     volume += boxes[i]->shape.product();
   }
-  if (volume != tensor.info.shape.product()) {
+  if (volume != info.shape.product()) {
     wrong(path, fmt::format("tensor '{}': its parts leave gaps (expected {} elements, got {})",
-                            name, tensor.info.shape.product(), volume));
+                            name, info.shape.product(), volume));
   }
 }
 
-}  // namespace
-
-void merge(CheckpointIndex& into, CheckpointIndex from, const std::string& path) {
-  into.files.merge(from.files);
-  for (auto& [name, tensor] : from.tensors) {
-    const auto [at, fresh] = into.tensors.emplace(name, tensor);
-    if (fresh) {
-      continue;
-    }
-    IndexedTensor& known = at->second;
-    if (!(known.info == tensor.info)) {
-      fail({.thing = fmt::format("checkpoint {}", path),
-            .wrong = fmt::format("the ranks disagree about tensor '{}' ({}{} and {}{})", name,
-                                 name_of(known.info.dtype), to_string(known.info.shape),
-                                 name_of(tensor.info.dtype), to_string(tensor.info.shape)),
-            .advice = "every rank must save the same model"});
-    }
-    for (StoredPart& part : tensor.parts) {
-      const bool replica =
-          std::any_of(known.parts.begin(), known.parts.end(), [&](const StoredPart& other) {
-            return other.box.offset == part.box.offset && other.box.shape == part.box.shape;
-          });
-      if (!replica) {
-        known.parts.push_back(std::move(part));
+IndexedTensors merged(const std::vector<IndexedTensors>& of_ranks, const std::string& path) {
+  IndexedTensors all;
+  const auto describe = [](const IndexedTensor& tensor) {
+    return fmt::format("{}{} {}", name_of(tensor.info.dtype), to_string(tensor.info.shape),
+                       layout_text(tensor.layout));
+  };
+  for (const IndexedTensors& tensors : of_ranks) {
+    for (const auto& [name, tensor] : tensors) {
+      const IndexedTensor& known = all.emplace(name, tensor).first->second;
+      if (!(known.info == tensor.info) || !(known.layout == tensor.layout)) {
+        fail({.thing = fmt::format("checkpoint {}", path),
+              .wrong = fmt::format("the ranks disagree about tensor '{}' ({} and {})", name,
+                                   describe(known), describe(tensor)),
+              .advice = "every rank must save the same model"});
       }
     }
   }
-}
-
-void check_coverage(const CheckpointIndex& index, const std::string& path) {
-  for (const auto& [name, tensor] : index.tensors) {
-    check_tensor(name, tensor, path);
+  for (const auto& [name, tensor] : all) {
+    const int zero = 0;
+    for (const int rank : tensor.layout ? tensor.layout.mesh().ranks() : std::span(&zero, 1)) {
+      if (rank >= static_cast<int>(of_ranks.size()) ||
+          !of_ranks[static_cast<std::size_t>(rank)].contains(name)) {
+        fail({.thing = fmt::format("checkpoint {}", path),
+              .wrong = fmt::format("tensor '{}' ({}): its parts leave gaps, as rank {} does not "
+                                   "save it",
+                                   name, describe(tensor), rank),
+              .advice = "every rank must save the same model"});
+      }
+    }
   }
+  return all;
 }
 
 }  // namespace tessera::checkpoint_detail

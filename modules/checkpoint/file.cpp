@@ -92,8 +92,8 @@ void MappedFile::check_intact() const {
               .advice = "download or write the file again"});
 }
 
-OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+OutputFile::OutputFile(std::string path, bool shared) : path_(std::move(path)) {
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (shared ? 0 : O_EXCL), 0666);
   if (descriptor_ < 0) {
     cannot_write(path_, "creating it");
   }

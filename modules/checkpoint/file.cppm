@@ -30,7 +30,8 @@ class MappedFile {
 /// A new file. Every function can throw an Error with the file's name and the system's reason.
 class OutputFile {
  public:
-  explicit OutputFile(std::string path);
+  /// `shared`: other ranks may have made it, and write other bytes of it.
+  explicit OutputFile(std::string path, bool shared = false);
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
   ~OutputFile();

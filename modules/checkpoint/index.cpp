@@ -20,10 +20,9 @@ module;
 module tessera.checkpoint;
 
 import tessera.base;
+import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
-import :chunks;
-import :file;
 import :index;
 
 namespace tessera::checkpoint_detail {
@@ -31,8 +30,9 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::size_t most_ranks = std::size_t{1} << 24;
 constexpr const char* format_name = "tessera.checkpoint";
-constexpr std::int64_t format_version = 2;  // 1 had no hashes
+constexpr std::int64_t format_version = 3;  // 2 had the parts in the index, 1 no hashes
 
 [[noreturn]] void wrong(const std::string& path, const std::string& what) {
   fail_input({.thing = path, .wrong = what, .advice = "use another checkpoint"});
@@ -117,36 +117,37 @@ std::string hash_of(const json& value, const std::string& where, const std::stri
 
 /// The hash that an index ends with: of all its other entries, written in one way whatever the
 /// file's spaces and order.
-std::string hash_of_index(json whole) {
-  whole.erase("hash");
-  const std::string text = json_text(whole);
+std::string hash_of_rest(const json& rest) {
+  const std::string text = json_text(rest);
   return content_hash(std::as_bytes(std::span(text)));
 }
 
-StoredPart part_of(const json& value, DType dtype, const std::string& where,
-                   const std::string& path) {
-  StoredPart part;
-  part.file = text_of(entry(value, "file", where, path), where + ".file", path);
-  part.key = text_of(entry(value, "key", where, path), where + ".key", path);
-  part.box.offset = dims_of(entry(value, "offset", where, path), where + ".offset", path);
-  part.box.shape = dims_of(entry(value, "shape", where, path), where + ".shape", path);
-  const auto bytes = byte_count(list_of(part.box.shape), size_of(dtype));
-  if (!bytes) {
-    wrong(path,
-          fmt::format("{}.shape {} has more than 2^63 bytes", where, to_string(part.box.shape)));
+/// What layout_text wrote, for a tensor of this shape. `known`: those of other tensors.
+Layout layout_of(std::map<std::string, Layout>& known, const std::string& text, const Dims& shape,
+                 const std::string& where, const std::string& path) {
+  if (text == "plain") {
+    return {};
   }
-  const json& hashes = entry(value, "hashes", where, path);
-  const std::size_t expected = chunks_of(static_cast<std::size_t>(*bytes));
-  if (!hashes.is_array() || hashes.size() != expected) {
-    wrong(path, fmt::format("{}.hashes: expected a list of {}, one for each MiB", where, expected));
+  const std::size_t on = text.find(" on ");
+  Layout& layout = known[text];
+  std::string problem = "it has no ' on '";
+  try {
+    if (!layout && on != std::string::npos) {
+      layout = Layout::parse(DeviceMesh::parse(text.substr(on + 4)), text.substr(0, on));
+    }
+  } catch (const Error& error) {
+    problem = error.what();
   }
-  for (const json& hash : hashes) {
-    part.hashes.push_back(hash_of(hash, where + ".hashes", path));
+  if (!layout || layout.has_partial() || layout.top_dim() >= shape.size()) {
+    wrong(path, fmt::format("{}: layout '{}' is not one of a tensor of shape {} ({})", where, text,
+                            to_string(shape),
+                            layout ? std::string("a saved tensor has other placements") : problem));
   }
-  return part;
+  return layout;
 }
 
-IndexedTensor tensor_of(const json& value, const std::string& name, const std::string& path) {
+IndexedTensor tensor_of(const json& value, const std::string& name, const std::string& path,
+                        std::map<std::string, Layout>& layouts) {
   const std::string where = fmt::format("tensor '{}'", name);
   IndexedTensor tensor;
   const std::string type = text_of(entry(value, "dtype", where, path), where + ": dtype", path);
@@ -159,22 +160,17 @@ IndexedTensor tensor_of(const json& value, const std::string& name, const std::s
     wrong(path, fmt::format("{}: shape {} has more than 2^63 bytes", where,
                             to_string(tensor.info.shape)));
   }
-  tensor.layout = text_of(entry(value, "layout", where, path), where + ": layout", path);
-  const json& parts = entry(value, "parts", where, path);
-  if (!parts.is_array()) {
-    wrong(path, where + ": parts is not a list");
-  }
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    tensor.parts.push_back(part_of(parts[i], *dtype, fmt::format("{}: parts[{}]", where, i), path));
-  }
+  tensor.layout =
+      layout_of(layouts, text_of(entry(value, "layout", where, path), where + ": layout", path),
+                tensor.info.shape, where, path);
   return tensor;
 }
 
-CheckpointIndex index_from(const ParsedJson& parsed, const std::string& path) {
+CheckpointIndex index_from(ParsedJson parsed, const std::string& path) {
   if (!parsed.problem.empty()) {
     wrong(path, parsed.problem);
   }
-  const json& whole = parsed.value;
+  json& whole = parsed.value;
   if (entry(whole, "format", "the index", path) != format_name) {
     wrong(path, fmt::format("it is not the index of a checkpoint (expected format '{}', got {})",
                             format_name, json_text(whole["format"])));
@@ -188,7 +184,8 @@ CheckpointIndex index_from(const ParsedJson& parsed, const std::string& path) {
                           "and start from there (model.from)"});
   }
   const std::string hash = hash_of(entry(whole, "hash", "the index", path), "'hash'", path);
-  if (const std::string own = hash_of_index(whole); hash != own) {
+  whole.erase("hash");
+  if (const std::string own = hash_of_rest(whole); hash != own) {
     wrong(path,
           fmt::format("the index was changed after it was saved (its hash is {}, expected {})", own,
                       hash));
@@ -217,9 +214,14 @@ CheckpointIndex index_from(const ParsedJson& parsed, const std::string& path) {
     if (!bytes) {
       wrong(path, where + ": bytes is not a whole number");
     }
+    const auto ranks = naturals(entry(value, "ranks", where, path), most_ranks);
+    if (!ranks || ranks->empty() || std::ranges::max(*ranks) >= std::int64_t{most_ranks}) {
+      wrong(path, where + ": ranks is not a list of ranks");
+    }
     index.files.emplace(
         name, StoredFile{static_cast<std::uint64_t>(*bytes),
-                         hash_of(entry(value, "header", where, path), where + ": header", path)});
+                         hash_of(entry(value, "header", where, path), where + ": header", path),
+                         {ranks->begin(), ranks->end()}});
   });
   each("scalars", [&](const std::string& name, const json& value) {
     const auto scalar = scalar_from_json(value);
@@ -228,13 +230,18 @@ CheckpointIndex index_from(const ParsedJson& parsed, const std::string& path) {
     }
     index.scalars.emplace(name, *scalar);
   });
+  std::map<std::string, Layout> layouts;
   each("tensors", [&](const std::string& name, const json& value) {
-    index.tensors.emplace(name, tensor_of(value, name, path));
+    index.tensors.emplace(name, tensor_of(value, name, path, layouts));
   });
   return index;
 }
 
 }  // namespace
+
+std::string layout_text(const Layout& layout) {
+  return layout ? to_string(layout) + " on " + to_string(layout.mesh()) : "plain";
+}
 
 std::string to_json(const CheckpointIndex& index) {
   const ParsedJson meta = parse_json_object(index.meta);
@@ -245,18 +252,9 @@ std::string to_json(const CheckpointIndex& index) {
   }
   json tensors = json::object();
   for (const auto& [name, tensor] : index.tensors) {
-    json parts = json::array();
-    for (const StoredPart& part : tensor.parts) {
-      parts.push_back({{"file", part.file},
-                       {"key", part.key},
-                       {"offset", list_of(part.box.offset)},
-                       {"shape", list_of(part.box.shape)},
-                       {"hashes", part.hashes}});
-    }
     tensors[name] = {{"dtype", name_of(tensor.info.dtype)},
                      {"shape", list_of(tensor.info.shape)},
-                     {"layout", tensor.layout},
-                     {"parts", std::move(parts)}};
+                     {"layout", layout_text(tensor.layout)}};
   }
   json scalars = json::object();
   for (const auto& [name, scalar] : index.scalars) {
@@ -264,12 +262,12 @@ std::string to_json(const CheckpointIndex& index) {
   }
   json files = json::object();
   for (const auto& [name, file] : index.files) {
-    files[name] = {{"bytes", file.bytes}, {"header", file.header}};
+    files[name] = {{"bytes", file.bytes}, {"header", file.header}, {"ranks", file.ranks}};
   }
   json whole = {{"format", format_name}, {"version", format_version}, {"meta", meta.value},
                 {"files", files},        {"scalars", scalars},        {"tensors", tensors}};
   try {
-    whole["hash"] = hash_of_index(whole);
+    whole["hash"] = hash_of_rest(whole);
     return json_text(whole, 1) + "\n";
   } catch (const json::exception&) {
     fail({.thing = "checkpoint",

@@ -1,4 +1,4 @@
-// checkpoint.json: which part of which tensor is in which file, and the hashes of all bytes.
+// checkpoint.json: the tensors and their layouts, the files and the ranks that wrote them.
 module tessera.checkpoint:index;
 
 import tessera.base;
@@ -10,32 +10,28 @@ namespace tessera::checkpoint_detail {
 
 inline constexpr const char* index_name = "checkpoint.json";
 
-/// A box of a tensor that is a whole tensor of a safetensors file.
-struct StoredPart {
-  std::string file;
-  std::string key;
-  LocalPart box;
-  std::vector<std::string> hashes;  // of each chunk of its bytes; the last one may be shorter
-};
-
-/// What the index knows of a file.
-struct StoredFile {
-  std::uint64_t bytes = 0;
-  std::string header;  // hash of the header: its length and its JSON
-};
-
 struct IndexedTensor {
   TensorInfo info;
-  std::string layout;             // when it was saved; for people
-  std::vector<StoredPart> parts;  // none of them empty
+  Layout layout;  // when it was saved: it says which rank's file has which box; none: plain
+};
+using IndexedTensors = std::map<std::string, IndexedTensor>;
+
+/// What the index knows of a file. What is in it says its own header.
+struct StoredFile {
+  std::uint64_t bytes = 0;
+  std::string header;      // hash of the header: its length and its JSON
+  std::vector<int> ranks;  // whose parts it has
 };
 
 struct CheckpointIndex {
-  std::map<std::string, IndexedTensor> tensors;
+  IndexedTensors tensors;
   std::map<std::string, StateDict::Scalar> scalars;
   std::map<std::string, StoredFile> files;
   std::string meta = "{}";  // JSON of the program that saves
 };
+
+/// "[Shard(0)] on mesh(shard=2)", or "plain".
+std::string layout_text(const Layout& layout);
 
 /// Ends with the index's own hash.
 /// Error (run): a text is not UTF-8. Error (input): meta is not a JSON object.
@@ -45,10 +41,14 @@ std::string to_json(const CheckpointIndex& index);
 CheckpointIndex index_from_json(const std::string& text, const std::string& path);
 /// The same for a file; Error (input), too, when it cannot be read or is too large.
 CheckpointIndex read_index(const std::string& path);
-/// Adds the parts that another rank wrote; of equal parts the first one is kept. Error: the ranks
-/// disagree about a tensor.
-void merge(CheckpointIndex& into, CheckpointIndex from, const std::string& path);
+
+/// What all ranks save: the tensors of each of them, by rank. Error: they disagree about a tensor,
+/// or a rank lacks one that its layout cuts over this rank.
+IndexedTensors merged(const std::vector<IndexedTensors>& of_ranks, const std::string& path);
 /// Error (input) that names the tensor whose parts overlap, leave gaps or are outside of it.
-void check_coverage(const CheckpointIndex& index, const std::string& path);
+void check_coverage(const std::string& name, const TensorInfo& info,
+                    const std::vector<const LocalPart*>& parts, const std::string& path);
+/// Whether a box is within a tensor of this shape, and not empty.
+bool is_inside(const LocalPart& box, const Dims& shape);
 
 }  // namespace tessera::checkpoint_detail

@@ -2,16 +2,22 @@ module;
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
+#include <range/v3/view/zip.hpp>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "json.hpp"
+#include "tessera/content_hash.hpp"
 module tessera.checkpoint;
 
 import tessera.base;
@@ -25,72 +31,13 @@ import :file;
 import :index;
 import :job;
 import :place;
+import :plan;
 import :together;
 
 namespace tessera::checkpoint_detail {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The hashes of a packed tensor's bytes, after a look at the values.
-std::vector<std::string> checked_hashes(const std::string& name, const Tensor& packed,
-                                        const SaveOptions& options) {
-  const std::span<const std::byte> bytes = bytes_of(packed);
-  if (options.only_finite && !all_finite(bytes, packed.dtype())) {
-    fail({.thing = "checkpoint",
-          .wrong = fmt::format("tensor '{}' holds values that are NaN or infinite", name),
-          .advice = "nothing was saved"});
-  }
-  return hashes_of(bytes);
-}
-
-/// Writes this rank's file, if it has to write anything, and says what is in it.
-CheckpointIndex write_shards(const std::string& folder, const SaveJob& job, int rank) {
-  CheckpointIndex index;
-  const std::string file = fmt::format("rank-{}.safetensors", rank);
-  std::map<std::string, TensorInfo> keys;
-  for (const auto& [name, tensor] : job.tensors) {
-    IndexedTensor indexed{tensor.info, tensor.layout, {}};
-    if (tensor.own) {
-      const std::string key = fmt::format("{}@{}", name, fmt::join(tensor.own->offset.span(), ","));
-      indexed.parts.push_back({file, key, *tensor.own, {}});
-      keys.emplace(key, TensorInfo{tensor.info.dtype, tensor.own->shape});
-    }
-    index.tensors.emplace(name, std::move(indexed));
-  }
-  if (!keys.empty()) {
-    const std::string path = (fs::path(folder) / file).string();
-    SafetensorsWriter writer(path, keys);
-    for (const auto& [name, tensor] : job.tensors) {
-      if (tensor.own) {
-        const Tensor values = packed(tensor.values);
-        StoredPart& part = index.tensors.at(name).parts.front();
-        part.hashes = checked_hashes(name, values, job.options);
-        writer.write(part.key, values);
-      }
-    }
-    writer.finish();
-    index.files.emplace(file, StoredFile{writer.file_bytes(), header_hash(MappedFile(path))});
-  }
-  return index;
-}
-
-/// Rank 0: puts the ranks' reports together, checks them, and gives the folder its name.
-void commit(TemporaryFolder& temporary, const SaveJob& job,
-            const std::vector<std::string>& reports) {
-  CheckpointIndex whole;
-  for (const std::string& report : reports) {
-    merge(whole, index_from_json(report, job.folder), job.folder);
-  }
-  whole.scalars = job.scalars;
-  whole.meta = job.meta_data;
-  check_coverage(whole, job.folder);
-  const std::string text = to_json(whole);
-  OutputFile out((fs::path(temporary.path()) / index_name).string());
-  out.write(0, std::as_bytes(std::span(text)));
-  out.finish();
-  temporary.put_in_place(job.folder);
-}
 
 void check_thread(int rank) {
   if (current_rank() != rank) {
@@ -105,54 +52,193 @@ void check_thread(int rank) {
   }
 }
 
-}  // namespace
-
-std::optional<LocalPart> part_to_write(const std::string& name, const Tensor& tensor, int rank) {
-  LocalPart part{Dims::filled(tensor.dims(), 0), tensor.shape()};
-  if (!tensor.is_distributed()) {
-    return rank == 0 && tensor.numel() > 0 ? std::optional(part) : std::nullopt;
-  }
-  const Layout& layout = tensor.layout();
-  if (layout.has_partial()) {
-    fail({.thing = "checkpoint",
-          .wrong = fmt::format("tensor '{}' is {}: its ranks hold partial values", name,
-                               to_string(layout)),
-          .advice = "redistribute it first"});
-  }
-  const std::optional<Dims> coordinates = layout.mesh().coordinates_of(rank);
-  if (!coordinates) {
-    return std::nullopt;
-  }
-  for (int axis = 0; axis < layout.ndim(); ++axis) {
-    if (layout.placement(axis).is_replicate() && (*coordinates)[axis] != 0) {
-      return std::nullopt;
-    }
-  }
-  part = local_part(tensor.shape(), layout, *coordinates);
-  return part.shape.product() > 0 ? std::optional(part) : std::nullopt;
-}
-
-SaveJob make_job(const std::string& folder, const StateDict& state, const std::string& meta_data,
-                 const SaveOptions& options, int rank) {
-  check_thread(rank);
-  SaveJob job{folder, {}, state.scalars, meta_data, options};
+void check_memory(const StateDict& state) {
   for (const auto& [name, tensor] : state.tensors) {
     if (!tensor || tensor.is_meta()) {
       fail({.thing = "checkpoint",
             .wrong = fmt::format("tensor '{}' has no memory", name),
             .advice = "materialize the model first"});
     }
-    SavedTensor saved{{tensor.dtype(), tensor.shape()}, "plain", {}, {}};
-    if (tensor.is_distributed()) {
-      saved.layout = to_string(tensor.layout()) + " on " + to_string(tensor.layout().mesh());
+  }
+}
+
+/// The tensors of all ranks. Usually all have the same, which a hash says.
+IndexedTensors agreed(collective::Communicator& group, IndexedTensors own,
+                      const std::string& folder) {
+  CheckpointIndex index;
+  index.tensors = own;
+  const std::string text = to_json(index);
+  std::string hash = content_hash(std::as_bytes(std::span(text)));
+  std::string hashes(hash.size() * static_cast<std::size_t>(group.size()), '\0');
+  group.all_gather(hash.data(), hashes.data(), static_cast<std::int64_t>(hash.size()), DType::u8);
+  bool same = true;
+  for (std::size_t at = 0; at < hashes.size(); at += hash.size()) {
+    same = same && hashes.compare(at, hash.size(), hash) == 0;
+  }
+  const int size = group.size();
+  const auto beyond = [&](const auto& tensor) {
+    return tensor.second.layout && std::ranges::max(tensor.second.layout.mesh().ranks()) >= size;
+  };
+  if (same && !std::ranges::any_of(own, beyond)) {
+    return own;
+  }
+  const std::vector<std::string> texts = gather_texts(group, text);
+  const std::string all = broadcast_text(group, json_text(nlohmann::json(texts)));
+  std::vector<IndexedTensors> of_ranks;
+  for (const auto& one : parse_json(all)) {
+    of_ranks.push_back(index_from_json(one.get<std::string>(), folder).tensors);
+  }
+  return merged(of_ranks, folder);
+}
+
+/// A box of what this rank holds of a tensor, as a tensor of its own that shares its memory.
+Tensor values_of(const Tensor& tensor, const LocalPart& box, int rank) {
+  const Tensor local = detached(tensor.is_distributed() ? tensor.local() : tensor);
+  const Dims begin = tensor.is_distributed()
+                         ? local_part(tensor.shape(), tensor.layout(), rank).offset
+                         : Dims::filled(tensor.dims(), 0);
+  std::int64_t offset = local.offset();
+  for (const auto [first, own, stride] : ranges::views::zip(box.offset, begin, local.strides())) {
+    offset += (first - own) * stride;
+  }
+  return alias(local, box.shape, local.strides(), offset);
+}
+
+/// The hashes of a packed tensor's bytes, after a look at the values.
+std::vector<std::string> checked_hashes(const std::string& name, const Tensor& packed,
+                                        const SaveOptions& options) {
+  const std::span<const std::byte> bytes = bytes_of(packed);
+  if (options.only_finite && !all_finite(bytes, packed.dtype())) {
+    fail({.thing = "checkpoint",
+          .wrong = fmt::format("tensor '{}' holds values that are NaN or infinite", name),
+          .advice = "nothing was saved"});
+  }
+  return hashes_of(bytes);
+}
+
+using Hashes = std::vector<std::vector<std::string>>;  // of each part of a file
+
+/// A file while it is written.
+struct OpenFile {
+  std::unique_ptr<OutputFile> file;  // of its first rank, until the header is written
+  Hashes hashes;
+};
+
+/// Writes this rank's parts. They are on the disk when it returns, but for those of the file's
+/// first rank: its header comes afterwards.
+OpenFile write_parts(const std::string& path, const SaveJob& job, int rank) {
+  OpenFile open{nullptr, Hashes(job.file.parts.size())};
+  const bool first = rank == job.file.ranks.front();
+  if (job.values.empty() && (!first || job.file.parts.empty())) {
+    return open;
+  }
+  open.file = std::make_unique<OutputFile>(path, true);
+  const std::size_t data = header_bytes(job.file);
+  for (const auto& [i, values] : job.values) {
+    const PlannedPart& part = job.file.parts[i];
+    const Tensor ready = packed(values);
+    open.hashes[i] = checked_hashes(part.name, ready, job.options);
+    open.file->write(data + part.begin, bytes_of(ready));
+  }
+  if (!first) {
+    open.file->finish();
+    open.file.reset();
+  }
+  return open;
+}
+
+/// The hashes of all parts of the file, on the first of its ranks.
+Hashes gather_hashes(collective::Communicator& group, Hashes own, const SaveJob& job) {
+  if (job.file.ranks.size() < 2) {
+    return own;
+  }
+  collective::Communicator& writers =
+      collective::World::current().communicator(job.file.ranks, group.name());
+  for (const std::string& text : gather_texts(writers, json_text(nlohmann::json(own)))) {
+    const auto theirs = parse_json(text).get<Hashes>();
+    for (const auto [mine, other] : ranges::views::zip(own, theirs)) {
+      if (!other.empty()) {
+        mine = other;
+      }
     }
-    saved.own = part_to_write(name, tensor, rank);
-    if (saved.own) {
-      saved.values = detached(tensor.is_distributed() ? tensor.local() : tensor);
+  }
+  return own;
+}
+
+/// The first of a file's ranks: what the index has to say of it.
+CheckpointIndex write_header(const OpenFile& open, const SaveJob& job) {
+  const std::string header = header_of(job.file, open.hashes);
+  open.file->write(0, std::as_bytes(std::span(header)));
+  open.file->finish();
+  const PlannedPart& last = job.file.parts.back();
+  CheckpointIndex index;
+  index.files.emplace(job.file.name,
+                      StoredFile{header.size() + last.begin + last.bytes(),
+                                 content_hash(std::as_bytes(std::span(header))), job.file.ranks});
+  return index;
+}
+
+/// Rank 0: puts the ranks' reports together, and gives the folder its name.
+void commit(TemporaryFolder& temporary, const SaveJob& job,
+            const std::vector<std::string>& reports) {
+  CheckpointIndex whole;
+  for (const std::string& report : reports) {
+    whole.files.merge(index_from_json(report, job.folder).files);
+  }
+  whole.tensors = job.tensors;
+  whole.scalars = job.scalars;
+  whole.meta = job.meta_data;
+  write_index(temporary.path(), whole);
+  temporary.put_in_place(job.folder);
+}
+
+}  // namespace
+
+IndexedTensors described(const StateDict& state) {
+  IndexedTensors tensors;
+  for (const auto& [name, tensor] : state.tensors) {
+    const Layout layout = tensor.is_distributed() ? tensor.layout() : Layout();
+    if (layout && layout.has_partial()) {
+      fail({.thing = "checkpoint",
+            .wrong = fmt::format("tensor '{}' is {}: its ranks hold partial values", name,
+                                 to_string(layout)),
+            .advice = "redistribute it first"});
     }
-    job.tensors.emplace(name, std::move(saved));
+    tensors.emplace(name, IndexedTensor{{tensor.dtype(), tensor.shape()}, layout});
+  }
+  return tensors;
+}
+
+SaveJob make_job(collective::Communicator& group, const std::string& folder, const StateDict& state,
+                 const std::string& meta_data, const SaveOptions& options) {
+  const int rank = group.rank();
+  IndexedTensors own;
+  act_together(group, [&] {
+    check_thread(rank);
+    check_memory(state);
+    own = described(state);
+  });
+  SaveJob job{folder, {}, {}, {}, {}, state.scalars, meta_data, options};
+  job.tensors = agreed(group, std::move(own), folder);
+  job.groups = file_groups(job.tensors, group.size());
+  const auto mine = std::ranges::find_if(job.groups, [&](const std::vector<int>& ranks) {
+    return std::ranges::find(ranks, rank) != ranks.end();
+  });
+  job.file = plan_file(job.tensors, *mine);
+  for (std::size_t i = 0; i < job.file.parts.size(); ++i) {
+    const PlannedPart& part = job.file.parts[i];
+    if (part.writer == rank) {
+      job.values.emplace(i, values_of(state.tensors.at(part.name), part.box, rank));
+    }
   }
   return job;
+}
+
+void write_index(const std::string& temporary, const CheckpointIndex& index) {
+  const std::string text = to_json(index);
+  OutputFile out((fs::path(temporary) / index_name).string());
+  out.write(0, std::as_bytes(std::span(text)));
+  out.finish();
 }
 
 Tensor packed(const Tensor& tensor) { return ops::contiguous(on_host(detached(tensor))); }
@@ -162,19 +248,28 @@ std::span<const std::byte> bytes_of(const Tensor& packed) {
           static_cast<std::size_t>(packed.numel()) * size_of(packed.dtype())};
 }
 
-void run_job(collective::Communicator& group, const std::function<SaveJob()>& make) {
+void run_job(collective::Communicator& group, const SaveJob& job,
+             const std::function<void()>& before) {
   const int rank = group.rank();
-  SaveJob job;
   TemporaryFolder mine;  // rank 0's only
   act_together(group, [&] {
-    job = make();
+    if (before) {
+      before();
+    }
     if (rank == 0) {
       mine.make(job.folder);
     }
   });
-  const std::string temporary = broadcast_text(group, mine.path());
-  std::string report;
-  act_together(group, [&] { report = to_json(write_shards(temporary, job, rank)); });
+  const std::string path = (fs::path(broadcast_text(group, mine.path())) / job.file.name).string();
+  OpenFile open;
+  act_together(group, [&] { open = write_parts(path, job, rank); });
+  open.hashes = gather_hashes(group, std::move(open.hashes), job);
+  std::string report = to_json(CheckpointIndex{});
+  act_together(group, [&] {
+    if (open.file) {
+      report = to_json(write_header(open, job));
+    }
+  });
   const std::vector<std::string> reports = gather_texts(group, report);
   act_together(group, [&] {
     if (rank == 0) {

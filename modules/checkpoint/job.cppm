@@ -6,39 +6,41 @@ import tessera.collective;
 import tessera.placement;
 import tessera.tensor;
 import :index;
+import :plan;
 import :save;
 
 namespace tessera::checkpoint_detail {
 
-/// A tensor of a save.
-struct SavedTensor {
-  TensorInfo info;
-  std::string layout;            // for people
-  std::optional<LocalPart> own;  // the box that this rank writes; not empty
-  Tensor values;                 // of that box: a plain tensor, on any device
-};
-
 struct SaveJob {
   std::string folder;
-  std::map<std::string, SavedTensor> tensors;
+  IndexedTensors tensors;  // of all ranks
+  std::vector<std::vector<int>> groups;
+  PlannedFile file;  // of this rank's group
+  /// Of each part of the file that this rank writes: its place in file.parts, and its values, on
+  /// any device and with any strides.
+  std::map<std::size_t, Tensor> values;
   std::map<std::string, StateDict::Scalar> scalars;
   std::string meta_data;
   SaveOptions options;
 };
 
-/// The box of a tensor that this rank must write; nothing when another rank writes it or it is
-/// empty. Error: the tensor is Partial.
-std::optional<LocalPart> part_to_write(const std::string& name, const Tensor& tensor, int rank);
+/// The tensors of a state as an index has them. Error: one is Partial.
+IndexedTensors described(const StateDict& state);
 
-/// The values are those of the state itself: no copies. Error: a tensor that is Partial or has no
-/// memory.
-SaveJob make_job(const std::string& folder, const StateDict& state, const std::string& meta_data,
-                 const SaveOptions& options, int rank);
+/// The values are those of the state itself: no copies. All ranks of `group` (all of the world)
+/// call it; they communicate a few bytes, and more only where they do not save the same tensors.
+/// Error, the same on all ranks: a tensor that is Partial or has no memory; the ranks disagree.
+SaveJob make_job(collective::Communicator& group, const std::string& folder, const StateDict& state,
+                 const std::string& meta_data, const SaveOptions& options);
 
 /// Writes it. All ranks of `group` (all of the world) call it in a thread that acts as the rank,
-/// and nobody else may use `group` meanwhile. `make` makes the rank's job; an error of it is the
-/// error of all ranks, as is any other.
-void run_job(collective::Communicator& group, const std::function<SaveJob()>& make);
+/// and nobody else may use groups of this name meanwhile. `before` is called first; its error, of
+/// this rank alone, is thrown on all ranks, as any other is.
+void run_job(collective::Communicator& group, const SaveJob& job,
+             const std::function<void()>& before = {});
+
+/// Rank 0's last act: the index.
+void write_index(const std::string& temporary, const CheckpointIndex& index);
 
 /// A tensor's elements, one after the other, on the host.
 Tensor packed(const Tensor& tensor);

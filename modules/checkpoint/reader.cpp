@@ -1,66 +1,62 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <range/v3/view/zip.hpp>
-#include <span>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
-
-#include "tessera/content_hash.hpp"
 module tessera.checkpoint;
 
 import tessera.base;
+import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import :chunks;
-import :file;
 import :index;
+import :parts;
+import :plan;
 
 namespace tessera {
 
 namespace checkpoint_detail {
 
+/// What the ranks of a layout hold of a shape, each box once.
+using HeldBoxes = std::vector<std::pair<LocalPart, int>>;
+
 struct CheckpointContent {
+  std::string folder;
   CheckpointIndex index;
-  std::map<std::string, SafetensorsFile> files;
-  /// For each part, which of its chunks have been compared with their hashes.
-  std::map<const StoredPart*, std::unique_ptr<std::atomic<bool>[]>> compared;
+  std::map<int, const std::string*> file_of_rank;
+  // Made when they are needed; entries never move or vanish.
+  std::mutex mutex;
+  std::map<std::string, std::unique_ptr<PartFile>> files;
+  std::map<std::pair<std::uint32_t, std::vector<std::int64_t>>, HeldBoxes> boxes;
+
+  const PartFile& open(const std::string& name);
+  /// The files that have something of a box.
+  std::set<std::string> files_with(const IndexedTensor& tensor, const LocalPart& box);
+  const HeldBoxes& boxes_of(const IndexedTensor& tensor);
 };
 
 namespace {
 
 using ranges::views::zip;
 
-/// The first chunk among [first, last] that does not have its hash; nothing when all do.
-std::optional<std::size_t> damaged_chunk(const CheckpointContent& content, const StoredPart& part,
-                                         std::size_t first, std::size_t last) {
-  const std::span<const std::byte> bytes = content.files.at(part.file).bytes(part.key);
-  std::atomic<bool>* const compared = content.compared.at(&part).get();
-  for (std::size_t i = first; i <= last; ++i) {
-    if (!compared[i].load(std::memory_order_relaxed)) {
-      if (content_hash(chunk_at(bytes, i)) != part.hashes[i]) {
-        content.files.at(part.file).check_intact();  // zeros have another hash
-        return i;
-      }
-      compared[i].store(true, std::memory_order_relaxed);
-    }
-  }
-  return std::nullopt;
-}
-
-std::string damage(const std::string& name, const StoredPart& part, std::size_t chunk) {
+std::string damage(const std::string& name, const std::string& file, const StoredPart& part,
+                   std::size_t chunk) {
   return fmt::format("tensor '{}': bytes of '{}' in {} are not those that were saved (MiB {})",
-                     name, part.key, part.file, chunk);
+                     name, part.key, file, chunk);
 }
 
 /// The offsets of the first and the last element of a box within a tensor of that shape.
@@ -73,19 +69,6 @@ std::pair<std::size_t, std::size_t> ends_of(const LocalPart& box, const Dims& sh
     last += (begin + extent - 1) * stride;
   }
   return {static_cast<std::size_t>(first), static_cast<std::size_t>(last)};
-}
-
-/// Compares the chunks that a box (indices within the part; not empty) touches.
-void compare_box(const CheckpointContent& content, const std::string& folder,
-                 const std::string& name, const StoredPart& part, const LocalPart& box) {
-  const std::size_t width = size_of(content.index.tensors.at(name).info.dtype);
-  const auto [first, last] = ends_of(box, part.box.shape);
-  const auto chunk =
-      damaged_chunk(content, part, first * width / chunk_bytes, last * width / chunk_bytes);
-  if (chunk) {
-    fail_input(
-        {.thing = folder, .wrong = damage(name, part, *chunk), .advice = "use another checkpoint"});
-  }
 }
 
 /// The intersection of two boxes; it has an extent below 1 when they are disjoint.
@@ -120,47 +103,103 @@ Tensor box_of(const Tensor& x, const Dims& begin, const Dims& shape) {
   return alias(x, shape, x.strides(), offset);
 }
 
-/// Opens a file once its size and its header are known to be those that were saved.
-SafetensorsFile open_file(const std::filesystem::path& path, const StoredFile& expected) {
-  const MappedFile file(path.string());
-  if (file.bytes().size() != expected.bytes) {
-    fail_input({.thing = path.string(),
-                .wrong = "the file is not the one that was saved",
-                .expected = fmt::format("{} bytes", expected.bytes),
-                .got = fmt::format("{}", file.bytes().size()),
+/// Compares the chunks that a box (indices within the part; not empty) touches.
+void compare_box(const std::string& folder, const std::string& name, const std::string& file_name,
+                 const PartFile& file, const StoredPart& part, const LocalPart& box) {
+  const std::size_t width = size_of(file.file.info(part.key).dtype);
+  const auto [first, last] = ends_of(box, part.box.shape);
+  const auto chunk =
+      damaged_chunk(file, part, first * width / chunk_bytes, last * width / chunk_bytes);
+  if (chunk) {
+    fail_input({.thing = folder,
+                .wrong = damage(name, file_name, part, *chunk),
                 .advice = "use another checkpoint"});
   }
-  const bool same_header = header_hash(file) == expected.header;
-  file.check_intact();
-  if (!same_header) {
-    fail_input({.thing = path.string(),
-                .wrong = "the file's header is not the one that was saved",
-                .advice = "use another checkpoint"});
-  }
-  return SafetensorsFile(path.string());
 }
 
-void check_files(const CheckpointContent& content, const std::string& path) {
-  for (const auto& [name, tensor] : content.index.tensors) {
-    for (const StoredPart& part : tensor.parts) {
-      const auto file = content.files.find(part.file);
-      const TensorInfo expected{tensor.info.dtype, part.box.shape};
-      if (file == content.files.end() || !file->second.contains(part.key) ||
-          !(file->second.info(part.key) == expected)) {
-        fail_input({.thing = path,
-                    .wrong = fmt::format("tensor '{}': file '{}' has no key '{}' that is {}{}",
-                                         name, part.file, part.key, name_of(expected.dtype),
-                                         to_string(expected.shape)),
-                    .advice = "use another checkpoint"});
-      }
+/// The files must be there, as large as they were.
+void check_sizes(const CheckpointContent& content) {
+  for (const auto& [name, file] : content.index.files) {
+    const std::filesystem::path path = std::filesystem::path(content.folder) / name;
+    std::error_code problem;
+    const std::uintmax_t bytes = std::filesystem::file_size(path, problem);
+    if (problem || bytes != file.bytes) {
+      fail_input({.thing = path.string(),
+                  .wrong = problem ? fmt::format("it cannot be read ({})", problem.message())
+                                   : std::string("the file is not the one that was saved"),
+                  .expected = fmt::format("{} bytes", file.bytes),
+                  .got = problem ? "" : fmt::format("{}", bytes),
+                  .advice = "use another checkpoint"});
     }
   }
 }
 
+/// Opens all files, and finds parts that overlap or leave gaps.
+void check_all(CheckpointContent& content, const std::string& path) {
+  std::map<std::string, std::vector<const LocalPart*>> parts;
+  for (const auto& [name, file] : content.index.files) {
+    for (const auto& [tensor, stored] : content.open(name).parts) {
+      for (const StoredPart& part : stored) {
+        parts[tensor].push_back(&part.box);
+      }
+    }
+  }
+  for (const auto& [name, tensor] : content.index.tensors) {
+    check_coverage(name, tensor.info, parts[name], path);
+  }
+}
+
 }  // namespace
+
+const PartFile& CheckpointContent::open(const std::string& name) {
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<PartFile>& file = files[name];
+  if (!file) {
+    file = open_parts((std::filesystem::path(folder) / name).string(), index.files.at(name),
+                      index.tensors);
+  }
+  return *file;
+}
+
+const HeldBoxes& CheckpointContent::boxes_of(const IndexedTensor& tensor) {
+  const Dims& shape = tensor.info.shape;
+  const std::lock_guard lock(mutex);
+  const auto [at, fresh] =
+      boxes.try_emplace({tensor.layout.id(), {shape.begin(), shape.end()}}, HeldBoxes());
+  if (fresh) {
+    for (const int rank : tensor.layout.mesh().ranks()) {
+      if (keeper_of(tensor.layout, rank) == rank) {
+        at->second.emplace_back(local_part(shape, tensor.layout, rank), rank);
+      }
+    }
+  }
+  return at->second;
+}
+
+std::set<std::string> CheckpointContent::files_with(const IndexedTensor& tensor,
+                                                    const LocalPart& box) {
+  std::set<std::string> names;
+  const auto add = [&](int rank) {
+    if (const auto file = file_of_rank.find(rank); file != file_of_rank.end()) {
+      names.insert(*file->second);
+    }
+  };
+  if (!tensor.layout) {
+    add(0);
+    return names;
+  }
+  for (const auto& [held, rank] : boxes_of(tensor)) {
+    if (!is_empty(held) && !is_empty(intersection(held, box))) {
+      add(rank);
+    }
+  }
+  return names;
+}
+
 }  // namespace checkpoint_detail
 
-CheckpointReader::CheckpointReader(const std::string& folder) : TensorSource(folder) {
+CheckpointReader::CheckpointReader(const std::string& folder, OpenFiles open)
+    : TensorSource(folder) {
   const std::filesystem::path base(folder);
   const std::string path = (base / checkpoint_detail::index_name).string();
   std::error_code ignored;
@@ -170,28 +209,29 @@ CheckpointReader::CheckpointReader(const std::string& folder) : TensorSource(fol
                                      checkpoint_detail::index_name),
                 .advice = "name the folder of a checkpoint"});
   }
-  auto content = std::make_shared<checkpoint_detail::CheckpointContent>();
-  content->index = checkpoint_detail::read_index(path);
-  checkpoint_detail::check_coverage(content->index, path);
-  for (const auto& [name, file] : content->index.files) {
-    content->files.emplace(name, checkpoint_detail::open_file(base / name, file));
-  }
-  checkpoint_detail::check_files(*content, path);
-  for (const auto& [name, tensor] : content->index.tensors) {
-    tensors_.emplace(name, tensor.info);
-    for (const checkpoint_detail::StoredPart& part : tensor.parts) {
-      content->compared.emplace(&part, new std::atomic<bool>[part.hashes.size()]());
+  content_ = std::make_shared<checkpoint_detail::CheckpointContent>();
+  content_->folder = folder;
+  content_->index = checkpoint_detail::read_index(path);
+  for (const auto& [name, file] : content_->index.files) {
+    for (const int rank : file.ranks) {
+      content_->file_of_rank.emplace(rank, &name);
     }
   }
-  scalars_ = content->index.scalars;
-  content_ = std::move(content);
+  checkpoint_detail::check_sizes(*content_);
+  if (open == OpenFiles::all) {
+    checkpoint_detail::check_all(*content_, path);
+  }
+  for (const auto& [name, tensor] : content_->index.tensors) {
+    tensors_.emplace(name, tensor.info);
+  }
+  scalars_ = content_->index.scalars;
 }
 
 const std::string& CheckpointReader::meta() const { return content_->index.meta; }
 
-const std::string& CheckpointReader::saved_layout(const std::string& name) const {
+std::string CheckpointReader::saved_layout(const std::string& name) const {
   info(name);  // throws for a name that is not there
-  return content_->index.tensors.at(name).layout;
+  return checkpoint_detail::layout_text(content_->index.tensors.at(name).layout);
 }
 
 std::uint64_t CheckpointReader::stored_bytes() const {
@@ -202,10 +242,18 @@ std::uint64_t CheckpointReader::stored_bytes() const {
   return bytes;
 }
 
+std::size_t CheckpointReader::files() const { return content_->index.files.size(); }
+
+std::size_t CheckpointReader::files_opened() const {
+  const std::lock_guard lock(content_->mutex);
+  return content_->files.size();
+}
+
 std::uint64_t CheckpointReader::bytes_read() const {
+  const std::lock_guard lock(content_->mutex);
   std::uint64_t bytes = 0;
   for (const auto& [name, file] : content_->files) {
-    bytes += file.bytes_read();
+    bytes += file->file.bytes_read();
   }
   return bytes;
 }
@@ -213,27 +261,49 @@ std::uint64_t CheckpointReader::bytes_read() const {
 std::vector<std::string> CheckpointReader::verify() const {
   using namespace checkpoint_detail;
   std::vector<std::string> damages;
-  for (const auto& [name, tensor] : content_->index.tensors) {
-    for (const StoredPart& part : tensor.parts) {
-      if (const auto chunk = damaged_chunk(*content_, part, 0, part.hashes.size() - 1)) {
-        damages.push_back(damage(name, part, *chunk));
+  for (const auto& [file_name, stored] : content_->index.files) {
+    const PartFile& file = content_->open(file_name);
+    for (const auto& [name, parts] : file.parts) {
+      for (const StoredPart& part : parts) {
+        if (const auto chunk = damaged_chunk(file, part, 0, part.hashes.size() - 1)) {
+          damages.push_back(damage(name, file_name, part, *chunk));
+        }
       }
     }
   }
+  check_all(*content_, path_);
   return damages;
 }
 
 void CheckpointReader::copy_box(const std::string& name, const LocalPart& box,
                                 const Tensor& into) const {
   using namespace checkpoint_detail;
-  for (const StoredPart& part : content_->index.tensors.at(name).parts) {
-    const LocalPart both = intersection(part.box, box);
-    if (!is_empty(both)) {
-      const LocalPart within{difference(both.offset, part.box.offset), both.shape};
-      compare_box(*content_, path_, name, part, within);
-      content_->files.at(part.file).read(
-          part.key, within, box_of(into, difference(both.offset, box.offset), both.shape));
+  const std::set<std::string> files = content_->files_with(content_->index.tensors.at(name), box);
+  std::int64_t copied = 0;
+  for (const std::string& file_name : files) {
+    const PartFile& file = content_->open(file_name);
+    const auto parts = file.parts.find(name);
+    if (parts == file.parts.end()) {
+      continue;
     }
+    for (const StoredPart& part : parts->second) {
+      const LocalPart both = intersection(part.box, box);
+      if (!is_empty(both)) {
+        const LocalPart within{difference(both.offset, part.box.offset), both.shape};
+        compare_box(path_, name, file_name, file, part, within);
+        file.file.read(part.key, within,
+                       box_of(into, difference(both.offset, box.offset), both.shape));
+        copied += both.shape.product();
+      }
+    }
+  }
+  if (copied != box.shape.product()) {
+    fail_input({.thing = path_,
+                .wrong = fmt::format("tensor '{}': its parts in {} overlap or leave gaps", name,
+                                     fmt::join(files, ", ")),
+                .expected = fmt::format("{} elements", box.shape.product()),
+                .got = fmt::format("{}", copied),
+                .advice = "use another checkpoint"});
   }
 }
 

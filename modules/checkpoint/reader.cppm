@@ -11,22 +11,31 @@ struct CheckpointContent;
 
 export namespace tessera {
 
+/// When a CheckpointReader opens the files of a checkpoint.
+enum class OpenFiles : std::uint8_t {
+  all,        ///< at once, and compares their headers: to know that the checkpoint can be read
+  when_read,  ///< each when something of it is read: what a rank does, which needs only its own
+};
+
 /// A folder that save_checkpoint wrote: whole tensors, whatever mesh and layout they were saved
 /// from. Any box can be read; no communication. Every byte that is read is compared with the hash
 /// that was saved: a chunk of 1 MiB when it is first touched, and not again.
 class CheckpointReader : public TensorSource {
  public:
-  /// Error (input): no checkpoint, a wrong index, a file that is missing, cut or not what the index
-  /// says, a tensor whose parts overlap or leave gaps. `read`, too: bytes that do not have their
-  /// hash.
-  explicit CheckpointReader(const std::string& folder);
+  /// Error (input): no checkpoint, a wrong index, a file that is missing or of another size; a file
+  /// that is not what the index says, or a tensor whose parts overlap or leave gaps, now or when
+  /// they are read. `read`, too: bytes that do not have their hash.
+  explicit CheckpointReader(const std::string& folder, OpenFiles open = OpenFiles::all);
 
   /// The JSON object that save_checkpoint was given.
   const std::string& meta() const;
-  /// The layout that the tensor had when it was saved; for people.
-  const std::string& saved_layout(const std::string& name) const;
+  /// The layout that the tensor had when it was saved: "[Shard(0)] on mesh(shard=2)" or "plain".
+  std::string saved_layout(const std::string& name) const;
   /// Bytes of all files.
   std::uint64_t stored_bytes() const;
+  /// The files of tensors, and how many of them were opened so far.
+  std::size_t files() const;
+  std::size_t files_opened() const;
   std::uint64_t bytes_read() const override;
   /// Reads and compares all bytes. What is damaged, a line for each part of a tensor; empty when
   /// the checkpoint is whole.
@@ -35,7 +44,7 @@ class CheckpointReader : public TensorSource {
  private:
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;
 
-  std::shared_ptr<const checkpoint_detail::CheckpointContent> content_;
+  std::shared_ptr<checkpoint_detail::CheckpointContent> content_;
 };
 
 }  // namespace tessera

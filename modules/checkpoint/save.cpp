@@ -29,9 +29,9 @@ void save_checkpoint(const std::string& folder, const StateDict& state,
   collective::World& world = collective::World::current();
   std::vector<int> ranks(static_cast<std::size_t>(world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  checkpoint_detail::run_job(world.communicator(ranks, "checkpoint"), [&] {
-    return checkpoint_detail::make_job(folder, state, meta_data, options, world.rank());
-  });
+  collective::Communicator& group = world.communicator(ranks, "checkpoint");
+  checkpoint_detail::run_job(group,
+                             checkpoint_detail::make_job(group, folder, state, meta_data, options));
 }
 
 }  // namespace tessera

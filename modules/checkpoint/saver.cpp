@@ -26,7 +26,9 @@ import tessera.mesh;
 import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
+import :index;
 import :job;
+import :plan;
 import :saver;
 
 namespace tessera {
@@ -95,21 +97,21 @@ struct SaverContent {
 
   /// Puts copies in the place of the state's own values.
   void copy_values(SaveJob& job) {
+    std::map<std::string, Buffer> kept;
+    std::swap(kept, buffers);
     std::vector<Device> devices;
-    std::erase_if(buffers, [&](const auto& buffer) {
-      const auto tensor = job.tensors.find(buffer.first);
-      return tensor == job.tensors.end() || !tensor->second.own ||
-             !buffer.second.fits(tensor->second.values);
-    });
-    for (auto& [name, tensor] : job.tensors) {
-      if (!tensor.own) {
-        continue;
+    for (auto& [i, values] : job.values) {
+      const PlannedPart& part = job.file.parts[i];
+      const Device device = is_on_host(values) ? cpu : values.device();
+      auto buffer = kept.extract(key_of(part.name, part.box.offset));
+      if (buffer.empty() || !buffer.mapped().fits(values)) {
+        buffers.try_emplace(key_of(part.name, part.box.offset), part.box.shape, part.dtype, device);
+      } else {
+        buffers.insert(std::move(buffer));
       }
-      const Device device = is_on_host(tensor.values) ? cpu : tensor.values.device();
-      Buffer& buffer =
-          buffers.try_emplace(name, tensor.own->shape, tensor.info.dtype, device).first->second;
-      buffer.take(tensor.values);
-      tensor.values = buffer.values();
+      Buffer& copy = buffers.at(key_of(part.name, part.box.offset));
+      copy.take(values);
+      values = copy.values();
       if (device != cpu && std::ranges::find(devices, device) == devices.end()) {
         devices.push_back(device);
       }
@@ -130,11 +132,20 @@ struct SaverContent {
 }  // namespace checkpoint_detail
 
 std::size_t snapshot_bytes(const StateDict& state) {
+  using namespace checkpoint_detail;
+  const IndexedTensors tensors = described(state);
+  int ranks = 1;
+  for (const auto& [name, tensor] : tensors) {
+    ranks = std::max(ranks, tensor.layout ? std::ranges::max(tensor.layout.mesh().ranks()) + 1 : 1);
+  }
   std::size_t bytes = 0;
-  for (const auto& [name, tensor] : state.tensors) {
-    if (const auto part = checkpoint_detail::part_to_write(name, tensor, current_rank())) {
-      bytes += static_cast<std::size_t>(occupied_bytes(
-          static_cast<std::size_t>(part->shape.product()) * size_of(tensor.dtype())));
+  for (const std::vector<int>& group : file_groups(tensors, ranks)) {
+    if (std::ranges::find(group, current_rank()) != group.end()) {
+      for (const PlannedPart& part : plan_file(tensors, group).parts) {
+        bytes += part.writer == current_rank()
+                     ? static_cast<std::size_t>(occupied_bytes(part.bytes()))
+                     : 0;
+      }
     }
   }
   return bytes;
@@ -149,11 +160,11 @@ void CheckpointSaver::start(const std::string& folder, const StateDict& state,
   using namespace checkpoint_detail;
   wait();
   collective::Communicator& group = group_named("checkpoint writer");
-  // What fails here on one rank is the error of the save on all of them.
-  auto job = std::make_shared<SaveJob>();
+  auto job = std::make_shared<SaveJob>(
+      make_job(group_named("checkpoint plan"), folder, state, meta_data, options));
+  // What fails now on one rank is the error of the save on all of them.
   std::exception_ptr problem;
   try {
-    *job = make_job(folder, state, meta_data, options, group.rank());
     content_->copy_values(*job);
   } catch (...) {
     problem = std::current_exception();
@@ -166,11 +177,10 @@ void CheckpointSaver::start(const std::string& folder, const StateDict& state,
     // Training comes first: a save that takes longer delays nothing.
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 10);
     try {
-      run_job(group, [&] {
+      run_job(group, *job, [&] {
         if (problem) {
           std::rethrow_exception(problem);
         }
-        return std::move(*job);
       });
     } catch (...) {
       content_->error = std::current_exception();

@@ -155,7 +155,7 @@ std::optional<std::string> Training::wait_for_save() {
 
 void Training::load(const std::string& folder) {
   optimizer_->prepare_state();
-  const CheckpointReader reader(folder);
+  const CheckpointReader reader(folder, OpenFiles::when_read);
   const TrainingProgress progress = read_training_progress(reader);
   StateDict all = state();
   // Which random streams exist is the checkpoint's to say: one that only a step uses, such as

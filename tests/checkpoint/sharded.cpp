@@ -176,7 +176,7 @@ TEST_CASE("what is saved on one mesh loads on every other, bit for bit, reading 
   }
 }
 
-TEST_CASE("replicas are written once, and ranks with nothing to write leave no file") {
+TEST_CASE("replicas are written once") {
   for (const Arrangement& arrangement : arrangements()) {
     INFO(arrangement.name);
     const Folder folder;
@@ -196,9 +196,7 @@ TEST_CASE("replicas are written once, and ranks with nothing to write leave no f
       }
     }
     CHECK(written == expected);
-    CHECK(files == (arrangement.name == "replicas" ? 1
-                    : arrangement.name == "hybrid" ? 2
-                                                   : arrangement.ranks));
+    CHECK(files == 1);  // all ranks hold the tensors without dims, and so write one file
   }
 }
 
