@@ -1,91 +1,125 @@
 module;
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <map>
 #include <span>
+#include <string>
+#include <tessera/printable.hpp>
+#include <utility>
 #include <vector>
 module tessera.optim;
 
 import tessera.base;
-import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
+import :total;
 
 namespace tessera::optim {
 namespace {
 
-/// Reduces terms of several layouts with one collective for each axis at most: those that are
-/// Partial on an axis join before it is reduced.
-Tensor total_of(std::vector<Tensor> terms) {
-  const int axes = terms.front().layout().ndim();
-  for (int axis = 0; axis < axes; ++axis) {
-    std::map<std::uint32_t, Tensor> by_layout;
-    for (Tensor& term : terms) {
-      Tensor& sum = by_layout[term.layout().id()];
-      sum = sum ? ops::add(sum, term) : term;
-    }
-    // A term that is Replicate here meets Partial ones as a Partial: rank 0 of the axis keeps it.
-    const bool partial = std::any_of(by_layout.begin(), by_layout.end(), [&](const auto& entry) {
-      return entry.second.layout().placement(axis).is_partial();
-    });
-    terms.clear();
-    std::map<std::uint32_t, Tensor> joined;
-    for (auto& [id, term] : by_layout) {
-      Tensor alike = partial ? redistribute_axis(term, axis, Partial()) : term;
-      Tensor& sum = joined[alike.layout().id()];
-      sum = sum ? ops::add(sum, alike) : alike;
-    }
-    for (auto& [id, sum] : joined) {
-      terms.push_back(redistribute_axis(sum, axis, Replicate()));
-    }
+/// What a gradient adds to the norm: a scalar in f64, Partial where the gradient is sharded.
+Tensor term_of(const Tensor& gradient, double p) {
+  if (p == 2) {
+    return ops::squared_norm(gradient);
   }
-  Tensor total = terms.front();
-  for (std::size_t i = 1; i < terms.size(); ++i) {
-    total = ops::add(total, terms[i]);
+  if (std::isinf(p)) {
+    return largest_magnitude(gradient);
   }
-  return total;
+  const Tensor magnitudes = ops::abs(ops::cast(gradient, DType::f64));
+  return ops::sum(p == 1 ? magnitudes : ops::pow_scalar(magnitudes, p));
 }
 
-Tensor sum_of_squares(std::span<const nn::ParameterPointer> parameters) {
+Tensor power_of(std::span<const nn::ParameterPointer> parameters, double p) {
   const NoGrad no_grad;
-  Tensor sum;
-  std::vector<Tensor> distributed;
+  std::vector<Tensor> terms;
   for (const nn::ParameterPointer& parameter : parameters) {
-    const Tensor& gradient = parameter->value.grad();
-    if (!gradient) {
-      continue;
-    }
-    Tensor square = ops::squared_norm(gradient);
-    if (square.is_distributed()) {
-      distributed.push_back(std::move(square));
-    } else {
-      sum = sum ? ops::add(sum, square) : square;
+    if (const Tensor& gradient = parameter->value.grad()) {
+      terms.push_back(term_of(gradient, p));
     }
   }
-  if (!distributed.empty()) {
-    const Tensor total = total_of(std::move(distributed)).local();
-    sum = sum ? ops::add(sum, total) : total;
-  }
-  return sum ? sum : zeros({}, DType::f64);
+  const Tensor total = total_of(std::move(terms), std::isinf(p));
+  return total ? total : zeros({}, DType::f64);
 }
 
 }  // namespace
 
-Tensor squared_gradient_norm(std::span<const nn::ParameterPointer> parameters) {
-  Tensor sum;
-  run_phase("gradient norm", [&] { sum = sum_of_squares(parameters); });
-  return sum;
+void Clipping::check() const {
+  const auto refuse = [](const char* what, const char* expected, double got) {
+    fail_input({.thing = "clipping",
+                .wrong = what,
+                .expected = expected,
+                .got = fmt::format("{}", printable(got))});
+  };
+  if (!(max_norm >= 0)) {
+    refuse("max_norm is not a norm", "at least 0", max_norm);
+  }
+  if (!(norm > 0)) {
+    refuse("the norm is not one", "1, 2, infinity or another number more than 0", norm);
+  }
+  if (!(max_value >= 0)) {
+    refuse("max_value is not a magnitude", "at least 0", max_value);
+  }
+  if (max_norm > 0 && max_value > 0) {
+    fail_input({.thing = "clipping",
+                .wrong = "max_norm and max_value are both given",
+                .advice = "set one of them to 0"});
+  }
 }
 
-double global_gradient_norm(std::span<const nn::ParameterPointer> parameters) {
-  return std::sqrt(squared_gradient_norm(parameters).item());
+Tensor gradient_norm_power(std::span<const nn::ParameterPointer> parameters, double p) {
+  Tensor power;
+  run_phase("gradient norm", [&] { power = power_of(parameters, p); });
+  return power;
+}
+
+double norm_of_power(double power, double p) {
+  return p == 2 ? std::sqrt(power) : p == 1 || std::isinf(p) ? power : std::pow(power, 1 / p);
+}
+
+double global_gradient_norm(std::span<const nn::ParameterPointer> parameters, double p) {
+  return norm_of_power(gradient_norm_power(parameters, p).item(), p);
 }
 
 double clip_factor(double norm, double max_norm) {
   return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+}
+
+void clamp_gradients(std::span<const nn::ParameterPointer> parameters, double max_value) {
+  const NoGrad no_grad;
+  for (const nn::ParameterPointer& parameter : parameters) {
+    if (Tensor& gradient = parameter->value.grad()) {
+      gradient = ops::clamp(gradient, -max_value, max_value);
+    }
+  }
+}
+
+double clip_gradients(std::span<const nn::ParameterPointer> parameters, const Clipping& clipping) {
+  clipping.check();
+  const double norm = global_gradient_norm(parameters, clipping.norm);
+  if (!std::isfinite(norm)) {
+    if (clipping.nonfinite == NonFinite::error) {
+      fail({.thing = "clip_gradients",
+            .wrong = fmt::format("the norm of the gradients is {}", printable(norm)),
+            .advice = "use a smaller learning rate, or skip such steps (NonFinite::skip)"});
+    }
+    return norm;
+  }
+  if (clipping.max_value > 0) {
+    clamp_gradients(parameters, clipping.max_value);
+  }
+  const double factor = clip_factor(norm, clipping.max_norm);
+  if (factor < 1) {
+    const NoGrad no_grad;
+    for (const nn::ParameterPointer& parameter : parameters) {
+      if (Tensor& gradient = parameter->value.grad()) {
+        gradient = ops::mul_scalar(gradient, factor);
+      }
+    }
+  }
+  return norm;
 }
 
 }  // namespace tessera::optim

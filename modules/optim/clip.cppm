@@ -6,16 +6,41 @@ import tessera.nn;
 
 export namespace tessera::optim {
 
-/// The 2-norm over the gradients of all parameters together, whatever their layouts: each element
-/// counts once. The result is the same on every rank; the sum is in double. Communicates a few
-/// scalars.
-double global_gradient_norm(std::span<const nn::ParameterPointer> parameters);
+/// What happens at a step whose gradients are not finite: an error, or the step is skipped.
+enum class NonFinite : std::uint8_t { error, skip };
 
-/// Its square as a local tensor (f64, no dims): what a recorded step computes.
-Tensor squared_gradient_norm(std::span<const nn::ParameterPointer> parameters);
+/// How gradients are limited. One of the two maxima at most.
+struct Clipping {
+  double max_norm = 0;   // of all gradients together; 0: any
+  double norm = 2;       // which one: 1, 2, infinity, or another p > 0
+  double max_value = 0;  // of each element's magnitude; 0: any
+  NonFinite nonfinite = NonFinite::error;
+
+  /// Error (input): a number that is negative or NaN, a norm that is not more than 0, both maxima.
+  void check() const;
+};
+
+/// The norm over the gradients of all parameters together, whatever their meshes and layouts: each
+/// element counts once. (sum |g|^p)^(1/p), or for p = infinity the largest |g|; not finite if a
+/// gradient is not. The result is the same on every rank; sums are in double. At most one
+/// collective of a scalar for each axis of each mesh.
+double global_gradient_norm(std::span<const nn::ParameterPointer> parameters, double p = 2);
+
+/// The sum of |g|^p (p = infinity: the largest |g|) as a local tensor (f64, no dims): what a
+/// recorded step computes. norm_of_power makes the norm of it.
+Tensor gradient_norm_power(std::span<const nn::ParameterPointer> parameters, double p = 2);
+double norm_of_power(double power, double p);
 
 /// What gradients must be multiplied by: min(1, max_norm / (norm + 1e-6)); 1 when max_norm is 0 (no
 /// clipping).
 double clip_factor(double norm, double max_norm);
+
+/// Limits each element of the gradients to [-max_value, max_value]; NaN stays.
+void clamp_gradients(std::span<const nn::ParameterPointer> parameters, double max_value);
+
+/// Limits the gradients, for a training loop of your own, and returns their norm before. All ranks
+/// call it, after the gradients were reduced. Errors: see Clipping::check; a norm that is not
+/// finite with NonFinite::error. With NonFinite::skip the gradients stay then: skip the step.
+double clip_gradients(std::span<const nn::ParameterPointer> parameters, const Clipping& clipping);
 
 }  // namespace tessera::optim

@@ -1,5 +1,6 @@
 module;
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -110,12 +111,26 @@ AdamWOptions adam_options(PluginOptions& options, double beta2) {
           .maximize = maximize(options)};
 }
 
+/// Whether the moments are 8-bit codes.
+bool quantized(PluginOptions& options, const AdamWOptions& read) {
+  const std::int64_t bits = options.integer("state_bits", 32);
+  if (bits != 8 && bits != 32) {
+    options.refuse("state_bits must be 8 or 32");
+  }
+  if (bits == 8 && read.amsgrad) {
+    options.refuse("amsgrad has no 8-bit state; set one of the two");
+  }
+  return bits == 8;
+}
+
 std::unique_ptr<UpdateRule> read_adam(PluginOptions& options) {
-  return adam_rule<ops::adam_>(adam_options(options, 0.999));
+  const AdamWOptions read = adam_options(options, 0.999);
+  return quantized(options, read) ? adam_8bit_rule(read, false) : adam_rule<ops::adam_>(read);
 }
 
 std::unique_ptr<UpdateRule> read_adamw(PluginOptions& options) {
-  return adamw_rule(adam_options(options, AdamWOptions{}.beta2));
+  const AdamWOptions read = adam_options(options, AdamWOptions{}.beta2);
+  return quantized(options, read) ? adam_8bit_rule(read, true) : adamw_rule(read);
 }
 
 std::unique_ptr<UpdateRule> read_sgd(PluginOptions& options) {

@@ -88,11 +88,7 @@ Optimizer::Entry& Optimizer::prepared(std::size_t i) {
     const MemoryScope scope(MemoryCategory::optimizer);
     const Tensor parameter = detached(parameters_[i]->value);
     for (std::size_t k = entry.tensors.size(); k < states.size(); ++k) {
-      const DType dtype = states[k].dtype.value_or(parameter.dtype());
-      entry.tensors.push_back(states[k].make ? states[k].make(parameter)
-                              : dtype == parameter.dtype()
-                                  ? ops::zeros_like(parameter)
-                                  : ops::zeros_like(ops::cast(parameter, dtype)));
+      entry.tensors.push_back(make_state(states[k], parameter));
     }
   }
   return entry;

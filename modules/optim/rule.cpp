@@ -14,6 +14,7 @@ import tessera.base;
 import tessera.options;
 import tessera.plugin;
 import tessera.tensor;
+import tessera.ops;
 import :elementwise;
 
 namespace tessera::optim {
@@ -24,6 +25,14 @@ namespace {
 }  // namespace
 
 UpdateRule::~UpdateRule() = default;
+
+Tensor make_state(const StateTensor& state, const Tensor& parameter) {
+  if (state.make) {
+    return state.make(parameter);
+  }
+  const DType dtype = state.dtype.value_or(parameter.dtype());
+  return ops::zeros_like(dtype == parameter.dtype() ? parameter : ops::cast(parameter, dtype));
+}
 
 bool UpdateRule::takes(const Dims& /*shape*/) const { return true; }
 
@@ -51,12 +60,18 @@ void check_rule_name(std::string_view name, const std::string& where) {
 std::unique_ptr<UpdateRule> load_rule(std::string_view name, std::string_view text,
                                       const std::string& where) {
   check_rule_name(name);
+  PluginOptions options(text, where);
+  std::unique_ptr<UpdateRule> rule = load_rule(name, options);
+  options.finish();
+  return rule;
+}
+
+std::unique_ptr<UpdateRule> load_rule(std::string_view name, PluginOptions& options) {
+  check_rule_name(name);
   const UpdateRule::Factory* const built_in = elementwise_rule(name);
   const UpdateRule::Factory& factory =
       built_in != nullptr ? *built_in : plugin::host().find<UpdateRule>(name);
-  PluginOptions options(text, where);
   std::unique_ptr<UpdateRule> rule = factory(options);
-  options.finish();
   if (!rule) {
     fail_input(
         {.thing = fmt::format("optimizer '{}'", name), .wrong = "its plugin returned no object"});

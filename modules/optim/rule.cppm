@@ -17,6 +17,9 @@ struct StateTensor {
   std::function<Tensor(const Tensor& parameter)> make = {};
 };
 
+/// The state of a parameter before its first step.
+Tensor make_state(const StateTensor& state, const Tensor& parameter);
+
 /// Parameters that one call updates: lists of one length. All are plain, or distributed over one
 /// mesh; a gradient has its parameter's layout.
 struct UpdateGroup {
@@ -80,6 +83,9 @@ std::unique_ptr<UpdateRule> sgd_rule(const SgdOptions& options = {});
 /// name); options that it does not have.
 std::unique_ptr<UpdateRule> load_rule(std::string_view name, std::string_view options = "{}",
                                       const std::string& where = "options");
+/// The same with options that are read from a table of other options: finish() of those covers
+/// them.
+std::unique_ptr<UpdateRule> load_rule(std::string_view name, PluginOptions& options);
 
 /// Error (input) that begins with `where`: no rule of this name is built in or found as a plugin.
 void check_rule_name(std::string_view name, const std::string& where = "optimizer");

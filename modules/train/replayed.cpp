@@ -60,7 +60,14 @@ std::vector<bool> Training::trained() const {
 StepVariables Training::variables_of(const StepBatch& batch) const {
   StepVariables variables;
   variables.numbers["loss_scale"] = 1.0 / batch.weight;
-  variables.counts["step"] = done_ + 1;
+  variables.numbers["max_value"] = clipping_.max_value * scale();
+  variables.numbers["-max_value"] = -clipping_.max_value * scale();
+  for (const auto& [name, value] : optimizer_->numbers(lr_of(batch), 1 / scale(), 0)) {
+    variables.numbers[name] = value;
+  }
+  // Of steps that were begun, and of updates: a skipped step has none.
+  variables.counts["begun"] = done_ + 1;
+  variables.counts["step"] = done_ - skipped_ + 1;
   for (const auto& [name, drawn] :
        replay_ ? replay_->program().draws : std::map<std::string, std::uint64_t>()) {
     random_stream(name);  // made at its first use, which a replay from the first step has not had
@@ -78,7 +85,7 @@ void Training::set_update(StepVariables& variables, double lr, double grad_scale
     variables.numbers[name] = value;
   }
   variables.numbers["grad_scale"] = grad_scale;
-  variables.counts["step"] = done_ + 1 + more_steps;
+  variables.counts["step"] = done_ - skipped_ + 1 + more_steps;
 }
 
 std::map<std::string, Tensor> Training::inputs() const {
@@ -92,6 +99,9 @@ std::map<std::string, Tensor> Training::inputs() const {
   }
   for (const auto& [name, value] : optimizer_->state().tensors) {
     all.emplace("optimizer." + name, value.local());
+  }
+  if (scaler_) {
+    all.emplace("scaler.scale", scale_);
   }
   return all;
 }
@@ -116,9 +126,15 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
   for (const auto& [name, tensor] : inputs()) {
     recorder.input(name, tensor);
   }
+  const double scale_of_step = scale();
   const StepResult result = take_step(batch, functions, &recorder);
+  if (result.skipped) {  // it has no update to record
+    ++counts_.eager;
+    return result;
+  }
   constexpr std::int64_t already_counted = -1;
-  set_update(variables, result.lr, optim::clip_factor(result.grad_norm, max_norm_),
+  set_update(variables, result.lr,
+             optim::clip_factor(result.grad_norm, clipping_.max_norm) / scale_of_step,
              already_counted);
   Recording recording = recorder.finish(variables);
   ++counts_.recorded;
@@ -179,8 +195,14 @@ std::optional<StepResult> Training::replay_step(const StepBatch& batch,
   given.clear();
   run_phase("replayed gradients", [&] { replay_->run("gradients", variables); });
   const StepResult result =
-      checked(batch, replay_->output("loss").item(), replay_->output("squared_norm").item());
-  set_update(variables, result.lr, optim::clip_factor(result.grad_norm, max_norm_));
+      checked(batch, replay_->output("loss").item(), replay_->output(norm_output()).item());
+  replay_->run("free", variables);
+  if (result.skipped) {
+    replay_->end();
+    count_step(batch, true);
+    return result;
+  }
+  set_update(variables, result.lr, grad_scale(result));
   run_phase("replayed update", [&] { replay_->run("update", variables); });
   replay_->end();
   std::vector<std::string> updated;
@@ -190,7 +212,7 @@ std::optional<StepResult> Training::replay_step(const StepBatch& batch,
     }
   }
   optimizer_->count_step(updated);
-  count_step(batch);
+  count_step(batch, false);
   return result;
 }
 

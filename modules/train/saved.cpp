@@ -24,6 +24,8 @@ namespace tessera {
 namespace {
 
 constexpr const char* random_prefix = "progress.random.";
+constexpr const char* skipped_name = "progress.skipped";
+constexpr const char* scaler_prefix = "progress.scaler";
 
 [[noreturn]] void wrong_scalar(const std::string& path, const std::string& name,
                                const std::string& expected) {
@@ -65,6 +67,9 @@ TrainingProgress read_training_progress(const CheckpointReader& reader) {
   TrainingProgress progress;
   progress.step = count(reader, "progress.step");
   progress.tokens = count(reader, "progress.tokens");
+  if (reader.scalars().contains(skipped_name)) {
+    progress.skipped = count(reader, skipped_name);
+  }
   for (const auto& [name, value] : reader.scalars()) {
     if (name.starts_with("optimizer.step.")) {
       count(reader, name);
@@ -100,6 +105,12 @@ StateDict Training::state() const {
   StateDict progress;
   progress.scalars["step"] = done_;
   progress.scalars["tokens"] = tokens_;
+  if (skipped_ > 0) {
+    progress.scalars["skipped"] = skipped_;
+  }
+  if (scaler_) {
+    progress.merge("scaler", scaler_->state());
+  }
   for (const auto& [name, stream] : random_state()) {
     progress.scalars["random." + name + ".seed"] = static_cast<std::int64_t>(stream.seed);
     progress.scalars["random." + name + ".stream"] = static_cast<std::int64_t>(stream.stream);
@@ -159,15 +170,24 @@ void Training::load(const std::string& folder) {
   const TrainingProgress progress = read_training_progress(reader);
   StateDict all = state();
   // Which random streams exist is the checkpoint's to say: one that only a step uses, such as
-  // dropout's, is not among this process's yet.
-  const auto is_random = [](const auto& scalar) { return scalar.first.starts_with(random_prefix); };
-  std::erase_if(all.scalars, is_random);
+  // dropout's, is not among this process's yet. So it is whether there were skipped steps, or a
+  // scaler: a run may go on with one, or without.
+  const auto is_stored = [](const auto& scalar) {
+    return scalar.first.starts_with(random_prefix) || scalar.first == skipped_name ||
+           scalar.first.starts_with(scaler_prefix);
+  };
+  std::erase_if(all.scalars, is_stored);
   std::copy_if(reader.scalars().begin(), reader.scalars().end(),
-               std::inserter(all.scalars, all.scalars.end()), is_random);
+               std::inserter(all.scalars, all.scalars.end()), is_stored);
   load_state(reader, all, {});
   optimizer_->load_scalars(all.part("optimizer"));
   done_ = progress.step;
   tokens_ = progress.tokens;
+  skipped_ = progress.skipped;
+  if (const StateDict scaler = all.part(scaler_prefix); scaler_ && !scaler.scalars.empty()) {
+    scaler_->load(scaler);
+    set_scale();
+  }
   set_random_state(progress.streams);
   last_checkpoint_ = folder;
 }

@@ -30,12 +30,28 @@ namespace tessera {
 Training::Training(nn::Module& model, parallel::ParallelPlan& plan,
                    std::unique_ptr<optim::Optimizer> optimizer, const optim::Schedule& schedule,
                    double max_norm)
-    : model_(model),
-      plan_(plan),
-      optimizer_(std::move(optimizer)),
-      schedule_(schedule),
-      max_norm_(max_norm) {
+    : model_(model), plan_(plan), optimizer_(std::move(optimizer)), schedule_(schedule) {
   schedule_.check();
+  set_clipping({.max_norm = max_norm});
+}
+
+void Training::set_clipping(const optim::Clipping& clipping) {
+  clipping.check();
+  clipping_ = clipping;
+}
+
+void Training::set_loss_scaling(const optim::GradScalerOptions& options) {
+  scaler_.emplace(options);
+  set_scale();
+}
+
+void Training::set_scale() {
+  if (!scale_) {
+    const std::vector<nn::ParameterPointer>& all = optimizer_->parameters();
+    scale_ = full({}, scale(), DType::f32, all.empty() ? cpu : all.front()->value.device());
+  } else {
+    ops::fill_(scale_, scale());
+  }
 }
 
 void Training::Rows::each(std::int64_t step,
@@ -138,13 +154,26 @@ StepResult Training::step(const StepBatch& batch, const StepFunctions& functions
   }
 }
 
-StepResult Training::checked(const StepBatch& batch, double loss, double squared_norm) const {
-  const StepResult result{.loss = loss,
-                          .grad_norm = std::sqrt(squared_norm),
-                          .lr = schedule_.unit == optim::ScheduleUnit::tokens
-                                    ? schedule_.at(tokens_, batch.tokens)
-                                    : schedule_.at(done_)};
-  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
+double Training::lr_of(const StepBatch& batch) const {
+  return schedule_.unit == optim::ScheduleUnit::tokens ? schedule_.at(tokens_, batch.tokens)
+                                                       : schedule_.at(done_);
+}
+
+double Training::grad_scale(const StepResult& result) const {
+  return optim::clip_factor(result.grad_norm, clipping_.max_norm) / scale();
+}
+
+const char* Training::norm_output() const {
+  return clipping_.norm == 2 ? "squared_norm" : "norm_power";
+}
+
+StepResult Training::checked(const StepBatch& batch, double loss, double power) const {
+  StepResult result{.loss = loss,
+                    .grad_norm = optim::norm_of_power(power, clipping_.norm) / scale(),
+                    .lr = lr_of(batch)};
+  const bool skips = scaler_ || clipping_.nonfinite == optim::NonFinite::skip;
+  result.skipped = skips && std::isfinite(result.loss) && !std::isfinite(result.grad_norm);
+  if (!result.skipped && (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))) {
     fail(fmt::format(
         "training: step {}: the loss is {} and the gradient norm {}; a smaller "
         "learning rate or a longer warm-up may help; {}",
@@ -153,7 +182,12 @@ StepResult Training::checked(const StepBatch& batch, double loss, double squared
   return result;
 }
 
-void Training::count_step(const StepBatch& batch) {
+void Training::count_step(const StepBatch& batch, bool was_skipped) {
+  if (scaler_) {
+    scaler_->update(was_skipped);
+    set_scale();
+  }
+  skipped_ += was_skipped ? 1 : 0;
   ++done_;
   tokens_ += batch.tokens;
 }
@@ -168,7 +202,7 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
     recorder == nullptr ? body() : recorder->section(name, body);
   };
   Tensor loss;
-  Tensor squares;
+  Tensor power;
   finisher_.begin(parameters);
   section("gradients", [&] {
     rows.each(done_, [&](const MicroPart& part) {
@@ -190,26 +224,41 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
         }
       }
       Tensor share;
+      Tensor scaled;
       run_phase("forward", [&] {
         share = ops::mul_scalar(checked(functions.loss_sum(given)), 1.0 / batch.weight);
+        scaled = share;
+        if (scaler_) {
+          scaled = ops::mul(share, from_local(ops::cast(scale_, share.dtype()),
+                                              Layout::replicated(plan_.mesh())));
+        }
       });
-      backward(share);
+      backward(scaled);
       const NoGrad no_grad;
       const Tensor value = detached(share);
       loss = loss ? ops::add(loss, value) : value;
     });
     loss = whole(loss);
     finisher_.finish(parameters);
-    squares = optim::squared_gradient_norm(parameters);
+    power = optim::gradient_norm_power(parameters, clipping_.norm);
     if (recorder != nullptr) {
       recorder->output("loss", loss);
-      recorder->output("squared_norm", squares);
+      recorder->output(norm_output(), power);
     }
   });
-  const StepResult result = checked(batch, loss.item(), squares.item());
-  const double grad_scale = optim::clip_factor(result.grad_norm, max_norm_);
+  const StepResult result = checked(batch, loss.item(), power.item());
+  const double grad_scale = this->grad_scale(result);
+  // Apart from the update, as a skipped step frees what was gathered too.
+  section("free", [&] { plan_.before_optimizer(); });
+  if (result.skipped) {
+    optimizer_->zero_grad();
+    count_step(batch, true);
+    return result;
+  }
   section("update", [&] {
-    plan_.before_optimizer();
+    if (clipping_.max_value > 0) {
+      optim::clamp_gradients(parameters, clipping_.max_value * scale());
+    }
     if (recorder != nullptr) {
       // Numbers that no step has: what does not follow them is a constant.
       const double lr = result.lr * 1.7320508 + 1e-3;
@@ -222,7 +271,7 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
     optimizer_->step(result.lr, grad_scale);
   });
   optimizer_->zero_grad();
-  count_step(batch);
+  count_step(batch, false);
   return result;
 }
 

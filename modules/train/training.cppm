@@ -56,12 +56,15 @@ struct StepResult {
   double loss = 0;  // the sum of all losses of the step divided by its weight, before the update
   double grad_norm = 0;  // of the whole model, before clipping
   double lr = 0;
+  /// The gradients were not finite: parameters and optimizer are as before.
+  bool skipped = false;
 };
 
 /// What a checkpoint says of a run besides its tensors.
 struct TrainingProgress {
-  std::int64_t step = 0;    // steps that are done
-  std::int64_t tokens = 0;  // of these steps
+  std::int64_t step = 0;     // steps that are done
+  std::int64_t tokens = 0;   // of these steps
+  std::int64_t skipped = 0;  // of these steps
   std::map<std::string, RandomStream> streams = {};
 };
 /// Error (input) that names the scalar: it is absent, of a wrong type or out of range.
@@ -81,6 +84,17 @@ class Training {
   Training(nn::Module& model, parallel::ParallelPlan& plan,
            std::unique_ptr<optim::Optimizer> optimizer, const optim::Schedule& schedule,
            double max_norm = 0);
+
+  /// Instead of the constructor's max_norm. Error (input): see Clipping::check.
+  void set_clipping(const optim::Clipping& clipping);
+  /// Multiplies the losses by a factor and divides the gradients by it, so that gradients in f16
+  /// stay in its range. A step whose gradients are not finite is skipped: the optimizer counts no
+  /// step, the rows and the schedule move on, and the factor falls.
+  void set_loss_scaling(const optim::GradScalerOptions& options);
+  /// Null: losses are not scaled.
+  const optim::GradScaler* scaler() const { return scaler_ ? &*scaler_ : nullptr; }
+  /// Steps that were skipped; done() counts them too.
+  std::int64_t skipped() const { return skipped_; }
 
   /// Step number done(): for each micro-batch the loss and its backward, in which styles reduce
   /// gradients after the last one; then the gradients that are still Partial are reduced, the norm
@@ -175,9 +189,17 @@ class Training {
   double read(const Tensor& loss) const;
   /// `recorder`: null for a step that is not recorded. Error: see step().
   StepResult take_step(const StepBatch& batch, const StepFunctions& functions, Recorder* recorder);
-  /// Loss and norm are finite. Error: one of them is not.
-  StepResult checked(const StepBatch& batch, double loss, double squared_norm) const;
-  void count_step(const StepBatch& batch);
+  /// What loss and norm are, of a loss and gradients that are scaled. Errors: the loss is not
+  /// finite; the norm is not, and such steps are not skipped.
+  StepResult checked(const StepBatch& batch, double loss, double power) const;
+  /// What the optimizer multiplies gradients by.
+  double grad_scale(const StepResult& result) const;
+  double lr_of(const StepBatch& batch) const;
+  double scale() const { return scaler_ ? scaler_->scale() : 1; }
+  void set_scale();
+  void count_step(const StepBatch& batch, bool was_skipped);
+  /// The name of the output of a recorded step that the norm is computed from.
+  const char* norm_output() const;
 
   /// Errors of saving, with the last checkpoint in their advice.
   void saving(const std::function<void()>& act);
@@ -200,10 +222,13 @@ class Training {
   parallel::ParallelPlan& plan_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::Schedule schedule_;
-  double max_norm_;
+  optim::Clipping clipping_;
+  std::optional<optim::GradScaler> scaler_;
+  Tensor scale_;  // the scaler's factor: an input of recorded steps
   parallel::GradientFinisher finisher_;
   std::int64_t done_ = 0;
   std::int64_t tokens_ = 0;
+  std::int64_t skipped_ = 0;
   bool replays_ = false;
   ReplayCounts counts_;
   std::optional<Recording> first_recording_;

@@ -207,6 +207,8 @@ const std::map<std::string, std::string>& of_order() {
   static const std::map<std::string, std::string> reasons = {
       {"adadelta_", "writes parameters, which are contiguous"},
       {"adagrad_", "writes parameters, which are contiguous"},
+      {"adam_8bit_", "writes parameters, which are contiguous"},
+      {"adamw_8bit_", "writes parameters, which are contiguous"},
       {"adam_", "writes parameters, which are contiguous"},
       {"adamax_", "writes parameters, which are contiguous"},
       {"adamw_", "writes parameters, which are contiguous"},

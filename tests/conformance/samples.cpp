@@ -247,6 +247,26 @@ void call_updates(const std::function<std::vector<Tensor>(int seed)>& list) {
   ops::adam_(list(2), list(3), list(4), squares(5), squares(6), amsgrad);
   ops::adamw_(list(2), list(3), list(4), squares(5), none, adam);
   ops::adamw_(list(2), list(3), list(4), squares(5), squares(6), amsgrad);
+  // Vectors are sharded by whole blocks only.
+  const auto matrices = [](int seed) {
+    return std::vector<Tensor>{numbers({3, 5}, seed), numbers({5, 2, 2}, seed + 1)};
+  };
+  const auto codes = [&](int seed) {
+    std::vector<Tensor> all = matrices(seed);
+    for (Tensor& x : all) {
+      x = ops::cast(ops::mul_scalar(ops::square(x), 40), DType::u8);
+    }
+    return all;
+  };
+  const auto scales = [&](int seed) {
+    std::vector<Tensor> all;
+    for (const Tensor& x : matrices(seed)) {
+      all.push_back(ops::square(numbers(ops::quantized_blocks(x.shape()), seed)));
+    }
+    return all;
+  };
+  ops::adam_8bit_(matrices(2), matrices(3), codes(4), scales(5), codes(6), scales(7), adam);
+  ops::adamw_8bit_(matrices(2), matrices(3), codes(4), scales(5), codes(6), scales(7), adam);
   ops::sgd_(list(2), list(3), list(4),
             {.lr = 0.1,
              .momentum = 0.9,

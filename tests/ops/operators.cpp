@@ -54,6 +54,8 @@ const std::map<std::string, std::string>& compared_elsewhere() {
   static const std::map<std::string, std::string> places = {
       {"adadelta_", "tests/optim/curves.cpp, with torch.optim"},
       {"adagrad_", "tests/optim/curves.cpp, with torch.optim"},
+      {"adam_8bit_", "tests/optim/adam_8bit.cpp"},
+      {"adamw_8bit_", "tests/optim/adam_8bit.cpp"},
       {"adam_", "tests/optim/curves.cpp, with torch.optim"},
       {"adamax_", "tests/optim/curves.cpp, with torch.optim"},
       {"adamw_", "tests/optim/curves.cpp, with torch.optim"},

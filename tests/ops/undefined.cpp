@@ -328,6 +328,8 @@ const std::vector<Function>& functions() {
       of("adadelta_", ops::adadelta_),
       of("adagrad_", ops::adagrad_),
       of("adam_", ops::adam_),
+      of("adam_8bit_", ops::adam_8bit_),
+      of("adamw_8bit_", ops::adamw_8bit_),
       of("adamax_", ops::adamax_),
       of("adamw_", ops::adamw_),
       of("asgd_", ops::asgd_),

@@ -12,6 +12,7 @@
 #include "catch.hpp"
 
 import tessera.base;
+import tessera.plugin;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
@@ -26,11 +27,57 @@ import tessera.optim;
 
 using namespace tessera;
 
+namespace {
+
+/// bf16 keeps three digits; everything else is compared in f64.
+double tolerance(const nlohmann::json& stored) {
+  return stored.at("options").value("compute", "") == "bf16" ? 0.02 : 1e-11;
+}
+
+struct World {
+  Dims mesh;
+  std::vector<Placement> placements;
+};
+
+const std::vector<World>& worlds() {
+  static const std::vector<World> all = {{{2}, {Shard(0)}},
+                                         {{2}, {Shard(1)}},
+                                         {{2}, {Replicate()}},
+                                         {{4}, {Shard(0)}},
+                                         {{2, 2}, {Replicate(), Shard(1)}},
+                                         {{2, 2}, {Shard(0), Shard(1)}},
+                                         {{2, 2}, {Shard(0), Shard(0)}}};
+  return all;
+}
+
+void follows(const std::string& curves) {
+  for (const auto& stored : optim_test::stored_curves(curves)) {
+    INFO(stored.at("name").get<std::string>());
+    CHECK(optim_test::difference_from(stored, {}) < tolerance(stored));
+  }
+}
+
+void follows_in_every_layout(const std::string& curves) {
+  for (const World& world : worlds()) {
+    optim_test::on_ranks(world.mesh, [&](const DeviceMesh& mesh) {
+      for (const auto& stored : optim_test::stored_curves(curves)) {
+        const double difference = optim_test::difference_from(stored, [&](const Dims& shape) {
+          return optim_test::layout_of(mesh, world.placements, shape);
+        });
+        if (!(difference < tolerance(stored))) {
+          fail(stored.at("name").get<std::string>() + " differs by " + std::to_string(difference));
+        }
+      }
+    });
+  }
+}
+
+}  // namespace
+
 TEST_CASE("every built-in optimizer follows torch's curve of 50 steps") {
+  follows("optimizer");
   std::set<std::string> seen;
   for (const auto& stored : optim_test::stored_curves()) {
-    INFO(stored.at("name").get<std::string>());
-    CHECK(optim_test::difference_from(stored, {}) < 1e-11);
     seen.insert(stored.at("rule").get<std::string>());
   }
   for (const std::string& name : optim::built_in_rules()) {
@@ -40,28 +87,17 @@ TEST_CASE("every built-in optimizer follows torch's curve of 50 steps") {
 }
 
 TEST_CASE("the curves are the same in every layout, also where ranks have empty shards") {
-  using Axes = std::vector<Placement>;
-  struct World {
-    Dims mesh;
-    Axes placements;
-  };
-  const World worlds[] = {{{2}, {Shard(0)}},
-                          {{2}, {Shard(1)}},
-                          {{2}, {Replicate()}},
-                          {{4}, {Shard(0)}},
-                          {{2, 2}, {Replicate(), Shard(1)}},
-                          {{2, 2}, {Shard(0), Shard(1)}},
-                          {{2, 2}, {Shard(0), Shard(0)}}};
-  for (const World& world : worlds) {
-    optim_test::on_ranks(world.mesh, [&](const DeviceMesh& mesh) {
-      for (const auto& stored : optim_test::stored_curves()) {
-        const double difference = optim_test::difference_from(stored, [&](const Dims& shape) {
-          return optim_test::layout_of(mesh, world.placements, shape);
-        });
-        if (!(difference < 1e-11)) {
-          fail(stored.at("name").get<std::string>() + " differs by " + std::to_string(difference));
-        }
-      }
-    });
-  }
+  follows_in_every_layout("optimizer");
+}
+
+TEST_CASE("adafactor follows torch's curves, in every layout") {
+  plugin::host().load(TESSERA_ADAFACTOR);
+  follows("adafactor");
+  follows_in_every_layout("adafactor");
+}
+
+TEST_CASE("muon follows torch's curves, in every layout, and adamw those of its other parameters") {
+  plugin::host().load(TESSERA_MUON);
+  follows("muon");
+  follows_in_every_layout("muon");
 }

@@ -24,8 +24,8 @@ inline const std::vector<Dims>& curve_shapes() {
   return shapes;
 }
 
-inline nlohmann::json stored_curves() {
-  std::ifstream file(TESSERA_SOURCE_DIR "/tests/reference/data/optimizer_curves.json");
+inline nlohmann::json stored_curves(const std::string& name = "optimizer") {
+  std::ifstream file(TESSERA_SOURCE_DIR "/tests/reference/data/" + name + "_curves.json");
   return nlohmann::json::parse(file);
 }
 

@@ -175,11 +175,15 @@ TEST_CASE("the optimizer of the template is Lion, in every layout") {
 
 TEST_CASE("optimizers that do not exist and options that they do not have are errors") {
   register_plain();
-  plugin::host().load(TESSERA_LION);
-  CHECK(error_of_rule("adamv", "{}") ==
-        "optimizer: there is no optimizer 'adamv' (there are Lion, Plain, adadelta, adagrad, adam, "
-        "adamax, adamw, asgd, lion, nadam, radam, rmsprop, rprop and sgd); did you mean 'adam'?; "
-        "'tessera plugin list' shows the plugins");
+  for (const char* file : {TESSERA_LION, TESSERA_ADAFACTOR, TESSERA_MUON}) {
+    plugin::host().load(file);
+  }
+  CHECK(
+      error_of_rule("adamv", "{}") ==
+      "optimizer: there is no optimizer 'adamv' (there are Lion, Plain, adadelta, adafactor, "
+      "adagrad, adam, adamax, adamw, asgd, lion, muon, nadam, radam, rmsprop, rprop and sgd); did "
+      "you mean 'adam'?; "
+      "'tessera plugin list' shows the plugins");
   const std::pair<std::string, std::string> wrong[] = {
       {R"({"betas": [0.9]})",
        "option 'betas' must be two numbers of at least 0 and less than 1 (got [0.9])"},
@@ -188,7 +192,7 @@ TEST_CASE("optimizers that do not exist and options that they do not have are er
       {R"({"eps": 0})", "option 'eps' must be a number more than 0 (got 0)"},
       {R"({"eps": "small"})", "(got \"small\")"},
       {R"({"momentum": 0.9})",
-       "there is no option 'momentum' (options: amsgrad, betas, eps and maximize)"},
+       "there is no option 'momentum' (options: amsgrad, betas, eps, maximize and state_bits)"},
   };
   for (const auto& [options, expected] : wrong) {
     const std::string error = error_of_rule("adamw", options);

@@ -1,4 +1,4 @@
-"""50 steps of every optimizer on a noisy quadratic: data/optimizer_curves.json.
+"""50 steps of every optimizer on a noisy quadratic: data/{optimizer,adafactor,muon}_curves.json.
 
 A case: {"name", "rule", "options" (ours), "lr", "schedule", "weight_decay", "losses": one before each step, "final": the
 values of each parameter}. All in float64. Element i of a parameter begins as sin(1 + i), its target is cos(2 i), its
@@ -31,6 +31,29 @@ class Lion(torch.optim.Optimizer):
                 update = torch.sign(b1 * m + (1 - b1) * g)
                 p -= group["lr"] * (update + group["weight_decay"] * p)
                 m.copy_(b2 * m + (1 - b2) * g)
+
+
+class MuonAdamW:
+    """torch.optim.Muon for the matrices, torch.optim.AdamW (betas 0.9 and 0.95) for the other parameters. Muon's
+    iterations are in bfloat16; `exact`: in the parameter's type."""
+
+    def __init__(self, params, lr, exact=True, rest_scale=1.0, **options):
+        matrices = [p for p in params if p.dim() == 2]
+        self.muon = torch.optim.Muon(matrices, lr=lr, **options)
+        self.rest = torch.optim.AdamW([p for p in params if p.dim() != 2], lr=lr * rest_scale, betas=(0.9, 0.95),
+                                      weight_decay=options["weight_decay"])
+        self.exact, self.rest_scale = exact, rest_scale
+        self.param_groups = self.muon.param_groups
+
+    def step(self):
+        self.rest.param_groups[0]["lr"] = self.param_groups[0]["lr"] * self.rest_scale
+        half = torch.bfloat16
+        try:
+            torch.bfloat16 = torch.float64 if self.exact else half
+            self.muon.step()
+        finally:
+            torch.bfloat16 = half
+        self.rest.step()
 
 
 def case(name, make, lr, weight_decay=0.0, schedule=True, decay_key="weight_decay", rule=None, **options):
@@ -75,6 +98,28 @@ CASES = [
     case("lion options", Lion, 0.02, 0.1, betas=[0.8, 0.95], maximize=True),
 ]
 
+# Options of ours, then torch's.
+ADAFACTOR = [
+    case("adafactor", O.Adafactor, 0.05),
+    case("adafactor options", O.Adafactor, 0.1, 0.05, beta2_decay=-0.5, d=2.0, eps=[1e-4, 1e-2]),
+    case("adafactor maximize", O.Adafactor, 0.01, 0.05, maximize=True),
+]
+
+
+def muon(name, lr, weight_decay, ours, **torchs):
+    return case("muon" + name, MuonAdamW, lr, weight_decay, **ours) | dict(given=torchs | dict(weight_decay=weight_decay))
+
+
+MUON = [
+    muon("", 0.05, 0.1, {}),
+    muon(" heavy ball", 0.05, 0.1, dict(nesterov=False, momentum=0.8, ns_steps=3), nesterov=False, momentum=0.8, ns_steps=3),
+    muon(" match", 0.05, 0.1, dict(adjust_lr="match_rms_adamw", ns_coefficients=[2.0, -1.5, 0.5]),
+         adjust_lr_fn="match_rms_adamw", ns_coefficients=(2.0, -1.5, 0.5)),
+    muon(" unclamped", 0.05, 0.0, dict(adjust_lr="spectral_unclamped", rest=dict(lr_scale=0.5)),
+         adjust_lr_fn="spectral_unclamped", rest_scale=0.5),
+    muon(" bf16", 0.02, 0.1, dict(compute="bf16"), exact=False),
+]
+
 
 def run(entry):
     double = torch.float64
@@ -95,6 +140,36 @@ def run(entry):
         "losses": losses, "final": [p.detach().flatten().tolist() for p in parameters]}
 
 
+def run_lbfgs(name, steps, lr, **options):
+    """A loss that is not quadratic and without noise: the sum of a (p - target)^2 / 2 + (p - target)^4 / 4 and 0.1 times the
+    square of the sum of all parameters' elements. One loss for each step, and how often closures were called."""
+    index = [torch.arange(torch.Size(shape).numel(), dtype=torch.float64).reshape(shape) for shape in SHAPES]
+    parameters = [torch.nn.Parameter(torch.sin(1 + i)) for i in index]
+    optimizer = torch.optim.LBFGS(parameters, lr=lr, **options)
+
+    def closure():
+        optimizer.zero_grad()
+        d = [p - torch.cos(2 * i) for p, i in zip(parameters, index)]
+        loss = sum(((1 + torch.sin(i) / 2) * x**2 / 2 + x**4 / 4).sum() for x, i in zip(d, index))
+        loss = loss + 0.1 * sum(p.sum() for p in parameters) ** 2
+        loss.backward()
+        return loss
+
+    losses = [optimizer.step(closure).item() for _ in range(steps)]
+    state = optimizer.state[parameters[0]]
+    return {"name": name, "lr": lr, "options": {k: v for k, v in options.items() if k != "line_search_fn"},
+            "strong_wolfe": "line_search_fn" in options, "losses": losses, "evaluations": state["func_evals"],
+            "final": [p.detach().flatten().tolist() for p in parameters]}
+
+
 if __name__ == "__main__":
-    write_json(DATA / "optimizer_curves.json", [run(entry) for entry in CASES])
-    print(len(CASES), "cases")
+    write_json(DATA / "lbfgs_curves.json", [
+        run_lbfgs("fixed steps", 12, 0.3, max_iter=4),
+        run_lbfgs("short history", 12, 0.3, max_iter=4, history_size=2),
+        run_lbfgs("strong wolfe", 6, 1.0, max_iter=4, line_search_fn="strong_wolfe"),
+        run_lbfgs("strong wolfe, short", 10, 2.0, max_iter=3, max_eval=4, history_size=3, line_search_fn="strong_wolfe"),
+        run_lbfgs("to the end", 3, 1.0, max_iter=40, tolerance_grad=1e-9, line_search_fn="strong_wolfe"),
+    ])
+    for name, cases in (("optimizer", CASES), ("adafactor", ADAFACTOR), ("muon", MUON)):
+        write_json(DATA / f"{name}_curves.json", [run(entry) for entry in cases])
+        print(name, len(cases), "cases")

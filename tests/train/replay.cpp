@@ -195,6 +195,19 @@ TEST_CASE("the steps of all optimizers are replayed, with what in them depends o
   }
 }
 
+TEST_CASE("optimizers of plugins are replayed, with the numbers that they name") {
+  for (const char* file : {TESSERA_LION, TESSERA_ADAFACTOR, TESSERA_MUON}) {
+    plugin::host().load(file);
+  }
+  for (const char* name : {"one rank", "fully sharded", "hybrid"}) {
+    const Layouts layout = layout_named(name);
+    for (const char* rule : {"Lion", "adafactor", "muon"}) {
+      INFO(name << " " << rule);
+      replays_equal_eager(layout, {.groups = true, .rule = rule});
+    }
+  }
+}
+
 TEST_CASE("the clipping factor, the learning rate and the weight are variables") {
   const Layouts layout = layout_named("fully sharded");
   replays_equal_eager(layout, {.max_norm = 1e9});  // the factor is 1 in all steps

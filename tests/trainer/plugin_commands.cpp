@@ -75,7 +75,7 @@ TEST_CASE("list shows every plugin that is found, its state, and all reasons of 
   INFO(result.error);
   CHECK(result.code == 0);
   contains(result.out, "name");
-  contains(result.out, "SequenceParallel          style  0.1.0    usable   SequenceParallel");
+  contains(result.out, "SequenceParallel          style      0.1.0    usable   SequenceParallel");
   contains(result.out, (folder.path() / "Mine.so").string());
   contains(result.out, shipped + "/FSDP.so");
   contains(result.out, open + " is refused:\n  ");
@@ -136,7 +136,7 @@ TEST_CASE("check says usable, or every reason against a file") {
 TEST_CASE("check tests what a usable plugin provides") {
   std::string all;
   for (const char* name : {"Replicate", "FSDP", "ColwiseParallel", "RowwiseParallel", "NoParallel",
-                           "SequenceParallel", "PrepareModuleInput"}) {
+                           "SequenceParallel", "PrepareModuleInput", "adafactor", "muon"}) {
     all += " " + shipped + "/" + name + ".so";
   }
   const Result good = plugin("check" + all);

@@ -160,8 +160,8 @@ std::vector<Key> optimizer_keys() {
        {"matrices", "all"}},
       {"optimizer.groups", field<s, &O::groups>,
        "Parameters with settings of their own: tables with `on` (patterns over the parameters' "
-       "names), `lr` and `weight_decay`. Of several groups that match a parameter, the last one "
-       "that has a setting decides it."},
+       "names), `lr`, `weight_decay`, and `name` and `options` of another optimizer. Of several "
+       "groups that match a parameter, the last one that has a setting decides it."},
       {"optimizer.schedule",
        field<s, &O::schedule>,
        "The learning rate after the warm-up: `constant`; down to `min_lr_ratio` at the end along "

@@ -37,18 +37,23 @@ Tensor pattern(const Dims& shape, double phase) {
   return x;
 }
 
-/// Two parameters with their state, plain or as shards on `mesh`.
+/// Parameters that the rule takes, with their state, plain or as shards on `mesh`.
 class Subject {
  public:
   Subject(const std::string& name, const DeviceMesh* mesh) : mesh_(mesh) {
     make_rule(name);
     for (const Dims& shape : {Dims{5, 3}, Dims{7}}) {
-      parameters.push_back(placed(pattern(shape, 0.3)));
+      if (rule_->takes(shape)) {
+        parameters.push_back(placed(pattern(shape, 0.3)));
+      }
+    }
+    if (parameters.empty()) {
+      fail("it takes neither matrices nor vectors");
     }
     for (const optim::StateTensor& state : rule_->states()) {
       std::vector<Tensor> tensors;
       for (const Tensor& p : parameters) {
-        tensors.push_back(ops::cast(ops::mul_scalar(p, 0), state.dtype.value_or(p.dtype())));
+        tensors.push_back(optim::make_state(state, p));
       }
       states.push_back(std::move(tensors));
     }

@@ -99,6 +99,11 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Config& config,
     }
     group.weight_decay = table.optional_number("weight_decay", "a number of at least 0",
                                                [](double decay) { return decay >= 0; });
+    if (const std::string name = table.text("name", ""); !name.empty()) {
+      PluginOptions own = table.table("options");
+      optim::check_rule_name(name, place);
+      group.rule = optim::load_rule(name, own);
+    }
     options.groups.push_back(std::move(group));
   }
   section.finish();

@@ -14,10 +14,23 @@ namespace tessera::ops {
 namespace {
 
 template <bool decoupled>
-kernels::Adam adam_of(const AdamStep& s) {
+kernels::Adam numbers_of(const AdamStep& s) {
+  return updates::adam_of(s, decoupled);
+}
+
+const Op& adam_op = updates::register_update<AdamStep, numbers_of<false>>(
+    "adam_(parameters!..., gradients..., exp_avgs!..., exp_avg_sqs!..., max_exp_avg_sqs!...?)",
+    "One step of Adam for all parameters; writes them and their state.");
+const Op& adamw_op = updates::register_update<AdamStep, numbers_of<true>>(
+    "adamw_(parameters!..., gradients..., exp_avgs!..., exp_avg_sqs!..., max_exp_avg_sqs!...?)",
+    "One step of AdamW for all parameters; writes them and their state.");
+
+}  // namespace
+
+kernels::Adam updates::adam_of(const AdamStep& s, bool decoupled) {
   const auto step = static_cast<double>(s.step.value);
-  return {.gradient = updates::own_gradient(s, decoupled),
-          .shrink = updates::shrink(s, decoupled),
+  return {.gradient = own_gradient(s, decoupled),
+          .shrink = shrink(s, decoupled),
           .beta1 = s.beta1,
           .beta2 = s.beta2,
           .eps = s.eps,
@@ -25,15 +38,6 @@ kernels::Adam adam_of(const AdamStep& s) {
           .root_factor = 1.0 / std::sqrt(1.0 - std::pow(s.beta2.value, step)),
           .amsgrad = s.amsgrad};
 }
-
-const Op& adam_op = updates::register_update<AdamStep, adam_of<false>>(
-    "adam_(parameters!..., gradients..., exp_avgs!..., exp_avg_sqs!..., max_exp_avg_sqs!...?)",
-    "One step of Adam for all parameters; writes them and their state.");
-const Op& adamw_op = updates::register_update<AdamStep, adam_of<true>>(
-    "adamw_(parameters!..., gradients..., exp_avgs!..., exp_avg_sqs!..., max_exp_avg_sqs!...?)",
-    "One step of AdamW for all parameters; writes them and their state.");
-
-}  // namespace
 
 void adam_(TensorList parameters, TensorList gradients, TensorList exp_avgs, TensorList exp_avg_sqs,
            TensorList max_exp_avg_sqs, const AdamStep& settings) {

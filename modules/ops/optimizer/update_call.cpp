@@ -64,6 +64,14 @@ void rule(const RuleContext& context, Strategies& strategies) {
   rules::rows_of_lists(context, strategies, context.call.op.operands.size(), false);
 }
 
+void refuse_types(const Call& call, const Tensor& parameter, const Tensor& gradient) {
+  refuse(call,
+         {.wrong = fmt::format("a parameter of type {} with a gradient of type {} is not supported",
+                               name_of(parameter.dtype()), name_of(gradient.dtype())),
+          .expected = "f32 with f32, bf16 or f16, or f64 with f64",
+          .advice = "keep the parameters in f32"});
+}
+
 void for_each_row(const Call& call, std::span<const bool> needed, UpdateRow update) {
   Workspace w(call.workspace.data(), call.workspace.size());
   const std::size_t lists = call.op.operands.size();
@@ -97,11 +105,7 @@ void for_each_row(const Call& call, std::span<const bool> needed, UpdateRow upda
     const Workspace::Scope of_gradient(w);
     const Tensor gradient = contiguous_operand(w, call.in[count + i]);
     if (!update({parameter, gradient, states})) {
-      refuse(call, {.wrong = fmt::format(
-                        "a parameter of type {} with a gradient of type {} is not supported",
-                        name_of(parameter.dtype()), name_of(gradient.dtype())),
-                    .expected = "f32 with f32, bf16 or f16, or f64 with f64",
-                    .advice = "keep the parameters in f32"});
+      refuse_types(call, parameter, gradient);
     }
     if (i > 0) {  // the dispatcher moves operand 0's
       parameter.storage().bump_version();

@@ -10,6 +10,7 @@ module tessera.ops:update_call;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import :updates;
 import :kernel_call;
 
 namespace tessera::ops::updates {
@@ -35,6 +36,12 @@ using UpdateRow = kernels::FunctionRef<bool(const Row&)>;
 /// Calls `update` for each position. `needed`: the states that may not be undefined; others come as
 /// undefined tensors. Errors: one is; `update` returns false, as it does not know the types.
 void for_each_row(const Call& call, std::span<const bool> needed, UpdateRow update);
+
+/// Error: types of a parameter and its gradient that no step knows.
+[[noreturn]] void refuse_types(const Call& call, const Tensor& parameter, const Tensor& gradient);
+
+/// The numbers of Adam's step, whatever form its state has.
+kernels::Adam adam_of(const AdamStep& settings, bool decoupled);
 
 /// What the rule does first, of settings that have these fields.
 template <class Settings>

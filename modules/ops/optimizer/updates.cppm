@@ -39,6 +39,28 @@ void adam_(TensorList parameters, TensorList gradients, TensorList exp_avgs, Ten
 void adamw_(TensorList parameters, TensorList gradients, TensorList exp_avgs,
             TensorList exp_avg_sqs, TensorList max_exp_avg_sqs, const AdamStep& settings);
 
+/// Elements that share a scale in 8-bit state.
+inline constexpr std::int64_t quantized_block = 256;
+/// The shape of the scales of a parameter's 8-bit state: blocks are parts of rows, a row is all of
+/// a parameter's dims but the first: [rows, blocks], or [blocks] of a vector.
+Dims quantized_blocks(const Dims& parameter);
+/// Whether every rank's shard of a parameter consists of whole blocks, so that its scales can be
+/// sharded as the parameter: always along dim 0 of two or more dims.
+bool has_whole_blocks(const Tensor& parameter);
+
+/// Adam and AdamW with 8-bit state: a moment is a code (u8) for each element and a scale (f32) for
+/// each block, value = map[code] * scale, where the scale is the largest magnitude of the block.
+/// The maps of 256 values are those of bitsandbytes' dynamic quantisation, signed for exp_avgs and
+/// unsigned for exp_avg_sqs. Codes and scales of 0 are a moment of 0. A parameter that is sharded
+/// needs whole blocks. Source: Dettmers et al., 8-bit Optimizers via Block-wise Quantization, 2022.
+/// Errors: as above; amsgrad; parameters that are not f32.
+void adam_8bit_(TensorList parameters, TensorList gradients, TensorList exp_avgs,
+                TensorList exp_avg_scales, TensorList exp_avg_sqs, TensorList exp_avg_sq_scales,
+                const AdamStep& settings);
+void adamw_8bit_(TensorList parameters, TensorList gradients, TensorList exp_avgs,
+                 TensorList exp_avg_scales, TensorList exp_avg_sqs, TensorList exp_avg_sq_scales,
+                 const AdamStep& settings);
+
 /// b = momentum b + (1 - dampening) g (g at the first step); p -= lr (nesterov ? g + momentum b :
 /// b). Momentum 0 needs no momentum_buffers.
 struct SgdStep {

@@ -44,26 +44,31 @@ void update_lanes(const Rule& rule, std::int64_t count, C* parameter, const Grad
   });
 }
 
-template <class Rule>
-bool update(const Rule& rule, DType parameter_type, DType gradient_type, std::int64_t count,
-            void* parameter, const void* gradient, void* const* states) {
+/// Calls f with values of the C++ types of the parameter and of the gradient; false where these are
+/// not f32 with f32, bf16 or f16, or f64 with f64.
+template <class F>
+bool visit_update_types(DType parameter_type, DType gradient_type, F f) {
   bool known = true;
   const auto unknown = [&] { known = false; };
-  const auto with_parameter = [&]<class C>(C) {
+  const auto with_parameter = [&]<class C>(C c) {
     using Gradients =
         std::conditional_t<std::is_same_v<C, double>, Types<double>, Types<float, BFloat16, Half>>;
-    const auto with_gradient = [&]<class G>(G) {
-      std::array<C*, Rule::states> arrays;
-      for (std::size_t k = 0; k < Rule::states; ++k) {
-        arrays[k] = static_cast<C*>(states[k]);
-      }
-      update_lanes(rule, count, static_cast<C*>(parameter), static_cast<const G*>(gradient),
-                   arrays);
-    };
-    visit<Gradients>(gradient_type, with_gradient, unknown);
+    visit<Gradients>(gradient_type, [&](auto g) { f(c, g); }, unknown);
   };
   visit<Types<float, double>>(parameter_type, with_parameter, unknown);
   return known;
+}
+
+template <class Rule>
+bool update(const Rule& rule, DType parameter_type, DType gradient_type, std::int64_t count,
+            void* parameter, const void* gradient, void* const* states) {
+  return visit_update_types(parameter_type, gradient_type, [&]<class C, class G>(C, G) {
+    std::array<C*, Rule::states> arrays;
+    for (std::size_t k = 0; k < Rule::states; ++k) {
+      arrays[k] = static_cast<C*>(states[k]);
+    }
+    update_lanes(rule, count, static_cast<C*>(parameter), static_cast<const G*>(gradient), arrays);
+  });
 }
 
 /// m + (x - m) (1 - beta): a moving average, as torch computes it.

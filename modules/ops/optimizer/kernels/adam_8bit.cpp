@@ -1,0 +1,141 @@
+#include "adam_8bit.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "adam_lanes.hpp"
+
+namespace tessera::kernels {
+namespace {
+
+std::array<float, 256> make_map(bool is_signed) {
+  constexpr int kDecades = 7;
+  std::array<float, 256> map{};
+  std::size_t next = 0;
+  for (int decade = 0; decade < kDecades; ++decade) {
+    const int parts = is_signed ? 1 << decade : 2 << decade;
+    for (int i = 0; i < parts; ++i) {
+      const double mean = 0.1 + 0.9 * (i + 0.5) / parts;  // of a part of [0.1, 1]
+      const auto value = static_cast<float>(std::pow(10.0, decade - kDecades + 1) * mean);
+      map[next++] = value;
+      if (is_signed) {
+        map[next++] = -value;
+      }
+    }
+  }
+  map[next++] = 0;
+  map[next] = 1;
+  std::ranges::sort(map);
+  return map;
+}
+
+/// A map with the borders between its values: code i is nearest above border i - 1.
+struct Codes {
+  explicit Codes(bool is_signed) : values(make_map(is_signed)) {
+    for (std::size_t i = 0; i + 1 < values.size(); ++i) {
+      borders[i] = (values[i] + values[i + 1]) / 2;
+    }
+    borders.back() = HUGE_VALF;
+  }
+
+  std::array<float, 256> values;
+  std::array<float, 256> borders;
+};
+
+const Codes& codes_of(bool is_signed) {
+  static const Codes with_sign(true);
+  static const Codes without_sign(false);
+  return is_signed ? with_sign : without_sign;
+}
+
+template <class C>
+[[gnu::always_inline]] inline void decode(const Codes& map, std::int64_t count,
+                                          const std::uint8_t* codes, C scale, C* values) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    values[i] = static_cast<C>(map.values[codes[i]]) * scale;
+  }
+}
+
+/// Returns the scale.
+template <class C>
+[[gnu::always_inline]] inline C encode(const Codes& map, std::int64_t count, const C* values,
+                                       std::uint8_t* codes) {
+  C scale = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const C magnitude = values[i] < 0 ? -values[i] : values[i];
+    scale = magnitude > scale ? magnitude : scale;
+  }
+  const C factor = scale > 0 ? 1 / scale : C{0};
+  float shares[kQuantizedBlock];
+  std::int32_t found[kQuantizedBlock] = {};
+  for (std::int64_t i = 0; i < count; ++i) {
+    shares[i] = static_cast<float>(values[i] * factor);
+  }
+  for (std::int32_t step = 128; step > 0; step /= 2) {  // a binary search for all elements at once
+    for (std::int64_t i = 0; i < count; ++i) {
+      found[i] += map.borders[static_cast<std::size_t>(found[i] + step - 1)] < shares[i] ? step : 0;
+    }
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    codes[i] = static_cast<std::uint8_t>(found[i]);
+  }
+  return scale;
+}
+
+template <class C, class Gradient>
+void step(const Adam& rule, std::int64_t rows, std::int64_t row, C* parameter,
+          const Gradient* gradient, QuantizedState average, QuantizedState square) {
+  constexpr std::int64_t kGrain = 128;  // blocks
+  const std::int64_t blocks = (row + kQuantizedBlock - 1) / kQuantizedBlock;
+  const auto scale = static_cast<C>(rule.gradient.scale);
+  const auto decay = static_cast<C>(rule.gradient.decay);
+  const Codes& of_average = codes_of(true);
+  const Codes& of_square = codes_of(false);
+  auto* const average_scales = static_cast<C*>(average.scales);
+  auto* const square_scales = static_cast<C*>(square.scales);
+  parallel_for(0, rows * blocks, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    simd::dispatch([&](auto) __attribute__((always_inline)) {
+      const Lanes<Adam, C> lanes(rule);
+      C m[kQuantizedBlock] = {};
+      C v[kQuantizedBlock] = {};
+      for (std::int64_t block = begin; block < end; ++block) {
+        const std::int64_t first = block % blocks * kQuantizedBlock;
+        const std::int64_t count = std::min(kQuantizedBlock, row - first);
+        const std::int64_t at = block / blocks * row + first;
+        decode(of_average, count, average.codes + at, average_scales[block], m);
+        decode(of_square, count, square.codes + at, square_scales[block], v);
+        for (std::int64_t i = 0; i < count; i += simd::kLanes<C>) {
+          const std::int64_t rest = count - i;
+          auto p = simd::load_some(parameter + at + i, rest);
+          const auto g = simd::load_some(gradient + at + i, rest) * scale + p * decay;
+          simd::Vector<C> s[Adam::states] = {
+              simd::load_some(m + i, rest), simd::load_some(v + i, rest), {}};
+          lanes(p, g, s);
+          simd::store_some(m + i, rest, s[0]);
+          simd::store_some(v + i, rest, s[1]);
+          simd::store_some(parameter + at + i, rest, p);
+        }
+        average_scales[block] = encode(of_average, count, m, average.codes + at);
+        square_scales[block] = encode(of_square, count, v, square.codes + at);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+const std::array<float, 256>& quantization_map(bool is_signed) {
+  return codes_of(is_signed).values;
+}
+
+bool adam_8bit(const Adam& rule, DType parameter_type, DType gradient_type, std::int64_t rows,
+               std::int64_t row, void* parameter, const void* gradient, QuantizedState average,
+               QuantizedState square) {
+  return visit_update_types(parameter_type, gradient_type, [&]<class C, class G>(C, G) {
+    step(rule, rows, row, static_cast<C*>(parameter), static_cast<const G*>(gradient), average,
+         square);
+  });
+}
+
+}  // namespace tessera::kernels
