@@ -91,20 +91,6 @@ HookHandle Module::add_hook(ForwardHook hook) {
   return {hooks_, number};
 }
 
-Tensors Module::operator()(const Tensors& inputs) {
-  const ModuleScope scope(scope_);
-  try {
-    if (!modes_installed()) [[likely]] {
-      return run(inputs);
-    }
-    Action action{.kind = ActionKind::module, .name = *scope_, .in = inputs};
-    perform(action, [&] { action.out = run(action.in); });
-    return std::move(action.out);
-  } catch (const Error& error) {
-    rethrow_in_module(error, scope_, false);
-  }
-}
-
 std::size_t Module::named_inputs() {
   if (!named_inputs_) {
     named_inputs_ = input_names().size();
@@ -112,7 +98,8 @@ std::size_t Module::named_inputs() {
   return *named_inputs_;
 }
 
-Tensors Module::run(const Tensors& inputs) {
+template <class Method>
+Tensors Module::with_hooks(const Tensors& inputs, const Method& method) {
   const std::size_t named = named_inputs();
   if (named > 0 && inputs.size() > named) {
     fail({.thing = std::string(kind()),
@@ -121,12 +108,12 @@ Tensors Module::run(const Tensors& inputs) {
           .got = fmt::format("{}", inputs.size())});
   }
   if (!hooks_ && inputs.size() >= named) {
-    return forward(inputs);
+    return method(inputs);
   }
   Tensors seen = inputs;
   seen.resize(std::max(named, inputs.size()));
   if (!hooks_) {
-    return forward(seen);
+    return method(seen);
   }
   const auto before = hooks_->before.now();  // what is added or removed from here on has effect
   const auto after = hooks_->after.now();    // at the next call
@@ -135,13 +122,36 @@ Tensors Module::run(const Tensors& inputs) {
       hook.call(*this, seen);
     }
   }
-  Tensors outputs = forward(seen);
+  Tensors outputs = method(seen);
   if (after) {
     for (const auto& hook : *after) {
       hook.call(*this, seen, outputs);
     }
   }
   return outputs;
+}
+
+template <class Method>
+Tensors Module::in_scope(const Tensors& inputs, const Method& method) {
+  const ModuleScope scope(scope_);
+  try {
+    if (!modes_installed()) [[likely]] {
+      return with_hooks(inputs, method);
+    }
+    Action action{.kind = ActionKind::module, .name = *scope_, .in = inputs};
+    perform(action, [&] { action.out = with_hooks(action.in, method); });
+    return std::move(action.out);
+  } catch (const Error& error) {
+    rethrow_in_module(error, scope_, false);
+  }
+}
+
+Tensors Module::operator()(const Tensors& inputs) {
+  return in_scope(inputs, [this](const Tensors& seen) { return forward(seen); });
+}
+
+Tensors Module::call(const Tensors& inputs, const std::function<Tensors(const Tensors&)>& method) {
+  return in_scope(inputs, method);
 }
 
 Tensor Module::operator()(const Tensor& input) {

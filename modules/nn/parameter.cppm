@@ -29,13 +29,20 @@ class Parameter {
   /// What forward computes with while a style provides another form (an unsharded one); otherwise
   /// undefined.
   Tensor computed;
+  /// The type of `computed`; none: the value's. See parallel::set_precision.
+  std::optional<DType> compute_dtype;
+  /// The style that provides `computed`; empty: none.
+  std::string computed_by;
+  /// What provides `computed` where no style does.
+  std::shared_ptr<void> provider;
   Initialization initialization;
   /// The qualified name under which the tree reaches it first; filled by Module::set_names.
   std::string name;
   /// Its other qualified names, if it is tied.
   std::vector<std::string> other_names;
   std::vector<PlacedBy> placed_by;  // for each mesh axis
-  /// Set by what reduces gradients while backward still runs; see parallel::gradient_is_complete.
+  /// Set by what reduces gradients while backward still runs; see parallel::add_to_gradient.
+  std::function<void(Parameter&)> before_adding;
   std::function<void(Parameter&)> gradient_complete;
 
   inline const Tensor& use() const { return computed ? computed : value; }

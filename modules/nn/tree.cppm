@@ -91,6 +91,10 @@ class Module {
   Tensors operator()(const Tensors& inputs);
   /// One input; the first output. Errors: there is none.
   Tensor operator()(const Tensor& input);
+  /// Calls another method with the hooks around it, as if it were forward: styles then provide
+  /// the module's parameters and convert `inputs` and outputs, which are those of forward, too.
+  ///   Tensors codes = encoder.call({x}, [&](const Tensors& in) { return encoder.encode(in); });
+  Tensors call(const Tensors& inputs, const std::function<Tensors(const Tensors&)>& method);
   /// Calls the module with inputs by name, in any order; inputs that are not given are absent
   /// (undefined). Errors: a name that is not in input_names().
   Tensors by_name(std::initializer_list<NamedTensor> inputs);
@@ -170,7 +174,10 @@ class Module {
  private:
   friend class Child;
   friend class EvaluationScope;
-  Tensors run(const Tensors& inputs);
+  template <class Method>
+  Tensors in_scope(const Tensors& inputs, const Method& method);
+  template <class Method>
+  Tensors with_hooks(const Tensors& inputs, const Method& method);
   ModuleHooks& hooks();
   /// How many inputs have names; counted at the first call.
   std::size_t named_inputs();

@@ -1,7 +1,9 @@
 module;
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
+#include <tessera/json.hpp>
 #include <utility>
 #include <vector>
 module tessera.parallel;
@@ -14,7 +16,46 @@ import tessera.plugin;
 namespace tessera::parallel {
 namespace {
 
+using nlohmann::json;
+
 constexpr const char* style = "FSDP";
+
+json sets_of(const std::vector<std::vector<std::string>>& sets) {
+  json all = json::array();
+  for (const std::vector<std::string>& set : sets) {
+    all.push_back({{"on", set}});
+  }
+  return all;
+}
+
+std::string type_name(std::optional<DType> type) {
+  return type ? std::string(name_of(*type)) : "none";
+}
+
+/// The options as the style reads them.
+json options_of(const FullyShardOptions& options) {
+  json dims = json::array();
+  for (const ShardDim& one : options.shard_dims) {
+    dims.push_back({{"on", one.on}, {"dim", one.dim}});
+  }
+  return {
+      {"shard_over", options.shard_over_all_axes ? "all" : "last"},
+      {"together", sets_of(options.together)},
+      {"reshard_after_forward", options.reshard_after_forward},
+      {"reshard_ranks", options.reshard_ranks},
+      {"reshard_after_backward", options.reshard_after_backward},
+      {"prefetch", options.prefetch},
+      {"accumulate", options.keeps_whole_gradients ? "whole" : "shards"},
+      {"replicate_below", options.replicate_below},
+      {"ignore", options.ignore},
+      {"shard_dims", dims},
+      {"param_dtype", type_name(options.precision.parameters)},
+      {"cast_inputs", options.precision.cast_inputs},
+      {"output_dtype", type_name(options.precision.outputs)},
+      {"reduce_dtype", type_name(options.reduce_dtype)},
+      {"missing", options.missing_gradients_are_zero ? "zeros" : "error"},
+  };
+}
 
 std::vector<StyleEntry> entries_of(const DeviceMesh& mesh, const FullyShardOptions& options) {
   std::vector<StyleEntry> entries = options.styles;
@@ -23,15 +64,10 @@ std::vector<StyleEntry> entries_of(const DeviceMesh& mesh, const FullyShardOptio
     const auto names = mesh.axis_names();
     axis = std::vector<std::string>(names.begin(), names.end());
   }
-  entries.push_back(
-      {.style = style,
-       .axis = std::move(axis),
-       .on = options.groups,
-       .options = fmt::format(
-           R"({{"reshard_after_forward": {}, "prefetch": {}, "accumulate": "{}", )"
-           R"("replicate_below": {}}})",
-           options.reshard_after_forward, options.prefetch,
-           options.keeps_whole_gradients ? "whole" : "shards", options.replicate_below)});
+  entries.push_back({.style = style,
+                     .axis = std::move(axis),
+                     .on = options.groups,
+                     .options = json_text(options_of(options))});
   return entries;
 }
 

@@ -41,9 +41,24 @@ bool gradient_sync_enabled() { return sync_flag(); }
 GradientSyncScope::GradientSyncScope(bool enabled) : before_(std::exchange(sync_flag(), enabled)) {}
 GradientSyncScope::~GradientSyncScope() { sync_flag() = before_; }
 
+namespace {
+
 void gradient_is_complete(nn::Parameter& parameter) {
   if (parameter.gradient_complete) {
     parameter.gradient_complete(parameter);
+  }
+}
+
+}  // namespace
+
+void add_to_gradient(nn::Parameter& parameter, Tensor gradient, bool complete) {
+  if (parameter.before_adding) {
+    parameter.before_adding(parameter);
+  }
+  Tensor& sum = parameter.value.grad();
+  sum = sum ? add_gradients(sum, gradient) : std::move(gradient);
+  if (complete) {
+    gradient_is_complete(parameter);
   }
 }
 
@@ -202,17 +217,20 @@ class GradientFinisher::Sums {
         own->arrived(complete);
       }
     };
+    parameter->before_adding = [sums](nn::Parameter& added_to) {
+      if (const auto own = sums.lock()) {
+        own->complete_before_adding(added_to);
+      }
+    };
     Tensor& seen = watched_[parameter.get()];
     if (seen.same_as(leaf)) {
       return;
     }
     seen = leaf;
     const std::weak_ptr<nn::Parameter> watched = parameter;
-    add_gradient_hook(leaf, [sums, watched](const Tensor&) {
-      const auto own = sums.lock();
-      const auto again = watched.lock();
-      if (own && again) {
-        own->complete_before_adding(*again);
+    add_gradient_hook(leaf, [watched](const Tensor&) {
+      if (const auto again = watched.lock(); again && again->before_adding) {
+        again->before_adding(*again);
       }
       return Tensor();
     });

@@ -23,10 +23,11 @@ class GradientSyncScope {
   bool before_;
 };
 
-/// Says that backward adds nothing more to the parameter's gradient in this step. A style that
-/// keeps a parameter in memory of its own calls it when it has reduced the gradient; for the other
-/// parameters, autograd does.
-void gradient_is_complete(nn::Parameter& parameter);
+/// Adds to a parameter's gradient outside of autograd, for a style that keeps the parameter in
+/// memory of its own and computes with another tensor. `complete`: backward adds nothing more to
+/// it in this step. `gradient` has the parameter's type; its layout may be Partial where the
+/// parameter is Replicate.
+void add_to_gradient(nn::Parameter& parameter, Tensor gradient, bool complete);
 
 /// Redistributes every gradient to its parameter's layout after the last backward of a step. A
 /// gradient that is Partial where its parameter is Replicate is summed over the ranks in place,

@@ -5,6 +5,7 @@ export import :options;      // a style's options, read with defaults and checke
 export import :style;        // ParallelStyle: what a style plugin implements
 export import :plan;         // patterns over qualified names -> styles; their order and conflicts;
                              // application
+export import :precision;    // computing in a narrower type than parameters are stored in
 export import :fully_shard;  // the style FSDP by call, and its control by hand
 export import :gradients;  // accumulation without communication; redistributing gradients to their
                            // parameters' layouts

@@ -164,6 +164,11 @@ void ParallelPlan::apply(const std::vector<ResolvedEntry>& entries) {
         }
       }
     }
+    try {
+      (*styles_)[i]->applied();
+    } catch (const Error& error) {
+      fail_at(entry.where, error);
+    }
     summary_.push_back(std::move(row));
   }
 }

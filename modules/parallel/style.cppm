@@ -60,22 +60,42 @@ struct StyleFacts {
   std::string needs_split = {};
 };
 
+/// Called with the reduced gradient of a parameter, which it may replace, before that is added to
+/// the parameter's: the local shard of this rank, in the layout in which it is then added.
+using ReductionHook = std::function<void(nn::Parameter& parameter, Tensor& gradient)>;
+
 /// Sharded parameters whose whole values a program gathers and frees by hand, besides what the
-/// style does in forward and backward. All ranks of the axis call each method together.
+/// style does in forward and backward. All ranks of the axis call each method together. `module`
+/// is the name of a module that the style was applied to ("" is the whole model). Error: the style
+/// was not applied to it.
 class ShardedParameters {
  public:
   virtual ~ShardedParameters();
-  /// Gathers the whole values of a module that the style was applied to ("" is the whole model);
-  /// its parameters compute with them until they are freed, here or by the next forward. Error: the
-  /// style was not applied to it.
+  /// Gathers the whole values of a module; its parameters compute with them until they are freed,
+  /// here or by the next forward.
   virtual void unshard(std::string_view module) = 0;
+  /// Issues the same gather and returns; unshard(), or the module's forward, completes it.
+  virtual void start_unshard(std::string_view module) = 0;
   /// Frees them. After a forward whose backward is still to come, backward gathers them again.
   virtual void reshard(std::string_view module) = 0;
   /// Whether forward frees whole values after their use, from the next forward on.
   virtual void set_reshard_after_forward(bool reshard) = 0;
+  /// Whether backward frees them after their use. If not, the next forward uses them again, unless
+  /// parameters were written in between.
+  virtual void set_reshard_after_backward(bool reshard) = 0;
+  /// Which modules' values are gathered while this one computes, instead of those that followed it
+  /// in the last pass.
+  virtual void set_forward_prefetch(std::string_view module,
+                                    const std::vector<std::string>& next) = 0;
+  virtual void set_backward_prefetch(std::string_view module,
+                                     const std::vector<std::string>& next) = 0;
   /// Without sync, backward keeps whole gradients, as in a GradientSyncScope(false); the next
   /// backward with sync reduces them too.
   virtual void set_gradient_sync(bool sync) = 0;
+  /// Multiplies every reduced gradient; 1 at the start: gradients are sums over the ranks.
+  virtual void set_gradient_factor(double factor) = 0;
+  /// After the factor. Null: none.
+  virtual void set_reduction_hook(ReductionHook hook) = 0;
 };
 
 /// A parallel style: changes parameters' placements and hooks a module's forward. One object for
@@ -91,6 +111,8 @@ class ParallelStyle {
   /// Called for each module that the patterns match, inner ones before outer ones. Errors (input):
   /// a module that the style does not support, extents that do not divide.
   virtual void apply(const StyleTarget& target) = 0;
+  /// Called after the last apply(). Errors (input): options that fit none of the modules.
+  virtual void applied() {}
   /// Called when all styles have been applied: the style may allocate the parameters' memory, on
   /// this device. From here on ranks may communicate.
   virtual void materialize(Device) {}

@@ -1,5 +1,5 @@
-// FSDP: every parameter is a shard on dim 0 along the axis; whole values exist only while a module
-// uses them. Options: see Settings.
+// FSDP: every parameter is a shard along the axis; whole values exist only while a module uses
+// them. Options: see read_settings and Fsdp.
 //
 // Order: forward of a module gathers its groups (and issues the gather of the next module's) ->
 // computes -> frees; its backward gathers again (and issues the one before) -> when all gradients
@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -22,318 +23,163 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
-import tessera.autograd;
-import tessera.collective;
 import tessera.ops;
 import tessera.nn;
 import tessera.plugin;
 import tessera.parallel;
 
-#include "group.hpp"
+#include "sharding.hpp"
 
 namespace {
 
 using namespace tessera;
 using namespace tessera::parallel;
 
-struct Settings {
-  /// Whether forward frees whole values; backward then gathers them again.
-  bool reshard_after_forward = true;
-  /// How many modules ahead values are gathered.
-  std::int64_t prefetch = 1;
-  /// Whether micro-batches keep whole gradients until the last one, instead of reducing each.
-  bool keeps_whole_gradients = false;
-  /// Parameters of fewer elements are replicated.
-  std::int64_t replicate_below = 0;
-
-  static std::int64_t at_least_0(Options& options, const std::string& name,
-                                 std::int64_t otherwise) {
-    const std::int64_t value = options.integer(name, otherwise);
-    if (value < 0) {
-      options.refuse(fmt::format("option '{}' must be 0 or more (got {})", name, value));
-    }
-    return value;
+std::int64_t at_least_0(Options& options, const std::string& name, std::int64_t otherwise) {
+  const std::int64_t value = options.integer(name, otherwise);
+  if (value < 0) {
+    options.refuse(fmt::format("option '{}' must be 0 or more (got {})", name, value));
   }
-  explicit Settings(Options& options)
-      : reshard_after_forward(options.flag("reshard_after_forward", true)),
-        prefetch(at_least_0(options, "prefetch", 1)),
-        keeps_whole_gradients(options.choice("accumulate", "shards", {"shards", "whole"}) ==
-                              "whole"),
-        replicate_below(at_least_0(options, "replicate_below", 0)) {}
+  return value;
+}
+
+std::optional<DType> type_of(Options& options, const std::string& name,
+                             const std::string& otherwise) {
+  return dtype_from_name(options.choice(name, otherwise, {"none", "bf16", "f16", "f32"}));
+}
+
+fsdp::Settings read_settings(Options& options) {
+  fsdp::Settings settings;
+  settings.reshard_after_forward = options.flag("reshard_after_forward", true);
+  settings.group.reshard_ranks = at_least_0(options, "reshard_ranks", 0);
+  settings.group.reshard_after_backward = options.flag("reshard_after_backward", true);
+  settings.prefetch = at_least_0(options, "prefetch", 1);
+  settings.keeps_whole_gradients =
+      options.choice("accumulate", "shards", {"shards", "whole"}) == "whole";
+  settings.group.missing_is_zero =
+      options.choice("missing", "error", {"error", "zeros"}) == "zeros";
+  settings.group.reduce_dtype =
+      *dtype_from_name(options.choice("reduce_dtype", "f32", {"f32", "bf16", "f16"}));
+  return settings;
+}
+
+Precision read_precision(Options& options) {
+  return {.parameters = type_of(options, "param_dtype", "none"),
+          .cast_inputs = options.flag("cast_inputs", true),
+          .outputs = type_of(options, "output_dtype", "none")};
+}
+
+/// A pattern of an option, and whether it has matched anything.
+struct Pattern {
+  std::string text;
+  bool matched = false;
+
+  bool matches(const nn::Parameter& parameter) {
+    const bool fits = matches_pattern(parameter.name, text) ||
+                      std::ranges::any_of(parameter.other_names, [&](const std::string& name) {
+                        return matches_pattern(name, text);
+                      });
+    matched = matched || fits;
+    return fits;
+  }
+  bool matches(const nn::Module& module) {
+    const bool fits =
+        matches_pattern(module.name(), text) || (module.name().empty() && text == ".");
+    matched = matched || fits;
+    return fits;
+  }
 };
+using Patterns = std::vector<Pattern>;
 
-/// The groups of one module, one for each data type: a collective has one type.
-struct Unit {
-  nn::Module* module = nullptr;
-  std::vector<std::unique_ptr<fsdp::Group>> groups = {};
-};
-
-/// What the hooks share. Modules and graphs keep it alive, whatever becomes of the plan.
-class Sharding : public ShardedParameters, public std::enable_shared_from_this<Sharding> {
- public:
-  explicit Sharding(const Settings& settings) : settings_(settings) {}
-
-  void add(nn::Module& module, std::vector<std::unique_ptr<fsdp::Group>> groups) {
-    const std::vector<nn::Module*> inside = nn::all_modules(module);
-    const std::size_t index = units_.size();
-    const bool outermost =
-        (index > 0 || module.name().empty()) &&
-        std::all_of(units_.begin(), units_.end(), [&](const Unit& unit) {
-          return std::find(inside.begin(), inside.end(), unit.module) != inside.end();
-        });
-    outermost_ = outermost ? std::optional(index) : std::nullopt;
-    units_.push_back({&module, std::move(groups)});
-    const auto self = shared_from_this();
-    module.add_outer_pre_hook(
-        [self, index](nn::Module&, Tensors&) { self->before_forward(index); });
-    module.add_hook([self, index](nn::Module&, const Tensors&, Tensors& outputs) {
-      self->after_forward(index, outputs);
-    });
+Patterns patterns(const std::vector<std::string>& texts) {
+  Patterns all;
+  for (const std::string& text : texts) {
+    all.push_back({text});
   }
+  return all;
+}
 
-  std::int64_t replicate_below() const { return settings_.replicate_below; }
-
-  template <class F>
-  void for_each_group(F f) {
-    for (Unit& unit : units_) {
-      for (const auto& group : unit.groups) {
-        f(*group);
-      }
-    }
+template <class Named>
+bool any_matches(Patterns& all, const Named& named) {
+  bool found = false;
+  for (Pattern& pattern : all) {  // each is to know
+    found = pattern.matches(named) || found;
   }
-
-  void unshard(std::string_view module) override {
-    for (const auto& group : unit_of(module).groups) {
-      group->unshard(false);
-    }
-  }
-  void reshard(std::string_view module) override {
-    for (const auto& group : unit_of(module).groups) {
-      group->reshard();
-    }
-    settle();
-  }
-  void set_reshard_after_forward(bool reshard) override {
-    settings_.reshard_after_forward = reshard;
-  }
-  void set_gradient_sync(bool sync) override { gradient_sync_ = sync; }
-
-  /// Parameters may be written from here on.
-  void settle() {
-    fsdp::Group::settle(reducing_);
-    std::vector<const fsdp::Group*> groups;
-    for_each_group([&](const fsdp::Group& group) { groups.push_back(&group); });
-    fsdp::Group::wait_readers(groups);
-  }
-
- private:
-  /// Lives as long as the callback at the end of a backward. Dropped without having run, the
-  /// backward threw.
-  struct Backward {
-    std::shared_ptr<Sharding> sharding;
-    bool finished = false;
-    explicit Backward(std::shared_ptr<Sharding> owner) : sharding(std::move(owner)) {}
-    Backward(const Backward&) = delete;
-    Backward& operator=(const Backward&) = delete;
-    ~Backward() {
-      if (!finished) {
-        sharding->for_each_group([](fsdp::Group& group) { group.abandon_backward(); });
-        sharding->reducing_ = {};
-      }
-    }
-  };
-
-  const Unit& unit_of(std::string_view module) const {
-    std::vector<std::string> known;
-    for (const Unit& unit : units_) {
-      if (unit.module->name() == module) {
-        return unit;
-      }
-      known.push_back(fmt::format("'{}'", unit.module->name()));
-    }
-    fail({.thing = "FSDP",
-          .wrong = fmt::format("it gathers no parameters of module '{}' together", module),
-          .expected = fmt::format("one of {}", join_words(known)),
-          .advice = "let a pattern of its groups match the module"});
-  }
-
-  /// Issues the gathers of the units that follow in this order.
-  void prefetch(std::size_t unit, const std::vector<std::size_t>& order) {
-    for (std::int64_t ahead = 0; ahead < settings_.prefetch && order[unit] != unit; ++ahead) {
-      unit = order[unit];
-      for (const auto& group : units_[unit].groups) {
-        group->start_unshard();
-      }
-    }
-  }
-
-  void before_forward(std::size_t index) {
-    const bool again = in_backward();  // computed again by an activation checkpoint
-    if (!again && (!running_ || running_ == index)) {
-      running_ = index;
-      keep_ = grad_enabled();
-      for_each_group([](fsdp::Group& group) { group.drop_prefetch(); });
-      if (!order_complete_) {
-        forward_order_.clear();
-      }
-    }
-    for (const auto& group : units_[index].groups) {
-      group->unshard(again);
-    }
-    if (again || running_ != outermost_) {
-      return;
-    }
-    if (!order_complete_) {
-      forward_order_.push_back(index);
-    } else {
-      prefetch(index, next_forward_);
-    }
-  }
-
-  void after_forward(std::size_t index, Tensors& outputs) {
-    if (!in_backward()) {
-      // Backward begins with the outermost module: freeing its values would only gather them again.
-      if (!keep_ || (settings_.reshard_after_forward && index != outermost_)) {
-        for (const auto& group : units_[index].groups) {
-          group->reshard();
-        }
-      }
-      if (running_ == index) {
-        end_forward(index);
-      }
-    }
-    for (const Tensor& output : outputs) {
-      if (output && output.requires_grad()) {
-        add_gradient_hook(output, [self = shared_from_this(), index](const Tensor&) {
-          self->before_backward(index);
-          return Tensor();
-        });
-      }
-    }
-  }
-
-  void end_forward(std::size_t index) {
-    running_.reset();
-    if (index == outermost_) {
-      complete_order();
-    }
-    for_each_group([](fsdp::Group& group) { group.drop_prefetch(); });
-    settle();
-  }
-
-  void before_backward(std::size_t index) {
-    if (backward_.expired()) {
-      const auto backward = std::make_shared<Backward>(shared_from_this());
-      backward_ = backward;
-      queue_final_callback([backward] {
-        backward->sharding->finish_backward();
-        backward->finished = true;
-      });
-    }
-    reduce_complete_groups(index);
-    for (const auto& group : units_[index].groups) {
-      group->unshard(true);
-    }
-    if (order_complete_) {
-      prefetch(index, previous_forward_);
-    }
-  }
-
-  /// Groups whose gradients have all arrived are done with their whole values.
-  void reduce_complete_groups(std::size_t except) {
-    for (std::size_t i = 0; i < units_.size(); ++i) {
-      for (const auto& group : units_[i].groups) {
-        if (i != except && group->gradients_complete()) {
-          end_backward(*group);
-        }
-      }
-    }
-  }
-
-  void end_backward(fsdp::Group& group) {
-    const bool whole = settings_.keeps_whole_gradients && !gradient_sync_enabled();
-    group.end_backward(gradient_sync_ && !whole, reducing_);
-  }
-
-  void finish_backward() {
-    for_each_group([this](fsdp::Group& group) { end_backward(group); });
-    settle();
-  }
-
-  void complete_order() {
-    if (order_complete_) {
-      return;
-    }
-    next_forward_.resize(units_.size());
-    previous_forward_.resize(units_.size());
-    for (std::size_t i = 0; i < units_.size(); ++i) {
-      next_forward_[i] = previous_forward_[i] = i;
-    }
-    for (std::size_t i = 0; i + 1 < forward_order_.size(); ++i) {
-      next_forward_[forward_order_[i]] = forward_order_[i + 1];
-      previous_forward_[forward_order_[i + 1]] = forward_order_[i];
-    }
-    order_complete_ = true;
-  }
-
-  Settings settings_;
-  bool gradient_sync_ = true;
-  std::vector<Unit> units_;
-  /// The unit around all others, if there is one.
-  std::optional<std::size_t> outermost_;
-  /// The unit whose forward the program called, while it runs.
-  std::optional<std::size_t> running_;
-  /// Whether a backward will follow that forward. (The first call of an activation checkpoint
-  /// inside of it records nothing.)
-  bool keep_ = false;
-  std::vector<std::size_t> forward_order_;
-  std::vector<std::size_t> next_forward_;
-  std::vector<std::size_t> previous_forward_;
-  fsdp::Reduction reducing_;
-  bool order_complete_ = false;
-  std::weak_ptr<Backward> backward_;
-};
+  return found;
+}
 
 class Fsdp final : public ParallelStyle {
  public:
-  explicit Fsdp(Options& options) : sharding_(std::make_shared<Sharding>(Settings(options))) {}
+  explicit Fsdp(Options& options)
+      : sharding_(std::make_shared<fsdp::Sharding>(read_settings(options))),
+        options_(options),
+        precision_(read_precision(options)),
+        over_all_(options.choice("shard_over", "last", {"last", "all"}) == "all"),
+        replicate_below_(at_least_0(options, "replicate_below", 0)),
+        ignore_(patterns(options.texts("ignore"))) {
+    for (Options& one : options.tables("shard_dims")) {
+      dims_.push_back({patterns(one.texts("on")), static_cast<int>(one.integer("dim", 0))});
+    }
+    for (Options& one : options.tables("together")) {
+      sets_.push_back({patterns(one.texts("on"))});
+    }
+  }
 
   StyleFacts facts() const override {
     return {.splits_batch = true,
             .places_parameters = true,
             .wraps_forward = true,
             .keeps_parameters = true,
-            .most_axes = 2};
+            .most_axes = over_all_ ? 8 : 2};
   }
 
   void apply(const StyleTarget& target) override {
-    const std::string name = target.module.name().empty() ? "." : target.module.name();
-    std::map<DType, std::unique_ptr<fsdp::Group>> by_type;
-    for (const nn::ParameterPointer& parameter : nn::all_parameters(target.module)) {
-      const auto& placed_by = parameter->placed_by[static_cast<std::size_t>(target.axis)];
-      if (placed_by.style == target.style) {
-        continue;  // an inner module's group has it
+    set_axes(target);
+    nn::Module& module = target.module;
+    std::vector<nn::ParameterPointer> own;
+    for (const nn::ParameterPointer& parameter : nn::all_parameters(module)) {
+      if (parameter->placed_by[static_cast<std::size_t>(target.axis)].style != target.style) {
+        own.push_back(parameter);  // else an inner module's group has it
       }
-      if (target.axes.size() > 1) {
-        target.place(*parameter, target.axes.front(), Replicate());
-      }
-      if (parameter->value.numel() < sharding_->replicate_below()) {
-        target.place(*parameter, Replicate());
-        continue;
-      }
-      target.place(*parameter, Shard(0));
-      auto& group = by_type[parameter->value.dtype()];
-      if (!group) {
-        group = std::make_unique<fsdp::Group>(name, target.mesh, target.axis);
-      }
-      group->add(parameter);
     }
-    std::vector<std::unique_ptr<fsdp::Group>> groups;
-    for (auto& [dtype, group] : by_type) {
-      groups.push_back(std::move(group));
+    if (precision_.parameters || precision_.outputs) {
+      set_precision(module, precision_, own);
     }
-    if (!groups.empty()) {
-      sharding_->add(target.module, std::move(groups));
+    std::vector<nn::ParameterPointer> sharded;
+    for (const nn::ParameterPointer& parameter : own) {
+      if (place(*parameter, target)) {
+        parameter->computed_by = target.style;
+        sharded.push_back(parameter);
+      }
+    }
+    Set* const set = set_of(module);
+    // A module whose parameters all are in inner groups is a unit too: what is called around them.
+    if (!nn::all_parameters(module).empty() || set != nullptr) {
+      const std::size_t unit = unit_of(set);
+      for (const nn::ParameterPointer& parameter : sharded) {
+        group_of(unit, *parameter, target).add(parameter, dim_of(*parameter));
+      }
+      sharding_->add(unit, module);
+    }
+  }
+
+  void applied() override {
+    const auto check = [&](const char* option, const char* what, const Patterns& all) {
+      for (const Pattern& pattern : all) {
+        if (!pattern.matched) {
+          options_.refuse(
+              fmt::format("option '{}': the pattern '{}' matches no {} that the style is applied "
+                          "to; correct or remove it",
+                          option, pattern.text, what));
+        }
+      }
+    };
+    check("ignore", "parameter", ignore_);
+    for (const auto& [on, dim] : dims_) {
+      check("shard_dims", "parameter", on);
+    }
+    for (const Set& set : sets_) {
+      check("together", "module", set.on);
     }
   }
 
@@ -349,7 +195,133 @@ class Fsdp final : public ParallelStyle {
   }
 
  private:
-  std::shared_ptr<Sharding> sharding_;
+  /// Modules whose parameters are gathered together.
+  struct Set {
+    Patterns on;
+    std::optional<std::size_t> unit = std::nullopt;
+  };
+
+  fsdp::GroupSettings& group_settings() { return sharding_->settings().group; }
+
+  /// The axes along which parameters are sharded, in the mesh's order.
+  void set_axes(const StyleTarget& target) {
+    std::vector<int>& axes = group_settings().axes;
+    axes = over_all_ ? target.axes : std::vector<int>{target.axis};
+    std::ranges::sort(axes);
+    std::int64_t ranks = 1;
+    for (const int axis : axes) {
+      ranks *= target.mesh.axis_size(axis);
+    }
+    const std::int64_t keeping = group_settings().reshard_ranks;
+    if (keeping == 1 || (keeping > 1 && ranks % keeping != 0)) {
+      options_.refuse(
+          fmt::format("option 'reshard_ranks' must be 0, or at least 2 and a divisor "
+                      "of the {} ranks (got {}); to keep whole values, use "
+                      "reshard_after_forward = false",
+                      ranks, keeping));
+    }
+  }
+
+  int dim_of(const nn::Parameter& parameter) {
+    int dim = 0;
+    for (auto& [on, given] : dims_) {
+      if (any_matches(on, parameter)) {
+        dim = given;
+      }
+    }
+    return dim;
+  }
+
+  /// Whether the parameter is sharded; otherwise it is Replicate.
+  bool place(nn::Parameter& parameter, const StyleTarget& target) {
+    const std::vector<int>& axes = group_settings().axes;
+    for (const int axis : target.axes) {
+      if (std::ranges::find(axes, axis) == axes.end()) {
+        target.place(parameter, axis, Replicate());
+      }
+    }
+    const bool ignored = any_matches(ignore_, parameter);
+    const bool sharded =
+        !ignored && parameter.value.numel() >= replicate_below_ && parameter.value.dims() > 0;
+    const int dim = dim_of(parameter);
+    if (sharded) {
+      check_dim(parameter, dim, target);
+    }
+    for (const int axis : axes) {
+      target.place(parameter, axis, sharded ? Placement(Shard(dim)) : Placement(Replicate()));
+    }
+    return sharded;
+  }
+
+  void check_dim(const nn::Parameter& parameter, int dim, const StyleTarget& target) const {
+    const Dims& shape = parameter.value.shape();
+    if (dim < 0 || dim >= shape.size()) {
+      options_.refuse(fmt::format("option 'shard_dims': parameter '{}' {} has no dim {}",
+                                  parameter.name, to_string(shape), dim));
+    }
+    const std::vector<int>& axes = sharding_->settings().group.axes;
+    if (axes.size() > 1) {
+      std::int64_t parts = 1;
+      for (const int axis : axes) {
+        parts *= target.mesh.axis_size(axis);
+      }
+      if (shape[dim] % parts != 0) {
+        options_.refuse(
+            fmt::format("parameter '{}' {} cannot be sharded over {} axes: {} ranks must divide "
+                        "dim {}; let 'ignore' match it, or choose another of its dims with "
+                        "'shard_dims'",
+                        parameter.name, to_string(shape), axes.size(), parts, dim));
+      }
+    }
+  }
+
+  Set* set_of(const nn::Module& module) {
+    const auto found =
+        std::ranges::find_if(sets_, [&](Set& set) { return any_matches(set.on, module); });
+    return found == sets_.end() ? nullptr : &*found;
+  }
+
+  std::size_t unit_of(Set* set) {
+    if (set == nullptr) {
+      return sharding_->add_unit();
+    }
+    if (!set->unit) {
+      set->unit = sharding_->add_unit();
+    }
+    return *set->unit;
+  }
+
+  /// The unit's group of parameters of these types.
+  fsdp::Group& group_of(std::size_t unit, const nn::Parameter& parameter,
+                        const StyleTarget& target) {
+    const DType stored = parameter.value.dtype();
+    const DType computed = parameter.compute_dtype.value_or(stored);
+    if (size_of(group_settings().reduce_dtype) == 2 && size_of(computed) == 2 &&
+        group_settings().reduce_dtype != computed) {
+      options_.refuse(fmt::format(
+          "option 'reduce_dtype' must be f32 or the type of the gradients (expected f32 or {}, "
+          "got {})",
+          name_of(computed), name_of(group_settings().reduce_dtype)));
+    }
+    auto& slot = by_type_[{unit, stored, computed}];
+    if (slot == nullptr) {
+      const std::string name = target.module.name().empty() ? "." : target.module.name();
+      sharding_->groups(unit).push_back(
+          std::make_unique<fsdp::Group>(name, target.mesh, group_settings()));
+      slot = sharding_->groups(unit).back().get();
+    }
+    return *slot;
+  }
+
+  std::shared_ptr<fsdp::Sharding> sharding_;
+  Options options_;
+  Precision precision_;
+  bool over_all_;
+  std::int64_t replicate_below_;
+  Patterns ignore_;
+  std::vector<std::pair<Patterns, int>> dims_;
+  std::vector<Set> sets_;
+  std::map<std::tuple<std::size_t, DType, DType>, fsdp::Group*> by_type_;
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// One FSDP group: the parameters of one data type of one module that no inner module's group has
-// taken.
+// One FSDP group: the parameters of one data type, computed with in one type, of the modules of one
+// unit that no inner unit has taken.
 #pragma once
 
 // Included after the imports of tessera's modules.
@@ -7,6 +7,21 @@
 namespace fsdp {
 
 class Group;
+
+/// What all groups of one style have in common, and a program may change while it runs.
+struct GroupSettings {
+  /// Along which parameters are sharded: the data is split along the first one first.
+  std::vector<int> axes = {};
+  /// The type of the reduced gradients of 16-bit ones.
+  tessera::DType reduce_dtype = tessera::DType::f32;
+  /// The number of neighbouring ranks that keep whole values after forward together; 0: none.
+  std::int64_t reshard_ranks = 0;
+  /// Whether a parameter without a gradient, beside others that have one, has the gradient 0.
+  bool missing_is_zero = false;
+  bool reshard_after_backward = true;
+  double gradient_factor = 1;
+  tessera::parallel::ReductionHook reduction_hook = nullptr;
+};
 
 /// A reduction of a group's gradients that was issued: it moves while backward goes on, and is
 /// finished before the next one is issued.
@@ -17,13 +32,21 @@ struct Reduction {
   /// What the reduction before has reduced. Peers may read it until they issue this one; so it is
   /// held until this one ends, on every rank, and what a step needs is the same in every run.
   std::vector<tessera::Tensor> before = {};
-  /// This rank's shards, and whose gradients they become.
-  std::vector<std::pair<tessera::nn::ParameterPointer, tessera::Tensor>> shards = {};
+  /// This rank's shards as they were reduced, and the parameters to whose gradients they are added.
+  struct Part {
+    tessera::nn::ParameterPointer parameter;
+    int dim = 0;
+    tessera::Tensor reduced = {};
+    tessera::SpecHandle spec = {};  // of the gradient
+  };
+  std::vector<Part> parts = {};
 };
 
 /// Parameters that are gathered, freed and reduced together. Between uses each is a shard in one
-/// flat buffer that every rank of the axis can read. The gathered values are in another storage,
-/// whose memory is released and restored while its identity stays.
+/// flat buffer that peers can read. Where forward computes in another type, or a parameter is not
+/// sharded along dim 0, they read a copy in that type with the sharded dim outermost instead, which
+/// is made again when the shard was written. The gathered values are in another storage, whose
+/// memory is released and restored while its identity stays; their sharded dim is outermost too.
 ///
 /// A write to a shard is detected by the version of its storage. The next forward gathers again;
 /// what autograd saved of the values before is then an error in backward, as on one device.
@@ -32,12 +55,14 @@ struct Reduction {
 /// the ranks start) the same calls have shapes only, and nobody communicates.
 class Group {
  public:
-  Group(std::string name, tessera::DeviceMesh mesh, int axis)
-      : name_(std::move(name)), mesh_(mesh), axis_(axis) {}
+  Group(std::string name, tessera::DeviceMesh mesh, const GroupSettings& settings)
+      : name_(std::move(name)), mesh_(mesh), settings_(settings) {}
 
-  void add(tessera::nn::ParameterPointer parameter) { members_.push_back({std::move(parameter)}); }
+  void add(tessera::nn::ParameterPointer parameter, int dim) {
+    members_.push_back({.parameter = std::move(parameter), .dim = dim});
+  }
 
-  /// Gives the shards memory of the device: of the CPU's, memory that the axis' ranks can read.
+  /// Gives the shards memory of the device: of the CPU's, memory that the ranks can read.
   void materialize(tessera::Device device);
 
   /// Issues the all-gather, unless it is in flight or done. Moves nothing yet.
@@ -46,15 +71,18 @@ class Group {
   /// values that an earlier forward has left are gathered again if any rank has written its shards
   /// since; this costs one small all-reduce. `again`: for backward, which uses what forward used.
   void unshard(bool again);
-  /// Frees the whole values.
-  void reshard();
+  /// Frees the whole values. `between`: backward will gather them again, so this rank keeps its
+  /// part of them where GroupSettings::reshard_ranks says so.
+  void reshard(bool between = false);
   /// Drops a prefetched gather that nothing has used.
   void drop_prefetch();
 
+  /// A backward begins.
+  void begin_backward() { ended_ = false; }
   /// The backward has no more use for the group: frees the whole values. With `reduce` the
   /// reduction of the whole gradients is issued and replaces `last`, which is finished before;
   /// without it (more backwards of the step follow) the gradients are kept as the parameters',
-  /// Partial along the axis. Errors: some members have a gradient, others that require one do not;
+  /// Partial along the axes. Errors: some members have a gradient, others that require one do not;
   /// the gradient's own graph was requested.
   void end_backward(bool reduce, Reduction& last);
   /// Adds the reduced shards to the shards' gradients.
@@ -67,15 +95,18 @@ class Group {
   /// whole values. False with frozen members: their uses cannot be seen.
   bool gradients_complete() const;
 
-  /// Waits until no peer reads the shards of these groups, of one axis, any more.
+  /// Waits until no peer reads what these groups, of the same ranks, have given to gather.
   static void wait_readers(const std::vector<const Group*>& groups);
 
  private:
   struct Member {
     tessera::nn::ParameterPointer parameter;
-    tessera::SpecHandle whole = {};  // Replicate on the axis
+    int dim = 0;                     // that is sharded
+    tessera::SpecHandle whole = {};  // Replicate on the axes; in the type of forward
     tessera::Tensor unsharded = {};  // of that spec; a leaf; its memory comes and goes
     tessera::Tensor shard = {};      // the parameter's local part as it was made
+    tessera::Tensor source = {};     // what peers gather: its values, with the dim outermost
+    tessera::Tensor kept = {};       // this rank's part between forward and backward, likewise
     std::int64_t slot = 0;           // elements from the start of the flat buffer of shards
     std::int64_t offset = 0;         // elements from the start of the storage of whole values
     std::uint64_t gathered = 0;      // version of the shard's storage that was gathered last
@@ -90,17 +121,27 @@ class Group {
   /// Makes a member's unsharded leaf of this local tensor; it is frozen when the parameter is.
   void set_unsharded(Member& m, tessera::Tensor local);
   void report(const char* operation, std::int64_t bytes, double seconds) const;
-  std::int64_t gathered_bytes() const;
+  std::int64_t received_bytes(std::int64_t elements, std::size_t ranks) const;
   void finish_gathering();
-  /// The members' tensors, in their order.
-  std::vector<tessera::Tensor> shards() const;
+  /// The members' tensors, in their order, with the sharded dim outermost.
+  std::vector<tessera::Tensor> sources() const;
+  std::vector<tessera::Tensor> kept() const;
   std::vector<tessera::Tensor> wholes() const;
+  tessera::DType stored_type() const { return members_[0].parameter->value.dtype(); }
+  tessera::DType computed_type() const;
+  /// Whether peers gather a copy instead of the shard itself.
+  bool is_copied(const Member& m) const;
   /// Whether this rank has written a shard since the last gather was issued.
   bool written() const;
   /// Whether any rank has. One small all-reduce.
   bool written_anywhere();
+  void copy_shard(Member& m) const;
+  void keep_part();
+  void drop_part();
 
   void reduce_gradients(Reduction& last);
+  void issue(const std::vector<const Member*>& trained, std::vector<tessera::Tensor> wholes,
+             Reduction& last);
   /// Whether the parameter's gradient is a whole one that was kept for a later reduction.
   bool holds_whole_gradient(const Member& m) const;
   /// Moves the whole gradients of this backward to the parameters, unless a parameter has a sharded
@@ -109,26 +150,40 @@ class Group {
   void check_gradient(const Member& m) const;
   /// The whole gradient of the step so far, taken from the member; undefined when there is none.
   tessera::Tensor take_gradient(Member& m);
-  /// The layout in which the gradient is reduced: Partial along the axis.
+  tessera::Tensor zero_gradient(const Member& m) const;
+  /// The layout in which the gradient is reduced: Partial along the axes.
   tessera::Layout reducible_layout(const Member& m, const tessera::Tensor& gradient) const;
+  /// The layout with this placement along the sharding axes.
+  tessera::Layout along_axes(tessera::Layout layout, tessera::Placement placement) const;
 
   enum class State { sharded, gathering, unsharded };
 
   std::string name_;
   tessera::DeviceMesh mesh_;
-  int axis_;
+  const GroupSettings& settings_;
   std::vector<Member> members_;
-  std::int64_t shard_elements_ = 0;
+  std::int64_t slot_elements_ = 0;   // of the flat buffer of shards
+  std::int64_t shard_elements_ = 0;  // of all parts that peers gather, padded
   std::int64_t whole_elements_ = 0;
+  std::int64_t kept_elements_ = 0;
   tessera::ops::GroupArgument ranks_;
   /// The same, for reductions: these and gathers do not wait for each other.
   tessera::ops::GroupArgument reducing_ranks_;
+  /// Those that keep whole values between forward and backward; none where nothing is kept.
+  tessera::ops::GroupArgument keeping_ranks_;
   /// Compared among the ranks with every gather and reduction: ranks that are in different groups
   /// of one shape must not exchange their parameters.
   std::int64_t identity_ = 0;
   tessera::Tensor whole_;  // the memory of all whole values
   bool gathered_before_ = false;
+  bool ended_ = false;  // the current backward has no more use for the group
+  bool keeps_ = false;  // the values between forward and backward are those of the last gather
   State state_ = State::sharded;
 };
+
+/// The tensor with this dim outermost, and back: views.
+tessera::Tensor outermost(const tessera::Tensor& x, int dim);
+tessera::Dims outermost(tessera::Dims shape, int dim);
+tessera::Tensor from_outermost(const tessera::Tensor& x, int dim);
 
 }  // namespace fsdp

@@ -51,7 +51,13 @@ void Group::end_backward(bool reduce, Reduction& last) {
   if (reduce || !keep_gradients()) {
     reduce_gradients(last);
   }
-  reshard();
+  ended_ = true;
+  drop_part();
+  if (settings_.reshard_after_backward) {
+    reshard();
+  } else {
+    drop_prefetch();
+  }
 }
 
 void Group::check_gradient(const Member& m) const {
@@ -63,10 +69,10 @@ void Group::check_gradient(const Member& m) const {
                                m.parameter->name),
           .advice = "use Replicate for second derivatives"});
   }
-  if (gradient.dtype() != m.parameter->value.dtype()) {
+  if (gradient.dtype() != computed_type()) {
     fail({.thing = "FSDP",
           .wrong = fmt::format("the gradient of '{}' has the wrong type", m.parameter->name),
-          .expected = std::string(name_of(m.parameter->value.dtype())),
+          .expected = std::string(name_of(computed_type())),
           .got = std::string(name_of(gradient.dtype()))});
   }
 }
@@ -74,7 +80,7 @@ void Group::check_gradient(const Member& m) const {
 bool Group::holds_whole_gradient(const Member& m) const {
   const Tensor& gradient = m.parameter->value.grad();
   return gradient && gradient.is_distributed() && gradient.layout().mesh() == mesh_ &&
-         !gradient.layout().placement(axis_).is_shard();
+         !gradient.layout().placement(settings_.axes.back()).is_shard();
 }
 
 bool Group::keep_gradients() {
@@ -85,7 +91,7 @@ bool Group::keep_gradients() {
   }
   for (Member& m : members_) {
     if (Tensor gradient = take_gradient(m)) {
-      m.parameter->value.grad() = std::move(gradient);
+      m.parameter->value.grad() = ops::cast(gradient, stored_type());  // sums stay exact
     }
   }
   return true;
@@ -99,28 +105,26 @@ Tensor Group::take_gradient(Member& m) {
   if (holds_whole_gradient(m)) {
     Tensor kept = std::exchange(m.parameter->value.grad(), Tensor());
     kept = redistribute(kept, reducible_layout(m, kept));
-    gradient = gradient ? add_gradients(kept, gradient) : std::move(kept);
+    gradient = gradient ? add_gradients(kept, ops::cast(gradient, stored_type())) : std::move(kept);
   }
   return gradient;
 }
 
 Layout Group::reducible_layout(const Member& m, const Tensor& gradient) const {
   Layout layout = gradient.layout();
-  if (layout.placement(axis_).is_replicate()) {
-    layout =
-        layout.with_placement(axis_, Partial());  // the same on all ranks: one of them keeps it
-  } else if (!(layout.placement(axis_) == Partial())) {
-    fail({.thing = "FSDP",
-          .wrong = fmt::format("the gradient of '{}' has the wrong layout", m.parameter->name),
-          .expected = fmt::format("Partial(sum) along axis '{}'", mesh_.axis_name(axis_)),
-          .got = to_string(layout)});
-  }
-  // Other axes: where the parameter is a Shard, the gradient must be the same shard; Partials wait
-  // for the end of the step.
   const Layout& parameter = m.parameter->value.layout();
   for (int a = 0; a < mesh_.ndim(); ++a) {
-    if (a != axis_ && parameter.placement(a).is_shard()) {
+    const bool sharded = std::ranges::find(settings_.axes, a) != settings_.axes.end();
+    if (!sharded && parameter.placement(a).is_shard()) {
+      // The gradient must be the same shard; on other axes, Partials wait for the end of the step.
       layout = layout.with_placement(a, parameter.placement(a));
+    } else if (sharded && layout.placement(a).is_replicate()) {
+      layout = layout.with_placement(a, Partial());  // equal on all ranks: one of them keeps it
+    } else if (sharded && !(layout.placement(a) == Partial())) {
+      fail({.thing = "FSDP",
+            .wrong = fmt::format("the gradient of '{}' has the wrong layout", m.parameter->name),
+            .expected = fmt::format("Partial(sum) along axis '{}'", mesh_.axis_name(a)),
+            .got = to_string(layout)});
     }
   }
   return layout;
@@ -133,16 +137,29 @@ void Group::finish(Reduction& reduction) {
   const NoGrad no_grad;
   Reduction ended = std::exchange(reduction, {});
   const Group& group = *ended.group;
+  const GroupSettings& settings = group.settings_;
   const CommunicationTimer timer;
-  ops::wait(ended.shards[0].second.local());
+  ops::wait(ended.parts[0].reduced);
   reduction.before = std::move(ended.wholes);
-  group.report("reduce_scatter", group.gathered_bytes(), timer.seconds());
-  for (auto& [parameter, shard] : ended.shards) {
-    Tensor& gradient = parameter->value.grad();
-    gradient = gradient ? add_gradients(gradient, shard) : std::move(shard);
-    if (ended.complete) {
-      parallel::gradient_is_complete(*parameter);
+  group.report("reduce_scatter",
+               group.received_bytes(group.shard_elements_,
+                                    static_cast<std::size_t>(group.reducing_ranks_.size())),
+               timer.seconds());
+  for (auto& [parameter, dim, reduced, spec] : ended.parts) {
+    const MemoryScope scope(MemoryCategory::gradient);
+    const PeersReadScope read;  // in hybrid sharding, the other axis' ranks
+    Tensor local = ops::cast(from_outermost(reduced, dim), parameter->value.dtype());
+    reduced = Tensor();
+    Tensor gradient = make_distributed(ops::contiguous(local), spec);
+    if (settings.gradient_factor != 1) {
+      gradient = ops::mul_scalar(gradient, settings.gradient_factor);
     }
+    if (settings.reduction_hook) {
+      Tensor changed = gradient.local();
+      settings.reduction_hook(*parameter, changed);
+      gradient = make_distributed(std::move(changed), spec);
+    }
+    parallel::add_to_gradient(*parameter, std::move(gradient), ended.complete);
   }
 }
 
@@ -157,43 +174,71 @@ void Group::settle(Reduction& reduction) {
 }
 
 void Group::reduce_gradients(Reduction& last) {
-  std::vector<Member*> trained;
+  std::vector<const Member*> trained;
   std::vector<Tensor> wholes;
   const Member* missing = nullptr;
+  bool any = false;
   for (Member& m : members_) {
     Tensor whole = take_gradient(m);
+    any = any || whole;
+    if (!whole && m.parameter->value.requires_grad()) {
+      if (settings_.missing_is_zero && (any || !ended_)) {
+        whole = zero_gradient(m);
+      } else {
+        missing = &m;
+      }
+    }
     if (whole) {
       trained.push_back(&m);
       wholes.push_back(std::move(whole));
-    } else if (m.parameter->value.requires_grad()) {
-      missing = &m;
     }
   }
-  if (trained.empty()) {
-    return;
-  }
-  if (missing != nullptr) {
+  if (any && missing != nullptr) {
     fail({.thing = "FSDP",
           .wrong = fmt::format(
               "parameter '{}' of group '{}' has no gradient on rank {}, but others of the group do",
               missing->parameter->name, name_, current_rank()),
-          .advice = "give a parameter that a step does not use a group of its own, or freeze it "
-                    "with set_requires_grad(false)"});
+          .advice = "give a parameter that a step does not use a group of its own, freeze it with "
+                    "set_requires_grad(false), or set the option missing = \"zeros\""});
   }
-  const DType dtype = members_[0].parameter->value.dtype();
+  if (!trained.empty()) {
+    issue(trained, std::move(wholes), last);
+  }
+}
+
+Tensor Group::zero_gradient(const Member& m) const {
+  const Tensor& value = m.parameter->value;
+  const SpecHandle spec =
+      Spec::make(along_axes(value.layout(), Partial()), value.shape(), computed_type());
+  return make_distributed(zeros(local_shape(*spec), spec->dtype, value.device()), spec);
+}
+
+void Group::issue(const std::vector<const Member*>& trained, std::vector<Tensor> wholes,
+                  Reduction& last) {
+  // One collective has one type: that of a kept gradient is the parameter's.
+  const DType type =
+      std::ranges::any_of(wholes,
+                          [&](const Tensor& whole) { return whole.dtype() == stored_type(); })
+          ? stored_type()
+          : computed_type();
+  const DType reduced_type = size_of(type) == 2 ? settings_.reduce_dtype : type;
   Reduction reduction{.group = this, .complete = gradient_sync_enabled()};
   std::vector<Tensor> shards;
-  for (Tensor& whole : wholes) {
-    const SpecHandle sharded =
-        Spec::make(whole.layout().with_placement(axis_, Shard(0)), whole.shape(), dtype);
-    // Fresh memory: gradients of earlier backwards, wherever they are, stay and are added to. In
-    // hybrid sharding the other axis' ranks read it.
-    const MemoryScope scope(MemoryCategory::gradient);
+  for (std::size_t i = 0; i < wholes.size(); ++i) {
+    Tensor& whole = wholes[i];
+    const Member& m = *trained[i];
+    const SpecHandle spec = Spec::make(along_axes(whole.layout(), Shard(m.dim)), whole.shape(),
+                                       m.parameter->value.dtype());
+    {
+      // Fresh memory: gradients of earlier backwards, wherever they are, stay and are added to. In
+      // hybrid sharding the other axis' ranks read it.
+      const MemoryScope scope(MemoryCategory::gradient);
+      const PeersReadScope read;
+      shards.push_back(empty(outermost(local_shape(*spec), m.dim), reduced_type, whole.device()));
+    }
+    reduction.parts.push_back({m.parameter, m.dim, shards.back(), spec});
     const PeersReadScope read;
-    shards.push_back(empty(local_shape(*sharded), dtype, whole_.device()));
-    reduction.shards.emplace_back(trained[reduction.shards.size()]->parameter,
-                                  make_distributed(shards.back(), sharded));
-    whole = ops::contiguous(whole.local());
+    whole = ops::contiguous(outermost(ops::cast(whole, type).local(), m.dim));
   }
   finish(last);
   ops::reduce_scatter_into(shards, wholes, ReduceOp::sum, reducing_ranks_, identity_);

@@ -113,6 +113,25 @@ TEST_CASE("every variant follows PyTorch's curve on one rank and on a 2 x 2 mesh
   }
 }
 
+TEST_CASE("in bf16 every layout follows the curve of f32 within half a percent", "[curves]") {
+  const Curve curve("untied_matrices");
+  for (const Layout& where : layouts()) {
+    const Folder folder;
+    const std::vector<Step> steps =
+        equivalence::train(folder, "run", curve.config, where,
+                           "checkpoint.every=0 train.precision=bf16 train.micro_batch=" +
+                               std::to_string(where.micro_batch));
+    INFO(where.name);
+    REQUIRE(steps.size() == curve.json["losses"].size());
+    double loss = 0;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      loss = std::max(loss, difference(steps[i].loss, curve.json["losses"][i]));
+    }
+    CHECK(loss <= 5e-3);
+    CHECK(loss > 2e-5);  // it is not f32
+  }
+}
+
 TEST_CASE("every variant follows PyTorch's curve in every layout", "[.long]") {
   for (const std::string& name : kVariants) {
     follows_everywhere(name);

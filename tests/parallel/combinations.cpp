@@ -89,6 +89,28 @@ std::vector<Meshed> all_meshes() {
         {{"Replicate", "replicate", {"."}, "{}", ""}, blocks});
   }
   add("2 ranks, one group", DeviceMesh::make({"shard"}, {2}), {fsdp({"."})});
+  const auto with = [](const std::string& options,
+                       std::vector<std::string> on = {"blocks.*", "."}) {
+    return parallel::StyleEntry{"FSDP", "shard", std::move(on), options};
+  };
+  const std::string columns =
+      R"("shard_dims": [{"on": ["**.{up,down}.weight", "embed.weight", "head.weight"], "dim": 1}])";
+  add("4 ranks, kept by pairs", DeviceMesh::make({"shard"}, {4}),
+      {with(R"({"reshard_ranks": 2})")});
+  add("2 ranks, columns", DeviceMesh::make({"shard"}, {2}), {with("{" + columns + "}")});
+  add("4 ranks, columns, kept by pairs", DeviceMesh::make({"shard"}, {4}),
+      {with("{" + columns + R"(, "reshard_ranks": 2, "accumulate": "whole"})")});
+  add("2 ranks, some ignored, values left after backward", DeviceMesh::make({"shard"}, {2}),
+      {with(
+          R"({"ignore": ["blocks.0.up.bias", "embed.weight"], "reshard_after_backward": false})")});
+  add("2 ranks, embedding and head together", DeviceMesh::make({"shard"}, {2}),
+      {with(R"({"together": [{"on": ["embed", "head"]}], "missing": "zeros"})",
+            {"blocks.*", "embed", "head", "."})});
+  parallel::StyleEntry over_all =
+      with(R"({"shard_dims": [{"on": ["**.up.weight", "embed.weight", "head.weight"], "dim": 1}],)"
+           R"( "shard_over": "all", "ignore": ["**.bias"], "prefetch": 2})");
+  over_all.axis = {"outer", "shard"};
+  add("3 x 2 ranks, over both axes", DeviceMesh::make({"outer", "shard"}, {3, 2}), {over_all});
   return meshes;
 }
 

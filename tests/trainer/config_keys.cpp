@@ -186,7 +186,9 @@ TEST_CASE("a word that is not among a key's words is refused") {
     }
     CHECK(refused(key, "\"\""));
   }
-  CHECK(checked == 8);  // model.family, data.tokenizer and order, optimizer.decay and schedule
+  // model.family, data.tokenizer and order, train.precision, optimizer.decay, schedule and its unit,
+  // two of checkpoint
+  CHECK(checked == 9);
 }
 
 TEST_CASE("entries of lists, required texts and texts with zero bytes are refused when empty") {

@@ -45,6 +45,7 @@ struct TrainConfig {
   std::int64_t seed = 1;
   double clip_grad_norm = 1.0;  // 0 = no clipping
   std::vector<std::string> freeze;
+  std::string precision = "f32";  // what the model computes with
   bool activation_checkpointing = false;
   std::int64_t threads = 0;  // per rank; 0 = cores / ranks
   std::string device = "cpu";

@@ -119,6 +119,13 @@ std::vector<Key> train_keys() {
       {"train.freeze", field<s, &T::freeze>,
        "Patterns over the parameters' names (`model.embed_tokens.*`, `**.norm.weight`): these "
        "parameters are not trained, and take no memory for gradients and optimizer state."},
+      {"train.precision",
+       field<s, &T::precision>,
+       "What the model computes with. `bf16`: each parameter has a copy in bfloat16, and so are "
+       "activations; parameters, optimizer state, reduced gradients and checkpoints stay f32 "
+       "([fully-sharded.md](fully-sharded.md#precision)).",
+       {},
+       {"f32", "bf16"}},
       {"train.activation_checkpointing", field<s, &T::activation_checkpointing>,
        "Keep only each layer's input and compute the rest again in the backward pass: less memory, "
        "about a third more work."},

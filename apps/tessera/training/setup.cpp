@@ -46,6 +46,9 @@ std::shared_ptr<nn::LlamaForCausalLM> make_model(const LlamaConfig& shape, const
   } catch (const Error& error) {
     fail_at(config.place("train.freeze"), error);
   }
+  if (config.train.precision != "f32") {
+    parallel::set_precision(*model, {.parameters = dtype_from_name(config.train.precision)});
+  }
   return model;
 }
 

@@ -204,7 +204,7 @@ void all_gather_into(std::span<const Tensor> wholes, std::span<const Tensor> sha
                      std::int64_t identity);
 /// Issues the reductions of `wholes` into this rank's shards of dim 0. wait(shards[0]) completes
 /// them: until then, nothing may use any of them. Peers may read `wholes` until wait_readers() has
-/// returned.
+/// returned. Sums of 16-bit wholes are formed in f32; where the shards are f32, they stay so.
 void reduce_scatter_into(std::span<const Tensor> shards, std::span<const Tensor> wholes,
                          ReduceOp op, Ranks group, std::int64_t identity);
 /// Issues the reduction of each tensor over the ranks, in place; they are contiguous and of one

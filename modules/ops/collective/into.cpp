@@ -37,15 +37,28 @@ struct ReduceScatterIntoArgs {
   std::int64_t identity;
 };
 
-/// Errors: a whole and this rank's shard that do not fit, or are not contiguous.
+/// Whether the shards of a reduction get sums in f32 of wholes in 16 bits, instead of rounded ones.
+bool keeps_sums(const Tensor& whole, const Tensor& shard) {
+  return shard.dtype() == DType::f32 &&
+         (whole.dtype() == DType::bf16 || whole.dtype() == DType::f16);
+}
+
+/// Errors: a whole and this rank's shard that do not fit, or are not contiguous; tensors of other
+/// types than the call's first pair.
 void check_pair(const Call& call, const Tensor& whole, const Tensor& shard,
                 const GroupArgument& group) {
   Dims expected = whole.shape();
   if (whole.dims() > 0) {
     expected[0] = part_of(expected[0], group, group.rank()).length;
   }
-  if (whole.dims() == 0 || !(shard.shape() == expected) || shard.dtype() != whole.dtype() ||
-      whole.dtype() != call.in[0].dtype() || !whole.is_contiguous() || !shard.is_contiguous()) {
+  const bool reduces = call.op.communicates == Communicates::reduce_scatter;
+  const Tensor& first = call.in.front();
+  const Tensor& second = call.in[call.in.size() / 2];
+  const bool types_fit = whole.dtype() == (reduces ? second : first).dtype() &&
+                         shard.dtype() == (reduces ? first : second).dtype() &&
+                         (shard.dtype() == whole.dtype() || (reduces && keeps_sums(whole, shard)));
+  if (whole.dims() == 0 || !(shard.shape() == expected) || !types_fit || !whole.is_contiguous() ||
+      !shard.is_contiguous()) {
     refuse(call,
            fmt::format("rank {} of {} has a shard {}{} of a whole {}{} (expected contiguous "
                        "tensors of one type, the shard of {})",
@@ -118,6 +131,7 @@ std::unique_ptr<IssuedCollective> start_reduce_scatter_into(const Call& call, co
   bump_further_versions(shards);
   ReduceSegmentsOptions options;
   options.reduce = op;
+  options.destination_f32 = keeps_sums(wholes[0], shards[0]);
   return std::make_unique<IssuedCollective>(
       group.communicator().reduce_scatter_async(segments, wholes[0].dtype(), options),
       std::move(kept), std::vector<Tensor>(wholes.begin(), wholes.end()), group);

@@ -41,7 +41,10 @@ struct KeyHash {
 };
 
 /// Primitives and memory objects of one thread: no locks, and handles may be changed freely. A
-/// cache on purpose, of bounded size, so none of it is workspace.
+/// cache on purpose, of bounded size, so none of it is workspace. Neither is the memory in which
+/// the library packs blocks of the operands: it has one for each thread, which all products share,
+/// and whose size is that of blocks, not of operands (measured up to 1.7 MiB, for products of up to
+/// 8192 x 4096 x 11008).
 class ProductCache {
  public:
   // The library starts with all cores, by OpenMP, whose waiting threads would take our pool's

@@ -1,0 +1,161 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.parallel;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.ops;
+import tessera.nn;
+
+namespace tessera::parallel {
+namespace {
+
+/// What a parameter computes with: a leaf of the narrow type.
+class NarrowCopy {
+ public:
+  /// Makes the copy, again when the parameter was written since: a graph of the values before
+  /// keeps theirs.
+  void refresh(const nn::ParameterPointer& parameter) {
+    const Tensor& value = parameter->value;
+    const Tensor& source = value.is_distributed() ? value.local() : value;
+    const bool trained = value.requires_grad();
+    if (copy_ && copy_.device() == value.device() && version_ == source.storage().version() &&
+        of_ == &source.storage() && copy_.requires_grad() == trained &&
+        copy_.dtype() == *parameter->compute_dtype) {
+      return;
+    }
+    const NoGrad no_grad;
+    const MemoryScope scope(MemoryCategory::parameter);
+    parameter->computed = copy_ = Tensor();
+    copy_ = ops::cast(value, *parameter->compute_dtype);
+    if (trained) {
+      copy_.set_requires_grad();
+      add_final_accumulate_hook(copy_,
+                                [owner = std::weak_ptr<nn::Parameter>(parameter)](Tensor& leaf) {
+                                  if (const auto complete = owner.lock()) {
+                                    take_gradient(*complete, leaf);
+                                  }
+                                });
+    }
+    version_ = source.storage().version();
+    of_ = &source.storage();
+    parameter->computed = copy_;
+  }
+
+ private:
+  static void take_gradient(nn::Parameter& parameter, Tensor& leaf) {
+    const Tensor gradient = std::exchange(leaf.grad(), Tensor());
+    if (gradient.requires_grad()) {
+      fail({.thing = "precision",
+            .wrong = fmt::format("the graph of the gradient of '{}' was requested (create_graph), "
+                                 "but the gradient is cast outside of the graph",
+                                 parameter.name),
+            .advice = "compute second derivatives without set_precision"});
+    }
+    const NoGrad no_grad;
+    const MemoryScope scope(MemoryCategory::gradient);
+    add_to_gradient(parameter, ops::cast(gradient, parameter.value.dtype()),
+                    gradient_sync_enabled());
+  }
+
+  Tensor copy_;
+  std::uint64_t version_ = 0;
+  const Storage* of_ = nullptr;
+};
+
+/// Before a module computes: what its own parameters compute with, unless a style provides it.
+void provide(const nn::Module& module) {
+  for (const auto& [name, parameter] : module.parameters()) {
+    if (!parameter->compute_dtype || !parameter->computed_by.empty()) {
+      continue;
+    }
+    if (!parameter->provider) {
+      parameter->provider = std::make_shared<NarrowCopy>();
+    }
+    std::static_pointer_cast<NarrowCopy>(parameter->provider)->refresh(parameter);
+  }
+}
+
+void cast_floating(Tensors& values, DType dtype) {
+  for (Tensor& value : values) {
+    if (value && is_floating(value.dtype())) {
+      value = ops::cast(value, dtype);
+    }
+  }
+}
+
+/// Errors (input): what the parameter cannot compute with.
+void check(const nn::Parameter& parameter, DType narrow) {
+  const DType own = parameter.value.dtype();
+  if (own != narrow && size_of(narrow) >= size_of(own)) {
+    fail_input({.thing = "precision",
+                .wrong = fmt::format("parameter '{}' cannot compute with {}", parameter.name,
+                                     name_of(narrow)),
+                .expected = fmt::format("a narrower type than {}", name_of(own)),
+                .advice = "leave it out to compute with the type in which parameters are stored"});
+  }
+  if (!parameter.value.is_meta()) {
+    fail_input({.thing = "precision",
+                .wrong = fmt::format("parameter '{}' has memory already", parameter.name),
+                .advice = "call set_precision before materialize()"});
+  }
+}
+
+}  // namespace
+
+void set_precision(nn::Module& module, const Precision& precision) {
+  set_precision(module, precision, nn::all_parameters(module));
+}
+
+void set_precision(nn::Module& module, const Precision& precision,
+                   std::span<const nn::ParameterPointer> parameters) {
+  for (const auto type : {precision.parameters, precision.outputs}) {
+    if (type && !is_floating(*type)) {
+      fail_input({.thing = "precision",
+                  .wrong = "it is not a floating type",
+                  .expected = "bf16, f16 or f32",
+                  .got = std::string(name_of(*type))});
+    }
+  }
+  for (const nn::ParameterPointer& parameter : parameters) {
+    parameter->compute_dtype.reset();
+    if (precision.parameters && is_floating(parameter->value.dtype())) {
+      check(*parameter, *precision.parameters);
+      if (parameter->value.dtype() != *precision.parameters) {
+        parameter->compute_dtype = precision.parameters;
+      }
+    }
+  }
+  if (precision.parameters) {
+    for (nn::Module* const owner : nn::all_modules(module)) {
+      const bool owns = std::ranges::any_of(owner->parameters(), [&](const auto& own) {
+        return std::ranges::find(parameters, own.second) != parameters.end();
+      });
+      if (owns) {
+        owner->add_outer_pre_hook([](nn::Module& called, Tensors&) { provide(called); });
+      }
+    }
+  }
+  if (precision.cast_inputs && precision.parameters) {
+    module.add_pre_hook([type = *precision.parameters](nn::Module&, Tensors& inputs) {
+      cast_floating(inputs, type);
+    });
+  }
+  if (precision.outputs) {
+    module.add_hook([type = *precision.outputs](nn::Module&, const Tensors&, Tensors& outputs) {
+      cast_floating(outputs, type);
+    });
+  }
+}
+
+}  // namespace tessera::parallel

@@ -1,0 +1,30 @@
+export module tessera.parallel:precision;
+
+import tessera.base;
+import tessera.nn;
+
+export namespace tessera::parallel {
+
+/// Mixed precision: a module computes in a narrow type with parameters that are stored, updated and
+/// saved in their own.
+struct Precision {
+  /// What the parameters are cast to when the module computes: bf16 or f16. None: their own type.
+  std::optional<DType> parameters = std::nullopt;
+  /// Whether the module's floating inputs are cast to the same type.
+  bool cast_inputs = true;
+  /// What the module's floating outputs are cast to; none: they are not cast.
+  std::optional<DType> outputs = std::nullopt;
+};
+
+/// Sets the precision of a module and of all below it; a later call for a module inside replaces
+/// it there. Call it before parameters have memory; with or without a plan. Unless a style
+/// provides what the parameters compute with, each gets a copy in the narrow type, which is made
+/// again after every write; its gradient is cast to the parameter's type when backward has
+/// completed it, and summed over ranks in that type.
+/// Errors (input): a type that is not a narrower floating one; a parameter that has memory.
+void set_precision(nn::Module& module, const Precision& precision);
+/// The same for these parameters, of the module or of modules inside, instead of all.
+void set_precision(nn::Module& module, const Precision& precision,
+                   std::span<const nn::ParameterPointer> parameters);
+
+}  // namespace tessera::parallel

@@ -1,0 +1,277 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.ops;
+import tessera.nn;
+import tessera.parallel;
+
+#include "sharding.hpp"
+
+namespace fsdp {
+
+using namespace tessera;
+using parallel::gradient_sync_enabled;
+
+/// Lives as long as the callback at the end of a backward. Dropped without having run, the backward
+/// threw.
+struct Sharding::Backward {
+  std::shared_ptr<Sharding> sharding;
+  bool finished = false;
+  explicit Backward(std::shared_ptr<Sharding> owner) : sharding(std::move(owner)) {}
+  Backward(const Backward&) = delete;
+  Backward& operator=(const Backward&) = delete;
+  ~Backward() {
+    if (!finished) {
+      sharding->for_each_group([](Group& group) { group.abandon_backward(); });
+      sharding->reducing_ = {};
+    }
+  }
+};
+
+std::size_t Sharding::add_unit() {
+  units_.emplace_back();
+  return units_.size() - 1;
+}
+
+void Sharding::add(std::size_t index, nn::Module& module) {
+  units_[index].modules.push_back(&module);
+  const std::vector<nn::Module*> inside = nn::all_modules(module);
+  const auto is_inside = [&](const nn::Module* one) {
+    return std::find(inside.begin(), inside.end(), one) != inside.end();
+  };
+  const bool outermost = (units_.size() > 1 || module.name().empty()) &&
+                         units_[index].modules.size() == 1 &&
+                         std::all_of(units_.begin(), units_.end(), [&](const Unit& unit) {
+                           return std::all_of(unit.modules.begin(), unit.modules.end(), is_inside);
+                         });
+  outermost_ = outermost ? std::optional(index) : std::nullopt;
+  const auto self = shared_from_this();
+  module.add_outer_pre_hook([self, index](nn::Module&, Tensors&) { self->before_forward(index); });
+  module.add_hook([self, index](nn::Module&, const Tensors&, Tensors& outputs) {
+    self->after_forward(index, outputs);
+  });
+}
+
+std::size_t Sharding::unit_of(std::string_view module) const {
+  std::vector<std::string> known;
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    for (const nn::Module* own : units_[i].modules) {
+      if (own->name() == module) {
+        return i;
+      }
+      known.push_back(fmt::format("'{}'", own->name()));
+    }
+  }
+  fail({.thing = "FSDP",
+        .wrong = fmt::format("it gathers no parameters of module '{}' together", module),
+        .expected = fmt::format("one of {}", join_words(known)),
+        .advice = "let a pattern of its groups match the module"});
+}
+
+std::vector<std::size_t> Sharding::units_of(const std::vector<std::string>& modules) const {
+  std::vector<std::size_t> units;
+  for (const std::string& module : modules) {
+    units.push_back(unit_of(module));
+  }
+  return units;
+}
+
+void Sharding::unshard(std::string_view module) {
+  for (const auto& group : units_[unit_of(module)].groups) {
+    group->unshard(false);
+  }
+}
+
+void Sharding::start_unshard(std::string_view module) { start(units_[unit_of(module)]); }
+
+void Sharding::reshard(std::string_view module) {
+  for (const auto& group : units_[unit_of(module)].groups) {
+    group->reshard();
+  }
+  settle();
+}
+
+void Sharding::set_forward_prefetch(std::string_view module, const std::vector<std::string>& next) {
+  units_[unit_of(module)].forward_prefetch = units_of(next);
+}
+
+void Sharding::set_backward_prefetch(std::string_view module,
+                                     const std::vector<std::string>& next) {
+  units_[unit_of(module)].backward_prefetch = units_of(next);
+}
+
+void Sharding::settle() {
+  Group::settle(reducing_);
+  std::vector<const Group*> groups;
+  for_each_group([&](const Group& group) { groups.push_back(&group); });
+  Group::wait_readers(groups);
+}
+
+void Sharding::start(const Unit& unit) {
+  for (const auto& group : unit.groups) {
+    group->start_unshard();
+  }
+}
+
+void Sharding::prefetch(std::size_t index, const std::optional<std::vector<std::size_t>>& given,
+                        const std::vector<std::size_t>& order, std::size_t place) {
+  if (given) {
+    for (const std::size_t next : *given) {
+      start(units_[next]);
+    }
+    return;
+  }
+  if (place >= order.size() || order[place] != index) {
+    return;  // not the order of the last pass
+  }
+  const auto ahead = static_cast<std::size_t>(settings_.prefetch);
+  for (std::size_t i = place + 1; i < order.size() && i <= place + ahead; ++i) {
+    start(units_[order[i]]);
+  }
+}
+
+void Sharding::before_forward(std::size_t index) {
+  const bool again = in_backward();  // computed again by an activation checkpoint
+  if (!again && (!running_ || running_ == index)) {
+    running_ = index;
+    keep_ = grad_enabled();
+    for_each_group([](Group& group) { group.drop_prefetch(); });
+    now_ = {};
+    for (Unit& unit : units_) {
+      unit.ran = 0;
+    }
+  }
+  for (const auto& group : units_[index].groups) {
+    group->unshard(again);
+  }
+  if (!again && running_ == outermost_) {
+    prefetch(index, units_[index].forward_prefetch, last_.begun, now_.begun.size());
+    now_.begun.push_back(index);
+  }
+}
+
+void Sharding::after_forward(std::size_t index, Tensors& outputs) {
+  if (!in_backward()) {
+    Unit& unit = units_[index];
+    // Backward begins with the outermost module: freeing its values would only gather them again.
+    if (++unit.ran >= unit.modules.size() &&
+        (!keep_ || (settings_.reshard_after_forward && index != outermost_))) {
+      unit.ran = 0;
+      for (const auto& group : unit.groups) {
+        group->reshard(keep_);
+      }
+    }
+    now_.ended.push_back(index);
+    if (running_ == index) {
+      end_forward(index);
+    }
+  }
+  for (const Tensor& output : outputs) {
+    if (output && output.requires_grad()) {
+      add_gradient_hook(output, [self = shared_from_this(), index](const Tensor&) {
+        self->before_backward(index);
+        return Tensor();
+      });
+    }
+  }
+}
+
+void Sharding::end_forward(std::size_t index) {
+  running_.reset();
+  if (index == outermost_) {
+    for (Unit& unit : units_) {  // not all of the unit's modules were called
+      if (std::exchange(unit.ran, 0) != 0 && settings_.reshard_after_forward &&
+          &unit != &units_[index]) {
+        for (const auto& group : unit.groups) {
+          group->reshard(keep_);
+        }
+      }
+    }
+    std::reverse(now_.ended.begin(), now_.ended.end());
+    last_ = std::move(now_);
+  }
+  for_each_group([](Group& group) { group.drop_prefetch(); });
+  settle();
+}
+
+void Sharding::before_backward(std::size_t index) {
+  if (backward_.expired()) {
+    const auto backward = std::make_shared<Backward>(shared_from_this());
+    backward_ = backward;
+    backward_place_ = 0;
+    for (Unit& unit : units_) {
+      unit.began = false;
+    }
+    for_each_group([](Group& group) { group.begin_backward(); });
+    queue_final_callback([backward] {
+      backward->sharding->finish_backward();
+      backward->finished = true;
+    });
+  }
+  units_[index].began = true;
+  const auto found = std::find(rest_of_backward(), last_.ended.cend(), index);
+  if (found != last_.ended.cend()) {
+    backward_place_ = static_cast<std::size_t>(found - last_.ended.begin());
+  }
+  reduce_complete_groups(index);
+  for (const auto& group : units_[index].groups) {
+    group->unshard(true);
+  }
+  prefetch(index, units_[index].backward_prefetch, last_.ended, backward_place_);
+}
+
+bool Sharding::is_around(const Unit& outer, const Unit& inner) const {
+  return std::any_of(outer.modules.begin(), outer.modules.end(), [&](const nn::Module* around) {
+    return std::any_of(inner.modules.begin(), inner.modules.end(), [&](const nn::Module* module) {
+      return around->name().empty() || module->name().starts_with(around->name() + ".");
+    });
+  });
+}
+
+std::vector<std::size_t>::const_iterator Sharding::rest_of_backward() const {
+  return last_.ended.begin() + static_cast<std::ptrdiff_t>(backward_place_);
+}
+
+void Sharding::reduce_complete_groups(std::size_t now) {
+  const bool missing_is_zero = settings_.group.missing_is_zero;
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    if (i == now) {
+      continue;
+    }
+    Unit& unit = units_[i];
+    const bool passed = missing_is_zero && unit.began && !is_around(unit, units_[now]) &&
+                        std::find(rest_of_backward(), last_.ended.cend(), i) == last_.ended.cend();
+    for (const auto& group : unit.groups) {
+      if (missing_is_zero ? passed : group->gradients_complete()) {
+        end_backward(*group);
+      }
+    }
+    unit.began = unit.began && !passed;
+  }
+}
+
+void Sharding::end_backward(Group& group) {
+  const bool whole = settings_.keeps_whole_gradients && !gradient_sync_enabled();
+  group.end_backward(gradient_sync_ && !whole, reducing_);
+}
+
+void Sharding::finish_backward() {
+  for_each_group([this](Group& group) { end_backward(group); });
+  settle();
+}
+
+}  // namespace fsdp
