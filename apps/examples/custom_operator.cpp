@@ -1,4 +1,4 @@
-// custom_operator PLUGIN: loads softcap and lion_ from a plugin and uses them on distributed
+// custom_operator PLUGIN: loads softcap and lion_step_ from a plugin and uses them on distributed
 // tensors as if Tessera had them: forward, gradient, an optimizer's step. 2 ranks.
 #include <cmath>
 #include <cstdio>
@@ -47,7 +47,7 @@ class Lion {
   }
 
   void step(double rate) {
-    static const Op& op = load_operator("lion_");
+    static const Op& op = load_operator("lion_step_");
     const NoGrad no_grad;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       Tensor& p = parameters_[i];

@@ -116,7 +116,7 @@ Op softcap() {
 }
 
 Op lion() {
-  return with_arguments<LionArgs>({.schema = "lion_(parameter, momentum!, gradient)",
+  return with_arguments<LionArgs>({.schema = "lion_step_(parameter, momentum!, gradient)",
                                    .infer = infer_lion,
                                    .cpu = lion_cpu,
                                    .rule = lion_rule,
@@ -128,5 +128,5 @@ Op lion() {
 
 void register_plugin(plugin::Registrar& registrar) {
   registrar.add<OperatorPlugin>("softcap", softcap);
-  registrar.add<OperatorPlugin>("lion_", lion);
+  registrar.add<OperatorPlugin>("lion_step_", lion);
 }
