@@ -186,8 +186,8 @@ TEST_CASE("a word that is not among a key's words is refused") {
     }
     CHECK(refused(key, "\"\""));
   }
-  // model.family, data.tokenizer and order, train.precision, optimizer.decay, schedule and its unit,
-  // two of checkpoint
+  // model.family, data.tokenizer and order, train.precision, optimizer.decay, schedule and its
+  // unit, two of checkpoint
   CHECK(checked == 9);
 }
 
