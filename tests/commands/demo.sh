@@ -26,6 +26,6 @@ echo "$occur of the sample's $(wc -l <words) different words occur in the text"
 ((2 * occur >= $(wc -l <words))) || fail "fewer than half of the words occur in the text"
 
 # What the last lines name is there.
-checkpoint=$(sed -n 's/^checkpoint  *//p' out)
+checkpoint=$(sed -n 's/^checkpoint  *//p' out | tail -n 1)
 "$program" checkpoint info "$checkpoint" >/dev/null || fail "no checkpoint at '$checkpoint'"
 [[ -s $(sed -n 's/^metrics  *//p' out) ]] || fail "no metrics where the last lines say"
