@@ -35,7 +35,14 @@ struct Call {
   friend bool operator==(const Call&, const Call&) = default;
 };
 
-/// "all_reduce(f32, 128, sum)", "broadcast(f32, 7, root 2)", "barrier()".
+/// "all_reduce(f32, 128, sum)", "broadcast(f32, 7, root 2)", "barrier()"; with the name of what it
+/// moves, where that was noted.
 std::string to_string(const Call& call);
+
+/// A number for the name of what calls over segments move, such as a group of parameters. Errors
+/// about ranks whose calls differ show the name.
+std::int64_t identity_of(std::string_view name);
+/// Says that calls with this `shape` move what has this identity.
+void note_call(std::uint64_t shape, std::int64_t identity);
 
 }  // namespace tessera::collective

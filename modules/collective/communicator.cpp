@@ -70,6 +70,9 @@ Operation make_segments(CallKind kind, std::span<const Segment> segments, DType 
     call.shape = hash_combine(hash_combine(call.shape, static_cast<std::uint64_t>(s.chunk)),
                               static_cast<std::uint64_t>(s.total));
   }
+  if (!segments.empty() && segments.back().total == 0 && segments.back().chunk > 0) {
+    note_call(call.shape, segments.back().chunk - 1);  // see Segment
+  }
   const bool half = dtype == DType::bf16 || dtype == DType::f16;
   if (options.destination_f32 && !half && dtype != DType::f32) {
     fail({.thing = std::string(name_of(kind)),

@@ -13,6 +13,7 @@ export namespace tessera::collective {
 /// All ranks pass the same number of segments with the same extents.
 /// - all_gather: `source` is this rank's piece, `destination` has room for `total` elements.
 /// - reduce_scatter: `source` has `total` elements, `destination` has room for this rank's piece.
+/// A last segment without elements names what the call moves: its chunk is 1 + identity_of(name).
 /// Pointers to empty pieces may be null. Source and destination must not overlap.
 struct Segment {
   const void* source = nullptr;

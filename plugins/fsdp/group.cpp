@@ -118,7 +118,7 @@ void Group::plan_memory() {
     whole_elements_ += aligned(shape.product(), dtype);
     kept_elements_ += keeping > 1 ? aligned(part_elements(shape, keeping), dtype) : 0;
   }
-  identity_ = static_cast<std::int64_t>(std::hash<std::string>{}(name_)&std::size_t{0x7fffffff});
+  identity_ = collective::identity_of(name_);
 }
 
 void Group::set_unsharded(Member& m, Tensor local) {

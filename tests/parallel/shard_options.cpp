@@ -1,5 +1,6 @@
 // The options of FSDP and what a program may change while it runs, one by one; that all of them
 // compute what one device does is in combinations.cpp.
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -300,4 +301,58 @@ TEST_CASE("options of FSDP that do not fit are refused before ranks start") {
   options.precision.parameters = DType::bf16;
   options.reduce_dtype = DType::f16;
   CHECK(refusal(options).find("expected f32 or bf16, got f16") != std::string::npos);
+}
+
+namespace {
+
+/// Calls its second layer on some ranks only.
+class Conditional final : public nn::Module {
+ public:
+  Conditional() {
+    first_ = add_child<nn::Linear>("first", 6, 6, false, 0.5, DType::f64);
+    second_ = add_child<nn::Linear>("second", 6, 6, false, 0.5, DType::f64);
+    third_ = add_child<nn::Linear>("third", 6, 6, false, 0.5, DType::f64);
+    set_names();
+  }
+  std::string_view kind() const override { return "Conditional"; }
+  Tensors forward(const Tensors& inputs) override {
+    Tensor x = (*first_)(inputs[0]);
+    x = uses_second ? (*second_)(x) : x;
+    return {uses_third ? (*third_)(x) : x};
+  }
+  bool uses_second = true;
+  bool uses_third = true;
+
+ private:
+  std::shared_ptr<nn::Linear> first_, second_, third_;
+};
+
+}  // namespace
+
+TEST_CASE("a module that some ranks skip is an error that names a module, within seconds") {
+  for (const bool last : {false, true}) {
+    for (const bool known : {false, true}) {
+      const auto started = std::chrono::steady_clock::now();
+      const std::string error = error_of([&] {
+        on_ranks(2, [&](int rank) {
+          const auto model = std::make_shared<Conditional>();
+          Planned run(model, line(2), {fsdp({"*", "."})});
+          const auto step = [&] {
+            const Tensor x = distribute(full({2, 6}, 0.5, DType::f64), run.plan.batch_layout());
+            backward(ops::sum(ops::square((*model)(x))));
+          };
+          if (known) {
+            step();  // what follows is gathered ahead from here on
+          }
+          (last ? model->uses_third : model->uses_second) = rank == 0;
+          step();
+          parallel::GradientFinisher().finish(nn::all_parameters(*model));
+        });
+      });
+      INFO((last ? "the last" : "the second") << (known ? ", known order: " : ": ") << error);
+      CHECK(error.find("rank") != std::string::npos);
+      CHECK(error.find(last ? "third" : "second") != std::string::npos);
+      CHECK(std::chrono::steady_clock::now() - started < std::chrono::seconds(20));
+    }
+  }
 }

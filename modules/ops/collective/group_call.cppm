@@ -10,7 +10,7 @@ import :kernel_call;
 // What the collectives of local tensors share.
 namespace tessera::ops {
 
-/// A segment without elements: only its extent takes part in the comparison of calls.
+/// The segment that names what a call moves: only its extent takes part in the comparison of calls.
 inline collective::Segment named(std::int64_t identity) {
   return {nullptr, nullptr, 1 + (identity & 0x7fffffff), 0};
 }
