@@ -56,6 +56,9 @@ std::string to_json(const StepMetrics& m) {
                                  {"tokens_per_second", m.tokens_per_second},
                                  {"seconds", m.seconds},
                                  {"memory_bytes", m.memory_bytes}};
+  if (m.skipped) {
+    json["skipped"] = true;
+  }
   for (const auto& [category, bytes] : m.memory_peaks) {
     json["memory_peaks"][category] = bytes;
   }

@@ -15,6 +15,7 @@ struct StepMetrics {
   double loss = 0;       // mean over the step's tokens, before the update
   double grad_norm = 0;  // global, before clipping
   double lr = 0;
+  bool skipped = false;  // the gradients were not finite, and nothing was updated
   double tokens_per_second = 0;
   double seconds = 0;              // of this step, without validation and checkpoints
   double save_seconds = 0;         // that the save after the step before has held the run up

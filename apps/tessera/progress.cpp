@@ -34,6 +34,9 @@ std::string format_progress(const ProgressLine& line) {
   std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}  grad {:.3g}  {} tokens/s", m.step,
                                  digits, line.steps, printable(m.loss), printable(m.grad_norm),
                                  format_count(m.tokens_per_second));
+  if (m.skipped) {
+    text += "  skipped";
+  }
   if (line.gemm_share) {
     text += fmt::format("  {:.0f}% of GEMM", printable(*line.gemm_share * 100));
   }

@@ -48,6 +48,11 @@ void check_rule_name(std::string_view name, const std::string& where) {
   }
   std::vector<std::string> known = plugin::host().names(UpdateRule::plugin_kind.name);
   std::ranges::move(built_in_rules(), std::back_inserter(known));
+  if (name == "lbfgs") {
+    fail_input({.thing = where,
+                .wrong = "lbfgs evaluates the loss several times in a step, which a run does not",
+                .advice = "use optim::Lbfgs in a program of your own"});
+  }
   if (std::ranges::find(known, name) == known.end()) {
     std::ranges::sort(known);
     fail_input({.thing = where,

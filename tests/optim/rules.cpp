@@ -184,6 +184,8 @@ TEST_CASE("optimizers that do not exist and options that they do not have are er
       "adagrad, adam, adamax, adamw, asgd, lion, muon, nadam, radam, rmsprop, rprop and sgd); did "
       "you mean 'adam'?; "
       "'tessera plugin list' shows the plugins");
+  CHECK(error_of_rule("lbfgs", "{}")
+            .starts_with("optimizer: lbfgs evaluates the loss several times in a step"));
   const std::pair<std::string, std::string> wrong[] = {
       {R"({"betas": [0.9]})",
        "option 'betas' must be two numbers of at least 0 and less than 1 (got [0.9])"},

@@ -81,6 +81,7 @@ const std::map<std::string, Numbers>& numbers() {
       {"train.micro_batch", {{"-1", "16777217"}, {"0", "16777216"}}},
       {"train.seed", {{"-1", "9100000000000000000"}, {"0", "8999999999999999999"}}},
       {"train.clip_grad_norm", {{"-0.001"}, {"0", "1e300"}}},
+      {"train.clip_grad_value", {{"-0.001"}, {"0"}}},
       {"train.threads", {{"-1", "65537"}, {"0", "65536"}}},
       {"optimizer.lr", {{"0", "-0.001"}, {"1e-300", "1e300"}}},
       {"optimizer.weight_decay", {{"-0.001", "-1"}, {"0", "1e300"}}},
@@ -186,9 +187,9 @@ TEST_CASE("a word that is not among a key's words is refused") {
     }
     CHECK(refused(key, "\"\""));
   }
-  // model.family, data.tokenizer and order, train.precision, optimizer.decay, schedule and its
-  // unit, two of checkpoint
-  CHECK(checked == 9);
+  // model.family, data.tokenizer and order, two of train's clipping, train.precision,
+  // optimizer.decay, schedule and its unit, two of checkpoint
+  CHECK(checked == 11);
 }
 
 TEST_CASE("entries of lists, required texts and texts with zero bytes are refused when empty") {
@@ -201,11 +202,28 @@ TEST_CASE("entries of lists, required texts and texts with zero bytes are refuse
       CHECK(refused(key, "[\"\"]"));
       CHECK(refused(key, "[\"a\", \"b\\u0000c\"]"));
     } else if (std::holds_alternative<std::string*>(slot)) {
-      CHECK(refused(key, "\"\"") == (key.required || (!key.choices.empty() && !key.is_path)));
+      const bool is_number = key.path == "train.clip_norm_type";  // or "inf"
+      CHECK(refused(key, "\"\"") ==
+            (is_number || key.required || (!key.choices.empty() && !key.is_path)));
       // A path would silently end there.
       CHECK(refused(key, "\"b\\u0000c\""));
     }
   }
+}
+
+TEST_CASE("limits of gradients are one norm, or one magnitude") {
+  for (const char* good : {"\"1\"", "\"2\"", "\"2.5\"", "\"inf\""}) {
+    CHECK(error_of(std::string("train.clip_norm_type=") + good).empty());
+  }
+  for (const char* bad : {"\"0\"", "\"-1\"", "\"nan\"", "\"two\"", "\"2 \"", "\"infinity\""}) {
+    CHECK(error_of(std::string("train.clip_norm_type=") + bad)
+              .find("train.clip_norm_type: expected \"inf\" or a number more than 0 as a text") !=
+          std::string::npos);
+  }
+  CHECK(error_of("train={clip_grad_value=0.5}")
+            .find("train.clip_grad_value: train.clip_grad_norm limits the gradients too (1); set "
+                  "one of them to 0") != std::string::npos);
+  CHECK(error_of("train={clip_grad_value=0.5,clip_grad_norm=0}").empty());
 }
 
 TEST_CASE("sizes that cannot be held together are refused before anything is built") {

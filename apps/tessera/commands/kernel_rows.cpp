@@ -193,20 +193,29 @@ void Rows::elementwise() {
   reading("transpose", all, [](T a) { ops::contiguous(ops::transpose(a, 0, 1)); });
   const auto copy = [&] { return ops::clone(x); };
   const Tensor state = zeros(x.shape());
-  rows.push_back({.name = "adamw",
-                  .read = 4 * bytes,
-                  .written = 3 * bytes,
-                  .run = [p = copy(), g = copy(), m = state, v = ops::clone(state)] {
-                    const auto one = [](T a) { return std::span(&a, 1); };
-                    ops::adamw_(one(p), one(g), one(m), one(v), std::vector<Tensor>(1),
-                                {.lr = 1e-3,
-                                 .beta1 = 0.9,
-                                 .beta2 = 0.999,
-                                 .eps = 1e-8,
-                                 .weight_decay = 0.1,
-                                 .grad_scale = 1,
-                                 .step = 1});
-                  }});
+  const ops::AdamStep settings{.lr = 1e-3,
+                               .beta1 = 0.9,
+                               .beta2 = 0.999,
+                               .eps = 1e-8,
+                               .weight_decay = 0.1,
+                               .grad_scale = 1,
+                               .step = 1};
+  const auto one = [](T a) { return std::vector<Tensor>{a}; };
+  rows.push_back(
+      {.name = "adamw",
+       .read = 4 * bytes,
+       .written = 3 * bytes,
+       .run = [=, p = one(copy()), g = one(copy()), m = one(state), v = one(ops::clone(state))] {
+         ops::adamw_(p, g, m, v, std::vector<Tensor>(1), settings);
+       }});
+  const auto codes = [&] { return one(zeros(x.shape(), DType::u8)); };
+  const auto scales = [&] { return one(zeros(ops::quantized_blocks(x.shape()))); };
+  rows.push_back(
+      {.name = "adamw, 8-bit state",
+       .read = 2 * bytes + bytes / 2,
+       .written = bytes + bytes / 2,
+       .run = [=, p = one(copy()), g = one(copy()), m = codes(), ms = scales(), v = codes(),
+               vs = scales()] { ops::adamw_8bit_(p, g, m, ms, v, vs, settings); }});
 }
 
 }  // namespace

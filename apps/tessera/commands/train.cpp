@@ -198,6 +198,7 @@ class RankRun {
     metrics.loss = result.loss;
     metrics.grad_norm = result.grad_norm;
     metrics.lr = result.lr;
+    metrics.skipped = result.skipped;
     metrics.seconds = seconds;
     metrics.tokens_per_second = static_cast<double>(config.step_tokens()) / seconds;
     metrics.save_seconds = checkpoints_->seconds();

@@ -3,7 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <initializer_list>
+#include <limits>
+#include <optional>
+#include <string>
+#include <system_error>
 
 #include "config/keys.hpp"
 
@@ -135,6 +141,7 @@ class Checks {
     if (known({"train.program", "train.replay"}) && !c_.train.program.empty() && !c_.train.replay) {
       blame({"train.program"}, "only replayed steps have a program; set train.replay=true");
     }
+    clipping();
     schedule();
     const std::vector<std::string> names = allowable_names();
     for (const std::string& name : c_.checkpoint.allow) {
@@ -147,6 +154,20 @@ class Checks {
     if (c_.checkpoint.folder.empty() && known({"checkpoint.folder"}) &&
         c_.given.contains("checkpoint.every") && c_.checkpoint.every > 0) {
       blame({"checkpoint.every"}, "checkpoint.folder is empty, so none can be written");
+    }
+  }
+
+  void clipping() {
+    if (known({"train.clip_norm_type"}) && !norm_order(c_.train.clip_norm_type)) {
+      blame({"train.clip_norm_type"},
+            fmt::format("expected \"inf\" or a number more than 0 as a text, got \"{}\"",
+                        c_.train.clip_norm_type));
+    }
+    if (known({"train.clip_grad_norm", "train.clip_grad_value"}) && c_.train.clip_grad_value > 0 &&
+        c_.train.clip_grad_norm > 0) {
+      blame({"train.clip_grad_value"},
+            fmt::format("train.clip_grad_norm limits the gradients too ({}); set one of them to 0",
+                        c_.train.clip_grad_norm));
     }
   }
 
@@ -279,6 +300,18 @@ class Checks {
 };
 
 }  // namespace
+
+std::optional<double> norm_order(const std::string& text) {
+  if (text == "inf") {
+    return std::numeric_limits<double>::infinity();
+  }
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value > 0 &&
+                 std::isfinite(value)
+             ? std::optional(value)
+             : std::nullopt;
+}
 
 void check_config(const Config& config, const std::set<std::string>& unread, Problems& problems) {
   Checks(config, unread, problems).all();

@@ -1,5 +1,6 @@
 // Checks between keys.
 #pragma once
+#include <optional>
 #include <set>
 #include <string>
 
@@ -7,6 +8,9 @@
 #include "config/problems.hpp"
 
 namespace tessera::app {
+
+/// The p of a norm: "2" is 2, "inf" infinity. Nothing where the text is not one.
+std::optional<double> norm_order(const std::string& text);
 
 /// Adds the problems between keys. A check that needs a key in `unread` is skipped.
 void check_config(const Config& config, const std::set<std::string>& unread, Problems& problems);

@@ -44,6 +44,10 @@ struct TrainConfig {
   std::int64_t micro_batch = 0;  // 0 = all of a rank's sequences at once
   std::int64_t seed = 1;
   double clip_grad_norm = 1.0;  // 0 = no clipping
+  std::string clip_norm_type = "2";
+  double clip_grad_value = 0;  // 0 = no clipping
+  std::string nonfinite_gradients = "error";
+  std::string loss_scaling = "none";
   std::vector<std::string> freeze;
   std::string precision = "f32";  // what the model computes with
   bool activation_checkpointing = false;

@@ -116,6 +116,28 @@ std::vector<Key> train_keys() {
        from(0, 9e18)},
       {"train.clip_grad_norm", field<s, &T::clip_grad_norm>,
        "Gradients are scaled down to this global norm where it is larger. 0: never.", not_negative},
+      {"train.clip_norm_type", field<s, &T::clip_norm_type>,
+       "Which norm: `\"1\"`, `\"2\"`, `\"inf\"` (the largest magnitude), or another number more "
+       "than 0 as a text. It is also the norm that metrics show."},
+      {"train.clip_grad_value", field<s, &T::clip_grad_value>,
+       "Each element of the gradients is limited to this magnitude; needs `clip_grad_norm = 0`. 0: "
+       "it is not.",
+       not_negative},
+      {"train.nonfinite_gradients",
+       field<s, &T::nonfinite_gradients>,
+       "What a step does whose gradients are infinite or NaN: it is an `error`, or the step is "
+       "left "
+       "out on all ranks (`skip`): parameters and the optimizer stay, data and schedule move on.",
+       {},
+       {"error", "skip"}},
+      {"train.loss_scaling",
+       field<s, &T::loss_scaling>,
+       "`dynamic`: multiply the loss by a factor that keeps gradients in the range of f16, and "
+       "skip "
+       "steps that overflow "
+       "([optimizers.md](optimizers.md#limits-of-gradients-and-scaled-losses)).",
+       {},
+       {"none", "dynamic"}},
       {"train.freeze", field<s, &T::freeze>,
        "Patterns over the parameters' names (`model.embed_tokens.*`, `**.norm.weight`): these "
        "parameters are not trained, and take no memory for gradients and optimizer state."},

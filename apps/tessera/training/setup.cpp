@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/check.hpp"
 #include "config/config.hpp"
 #include "llama_config.hpp"
 
@@ -128,6 +129,14 @@ optim::Schedule make_schedule(const Config& config) {
           .end = config.schedule_end(),
           .min_ratio = o.min_lr_ratio,
           .cooldown = o.cooldown};
+}
+
+optim::Clipping make_clipping(const TrainConfig& config) {
+  return {.max_norm = config.clip_grad_norm,
+          .norm = norm_order(config.clip_norm_type).value(),
+          .max_value = config.clip_grad_value,
+          .nonfinite = config.nonfinite_gradients == "skip" ? optim::NonFinite::skip
+                                                            : optim::NonFinite::error};
 }
 
 BatchRows batch_rows(const TrainConfig& config, std::int64_t parts) {

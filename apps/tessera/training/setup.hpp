@@ -35,6 +35,9 @@ int threads_of_rank(const Config& config);
 /// The learning rate of every step.
 optim::Schedule make_schedule(const Config& config);
 
+/// How gradients are limited.
+optim::Clipping make_clipping(const TrainConfig& config);
+
 /// How a rank divides its part of a step's batch into micro-batches.
 struct BatchRows {
   std::int64_t part = 0;   // rows of a rank's part

@@ -88,9 +88,13 @@ Trainer::Trainer(const Run& run, Device device)
     load_weights(SafetensorsFolder(run.config.model.from), weights);
   }
   model_->set_activation_checkpointing(run.config.train.activation_checkpointing);
-  training_ = std::make_unique<Training>(
-      *model_, *plan_, make_optimizer(run.config, nn::all_parameters(*model_)),
-      make_schedule(run.config), run.config.train.clip_grad_norm);
+  training_ = std::make_unique<Training>(*model_, *plan_,
+                                         make_optimizer(run.config, nn::all_parameters(*model_)),
+                                         make_schedule(run.config));
+  training_->set_clipping(make_clipping(run.config.train));
+  if (run.config.train.loss_scaling == "dynamic") {
+    training_->set_loss_scaling({});
+  }
   training_->set_replay(run.config.train.replay && !(device_ == meta));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <vector>
 
 #include "adam_lanes.hpp"
 
@@ -30,17 +31,32 @@ std::array<float, 256> make_map(bool is_signed) {
   return map;
 }
 
-/// A map with the borders between its values: code i is nearest above border i - 1.
+/// A map with what finds the nearest code of a number from -1 to 1. A table over the upper bits of
+/// a float (sign, exponent, 8 bits of the mantissa) has the code of the smallest number with these
+/// bits. No two borders between codes are so near that both lie within one such interval, so the
+/// code is that one or the next.
 struct Codes {
-  explicit Codes(bool is_signed) : values(make_map(is_signed)) {
+  static constexpr int kDropped = 15;
+  static constexpr std::size_t kIntervals = std::size_t{1} << (32 - kDropped);
+
+  explicit Codes(bool is_signed) : values(make_map(is_signed)), table(kIntervals) {
     for (std::size_t i = 0; i + 1 < values.size(); ++i) {
       borders[i] = (values[i] + values[i + 1]) / 2;
     }
     borders.back() = HUGE_VALF;
+    for (std::size_t i = 0; i < kIntervals; ++i) {
+      const bool negative = i >= kIntervals / 2;  // then the smallest number has the largest bits
+      const auto bits = static_cast<std::uint32_t>(i << kDropped) |
+                        (negative ? (std::uint32_t{1} << kDropped) - 1 : 0);
+      const auto smallest = simd::bits_as<float>(bits);
+      table[i] =
+          static_cast<std::uint8_t>(std::ranges::lower_bound(borders, smallest) - borders.begin());
+    }
   }
 
   std::array<float, 256> values;
   std::array<float, 256> borders;
+  std::vector<std::uint8_t> table;
 };
 
 const Codes& codes_of(bool is_signed) {
@@ -49,38 +65,30 @@ const Codes& codes_of(bool is_signed) {
   return is_signed ? with_sign : without_sign;
 }
 
+// The codes' bytes could alias everything: what is read is in local pointers.
 template <class C>
 [[gnu::always_inline]] inline void decode(const Codes& map, std::int64_t count,
                                           const std::uint8_t* codes, C scale, C* values) {
+  const float* const __restrict of_codes = map.values.data();
   for (std::int64_t i = 0; i < count; ++i) {
-    values[i] = static_cast<C>(map.values[codes[i]]) * scale;
+    values[i] = static_cast<C>(of_codes[codes[i]]) * scale;
   }
 }
 
-/// Returns the scale.
 template <class C>
-[[gnu::always_inline]] inline C encode(const Codes& map, std::int64_t count, const C* values,
-                                       std::uint8_t* codes) {
-  C scale = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const C magnitude = values[i] < 0 ? -values[i] : values[i];
-    scale = magnitude > scale ? magnitude : scale;
-  }
+[[gnu::always_inline]] inline void encode(const Codes& map, std::int64_t count, const C* values,
+                                          C scale, std::uint8_t* codes) {
+  const std::uint8_t* const __restrict table = map.table.data();
+  const float* const __restrict borders = map.borders.data();
   const C factor = scale > 0 ? 1 / scale : C{0};
   float shares[kQuantizedBlock];
-  std::int32_t found[kQuantizedBlock] = {};
   for (std::int64_t i = 0; i < count; ++i) {
     shares[i] = static_cast<float>(values[i] * factor);
   }
-  for (std::int32_t step = 128; step > 0; step /= 2) {  // a binary search for all elements at once
-    for (std::int64_t i = 0; i < count; ++i) {
-      found[i] += map.borders[static_cast<std::size_t>(found[i] + step - 1)] < shares[i] ? step : 0;
-    }
-  }
   for (std::int64_t i = 0; i < count; ++i) {
-    codes[i] = static_cast<std::uint8_t>(found[i]);
+    const std::uint8_t code = table[simd::bits_as<std::uint32_t>(shares[i]) >> Codes::kDropped];
+    codes[i] = static_cast<std::uint8_t>(code + (borders[code] < shares[i] ? 1 : 0));
   }
-  return scale;
 }
 
 template <class C, class Gradient>
@@ -105,6 +113,8 @@ void step(const Adam& rule, std::int64_t rows, std::int64_t row, C* parameter,
         const std::int64_t at = block / blocks * row + first;
         decode(of_average, count, average.codes + at, average_scales[block], m);
         decode(of_square, count, square.codes + at, square_scales[block], v);
+        simd::Vector<C> largest_m = {};
+        simd::Vector<C> largest_v = {};
         for (std::int64_t i = 0; i < count; i += simd::kLanes<C>) {
           const std::int64_t rest = count - i;
           auto p = simd::load_some(parameter + at + i, rest);
@@ -112,12 +122,16 @@ void step(const Adam& rule, std::int64_t rows, std::int64_t row, C* parameter,
           simd::Vector<C> s[Adam::states] = {
               simd::load_some(m + i, rest), simd::load_some(v + i, rest), {}};
           lanes(p, g, s);
+          largest_m = simd::maximum(largest_m, s[0] < 0 ? -s[0] : s[0]);
+          largest_v = simd::maximum(largest_v, s[1]);
           simd::store_some(m + i, rest, s[0]);
           simd::store_some(v + i, rest, s[1]);
           simd::store_some(parameter + at + i, rest, p);
         }
-        average_scales[block] = encode(of_average, count, m, average.codes + at);
-        square_scales[block] = encode(of_square, count, v, square.codes + at);
+        average_scales[block] = simd::max_lanes(largest_m);
+        square_scales[block] = simd::max_lanes(largest_v);
+        encode(of_average, count, m, average_scales[block], average.codes + at);
+        encode(of_square, count, v, square_scales[block], square.codes + at);
       }
     });
   });
