@@ -126,6 +126,7 @@ std::vector<Optimizer::Part> Optimizer::parts(double lr, double grad_scale,
       const UpdateGroup& g = p.group;
       return p.rule == entry.rule && g.step == own.step && g.lr == own.lr &&
              g.weight_decay == own.weight_decay &&
+             g.parameters[0].dtype() == parameter.value.dtype() &&
              g.parameters[0].is_distributed() == parameter.value.is_distributed() &&
              (!gradient.is_distributed() ||
               g.parameters[0].layout().mesh() == parameter.value.layout().mesh());
