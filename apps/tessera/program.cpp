@@ -197,11 +197,14 @@ class CommandLine {
   }
 
   void add_checkpoint() {
-    CLI::App* command = app_.add_subcommand("checkpoint", "Inspect, verify or export a checkpoint");
+    CLI::App* command =
+        app_.add_subcommand("checkpoint", "Inspect, verify, compare or convert checkpoints");
     command->require_subcommand(1);
     CLI::App* info = command->add_subcommand("info", "Print the contents of a checkpoint");
-    info->add_option("PATH", checkpoint_, "The folder of the checkpoint")->required();
-    info->callback([this] { chosen = [this] { return run_checkpoint_info(checkpoint_); }; });
+    info->add_option("PATH", checkpoint_, "The folder of a checkpoint or model")->required();
+    info->add_flag("--json", diff_.json, "As one JSON object");
+    info->callback(
+        [this] { chosen = [this] { return run_checkpoint_info(checkpoint_, diff_.json); }; });
     CLI::App* verify = command->add_subcommand(
         "verify", "Compare all bytes of a checkpoint with the hashes that were saved");
     verify
@@ -217,7 +220,36 @@ class CommandLine {
     out->add_option("--dtype", export_.dtype,
                     "Type of the weights; default: that of model.from, else float32")
         ->check(CLI::IsMember({"float32", "bfloat16", "float16", "float64"}));
+    add_file_size(out, export_.max_file_bytes);
     out->callback([this] { chosen = [this] { return run_checkpoint_export(export_); }; });
+    CLI::App* convert =
+        command->add_subcommand("convert", "Write the tensors of a checkpoint in another format");
+    convert
+        ->add_option("PATH", convert_.from,
+                     "A checkpoint, a model folder, a .safetensors file, or a folder of "
+                     "torch.distributed.checkpoint")
+        ->required();
+    convert->add_option("--to", convert_.to, "The folder to write; it must be new or empty")
+        ->required();
+    convert->add_option("--format", convert_.format, "Its format")
+        ->required()
+        ->check(CLI::IsMember({"tessera", "safetensors", "torch"}));
+    add_file_size(convert, convert_.max_file_bytes);
+    convert->callback([this] { chosen = [this] { return run_checkpoint_convert(convert_); }; });
+    CLI::App* diff = command->add_subcommand(
+        "diff", "List the tensors that differ; the exit code is 1 when there are any");
+    diff->add_option("FIRST", diff_.first, "A checkpoint or model, in any format")->required();
+    diff->add_option("SECOND", diff_.second, "Another one")->required();
+    diff->add_flag("--json", diff_.json, "As one JSON object");
+    diff->callback([this] { chosen = [this] { return run_checkpoint_diff(diff_); }; });
+  }
+
+  static void add_file_size(CLI::App* command, std::uint64_t& bytes) {
+    command
+        ->add_option("--max-file-size", bytes,
+                     "Most bytes of tensors in a file of weights, such as 5GB; 0: one file")
+        ->transform(CLI::AsSizeValue(true))
+        ->default_str("5GB");
   }
 
   CLI::App app_{"Tessera trains models that are distributed over a mesh of ranks.", "tessera"};
@@ -229,6 +261,8 @@ class CommandLine {
   std::string checkpoint_;
   std::string trace_;
   ExportArguments export_;
+  ConvertArguments convert_;
+  DiffArguments diff_;
 };
 
 }  // namespace

@@ -10,4 +10,7 @@ export import :saver;        // CheckpointSaver: the same while training continu
 export import :load;         // load_state and load_weights: into existing tensors of any layout
 export import :steps;        // step-00000100 folders: the latest one, removing old ones
 export import :simulate;     // save_without_data: planning and index at sizes without memory
+export import :compare;      // compare_tensors: where two sources differ
+export import :torch;        // TorchCheckpoint: torch.distributed.checkpoint in and out
+export import :open;         // open_tensors: a source of any of these formats
 export import :weights;      // export_weights: a checkpoint as one model.safetensors

@@ -92,6 +92,16 @@ void MappedFile::check_intact() const {
               .advice = "download or write the file again"});
 }
 
+void MappedFile::drop(std::span<const std::byte> bytes) const {
+  static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
+  const std::uintptr_t first = (begin + page - 1) / page * page;
+  const std::uintptr_t last = (begin + bytes.size()) / page * page;
+  if (first < last) {
+    ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  }
+}
+
 OutputFile::OutputFile(std::string path, bool shared) : path_(std::move(path)) {
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (shared ? 0 : O_EXCL), 0666);
   if (descriptor_ < 0) {

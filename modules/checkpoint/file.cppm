@@ -19,6 +19,9 @@ class MappedFile {
   /// Error (input) that names the file and its sizes: bytes that were read since the object was
   /// made were not there, because another program truncated the file or the disk failed.
   void check_intact() const;
+  /// Pages that these bytes fill may leave this process' memory; they are mapped again when they
+  /// are read.
+  void drop(std::span<const std::byte> bytes) const;
 
  private:
   std::string path_;

@@ -256,6 +256,9 @@ void SafetensorsFile::copy_box(const std::string& name, const LocalPart& box,
   }
   ops::copy_(into, checkpoint_detail::view_of_box(data, stored, box));
   content_->file.check_intact();
+  if (box.shape == stored.shape) {
+    content_->file.drop(bytes(name));  // it was read to its end: a copy need not hold two
+  }
   content_->bytes_read += static_cast<std::uint64_t>(box.shape.product()) * size_of(stored.dtype);
 }
 

@@ -5,6 +5,7 @@ module;
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <range/v3/view/zip.hpp>
 #include <string>
@@ -28,22 +29,6 @@ Dims index_of(std::int64_t position, const Dims& shape) {
     position /= shape[d];
   }
   return index;
-}
-
-/// Calls f(box) for boxes of whole rows, about a million elements each, that fill a tensor.
-template <class F>
-void for_each_block(const Dims& shape, F f) {
-  const std::int64_t rows = shape.size() == 0 ? 1 : shape[0];
-  const std::int64_t width = rows == 0 ? 1 : std::max<std::int64_t>(1, shape.product() / rows);
-  const std::int64_t step = std::max<std::int64_t>(1, (std::int64_t{1} << 20) / width);
-  for (std::int64_t row = 0; row < rows; row += step) {
-    LocalPart box{Dims::filled(shape.size(), 0), shape};
-    if (shape.size() > 0) {
-      box.offset[0] = row;
-      box.shape[0] = std::min(step, rows - row);
-    }
-    f(box);
-  }
 }
 
 /// Two stored tensors of one shape, some rows at a time.
@@ -75,6 +60,20 @@ void check_same(const TensorSource& from, const std::string& a, const std::strin
 }
 
 }  // namespace
+
+void for_each_block(const Dims& shape, const std::function<void(const LocalPart&)>& f) {
+  const std::int64_t rows = shape.size() == 0 ? 1 : shape[0];
+  const std::int64_t width = rows == 0 ? 1 : std::max<std::int64_t>(1, shape.product() / rows);
+  const std::int64_t step = std::max<std::int64_t>(1, (std::int64_t{1} << 20) / width);
+  for (std::int64_t row = 0; row < rows; row += step) {
+    LocalPart box{Dims::filled(shape.size(), 0), shape};
+    if (shape.size() > 0) {
+      box.offset[0] = row;
+      box.shape[0] = std::min(step, rows - row);
+    }
+    f(box);
+  }
+}
 
 void check_finite(const Tensor& checked, const Dims& offset, const std::string& what) {
   const Tensor values = on_host(checked);

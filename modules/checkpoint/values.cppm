@@ -12,6 +12,9 @@ namespace tessera::checkpoint_detail {
 /// `values` is the box from `offset` on of a whole tensor. Integers pass.
 void check_finite(const Tensor& values, const Dims& offset, const std::string& what);
 
+/// Calls f(box) for boxes of whole rows, about a million elements each, that fill a tensor.
+void for_each_block(const Dims& shape, const std::function<void(const LocalPart&)>& f);
+
 /// Reads all that `state` would load, and throws the error of check_finite for the first value that
 /// is NaN or infinite in the type that it would be loaded as.
 void check_stored_finite(const TensorSource& from, const StateDict& state,

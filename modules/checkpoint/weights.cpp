@@ -3,11 +3,17 @@ module;
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
+
+#include "json.hpp"
 module tessera.checkpoint;
 
 import tessera.base;
@@ -17,6 +23,100 @@ import :file;
 import :values;
 
 namespace tessera {
+
+namespace checkpoint_detail {
+namespace {
+
+namespace fs = std::filesystem;
+using Tensors = std::map<std::string, TensorInfo>;
+
+std::uint64_t bytes_of(const TensorInfo& info) {
+  return static_cast<std::uint64_t>(info.shape.product()) * size_of(info.dtype);
+}
+
+/// The tensors of each file, in the order of their names.
+std::vector<Tensors> divided(const Tensors& tensors, std::uint64_t most) {
+  std::vector<Tensors> files(1);
+  std::uint64_t bytes = 0;
+  for (const auto& [name, info] : tensors) {
+    if (most > 0 && !files.back().empty() && bytes + bytes_of(info) > most) {
+      files.emplace_back();
+      bytes = 0;
+    }
+    files.back().emplace(name, info);
+    bytes += bytes_of(info);
+  }
+  return files;
+}
+
+/// Writes some of the tensors, one after the other.
+void write_file(const TensorSource& from, const std::string& prefix, const std::string& path,
+                const Tensors& tensors) {
+  // transformers refuses files that do not say whose layout the tensors have.
+  SafetensorsWriter writer(path, tensors, {{"format", "pt"}});
+  for (const auto& [name, info] : tensors) {
+    const Tensor whole = empty(info.shape, info.dtype);
+    const Dims begin = Dims::filled(info.shape.size(), 0);
+    from.read(prefix + name, {begin, info.shape}, whole);
+    check_finite(whole, begin, fmt::format("{}: tensor '{}'", from.path(), name));
+    writer.write(name, whole);
+  }
+  writer.finish();
+}
+
+/// model.safetensors.index.json: which tensor is in which file.
+std::string weight_map(const std::vector<Tensors>& files, const std::vector<std::string>& names) {
+  nlohmann::json map = nlohmann::json::object();
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    for (const auto& [name, info] : files[i]) {
+      map[name] = names[i];
+      bytes += bytes_of(info);
+    }
+  }
+  const nlohmann::json index = {{"metadata", {{"total_size", bytes}}},
+                                {"weight_map", std::move(map)}};
+  return json_text(index, 2) + "\n";
+}
+
+void write_model(const TensorSource& from, const std::string& prefix, const std::string& folder,
+                 const std::vector<Tensors>& files) {
+  std::vector<std::string> names = {"model.safetensors"};
+  if (files.size() > 1) {
+    names.clear();
+    for (std::size_t i = 1; i <= files.size(); ++i) {
+      names.push_back(fmt::format("model-{:05}-of-{:05}.safetensors", i, files.size()));
+    }
+  }
+  const auto temporary = [&](const std::string& name) {
+    return fmt::format("{}.tmp-{:x}", (fs::path(folder) / name).string(), ::getpid());
+  };
+  try {
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      write_file(from, prefix, temporary(names[i]), files[i]);
+    }
+    if (files.size() > 1) {
+      const std::string text = weight_map(files, names);
+      names.emplace_back("model.safetensors.index.json");
+      OutputFile out(temporary(names.back()));
+      out.write(0, std::as_bytes(std::span(text)));
+      out.finish();
+    }
+    for (const std::string& name : names) {
+      fs::rename(temporary(name), fs::path(folder) / name);
+    }
+    sync_folder(folder);
+  } catch (...) {
+    for (const std::string& name : names) {
+      std::error_code ignored;
+      fs::remove(temporary(name), ignored);
+    }
+    throw;
+  }
+}
+
+}  // namespace
+}  // namespace checkpoint_detail
 
 std::vector<std::string> export_weights(const TensorSource& from, const std::string& folder,
                                         const ExportOptions& options) {
@@ -48,27 +148,8 @@ std::vector<std::string> export_weights(const TensorSource& from, const std::str
                 .wrong = fmt::format("the folder cannot be created ({})", problem.message()),
                 .advice = "export elsewhere"});
   }
-  const std::string path = (fs::path(folder) / "model.safetensors").string();
-  const std::string temporary = fmt::format("{}.tmp-{:x}", path, ::getpid());
-  try {
-    // transformers refuses files that do not say whose layout the tensors have.
-    SafetensorsWriter writer(temporary, tensors, {{"format", "pt"}});
-    for (const auto& [name, info] : tensors) {
-      const Tensor whole = empty(info.shape, info.dtype);
-      const Dims begin = Dims::filled(info.shape.size(), 0);
-      from.read(options.prefix + name, {begin, info.shape}, whole);
-      checkpoint_detail::check_finite(whole, begin,
-                                      fmt::format("{}: tensor '{}'", from.path(), name));
-      writer.write(name, whole);
-    }
-    writer.finish();
-    fs::rename(temporary, path);
-    checkpoint_detail::sync_folder(folder);
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove(temporary, ignored);
-    throw;
-  }
+  checkpoint_detail::write_model(from, options.prefix, folder,
+                                 checkpoint_detail::divided(tensors, options.max_file_bytes));
   return written;
 }
 

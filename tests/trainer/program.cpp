@@ -1,5 +1,6 @@
 // The program as a user meets it: exit codes, and where its words go.
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "catch.hpp"
@@ -150,6 +151,34 @@ TEST_CASE("a layout that cannot be is one error") {
   is_input_error("layout '[Shard(0)]' --mesh 2 --shape 4x-1", "'-1'");
   is_input_error("layout '[Shard(0)]' --mesh 2 --shape 4 --svg /nowhere/x.svg",
                  "cannot write /nowhere/x.svg");
+}
+
+TEST_CASE("tensors are shown, compared and converted whatever they are stored as") {
+  const Folder folder;
+  const std::string stored = TESSERA_SOURCE_FOLDER "/tests/reference/data/torch/";
+  const std::string to = (folder.path() / "c").string();
+  const Result shown = run("checkpoint info " + stored + "two --json");
+  CHECK(shown.code == 0);
+  const auto json = nlohmann::json::parse(shown.out);
+  CHECK(json["format"] == "torch");
+  CHECK(json["scalars"]["step"] == 3);
+  CHECK(json["tensors"]["rows"] == nlohmann::json({{"dtype", "f32"}, {"shape", {5, 4}}}));
+  const Result converted =
+      run("checkpoint convert " + stored + "one --to " + to + " --format tessera");
+  CHECK(converted.code == 0);
+  CHECK(converted.out.find("12 tensors and 5 scalars written") != std::string::npos);
+  CHECK(converted.out.find("left out, as they are neither tensors, numbers nor texts: nothing, "
+                           "betas") != std::string::npos);
+  CHECK(run("checkpoint verify " + to).code == 0);
+  CHECK(run("checkpoint diff " + to + " " + stored + "one").code == 0);
+  const Result differs = run("checkpoint diff " + to + " " + stored + "two");
+  CHECK(differs.code == 1);
+  CHECK(differs.out.find("only in the second") != std::string::npos);
+  CHECK(differs.out.find("16 tensors differ") != std::string::npos);
+  CHECK(nlohmann::json::parse(run("checkpoint diff --json " + to + " " + stored + "two").out)
+            .size() == 16);
+  is_input_error("checkpoint convert " + to + " --to " + to + " --format torch", "not empty");
+  is_input_error("checkpoint info " + folder.path().string(), "there are no tensors");
 }
 
 TEST_CASE("doctor tells what the machine has") {

@@ -6,8 +6,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <system_error>
+#include <tessera/json.hpp>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -15,7 +18,6 @@
 #include "commands/commands.hpp"
 #include "config/config.hpp"
 #include "llama_config.hpp"
-#include "table.hpp"
 
 import tessera.base;
 import tessera.mesh;
@@ -75,29 +77,26 @@ void write_text(const fs::path& file, const std::string& text) {
   }
 }
 
-}  // namespace
-
-int run_checkpoint_info(const std::string& path) {
-  const CheckpointReader reader(path);
-  const LlamaConfig model = model_of(reader, path);
-  TableRows rows = {{"model", fmt::format("llama: {} parameters, dim {}, {} layers, vocabulary {}",
-                                          format_count(static_cast<double>(model.parameters())),
-                                          model.dim, model.layers, model.vocab)},
-                    {"bytes", format_bytes(reader.stored_bytes())}};
-  if (const auto step = reader.scalars().find("progress.step"); step != reader.scalars().end()) {
-    rows.push_back({"step", fmt::format("{}", std::get<std::int64_t>(step->second))});
-  }
-  rows.push_back({"tensors", fmt::format("{}", reader.tensors().size())});
-  for (const auto& [name, info] : reader.tensors()) {
-    if (name.starts_with("model.")) {
-      rows.push_back({"", name.substr(6),
-                      fmt::format("{}{}", name_of(info.dtype), to_string(info.shape)),
-                      reader.saved_layout(name)});
+/// Copies what transformers needs besides from the folder that the run started from, if it is still
+/// there. Returns what to say of it.
+std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) {
+  const nlohmann::json meta = parse_json(reader.meta());
+  const std::string from =
+      meta.value(nlohmann::json::json_pointer("/config/model/from"), std::string());
+  std::string said;
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+        "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja"}) {
+    std::error_code error;
+    if (!from.empty() && fs::is_regular_file(fs::path(from) / name, error)) {
+      fs::copy_file(fs::path(from) / name, to / name);
+      said += fmt::format(", {}", name);
     }
   }
-  fmt::print("{}", format_table(rows));
-  return 0;
+  return said;
 }
+
+}  // namespace
 
 int run_checkpoint_verify(const std::string& path) {
   std::vector<std::string> folders = checkpoints_in(path);
@@ -150,11 +149,16 @@ int run_checkpoint_export(const ExportArguments& arguments) {
                 .advice = "export elsewhere"});
   }
   std::size_t tensors = 0;
+  std::string carried;
   try {
     write_text(beside / "config.json", hugging_face_config(model));
     write_text(beside / "generation_config.json", generation_config(model));
-    const ExportOptions options{.prefix = "model.", .exclude = {}, .dtype = dtype_of(model.dtype)};
+    const ExportOptions options{.prefix = "model.",
+                                .exclude = {},
+                                .dtype = dtype_of(model.dtype),
+                                .max_file_bytes = arguments.max_file_bytes};
     tensors = export_weights(reader, beside.string(), options).size();
+    carried = carry_tokenizer(reader, beside);
     fs::rename(beside, place);
   } catch (const fs::filesystem_error& problem) {
     fs::remove_all(beside, error);
@@ -164,8 +168,8 @@ int run_checkpoint_export(const ExportArguments& arguments) {
     fs::remove_all(beside, error);
     throw;
   }
-  fmt::print("{} tensors as {}, config.json and generation_config.json written to {}\n", tensors,
-             model.dtype, arguments.folder);
+  fmt::print("{} tensors as {}, config.json and generation_config.json{} written to {}\n", tensors,
+             model.dtype, carried, arguments.folder);
   return 0;
 }
 

@@ -27,7 +27,7 @@ struct GenerateArguments {
 };
 int run_generate(const GenerateArguments& arguments);
 
-int run_checkpoint_info(const std::string& path);
+int run_checkpoint_info(const std::string& path, bool json);
 /// Compares all bytes of a checkpoint, or of every checkpoint in a folder of them, with their
 /// hashes. Error (input) that lists all damage.
 int run_checkpoint_verify(const std::string& path);
@@ -36,10 +36,28 @@ struct ExportArguments {
   std::string checkpoint;
   std::string folder;  // must not exist, or be empty
   std::string dtype;   // float32, bfloat16...; empty: that of model.from, float32 without one
+  std::uint64_t max_file_bytes = 5'000'000'000;  // 0: one file
 };
-/// Writes config.json, generation_config.json and model.safetensors as transformers reads them: all
-/// of them or none.
+/// Writes config.json, generation_config.json, the weights and the tokenizer files of model.from as
+/// transformers reads them: all of them or none.
 int run_checkpoint_export(const ExportArguments& arguments);
+
+struct ConvertArguments {
+  std::string from;
+  std::string to;                                // must not exist, or be empty
+  std::string format;                            // tessera, safetensors or torch
+  std::uint64_t max_file_bytes = 5'000'000'000;  // of safetensors; 0: one file
+};
+/// Writes the tensors of a checkpoint or model folder in another format.
+int run_checkpoint_convert(const ConvertArguments& arguments);
+
+struct DiffArguments {
+  std::string first;
+  std::string second;
+  bool json = false;
+};
+/// Lists the tensors that differ. Returns 1 when there are any.
+int run_checkpoint_diff(const DiffArguments& arguments);
 
 struct BenchArguments {
   std::string what;  // gemm, kernels, dispatch, collectives or step; empty for all

@@ -1,0 +1,237 @@
+// What is in checkpoints and model folders: shown, compared, and written in other formats.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <system_error>
+#include <tessera/json.hpp>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "commands/commands.hpp"
+#include "llama_config.hpp"
+#include "table.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.nn;
+import tessera.optim;
+import tessera.parallel;
+import tessera.checkpoint;
+
+#include "stored_sizes.hpp"
+
+namespace tessera::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string_view name_of_format(TensorFormat format) {
+  return format == TensorFormat::checkpoint    ? "tessera"
+         : format == TensorFormat::safetensors ? "safetensors"
+                                               : "torch";
+}
+
+std::uint64_t bytes_of(const TensorSource& source) {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, info] : source.tensors()) {
+    bytes += static_cast<std::uint64_t>(info.shape.product()) * size_of(info.dtype);
+  }
+  return bytes;
+}
+
+/// What a checkpoint of a run says about it; null members where there is none.
+struct About {
+  nlohmann::json fingerprint;
+  std::string model;
+  std::string mesh;
+};
+
+About about(const CheckpointReader& reader, const std::string& path) {
+  About result;
+  nlohmann::json meta = parse_json(reader.meta());
+  if (meta.contains("model")) {
+    const LlamaConfig model = stored_llama_config(reader.meta(), path);
+    check_stored_sizes(model, reader, "model.", path);
+    result.model = fmt::format("llama: {} parameters, dim {}, {} layers, vocabulary {}",
+                               format_count(static_cast<double>(model.parameters())), model.dim,
+                               model.layers, model.vocab);
+  }
+  if (meta.contains("fingerprint")) {
+    result.fingerprint = std::move(meta["fingerprint"]);
+  }
+  for (const auto& [name, info] : reader.tensors()) {
+    const std::string layout = reader.saved_layout(name);
+    if (const std::size_t on = layout.find(" on "); on != std::string::npos) {
+      result.mesh = layout.substr(on + 4);
+      break;
+    }
+  }
+  return result;
+}
+
+Json scalar_json(const StateDict::Scalar& scalar) {
+  return std::visit([](const auto& value) { return Json(value); }, scalar);
+}
+
+void print_json(const OpenedTensors& opened, const CheckpointReader* reader, const About& run) {
+  Json json = {{"format", name_of_format(opened.format)},
+               {"path", opened.source->path()},
+               {"bytes", bytes_of(*opened.source)}};
+  if (reader != nullptr) {
+    json["mesh"] = run.mesh;
+    json["run"] = parse_ordered_json(json_text(run.fingerprint));
+  }
+  json["scalars"] = Json::object();
+  for (const auto& [name, scalar] : opened.source->scalars()) {
+    json["scalars"][name] = scalar_json(scalar);
+  }
+  json["tensors"] = Json::object();
+  for (const auto& [name, info] : opened.source->tensors()) {
+    Json tensor = {{"dtype", name_of(info.dtype)},
+                   {"shape", std::vector<std::int64_t>(info.shape.begin(), info.shape.end())}};
+    if (reader != nullptr) {
+      tensor["layout"] = reader->saved_layout(name);
+    }
+    json["tensors"][name] = std::move(tensor);
+  }
+  fmt::print("{}\n", json_text(json, 1));
+}
+
+/// "f32", or "bf16 and f32".
+std::string types_of(const TensorSource& source) {
+  std::set<std::string> names;
+  for (const auto& [name, info] : source.tensors()) {
+    names.emplace(name_of(info.dtype));
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// A run's weights are under "model." beside its optimizer's state; in a model folder they are all.
+std::string weights_prefix(const OpenedTensors& one, const OpenedTensors& other) {
+  return one.format == TensorFormat::checkpoint && other.format == TensorFormat::safetensors
+             ? "model."
+             : "";
+}
+
+std::string difference_text(const TensorDifference& d) {
+  if (!d.problem.empty()) {
+    return d.problem;
+  }
+  const std::string values =
+      d.elements == 0 ? "equal values"
+                      : fmt::format("{} elements, by at most {:.3g} ({:.3g} of the larger)",
+                                    d.elements, d.max_absolute, d.max_relative);
+  return d.types.empty() ? values : d.types + ": " + values;
+}
+
+}  // namespace
+
+int run_checkpoint_info(const std::string& path, bool json) {
+  const OpenedTensors opened = open_tensors(path);
+  const auto* const reader = dynamic_cast<const CheckpointReader*>(opened.source.get());
+  const About run = reader == nullptr ? About() : about(*reader, path);
+  if (json) {
+    print_json(opened, reader, run);
+    return 0;
+  }
+  TableRows rows;
+  if (!run.model.empty()) {
+    rows.push_back({"model", run.model});
+  }
+  rows.push_back({"format", std::string(name_of_format(opened.format))});
+  rows.push_back({"bytes", format_bytes(bytes_of(*opened.source))});
+  const auto& scalars = opened.source->scalars();
+  if (const auto step = scalars.find("progress.step");
+      step != scalars.end() && std::holds_alternative<std::int64_t>(step->second)) {
+    rows.push_back({"step", fmt::format("{}", std::get<std::int64_t>(step->second))});
+  }
+  if (!run.mesh.empty()) {
+    rows.push_back({"mesh", run.mesh});
+  }
+  for (const char* key : {"optimizer.name", "train.seed", "data.content"}) {
+    if (run.fingerprint.contains(key)) {
+      rows.push_back({key, json_text(run.fingerprint[key])});
+    }
+  }
+  rows.push_back(
+      {"tensors", fmt::format("{}", opened.source->tensors().size()), types_of(*opened.source)});
+  const std::string prefix = run.model.empty() ? "" : "model.";
+  for (const auto& [name, info] : opened.source->tensors()) {
+    if (name.starts_with(prefix)) {
+      rows.push_back({"", name.substr(prefix.size()),
+                      fmt::format("{}{}", name_of(info.dtype), to_string(info.shape)),
+                      reader == nullptr ? "" : reader->saved_layout(name)});
+    }
+  }
+  fmt::print("{}", format_table(rows));
+  return 0;
+}
+
+int run_checkpoint_diff(const DiffArguments& arguments) {
+  const OpenedTensors first = open_tensors(arguments.first);
+  const OpenedTensors second = open_tensors(arguments.second);
+  const CompareOptions options{.first_prefix = weights_prefix(first, second),
+                               .second_prefix = weights_prefix(second, first)};
+  const std::vector<TensorDifference> differences =
+      compare_tensors(*first.source, *second.source, options);
+  if (arguments.json) {
+    Json json = Json::object();
+    for (const TensorDifference& d : differences) {
+      json[d.name] = {{"problem", d.problem},
+                      {"types", d.types},
+                      {"elements", d.elements},
+                      {"max_absolute", d.max_absolute},
+                      {"max_relative", d.max_relative}};
+    }
+    fmt::print("{}\n", json_text(json, 1));
+    return differences.empty() ? 0 : 1;
+  }
+  TableRows rows;
+  for (const TensorDifference& d : differences) {
+    rows.push_back({d.name, difference_text(d)});
+  }
+  fmt::print("{}", format_table(rows));
+  fmt::print("{}\n", differences.empty() ? std::string("no tensor differs")
+                                         : fmt::format("{} tensors differ", differences.size()));
+  return differences.empty() ? 0 : 1;
+}
+
+int run_checkpoint_convert(const ConvertArguments& arguments) {
+  const OpenedTensors from = open_tensors(arguments.from);
+  const auto* const reader = dynamic_cast<const CheckpointReader*>(from.source.get());
+  std::error_code error;
+  if (std::filesystem::exists(arguments.to, error) &&
+      !std::filesystem::is_empty(arguments.to, error)) {
+    fail_input(
+        {.thing = arguments.to, .wrong = "the folder is not empty", .advice = "name a new folder"});
+  }
+  std::size_t scalars = from.source->scalars().size();
+  if (arguments.format == "torch") {
+    write_torch_checkpoint(*from.source, arguments.to);
+  } else if (arguments.format == "tessera") {
+    write_checkpoint(*from.source, arguments.to, reader == nullptr ? "{}" : reader->meta());
+  } else {
+    export_weights(*from.source, arguments.to, {.max_file_bytes = arguments.max_file_bytes});
+    scalars = 0;
+  }
+  fmt::print("{} tensors and {} scalars written to {}\n", from.source->tensors().size(), scalars,
+             arguments.to);
+  if (const auto* const torch = dynamic_cast<const TorchCheckpoint*>(from.source.get());
+      torch != nullptr && !torch->left_out().empty()) {
+    fmt::print("left out, as they are neither tensors, numbers nor texts: {}\n",
+               fmt::join(torch->left_out(), ", "));
+  }
+  return 0;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,36 @@
+module;
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+module tessera.checkpoint;
+
+import tessera.base;
+import :index;
+import :open;
+
+namespace tessera {
+
+OpenedTensors open_tensors(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::is_regular_file(path, ignored)) {
+    return {TensorFormat::safetensors, std::make_unique<SafetensorsFile>(path)};
+  }
+  const auto has = [&](const char* name) { return fs::exists(fs::path(path) / name, ignored); };
+  if (has(checkpoint_detail::index_name)) {
+    return {TensorFormat::checkpoint, std::make_unique<CheckpointReader>(path)};
+  }
+  if (has(".metadata")) {
+    return {TensorFormat::torch, std::make_unique<TorchCheckpoint>(path)};
+  }
+  if (has("model.safetensors") || has("model.safetensors.index.json")) {
+    return {TensorFormat::safetensors, std::make_unique<SafetensorsFolder>(path)};
+  }
+  fail_input({.thing = path,
+              .wrong = "there are no tensors (expected checkpoint.json, model.safetensors, "
+                       "model.safetensors.index.json, .metadata, or a .safetensors file)",
+              .advice = "name the folder of one checkpoint or model"});
+}
+
+}  // namespace tessera

@@ -1,0 +1,29 @@
+// PyTorch's names of element types.
+module tessera.checkpoint:torch_types;
+
+import tessera.base;
+
+namespace tessera::checkpoint_detail {
+
+struct TorchType {
+  std::string_view dtype;    // as a pickle names it
+  std::string_view storage;  // of the tensor's bytes
+  DType type;
+};
+
+/// All types, in the order of DType.
+inline constexpr std::array<TorchType, dtype_count> torch_types = {
+    {{"torch float32", "torch FloatStorage", DType::f32},
+     {"torch float64", "torch DoubleStorage", DType::f64},
+     {"torch bfloat16", "torch BFloat16Storage", DType::bf16},
+     {"torch float16", "torch HalfStorage", DType::f16},
+     {"torch int64", "torch LongStorage", DType::i64},
+     {"torch int32", "torch IntStorage", DType::i32},
+     {"torch uint8", "torch ByteStorage", DType::u8},
+     {"torch bool", "torch BoolStorage", DType::boolean}}};
+
+inline constexpr const TorchType& torch_type(DType type) {
+  return torch_types[static_cast<std::size_t>(type)];
+}
+
+}  // namespace tessera::checkpoint_detail
