@@ -92,7 +92,18 @@ std::vector<Arrangement> arrangements() {
           {"rows over four", 4, Layout::make(four, {Shard(0)})},
           {"hybrid", 4, Layout::make(square, {Replicate(), Shard(0)})},
           {"rows and columns", 4, Layout::make(square, {Shard(0), Shard(1)})},
-          {"rows after rows", 4, Layout::make(square, {Shard(0), Shard(0)}, {1, 0})}};
+          {"rows after rows", 4, Layout::make(square, {Shard(0), Shard(0)}, {1, 0})},
+          {"columns over three", 3, Layout::make(three, {Shard(1)})},
+          {"columns over four", 4, Layout::make(four, {Shard(1)})},
+          {"replicas of three", 3, Layout::make(three, {Replicate()})},
+          {"all four replicas", 4, Layout::make(square, {Replicate(), Replicate()})},
+          {"replicas of columns", 4, Layout::make(square, {Replicate(), Shard(1)})},
+          {"rows before rows", 4, Layout::make(square, {Shard(0), Shard(0)})},
+          {"columns after columns", 4, Layout::make(square, {Shard(1), Shard(1)}, {1, 0})},
+          {"columns and rows", 4, Layout::make(square, {Shard(1), Shard(0)})},
+          {"depth over two", 2, Layout::make(two, {Shard(2)})},
+          {"another order of ranks", 4,
+           Layout::make(DeviceMesh::make({"a"}, {4}, {2, 0, 3, 1}), {Shard(0)})}};
 }
 
 /// The layout with Replicate where it cuts a dim that the tensor lacks.
