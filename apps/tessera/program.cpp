@@ -155,6 +155,10 @@ class CommandLine {
         "summary", "Print the time by operator, module and collective, and who waited for whom");
     summary->add_option("FILE", trace_, "The trace file")->required();
     summary->callback([this] { chosen = [this] { return run_trace_summary(trace_); }; });
+    CLI::App* draw = command->add_subcommand("draw", "Draw the ranks' timelines as an SVG");
+    draw->add_option("FILE", trace_, "The trace file")->required();
+    draw->add_option("--to", picture_, "The file to write")->required();
+    draw->callback([this] { chosen = [this] { return run_trace_draw(trace_, picture_); }; });
   }
 
   void add_bench() {
@@ -260,6 +264,7 @@ class CommandLine {
   LayoutArguments layout_;
   std::string checkpoint_;
   std::string trace_;
+  std::string picture_;
   ExportArguments export_;
   ConvertArguments convert_;
   DiffArguments diff_;

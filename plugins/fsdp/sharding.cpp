@@ -167,12 +167,12 @@ void Sharding::before_forward(std::size_t index) {
 void Sharding::after_forward(std::size_t index, Tensors& outputs) {
   if (!in_backward()) {
     Unit& unit = units_[index];
-    // Backward begins with the outermost module: freeing its values would only gather them again.
-    if (++unit.ran >= unit.modules.size() &&
-        (!keep_ || (settings_.reshard_after_forward && index != outermost_))) {
+    if (++unit.ran >= unit.modules.size()) {
       unit.ran = 0;
-      for (const auto& group : unit.groups) {
-        group->reshard(keep_);
+      if (!keep_ || (settings_.reshard_after_forward && !begins_backward(index))) {
+        for (const auto& group : unit.groups) {
+          group->reshard(keep_);
+        }
       }
     }
     now_.ended.push_back(index);
@@ -188,6 +188,12 @@ void Sharding::after_forward(std::size_t index, Tensors& outputs) {
       });
     }
   }
+}
+
+bool Sharding::begins_backward(std::size_t index) const {
+  return index == outermost_ ||
+         (running_ == outermost_ && now_.ended.size() + 2 == last_.ended.size() &&
+          last_.ended[1] == index);
 }
 
 void Sharding::end_forward(std::size_t index) {

@@ -82,6 +82,9 @@ class Sharding : public tessera::parallel::ShardedParameters,
 
   void before_forward(std::size_t index);
   void after_forward(std::size_t index, tessera::Tensors& outputs);
+  /// Whether backward begins with the unit, whose forward ends now: the outermost one, and the one
+  /// that ended before it in the last pass. Freeing their values would only gather them again.
+  bool begins_backward(std::size_t index) const;
   void end_forward(std::size_t index);
   void before_backward(std::size_t index);
   /// Issues the gathers of what follows unit `index`, at `place` in this order.

@@ -68,7 +68,9 @@ TEST_CASE("each group is gathered as often as its options say, and reduced once"
           const std::vector<Communication> before(all.begin(), middle);
           const std::vector<Communication> after(middle, all.end());
           for (const char* group : {"blocks.0", "blocks.1", "."}) {
-            const int again = reshard && std::string(group) != "." ? 1 : 0;
+            // Backward begins with the last block, whose values stay once the order is known.
+            const bool begins = std::string(group) == "blocks.1" && step > 0;
+            const int again = reshard && std::string(group) != "." && !begins ? 1 : 0;
             const std::string where = std::string("group ") + group + "\n" + report.to_string();
             check(count(before, "all_gather", group, false) == 1, "forward, " + where);
             check(count(after, "all_gather", group, true) +

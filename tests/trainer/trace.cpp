@@ -16,6 +16,7 @@
 #include "catch.hpp"
 #include "config/config.hpp"
 #include "support.hpp"
+#include "trace/draw.hpp"
 #include "trace/read.hpp"
 #include "trace/summary.hpp"
 
@@ -383,4 +384,58 @@ TEST_CASE("a run that continues traces its own steps") {
   INFO(result.error);
   CHECK(result.code == 0);
   CHECK(read_trace((folder.path() / "t.json").string()).first_step == 4);
+}
+
+TEST_CASE("a picture of a trace has what a rank did at its times, and the file must be writable") {
+  // 100 microseconds are 1160 pixels, from 96 on.
+  const auto slice = [](const char* category, double begin, double end, const char* module,
+                        bool backward) {
+    return FileSlice{.category = category,
+                     .name = "linear",
+                     .begin = begin,
+                     .end = end,
+                     .module = module,
+                     .backward = backward};
+  };
+  FileSlice gather = issue(10, 30, 3);
+  gather.name = "all_gather of segments";
+  const TraceData trace{.first_step = 3,
+                        .last_step = 3,
+                        .mesh = "mesh(shard=1)",
+                        .ranks = {{slice("operator", 0, 40, "model.layers.0.mlp.up", false),
+                                   slice("local operator", 5, 30, "model.layers.0.mlp.up", false),
+                                   slice("wait", 40, 60, "model.layers.0", false),
+                                   slice("operator", 60, 100, "model.layers.12.mlp", true)}},
+                        .streamed = {{gather}},
+                        .memory_peaks = {{}},
+                        .categories = {}};
+  const std::string svg = draw_trace(trace);
+  INFO(svg);
+  const auto bars = [&](const char* colour) {
+    std::size_t count = 0;
+    for (std::size_t at = svg.find(colour); at != std::string::npos;
+         at = svg.find(colour, at + 1)) {
+      ++count;
+    }
+    return count - 1;  // one is the legend's
+  };
+  CHECK(bars("#4a78b5") == 2);  // the local operator is within the first
+  CHECK(bars("#d0342c") == 1);
+  CHECK(bars("#3f9c5a") == 1);
+  CHECK(svg.find(R"(x="560.0" y="74.0" width="232.0")") != std::string::npos);  // the wait
+  CHECK(svg.find(R"(x="212.0" y="96.0" width="232.0")") != std::string::npos);  // the gather
+  CHECK(svg.find(">layers.0<") != std::string::npos);
+  CHECK(svg.find(">layers.12<") != std::string::npos);
+  CHECK(svg.find("Step 3 on mesh(shard=1)") != std::string::npos);
+
+  const Folder folder;
+  traced(folder, "trace.steps=[2,2]");
+  const std::string file = (folder.path() / "trace.json").string();
+  CHECK(run_program("trace draw " + file + " --to " + (folder.path() / "a.svg").string()).code ==
+        0);
+  CHECK(read_file((folder.path() / "a.svg").string()).find("</svg>") != std::string::npos);
+  const Result refused =
+      run_program("trace draw " + file + " --to " + (folder.path() / "no/a.svg").string());
+  CHECK(refused.code == 2);
+  CHECK(refused.error.find("cannot write") != std::string::npos);
 }

@@ -81,6 +81,8 @@ int run_doctor();
 
 /// `tessera trace summary`. Errors (input): the file is not a trace, or is damaged.
 int run_trace_summary(const std::string& file);
+/// `tessera trace draw`: an SVG. Errors (input): the same; the picture cannot be written.
+int run_trace_draw(const std::string& file, const std::string& to);
 
 struct OpsArguments {
   std::string name;    // of an operator; empty: all of them

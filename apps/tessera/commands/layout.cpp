@@ -4,13 +4,13 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "commands/commands.hpp"
+#include "output_file.hpp"
 
 import tessera.base;
 import tessera.mesh;
@@ -102,17 +102,6 @@ Layout parse_layout(const DeviceMesh& mesh, std::string_view text, const Dims& s
   return layout;
 }
 
-void write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) {
-    fail_input({.thing = "layout",
-                .wrong = fmt::format("cannot write {}", path),
-                .advice = "check that its folder exists and is writable"});
-  }
-}
-
 }  // namespace
 
 int run_layout(const LayoutArguments& arguments) {
@@ -126,7 +115,7 @@ int run_layout(const LayoutArguments& arguments) {
             explain(layout, to, shape, static_cast<std::size_t>(arguments.element_size));
   }
   if (!arguments.svg.empty()) {
-    write_file(arguments.svg, draw_svg(layout, shape));
+    write_output("layout", arguments.svg, draw_svg(layout, shape));
   }
   std::fwrite(text.data(), 1, text.size(), stdout);
   return 0;
