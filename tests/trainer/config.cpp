@@ -183,6 +183,7 @@ TEST_CASE("wrong types and impossible values are errors with their line") {
       {"model.head_dim = 5", "must be even"},
       {"model.dropout = 1.0", "model.dropout"},
       {"train.micro_batch = 17", "is larger than train.batch"},
+      {"train.precision = \"f16\"", "set train.loss_scaling=dynamic"},
       {"train.seed = -1", "train.seed: expected an integer at least 0"},
       {"mesh.axes = [\"a\"]", "needs one extent for each of mesh.axes (1 axes, 0 extents)"},
       {"mesh = {axes = [\"a\", \"a\"], shape = [1, 2]}", "the axis 'a' is named twice"},

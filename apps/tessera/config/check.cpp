@@ -141,6 +141,12 @@ class Checks {
     if (known({"train.program", "train.replay"}) && !c_.train.program.empty() && !c_.train.replay) {
       blame({"train.program"}, "only replayed steps have a program; set train.replay=true");
     }
+    if (known({"train.precision", "train.loss_scaling"}) && c_.train.precision == "f16" &&
+        c_.train.loss_scaling == "none") {
+      blame({"train.precision"},
+            "gradients in f16 leave the range of the type; set train.loss_scaling=dynamic, or "
+            "train.precision=bf16");
+    }
     clipping();
     schedule();
     const std::vector<std::string> names = allowable_names();

@@ -145,9 +145,10 @@ std::vector<Key> train_keys() {
        field<s, &T::precision>,
        "What the model computes with. `bf16`: each parameter has a copy in bfloat16, and so are "
        "activations; parameters, optimizer state, reduced gradients and checkpoints stay f32 "
-       "([fully-sharded.md](fully-sharded.md#precision)).",
+       "([fully-sharded.md](fully-sharded.md#precision)). `f16`: the same in half precision, with "
+       "`train.loss_scaling=dynamic`.",
        {},
-       {"f32", "bf16"}},
+       {"f32", "bf16", "f16"}},
       {"train.activation_checkpointing", field<s, &T::activation_checkpointing>,
        "Keep only each layer's input and compute the rest again in the backward pass: less memory, "
        "about a third more work."},
