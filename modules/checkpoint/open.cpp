@@ -14,7 +14,7 @@ namespace tessera {
 OpenedTensors open_tensors(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  if (fs::is_regular_file(path, ignored)) {
+  if (fs::is_regular_file(path, ignored) && path.ends_with(".safetensors")) {
     return {TensorFormat::safetensors, std::make_unique<SafetensorsFile>(path)};
   }
   const auto has = [&](const char* name) { return fs::exists(fs::path(path) / name, ignored); };
@@ -28,8 +28,9 @@ OpenedTensors open_tensors(const std::string& path) {
     return {TensorFormat::safetensors, std::make_unique<SafetensorsFolder>(path)};
   }
   fail_input({.thing = path,
-              .wrong = "there are no tensors (expected checkpoint.json, model.safetensors, "
-                       "model.safetensors.index.json, .metadata, or a .safetensors file)",
+              .wrong = "it is not a checkpoint, and not a model (expected a folder with "
+                       "checkpoint.json, .metadata, model.safetensors or "
+                       "model.safetensors.index.json, or a .safetensors file)",
               .advice = "name the folder of one checkpoint or model"});
 }
 

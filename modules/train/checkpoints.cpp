@@ -26,6 +26,7 @@ RunCheckpoints::RunCheckpoints(Training& training, SaveSchedule schedule,
 
 void RunCheckpoints::after_step(bool last) {
   seconds_ = 0;
+  collective::World::current().set_progress(training_.done(), "saving a checkpoint");
   // A failure of a save in the background is told at the first opportunity.
   if (const std::optional<std::string> folder = training_.finished_save()) {
     ended(*folder);
@@ -45,7 +46,6 @@ void RunCheckpoints::after_step(bool last) {
 void RunCheckpoints::save(bool last) {
   const std::string folder = checkpoint_folder(schedule_.folder, training_.done());
   const std::string meta_data = meta_data_ ? meta_data_() : std::string("{}");
-  collective::World::current().set_progress(training_.done(), "saving a checkpoint");
   if (!schedule_.background) {
     training_.save(folder, meta_data);
     ended(folder);
