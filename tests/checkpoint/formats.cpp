@@ -223,7 +223,8 @@ TEST_CASE("a damaged or hostile folder of PyTorch is an error, never more") {
   write_bytes(at + "/.metadata", std::string("\x80\x02X\xff\xff\xff\x7f"));
   CHECK(contains(problem(), "it is cut"));
   fs::remove(at + "/.metadata");
-  CHECK(contains(input_error([&] { open_tensors(at); }), "it is not a checkpoint, and not a model"));
+  CHECK(
+      contains(input_error([&] { open_tensors(at); }), "it is not a checkpoint, and not a model"));
 }
 
 TEST_CASE("differences are named with their size") {

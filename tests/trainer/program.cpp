@@ -178,7 +178,8 @@ TEST_CASE("tensors are shown, compared and converted whatever they are stored as
   CHECK(nlohmann::json::parse(run("checkpoint diff --json " + to + " " + stored + "two").out)
             .size() == 16);
   is_input_error("checkpoint convert " + to + " --to " + to + " --format torch", "not empty");
-  is_input_error("checkpoint info " + folder.path().string(), "it is not a checkpoint, and not a model");
+  is_input_error("checkpoint info " + folder.path().string(),
+                 "it is not a checkpoint, and not a model");
 }
 
 TEST_CASE("doctor tells what the machine has") {
