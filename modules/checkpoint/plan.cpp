@@ -196,9 +196,13 @@ PlannedFile plan_file(const IndexedTensors& tensors, const std::vector<int>& gro
       }
     }
   }
+  for (std::uint64_t i = 0; PlannedPart & part : file.parts) {
+    part.begin = i++;  // the order so far
+  }
   // Larger elements first, so that all are aligned; then what one rank writes.
-  std::ranges::stable_sort(file.parts, [](const PlannedPart& a, const PlannedPart& b) {
-    return std::tuple(size_of(b.dtype), a.writer) < std::tuple(size_of(a.dtype), b.writer);
+  std::ranges::sort(file.parts, [](const PlannedPart& a, const PlannedPart& b) {
+    return std::tuple(size_of(b.dtype), a.writer, a.begin) <
+           std::tuple(size_of(a.dtype), b.writer, b.begin);
   });
   std::uint64_t at = 0;
   for (PlannedPart& part : file.parts) {

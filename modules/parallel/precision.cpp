@@ -128,9 +128,9 @@ void set_precision(nn::Module& module, const Precision& precision,
     }
   }
   for (const nn::ParameterPointer& parameter : parameters) {
-    parameter->compute_dtype.reset();
     if (precision.parameters && is_floating(parameter->value.dtype())) {
       check(*parameter, *precision.parameters);
+      parameter->compute_dtype.reset();
       if (parameter->value.dtype() != *precision.parameters) {
         parameter->compute_dtype = precision.parameters;
       }

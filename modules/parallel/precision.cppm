@@ -8,7 +8,8 @@ export namespace tessera::parallel {
 /// Mixed precision: a module computes in a narrow type with parameters that are stored, updated and
 /// saved in their own.
 struct Precision {
-  /// What the parameters are cast to when the module computes: bf16 or f16. None: their own type.
+  /// What the parameters are cast to when the module computes: bf16, f16, or their own type, which
+  /// ends an earlier call's. None: as before, at first their own type.
   std::optional<DType> parameters = std::nullopt;
   /// Whether the module's floating inputs are cast to the same type.
   bool cast_inputs = true;

@@ -53,6 +53,7 @@ fsdp::Settings read_settings(Options& options) {
   settings.reshard_after_forward = options.flag("reshard_after_forward", true);
   settings.group.reshard_ranks = at_least_0(options, "reshard_ranks", 0);
   settings.group.reshard_after_backward = options.flag("reshard_after_backward", true);
+  settings.output_dtype = type_of(options, "output_dtype", "none");
   settings.prefetch = at_least_0(options, "prefetch", 1);
   settings.keeps_whole_gradients =
       options.choice("accumulate", "shards", {"shards", "whole"}) == "whole";
@@ -65,8 +66,7 @@ fsdp::Settings read_settings(Options& options) {
 
 Precision read_precision(Options& options) {
   return {.parameters = type_of(options, "param_dtype", "none"),
-          .cast_inputs = options.flag("cast_inputs", true),
-          .outputs = type_of(options, "output_dtype", "none")};
+          .cast_inputs = options.flag("cast_inputs", true)};
 }
 
 /// A pattern of an option, and whether it has matched anything.
@@ -142,7 +142,7 @@ class Fsdp final : public ParallelStyle {
         own.push_back(parameter);  // else an inner module's group has it
       }
     }
-    if (precision_.parameters || precision_.outputs) {
+    if (precision_.parameters) {
       set_precision(module, precision_, own);
     }
     std::vector<nn::ParameterPointer> sharded;

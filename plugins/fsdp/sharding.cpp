@@ -165,6 +165,13 @@ void Sharding::before_forward(std::size_t index) {
 }
 
 void Sharding::after_forward(std::size_t index, Tensors& outputs) {
+  if (running_ == index && settings_.output_dtype) {
+    for (Tensor& output : outputs) {
+      if (output && is_floating(output.dtype())) {
+        output = ops::cast(output, *settings_.output_dtype);
+      }
+    }
+  }
   if (!in_backward()) {
     Unit& unit = units_[index];
     if (++unit.ran >= unit.modules.size()) {

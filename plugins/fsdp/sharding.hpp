@@ -11,6 +11,8 @@ struct Settings {
   GroupSettings group = {};
   /// Whether forward frees whole values; backward then gathers them again.
   bool reshard_after_forward = true;
+  /// What floating outputs of a module that the program calls are cast to.
+  std::optional<tessera::DType> output_dtype = std::nullopt;
   /// How many modules ahead values are gathered.
   std::int64_t prefetch = 1;
   /// Whether micro-batches keep whole gradients until the last one, instead of reducing each.

@@ -181,6 +181,22 @@ TEST_CASE("every layout computes in the narrow type what one device does") {
   }
 }
 
+TEST_CASE("a style's other options leave the precision that a model has") {
+  const DeviceMesh mesh = DeviceMesh::make({"shard"}, {2});
+  const std::map<std::string, DType> expected = {{R"({"output_dtype": "f32"})", DType::bf16},
+                                                 {R"({"cast_inputs": false})", DType::bf16},
+                                                 {R"({"param_dtype": "f32"})", DType::f32}};
+  for (const auto& [options, dtype] : expected) {
+    on_ranks(2, [&](int) {
+      Planned run(narrow_net(DType::bf16), mesh, {{"FSDP", "shard", {"blocks.*", "."}, options}});
+      const Tensor loss = run.loss(net_tokens(4, 1));
+      check(head_of(*run.model)->computed.dtype() == dtype, options);
+      const bool cast = options.find("output_dtype") != std::string::npos;
+      check(loss.dtype() == (cast ? DType::f32 : dtype), options + ": outputs");
+    });
+  }
+}
+
 TEST_CASE("gradients in 16 bits are summed in f32, and rounded where the option says so") {
   // Each rank's gradient is its input's sum: 256 and 1, whose sum bf16 does not have.
   for (const char* type : {"f32", "bf16"}) {
