@@ -35,6 +35,14 @@ class Parameter {
   std::string computed_by;
   /// What provides `computed` where no style does.
   std::shared_ptr<void> provider;
+  /// In which form shards of it are gathered, and the entry that says so; see
+  /// parallel::set_extension.
+  std::shared_ptr<void> extension;
+  std::string extended_by;
+  bool extension_taken = false;  // some style gathers it so
+  /// What was gathered by an extension that leaves it to the layer to compute with it; otherwise
+  /// empty.
+  std::vector<Tensor> gathered;
   Initialization initialization;
   /// The qualified name under which the tree reaches it first; filled by Module::set_names.
   std::string name;

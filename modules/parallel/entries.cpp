@@ -114,13 +114,15 @@ std::vector<int> axes_of(const DeviceMesh& mesh, const StyleEntry& entry, int mo
                   .advice = "name each axis once"});
     }
   }
-  if (axes.empty() || static_cast<int>(axes.size()) > most) {
+  if (axes.empty() != (most == 0) || static_cast<int>(axes.size()) > most) {
     fail_input({.where = place_of(entry),
                 .wrong = "works on the wrong number of axes",
-                .expected = most == 1 ? "1" : fmt::format("1 to {}", most),
+                .expected = most <= 1 ? fmt::format("{}", most) : fmt::format("1 to {}", most),
                 .got = fmt::format("{}", axes.size()),
-                .advice = most == 1 ? "write one entry for each axis"
-                                    : "see the style's page for what each axis does"});
+                .advice = most == 0      ? "remove 'axis'"
+                          : axes.empty() ? "name an axis of the mesh: axis = \"...\""
+                          : most == 1    ? "write one entry for each axis"
+                                         : "see the style's page for what each axis does"});
   }
   return axes;
 }
@@ -189,9 +191,12 @@ void check_order(const ResolvedEntry& earlier, const ResolvedEntry& later) {
   if (earlier.entry.style == later.entry.style) {
     return;  // a style knows itself
   }
-  if (earlier.facts.keeps_parameters && later.facts.places_parameters) {
+  if (earlier.facts.keeps_parameters &&
+      (later.facts.places_parameters || later.facts.extends_gathers)) {
     if (const nn::Parameter* const shared = shared_parameter(earlier, later)) {
-      refuse(fmt::format("which places the parameter '{}'", shared->name));
+      refuse(later.facts.places_parameters
+                 ? fmt::format("which places the parameter '{}'", shared->name)
+                 : fmt::format("which says how the parameter '{}' is gathered", shared->name));
     }
   }
   if (earlier.facts.wraps_forward && later.facts.converts_values) {

@@ -70,6 +70,7 @@ class FullySharded {
   /// See ParallelPlan.
   void materialize(Device device = cpu) { plan_.materialize(device); }
   void before_optimizer() { plan_.before_optimizer(); }
+  void after_optimizer() { plan_.after_optimizer(); }
 
   /// Gathers and frees whole values by hand, and what else a program may change while it runs.
   ShardedParameters& parameters() { return *parameters_; }

@@ -79,16 +79,61 @@ std::unique_ptr<ParallelStyle> make_style(const StyleEntry& entry, plugin::Host&
   return style;
 }
 
+/// Lets a style put modules of its own in the places of those that the entry matches.
+void replace_modules(nn::Module& model, const StyleEntry& entry, ParallelStyle& style) {
+  if (!style.facts().replaces_modules) {
+    return;
+  }
+  std::vector<std::pair<nn::Module*, std::string>> places;  // the parent, the child's name there
+  for (nn::Module* const parent : nn::all_modules(model)) {
+    for (const auto& [child, module] : parent->children()) {
+      const bool matches = std::ranges::any_of(entry.on, [&](const std::string& pattern) {
+        return matches_pattern(module->name(), pattern);
+      });
+      if (matches) {
+        places.emplace_back(parent, child);
+      }
+    }
+  }
+  try {
+    for (const auto& [parent, child] : places) {
+      parent->replace_child(child, [&](const std::shared_ptr<nn::Module>& before) {
+        const std::shared_ptr<nn::Module> after = style.replace(before);
+        return after ? after : before;
+      });
+    }
+  } catch (const Error& error) {
+    fail_at(entry.where, error);
+  }
+}
+
+/// Error (input): a parameter that would be gathered in another form is not gathered.
+void check_extensions(nn::Module& model) {
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    if (parameter->extension && !parameter->extension_taken) {
+      fail_input(
+          {.where = parameter->extended_by,
+           .wrong = fmt::format("no style gathers parameter '{}', so there is nothing to "
+                                "extend",
+                                parameter->name),
+           .advice = "let an entry of FSDP after it shard the parameter, or remove this one"});
+    }
+  }
+}
+
 }  // namespace
 
 ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
                            const std::vector<StyleEntry>& entries, plugin::Host& host)
     : model_(model), mesh_(mesh), styles_(std::make_shared<Styles>()) {
   model.set_names(model.name());  // patterns, groups and errors refer to names
-  std::vector<ResolvedEntry> resolved;
   for (const StyleEntry& entry : entries) {
     styles_->push_back(make_style(entry, host));
-    resolved.push_back(resolve(entry, styles_->back()->facts(), model, mesh));
+    replace_modules(model, entry, *styles_->back());
+  }
+  std::vector<ResolvedEntry> resolved;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    resolved.push_back(resolve(entries[i], (*styles_)[i]->facts(), model, mesh));
   }
   check_together(resolved, mesh);
 
@@ -116,6 +161,7 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
   take_model(model, styles_);
   distribute_model(model, mesh);
   apply(resolved);
+  check_extensions(model);
   std::vector<int> compute_axes;
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
     if (!splitting.contains(axis)) {
@@ -134,23 +180,29 @@ void ParallelPlan::apply(const std::vector<ResolvedEntry>& entries) {
     StyleSummary row{entry.style, fmt::format("{}", fmt::join(entry.axis.names(), ", ")), 0, 0};
     std::set<const nn::Parameter*> covered;
     for (nn::Module* module : entries[i].modules) {
-      for (const int axis : entries[i].axes) {
+      std::vector<int> axes = entries[i].axes;
+      if (axes.empty()) {
+        axes.push_back(-1);
+      }
+      for (const int axis : axes) {
         const auto [before, fresh] = first.try_emplace({entry.style, axis, module}, &entry);
         if (!fresh && !entries[i].facts.repeatable) {
-          fail_input({.where = place_of(entry),
-                      .wrong = fmt::format("{} is applied to {} along axis '{}' already, by {}",
-                                           entry.style, in_words(*module), mesh_.axis_name(axis),
-                                           before->second->where.empty() ? "an earlier entry"
-                                                                         : before->second->where),
-                      .advice = "remove one of the two entries, or give them different modules"});
+          fail_input(
+              {.where = place_of(entry),
+               .wrong = fmt::format(
+                   "{} is applied to {}{} already, by {}", entry.style, in_words(*module),
+                   axis < 0 ? "" : fmt::format(" along axis '{}'", mesh_.axis_name(axis)),
+                   before->second->where.empty() ? "an earlier entry" : before->second->where),
+               .advice = "remove one of the two entries, or give them different modules"});
         }
       }
-      applied_.emplace_back(module->name(),
-                            fmt::format("{} on {}", place_of(entry), axes_in_words(entry)));
+      applied_.emplace_back(module->name(), fmt::format("{}{}{}", place_of(entry),
+                                                        entry.axis.names().empty() ? "" : " on ",
+                                                        axes_in_words(entry)));
       try {
         (*styles_)[i]->apply({.module = *module,
                               .mesh = mesh_,
-                              .axis = entries[i].axes.back(),
+                              .axis = entries[i].axes.empty() ? -1 : entries[i].axes.back(),
                               .axes = entries[i].axes,
                               .style = entry.style,
                               .entry = place_of(entry)});
@@ -258,6 +310,12 @@ void ParallelPlan::materialize(Device device) {
 void ParallelPlan::before_optimizer() {
   for (const auto& style : *styles_) {
     style->before_optimizer();
+  }
+}
+
+void ParallelPlan::after_optimizer() {
+  for (const auto& style : *styles_) {
+    style->after_optimizer();
   }
 }
 

@@ -87,6 +87,8 @@ class ParallelPlan {
 
   /// Call it before the optimizer writes parameters.
   void before_optimizer();
+  /// Call it when the optimizer has written them.
+  void after_optimizer();
 
  private:
   void apply(const std::vector<ResolvedEntry>& entries);

@@ -106,6 +106,10 @@ std::string call_it(const char* what, std::size_t position, const std::vector<st
 
 ParallelStyle::~ParallelStyle() = default;
 
+std::shared_ptr<nn::Module> ParallelStyle::replace(const std::shared_ptr<nn::Module>&) {
+  return nullptr;
+}
+
 ShardedParameters::~ShardedParameters() = default;
 
 namespace {

@@ -14,7 +14,7 @@ export namespace tessera::parallel {
 struct StyleTarget {
   nn::Module& module;
   DeviceMesh mesh;
-  int axis = 0;           // the entry's axis; of several, the last
+  int axis = 0;           // the entry's axis; of several, the last; -1: it has none
   std::vector<int> axes;  // all of them, in the entry's order
   std::string style;      // the style's name
   std::string entry;      // the style with its location in the config, for errors
@@ -52,9 +52,15 @@ struct StyleFacts {
   /// Keeps the parameters inside the module in memory of its own, in the layout that they have by
   /// then: it comes after the entries that place them, and no second entry can keep them too.
   bool keeps_parameters = false;
+  /// Makes modules that take the places of those that it is applied to (ParallelStyle::replace).
+  bool replaces_modules = false;
+  /// Sets in which form parameters are gathered (set_extension): it comes before the entry that
+  /// keeps them, and there must be one.
+  bool extends_gathers = false;
   /// Several entries may apply the style to one module along one axis.
   bool repeatable = false;
-  /// On how many axes one entry may work: axis = ["replicate", "shard"].
+  /// On how many axes one entry may work: axis = ["replicate", "shard"]. 0: such an entry names no
+  /// axis.
   int most_axes = 1;
   /// The split that each module must declare (nn::LayerSplit); empty: none.
   std::string needs_split = {};
@@ -108,6 +114,11 @@ class ParallelStyle {
 
   virtual ~ParallelStyle();
   virtual StyleFacts facts() const = 0;
+  /// With StyleFacts::replaces_modules, called before anything else for each module that the
+  /// patterns match, except the model itself: the module that takes its place and its name (see
+  /// nn::Module::replace_child), on the meta device. Later entries, and this one's apply(), get the
+  /// new one. Null: it stays. Errors (input): a module that the style cannot replace.
+  virtual std::shared_ptr<nn::Module> replace(const std::shared_ptr<nn::Module>& module);
   /// Called for each module that the patterns match, inner ones before outer ones. Errors (input):
   /// a module that the style does not support, extents that do not divide.
   virtual void apply(const StyleTarget& target) = 0;
@@ -118,6 +129,8 @@ class ParallelStyle {
   virtual void materialize(Device) {}
   /// Called before the optimizer writes the parameters.
   virtual void before_optimizer() {}
+  /// Called when the optimizer has written them.
+  virtual void after_optimizer() {}
   /// Control by hand, of a style that offers it; it lives as long as the style.
   virtual ShardedParameters* sharded_parameters() { return nullptr; }
 };

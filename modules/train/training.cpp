@@ -269,6 +269,7 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
       recorder->rehearse(other, [&] { optimizer_->rehearse(lr, scale, later); });
     }
     optimizer_->step(result.lr, grad_scale);
+    plan_.after_optimizer();
   });
   optimizer_->zero_grad();
   count_step(batch, false);

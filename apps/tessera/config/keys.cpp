@@ -261,8 +261,9 @@ std::vector<Key> run_keys() {
        .required = true},
       {.path = "parallel.axis",
        .slot = style_field<&StyleConfig::axis>,
-       .doc = "The mesh axis on which it works, or a list of axes for a style that takes several.",
-       .required = true},
+       .doc =
+           "The mesh axis on which it works, or a list of axes for a style that takes several. A "
+           "style that only changes modules has none."},
       {.path = "parallel.on",
        .slot = style_field<&StyleConfig::on>,
        .doc = "Patterns over the modules' qualified names: `*` within a part, `**` over parts, "

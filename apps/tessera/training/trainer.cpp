@@ -180,7 +180,8 @@ CheckedPlan check_plan(const Run& run) {
   std::vector<std::vector<std::string>> rows;
   for (const parallel::StyleSummary& style : trial.styles) {
     rows.push_back(
-        {"style", fmt::format("{} on '{}': {} modules, {} parameters", style.style, style.axis,
+        {"style", fmt::format("{}{}: {} modules, {} parameters", style.style,
+                              style.axis.empty() ? "" : fmt::format(" on '{}'", style.axis),
                               style.modules, format_count(static_cast<double>(style.parameters)))});
   }
   if (!run.config.train.freeze.empty()) {
