@@ -23,6 +23,16 @@ Parameter::Parameter(const Dims& shape, DType dtype, Initialization init)
   value.set_requires_grad();
 }
 
+MemoryPlace::~MemoryPlace() = default;
+void MemoryPlace::prefetch(const Tensor&) {}
+void MemoryPlace::put_away(const Tensor&) {}
+
+Tensor allocate_in(MemoryPlace& place, const Dims& shape, DType dtype, Device device) {
+  return device == meta
+             ? from_storage(Storage::none(), shape, contiguous_strides(shape), 0, dtype, meta)
+             : place.allocate(shape, dtype);
+}
+
 Buffer::Buffer(Tensor first, bool is_saved) : initial(std::move(first)), saved(is_saved) {
   const bool fits =
       initial && !initial.is_distributed() && initial.device() == cpu && !initial.requires_grad();

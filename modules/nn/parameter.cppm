@@ -18,6 +18,32 @@ struct PlacedBy {
   std::string entry;  // its name in errors: "run.toml:31: ColwiseParallel"
 };
 
+/// Where the memory of tensors is between uses, if it is not the device's: the host's memory, a
+/// file. Their tensors are of the CPU.
+class MemoryPlace {
+ public:
+  virtual ~MemoryPlace();
+  /// A new contiguous tensor in this place; not initialised. Errors (run): there is no space.
+  virtual Tensor allocate(const Dims& shape, DType dtype) = 0;
+  /// Begins to bring the tensor's values near: they are used soon. Does not wait.
+  virtual void prefetch(const Tensor& x);
+  /// The values are not used for a while: begins to store what was written, and lets go of memory
+  /// that has copies of them. Does not wait.
+  virtual void put_away(const Tensor& x);
+};
+
+/// A new tensor in the place; on the meta device, one that takes no memory.
+Tensor allocate_in(MemoryPlace& place, const Dims& shape, DType dtype, Device device);
+
+/// A parameter's places; null: the device's memory.
+struct MemoryPlaces {
+  std::shared_ptr<MemoryPlace> value;
+  std::shared_ptr<MemoryPlace> gradient;
+  std::shared_ptr<MemoryPlace> state;  // of the optimizer
+  std::string set_by;                  // the entry, for errors
+  bool taken = false;                  // some style keeps the value and the gradient there
+};
+
 /// A parameter's place in the model. Tied weights share one.
 class Parameter {
  public:
@@ -43,6 +69,8 @@ class Parameter {
   /// What was gathered by an extension that leaves it to the layer to compute with it; otherwise
   /// empty.
   std::vector<Tensor> gathered;
+  /// Where it is kept between uses. A style that keeps parameters in memory of its own looks it up.
+  MemoryPlaces places;
   Initialization initialization;
   /// The qualified name under which the tree reaches it first; filled by Module::set_names.
   std::string name;

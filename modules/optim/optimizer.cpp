@@ -80,6 +80,24 @@ Optimizer::~Optimizer() = default;
 
 bool Optimizer::is_trained(std::size_t i) const { return parameters_[i]->value.requires_grad(); }
 
+namespace {
+
+/// Moves a new state to the place where it is kept.
+void put_into(nn::MemoryPlace& place, Tensor& state) {
+  if (!state) {
+    return;
+  }
+  const Tensor local = state.is_distributed() ? state.local() : state;
+  Tensor kept = nn::allocate_in(place, local.shape(), local.dtype(), local.device());
+  if (!kept.is_meta()) {
+    ops::copy_(kept, ops::to_device(local, cpu));
+    place.put_away(kept);
+  }
+  state = state.is_distributed() ? make_distributed(std::move(kept), state.spec()) : kept;
+}
+
+}  // namespace
+
 Optimizer::Entry& Optimizer::prepared(std::size_t i) {
   Entry& entry = entries_[i];
   const std::vector<StateTensor>& states = rules_[entry.rule].states;
@@ -89,6 +107,9 @@ Optimizer::Entry& Optimizer::prepared(std::size_t i) {
     const Tensor parameter = detached(parameters_[i]->value);
     for (std::size_t k = entry.tensors.size(); k < states.size(); ++k) {
       entry.tensors.push_back(make_state(states[k], parameter));
+      if (const auto& place = parameters_[i]->places.state) {
+        put_into(*place, entry.tensors.back());
+      }
     }
   }
   return entry;
@@ -137,6 +158,7 @@ std::vector<Optimizer::Part> Optimizer::parts(double lr, double grad_scale,
     }
     part->group.parameters.push_back(parameter.value);
     part->group.gradients.push_back(gradient);
+    part->members.push_back(i);
     for (std::size_t k = 0; k < entry.tensors.size(); ++k) {
       part->group.states[k].push_back(entry.tensors[k]);
     }
@@ -159,15 +181,76 @@ void Optimizer::step(double lr, double grad_scale) {
   }
   run_phase("optimizer", [&] {
     for (const Part& part : updated) {
-      rules_[part.rule].update->update(part.group);
+      update(part);
     }
   });
+}
+
+void Optimizer::each_kept_elsewhere(const Part& part, std::size_t first, std::size_t last,
+                                    void (nn::MemoryPlace::*call)(const Tensor&)) const {
+  const auto apply = [&](const std::shared_ptr<nn::MemoryPlace>& place, const Tensor& x) {
+    if (place && x && !x.is_meta()) {
+      ((*place).*call)(x.is_distributed() ? x.local() : x);
+    }
+  };
+  for (std::size_t k = first; k < last; ++k) {
+    const nn::MemoryPlaces& places = parameters_[part.members[k]]->places;
+    apply(places.value, part.group.parameters[k]);
+    apply(places.gradient, part.group.gradients[k]);
+    for (const std::vector<Tensor>& states : part.group.states) {
+      apply(places.state, states[k]);
+    }
+  }
+}
+
+void Optimizer::update(const Part& part) {
+  const UpdateGroup& group = part.group;
+  UpdateRule& rule = *rules_[part.rule].update;
+  const bool elsewhere = std::ranges::any_of(part.members, [&](std::size_t i) {
+    const nn::MemoryPlaces& places = parameters_[i]->places;
+    return places.value || places.gradient || places.state;
+  });
+  if (!elsewhere) {
+    rule.update(group);
+    return;
+  }
+  // By whole sizes, so that the ranks have the same pieces.
+  constexpr std::int64_t piece_elements = 4 << 20;
+  const std::size_t count = group.parameters.size();
+  const auto end_of_piece = [&](std::size_t first) {
+    std::size_t last = first;
+    for (std::int64_t elements = 0; last < count && elements < piece_elements; ++last) {
+      elements += group.parameters[last].numel();
+    }
+    return last;
+  };
+  const auto range = [](const std::vector<Tensor>& all, std::size_t first, std::size_t last) {
+    return std::vector<Tensor>(all.begin() + static_cast<std::ptrdiff_t>(first),
+                               all.begin() + static_cast<std::ptrdiff_t>(last));
+  };
+  for (std::size_t first = 0, last = end_of_piece(0); first < count;) {
+    const std::size_t next = end_of_piece(last);
+    each_kept_elsewhere(part, last, next, &nn::MemoryPlace::prefetch);
+    UpdateGroup piece{.step = group.step,
+                      .lr = group.lr,
+                      .weight_decay = group.weight_decay,
+                      .grad_scale = group.grad_scale,
+                      .parameters = range(group.parameters, first, last),
+                      .gradients = range(group.gradients, first, last)};
+    for (const std::vector<Tensor>& states : group.states) {
+      piece.states.push_back(range(states, first, last));
+    }
+    rule.update(piece);
+    each_kept_elsewhere(part, first, last, &nn::MemoryPlace::put_away);
+    first = last;
+    last = next;
+  }
 }
 
 void Optimizer::rehearse(double lr, double grad_scale, std::int64_t more_steps) {
   const NoGrad no_grad;
   for (const Part& part : parts(lr, grad_scale, more_steps)) {
-    rules_[part.rule].update->update(part.group);
+    update(part);
   }
 }
 

@@ -90,6 +90,7 @@ class Optimizer {
   struct Part {
     std::size_t rule = 0;
     UpdateGroup group;
+    std::vector<std::size_t> members = {};  // the numbers of the parameters
   };
   std::size_t add_rule(std::shared_ptr<UpdateRule> rule);
   /// Gives parameters that a rule does not take to its rest().
@@ -99,6 +100,12 @@ class Optimizer {
   Entry& prepared(std::size_t i);
   /// What one step updates by one call of a rule each, `more_steps` steps later.
   std::vector<Part> parts(double lr, double grad_scale, std::int64_t more_steps);
+  /// Calls the rule. Where some of the part's tensors are kept elsewhere, it is called for one
+  /// piece after the other, while the next one is fetched.
+  void update(const Part& part);
+  /// For parameters `first` to `last` - 1 of the part.
+  void each_kept_elsewhere(const Part& part, std::size_t first, std::size_t last,
+                           void (nn::MemoryPlace::*call)(const Tensor&)) const;
   bool is_trained(std::size_t i) const;
 
   std::vector<nn::ParameterPointer> parameters_;

@@ -196,7 +196,8 @@ void check_order(const ResolvedEntry& earlier, const ResolvedEntry& later) {
     if (const nn::Parameter* const shared = shared_parameter(earlier, later)) {
       refuse(later.facts.places_parameters
                  ? fmt::format("which places the parameter '{}'", shared->name)
-                 : fmt::format("which says how the parameter '{}' is gathered", shared->name));
+                 : fmt::format("which says how the parameter '{}' is kept and gathered",
+                               shared->name));
     }
   }
   if (earlier.facts.wraps_forward && later.facts.converts_values) {

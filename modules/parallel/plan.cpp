@@ -107,9 +107,19 @@ void replace_modules(nn::Module& model, const StyleEntry& entry, ParallelStyle& 
   }
 }
 
-/// Error (input): a parameter that would be gathered in another form is not gathered.
+/// Errors (input): a parameter that would be gathered in another form is not gathered; no style
+/// keeps one in the place that it was given.
 void check_extensions(nn::Module& model) {
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    const nn::MemoryPlaces& places = parameter->places;
+    if ((places.value || places.gradient) && !places.taken) {
+      fail_input({.where = places.set_by,
+                  .wrong = fmt::format("no style keeps parameter '{}' in memory of its own, which "
+                                       "could be elsewhere",
+                                       parameter->name),
+                  .advice = "let an entry of FSDP after it shard the parameter, or let this one "
+                            "match fewer modules"});
+    }
     if (parameter->extension && !parameter->extension_taken) {
       fail_input(
           {.where = parameter->extended_by,
@@ -289,7 +299,8 @@ void ParallelPlan::materialize(Device device) {
   }
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model_)) {
     const Tensor& value = parameter->value;
-    if (!value.is_meta() && !(value.device() == device)) {
+    const bool elsewhere = parameter->places.value && value.device() == cpu;
+    if (!value.is_meta() && !elsewhere && !(value.device() == device)) {
       fail_input(
           {.thing = "parallel plan",
            .wrong = fmt::format("a style keeps parameter '{}' in the memory of {}", parameter->name,

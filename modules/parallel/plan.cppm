@@ -28,10 +28,10 @@ class AxisNames {
 /// One [[parallel]] entry of a config, or of a call of apply().
 struct StyleEntry {
   std::string style;
-  AxisNames axis;
-  std::vector<std::string> on;  // patterns over qualified names
-  std::string options = "{}";   // a JSON object
-  std::string where = {};       // "run.toml:31", for errors; may be empty
+  AxisNames axis = {};               // none: of a style that has no axis
+  std::vector<std::string> on = {};  // patterns over qualified names
+  std::string options = "{}";        // a JSON object
+  std::string where = {};            // "run.toml:31", for errors; may be empty
   /// Makes a style of the program itself, whose name in texts is `style`. Without it, `style` is
   /// the name of a plugin's.
   ParallelStyle::Factory make = {};

@@ -46,6 +46,9 @@ class Storage {
   inline std::size_t bytes() const { return bytes_; }
   inline std::uint64_t version() const { return version_; }
   inline void bump_version() { ++version_; }
+  /// For memory that was released and was written again with the values that it had at that
+  /// version.
+  inline void set_version(std::uint64_t version) { version_ = version; }
 
   /// Releases the memory (data() is then null), or allocates memory of the same size again; views
   /// of the storage remain views of it. Only for memory from the allocator, and for none().

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -15,7 +16,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -149,6 +149,7 @@ class Fsdp final : public ParallelStyle {
     for (const nn::ParameterPointer& parameter : own) {
       if (place(*parameter, target)) {
         parameter->computed_by = target.style;
+        parameter->places.taken = true;
         sharded.push_back(parameter);
       }
     }
@@ -157,7 +158,9 @@ class Fsdp final : public ParallelStyle {
     if (!nn::all_parameters(module).empty() || set != nullptr) {
       const std::size_t unit = unit_of(set);
       for (const nn::ParameterPointer& parameter : sharded) {
-        group_of(unit, *parameter, target).add(parameter, dim_of(*parameter));
+        const auto extension = take_extension(*parameter);
+        group_of(unit, *parameter, extension.get(), target)
+            .add(parameter, dim_of(*parameter), extension);
       }
       sharding_->add(unit, module);
     }
@@ -199,6 +202,18 @@ class Fsdp final : public ParallelStyle {
   struct Set {
     Patterns on;
     std::optional<std::size_t> unit = std::nullopt;
+  };
+
+  /// Parameters with one key are in one group. Gradients of one reduction have one type; frozen
+  /// parameters may be of any.
+  struct GroupKey {
+    std::size_t unit = 0;
+    bool trained = false;
+    bool extended = false;
+    bool has_values = true;
+    DType stored = DType::u8;
+    DType computed = DType::u8;
+    auto operator<=>(const GroupKey&) const = default;
   };
 
   fsdp::GroupSettings& group_settings() { return sharding_->settings().group; }
@@ -291,19 +306,25 @@ class Fsdp final : public ParallelStyle {
     return *set->unit;
   }
 
-  /// The unit's group of parameters of these types.
+  /// The unit's group of parameters that are gathered and reduced like this one.
   fsdp::Group& group_of(std::size_t unit, const nn::Parameter& parameter,
-                        const StyleTarget& target) {
-    const DType stored = parameter.value.dtype();
-    const DType computed = parameter.compute_dtype.value_or(stored);
-    if (size_of(group_settings().reduce_dtype) == 2 && size_of(computed) == 2 &&
-        group_settings().reduce_dtype != computed) {
-      options_.refuse(fmt::format(
-          "option 'reduce_dtype' must be f32 or the type of the gradients (expected f32 or {}, "
-          "got {})",
-          name_of(computed), name_of(group_settings().reduce_dtype)));
+                        const ShardExtension* extension, const StyleTarget& target) {
+    GroupKey key{.unit = unit,
+                 .trained = parameter.value.requires_grad(),
+                 .extended = extension != nullptr,
+                 .has_values = extension == nullptr || extension->has_values()};
+    if (key.trained) {
+      key.stored = fsdp::stored_type(parameter);
+      key.computed = fsdp::computed_type(parameter);
+      if (size_of(group_settings().reduce_dtype) == 2 && size_of(key.computed) == 2 &&
+          group_settings().reduce_dtype != key.computed) {
+        options_.refuse(fmt::format(
+            "option 'reduce_dtype' must be f32 or the type of the gradients (expected f32 or {}, "
+            "got {})",
+            name_of(key.computed), name_of(group_settings().reduce_dtype)));
+      }
     }
-    auto& slot = by_type_[{unit, stored, computed}];
+    auto& slot = groups_[key];
     if (slot == nullptr) {
       const std::string name = target.module.name().empty() ? "." : target.module.name();
       sharding_->groups(unit).push_back(
@@ -321,7 +342,7 @@ class Fsdp final : public ParallelStyle {
   Patterns ignore_;
   std::vector<std::pair<Patterns, int>> dims_;
   std::vector<Set> sets_;
-  std::map<std::tuple<std::size_t, DType, DType>, fsdp::Group*> by_type_;
+  std::map<GroupKey, fsdp::Group*> groups_;
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// One FSDP group: the parameters of one data type, computed with in one type, of the modules of one
-// unit that no inner unit has taken.
+// One FSDP group: parameters of the modules of one unit, that no inner unit has taken, in one
+// gather.
 #pragma once
 
 // Included after the imports of tessera's modules.
@@ -28,6 +28,7 @@ struct GroupSettings {
 struct Reduction {
   Group* group = nullptr;                    // null: there is none
   bool complete = true;                      // the step's gradients are, with it
+  std::int64_t bytes = 0;                    // that this rank receives
   std::vector<tessera::Tensor> wholes = {};  // what is reduced
   /// What the reduction before has reduced. Peers may read it until they issue this one; so it is
   /// held until this one ends, on every rank, and what a step needs is the same in every run.
@@ -42,11 +43,13 @@ struct Reduction {
   std::vector<Part> parts = {};
 };
 
-/// Parameters that are gathered, freed and reduced together. Between uses each is a shard in one
-/// flat buffer that peers can read. Where forward computes in another type, or a parameter is not
-/// sharded along dim 0, they read a copy in that type with the sharded dim outermost instead, which
-/// is made again when the shard was written. The gathered values are in another storage, whose
-/// memory is released and restored while its identity stays; their sharded dim is outermost too.
+/// Parameters that are gathered, freed and reduced together. Those that are trained have one type,
+/// and are computed with in one type. Between uses each is a shard in one flat buffer that peers
+/// can read. Where forward computes in another type, or a parameter is not sharded along dim 0,
+/// they read a copy in that type with the sharded dim outermost instead, which is made again when
+/// the shard was written; of a parameter with an extension, what the extension makes of the shard.
+/// The gathered values are in another storage, whose memory is released and restored while its
+/// identity stays; their sharded dim is outermost too.
 ///
 /// A write to a shard is detected by the version of its storage. The next forward gathers again;
 /// what autograd saved of the values before is then an error in backward, as on one device.
@@ -58,9 +61,9 @@ class Group {
   Group(std::string name, tessera::DeviceMesh mesh, const GroupSettings& settings)
       : name_(std::move(name)), mesh_(mesh), settings_(settings) {}
 
-  void add(tessera::nn::ParameterPointer parameter, int dim) {
-    members_.push_back({.parameter = std::move(parameter), .dim = dim});
-  }
+  /// Extensions of one group agree in ShardExtension::has_values, or no member has one.
+  void add(tessera::nn::ParameterPointer parameter, int dim,
+           std::shared_ptr<tessera::parallel::ShardExtension> extension);
 
   /// Gives the shards memory of the device: of the CPU's, memory that the ranks can read.
   void materialize(tessera::Device device);
@@ -76,6 +79,8 @@ class Group {
   void reshard(bool between = false);
   /// Drops a prefetched gather that nothing has used.
   void drop_prefetch();
+  /// Begins to bring shards near that are kept elsewhere (nn::MemoryPlace).
+  void fetch() const;
 
   /// A backward begins.
   void begin_backward() { ended_ = false; }
@@ -94,22 +99,31 @@ class Group {
   /// Whether every member has its gradient of this backward, so that no later step of it needs the
   /// whole values. False with frozen members: their uses cannot be seen.
   bool gradients_complete() const;
+  bool is_frozen() const;
 
   /// Waits until no peer reads what these groups, of the same ranks, have given to gather.
   static void wait_readers(const std::vector<const Group*>& groups);
 
  private:
+  /// A tensor that is gathered, with the sharded dim outermost.
+  struct Exchanged {
+    tessera::Tensor whole = {};
+    tessera::Tensor source = {};  // what peers gather
+    tessera::Tensor kept = {};    // this rank's part between forward and backward
+  };
   struct Member {
     tessera::nn::ParameterPointer parameter;
-    int dim = 0;                     // that is sharded
+    int dim = 0;  // that is sharded
+    std::shared_ptr<tessera::parallel::ShardExtension> extension = nullptr;
     tessera::SpecHandle whole = {};  // Replicate on the axes; in the type of forward
     tessera::Tensor unsharded = {};  // of that spec; a leaf; its memory comes and goes
     tessera::Tensor shard = {};      // the parameter's local part as it was made
-    tessera::Tensor source = {};     // what peers gather: its values, with the dim outermost
-    tessera::Tensor kept = {};       // this rank's part between forward and backward, likewise
-    std::int64_t slot = 0;           // elements from the start of the flat buffer of shards
-    std::int64_t offset = 0;         // elements from the start of the storage of whole values
-    std::uint64_t gathered = 0;      // version of the shard's storage that was gathered last
+    /// The values, or the extension's payloads.
+    std::vector<tessera::parallel::Payload> payloads = {};
+    std::vector<Exchanged> exchanged = {};
+    std::int64_t slot = 0;       // bytes from the start of the flat buffer of shards
+    std::int64_t offset = 0;     // bytes from the start of the storage of whole values
+    std::uint64_t gathered = 0;  // version of the shard's storage that was gathered last
     /// Shared with the hook of the unsharded leaf, which a graph may keep alive.
     std::shared_ptr<bool> arrived = std::make_shared<bool>(false);
   };
@@ -121,21 +135,27 @@ class Group {
   /// Makes a member's unsharded leaf of this local tensor; it is frozen when the parameter is.
   void set_unsharded(Member& m, tessera::Tensor local);
   void report(const char* operation, std::int64_t bytes, double seconds) const;
-  std::int64_t received_bytes(std::int64_t elements, std::size_t ranks) const;
   void finish_gathering();
-  /// The members' tensors, in their order, with the sharded dim outermost.
-  std::vector<tessera::Tensor> sources() const;
-  std::vector<tessera::Tensor> kept() const;
-  std::vector<tessera::Tensor> wholes() const;
-  tessera::DType stored_type() const { return members_[0].parameter->value.dtype(); }
-  tessera::DType computed_type() const;
+  /// What is gathered, of all members in their order.
+  std::vector<tessera::Tensor> all(tessera::Tensor Exchanged::* which) const;
+  bool is_extended() const { return members_[0].extension != nullptr; }
+  /// Whether whole values get memory.
+  bool has_values() const { return !is_extended() || members_[0].extension->has_values(); }
+  /// The memory that a gather fills.
+  const tessera::Tensor& gathered_memory() const { return is_extended() ? payloads_ : whole_; }
+  tessera::parallel::Gathered described(const Member& m) const;
   /// Whether peers gather a copy instead of the shard itself.
-  bool is_copied(const Member& m) const;
+  static bool is_copied(const Member& m);
   /// Whether this rank has written a shard since the last gather was issued.
   bool written() const;
   /// Whether any rank has. One small all-reduce.
   bool written_anywhere();
+  /// Writes what peers gather of a member whose shard they do not read.
   void copy_shard(Member& m) const;
+  /// Drops what copy_shard() wrote of shards that are kept elsewhere. Peers may still read it.
+  void drop_copies();
+  /// Errors: the shard is another tensor. Follows a parameter that was frozen, or is no longer.
+  void check_shard(Member& m);
   void keep_part();
   void drop_part();
 
@@ -162,10 +182,11 @@ class Group {
   tessera::DeviceMesh mesh_;
   const GroupSettings& settings_;
   std::vector<Member> members_;
-  std::int64_t slot_elements_ = 0;   // of the flat buffer of shards
-  std::int64_t shard_elements_ = 0;  // of all parts that peers gather, padded
-  std::int64_t whole_elements_ = 0;
-  std::int64_t kept_elements_ = 0;
+  std::int64_t slot_bytes_ = 0;     // of the flat buffer of shards
+  std::int64_t part_bytes_ = 0;     // of all parts that peers gather
+  std::int64_t whole_bytes_ = 0;    // of all whole values
+  std::int64_t payload_bytes_ = 0;  // of what is gathered instead of them
+  std::int64_t kept_bytes_ = 0;
   tessera::ops::GroupArgument ranks_;
   /// The same, for reductions: these and gathers do not wait for each other.
   tessera::ops::GroupArgument reducing_ranks_;
@@ -174,13 +195,19 @@ class Group {
   /// Compared among the ranks with every gather and reduction: ranks that are in different groups
   /// of one shape must not exchange their parameters.
   std::int64_t identity_ = 0;
-  tessera::Tensor whole_;  // the memory of all whole values
+  tessera::Device device_;    // where whole values are
+  tessera::Tensor whole_;     // the memory of all whole values, in bytes
+  tessera::Tensor payloads_;  // of what is gathered instead of them
   bool gathered_before_ = false;
   bool ended_ = false;  // the current backward has no more use for the group
   bool keeps_ = false;  // the values between forward and backward are those of the last gather
   State state_ = State::sharded;
 };
 
+tessera::DType stored_type(const tessera::nn::Parameter& parameter);
+tessera::DType computed_type(const tessera::nn::Parameter& parameter);
+/// One of `parts` parts of a whole with the sharded dim outermost.
+tessera::Dims part_shape(tessera::Dims whole, int parts, int part);
 /// The tensor with this dim outermost, and back: views.
 tessera::Tensor outermost(const tessera::Tensor& x, int dim);
 tessera::Dims outermost(tessera::Dims shape, int dim);

@@ -69,10 +69,10 @@ void Group::check_gradient(const Member& m) const {
                                m.parameter->name),
           .advice = "use Replicate for second derivatives"});
   }
-  if (gradient.dtype() != computed_type()) {
+  if (gradient.dtype() != computed_type(*m.parameter)) {
     fail({.thing = "FSDP",
           .wrong = fmt::format("the gradient of '{}' has the wrong type", m.parameter->name),
-          .expected = std::string(name_of(computed_type())),
+          .expected = std::string(name_of(computed_type(*m.parameter))),
           .got = std::string(name_of(gradient.dtype()))});
   }
 }
@@ -91,7 +91,8 @@ bool Group::keep_gradients() {
   }
   for (Member& m : members_) {
     if (Tensor gradient = take_gradient(m)) {
-      m.parameter->value.grad() = ops::cast(gradient, stored_type());  // sums stay exact
+      m.parameter->value.grad() =
+          ops::cast(gradient, stored_type(*m.parameter));  // sums stay exact
     }
   }
   return true;
@@ -105,7 +106,8 @@ Tensor Group::take_gradient(Member& m) {
   if (holds_whole_gradient(m)) {
     Tensor kept = std::exchange(m.parameter->value.grad(), Tensor());
     kept = redistribute(kept, reducible_layout(m, kept));
-    gradient = gradient ? add_gradients(kept, ops::cast(gradient, stored_type())) : std::move(kept);
+    gradient = gradient ? add_gradients(kept, ops::cast(gradient, stored_type(*m.parameter)))
+                        : std::move(kept);
   }
   return gradient;
 }
@@ -130,6 +132,27 @@ Layout Group::reducible_layout(const Member& m, const Tensor& gradient) const {
   return layout;
 }
 
+namespace {
+
+/// The sum of the parameter's gradient, which is taken from it, and this one: where gradients are
+/// kept.
+Tensor kept_elsewhere(nn::Parameter& parameter, const Tensor& gradient) {
+  nn::MemoryPlace& place = *parameter.places.gradient;
+  Tensor sum = gradient;
+  if (Tensor before = std::exchange(parameter.value.grad(), Tensor())) {
+    sum = add_gradients(before, gradient);
+  }
+  const Tensor local = sum.local();
+  Tensor kept = nn::allocate_in(place, local.shape(), local.dtype(), local.device());
+  ops::copy_(kept, local);
+  if (!kept.is_meta()) {
+    place.put_away(kept);
+  }
+  return make_distributed(std::move(kept), sum.spec());
+}
+
+}  // namespace
+
 void Group::finish(Reduction& reduction) {
   if (reduction.group == nullptr) {
     return;
@@ -141,10 +164,7 @@ void Group::finish(Reduction& reduction) {
   const CommunicationTimer timer;
   ops::wait(ended.parts[0].reduced);
   reduction.before = std::move(ended.wholes);
-  group.report("reduce_scatter",
-               group.received_bytes(group.shard_elements_,
-                                    static_cast<std::size_t>(group.reducing_ranks_.size())),
-               timer.seconds());
+  group.report("reduce_scatter", ended.bytes, timer.seconds());
   for (auto& [parameter, dim, reduced, spec] : ended.parts) {
     const MemoryScope scope(MemoryCategory::gradient);
     const PeersReadScope read;  // in hybrid sharding, the other axis' ranks
@@ -158,6 +178,9 @@ void Group::finish(Reduction& reduction) {
       Tensor changed = gradient.local();
       settings.reduction_hook(*parameter, changed);
       gradient = make_distributed(std::move(changed), spec);
+    }
+    if (parameter->places.gradient) {
+      gradient = kept_elsewhere(*parameter, gradient);
     }
     parallel::add_to_gradient(*parameter, std::move(gradient), ended.complete);
   }
@@ -209,18 +232,18 @@ void Group::reduce_gradients(Reduction& last) {
 Tensor Group::zero_gradient(const Member& m) const {
   const Tensor& value = m.parameter->value;
   const SpecHandle spec =
-      Spec::make(along_axes(value.layout(), Partial()), value.shape(), computed_type());
+      Spec::make(along_axes(value.layout(), Partial()), value.shape(), computed_type(*m.parameter));
   return make_distributed(zeros(local_shape(*spec), spec->dtype, value.device()), spec);
 }
 
 void Group::issue(const std::vector<const Member*>& trained, std::vector<Tensor> wholes,
                   Reduction& last) {
   // One collective has one type: that of a kept gradient is the parameter's.
+  const DType stored = stored_type(*trained[0]->parameter);
   const DType type =
-      std::ranges::any_of(wholes,
-                          [&](const Tensor& whole) { return whole.dtype() == stored_type(); })
-          ? stored_type()
-          : computed_type();
+      std::ranges::any_of(wholes, [&](const Tensor& whole) { return whole.dtype() == stored; })
+          ? stored
+          : computed_type(*trained[0]->parameter);
   const DType reduced_type = size_of(type) == 2 ? settings_.reduce_dtype : type;
   Reduction reduction{.group = this, .complete = gradient_sync_enabled()};
   std::vector<Tensor> shards;
@@ -237,6 +260,10 @@ void Group::issue(const std::vector<const Member*>& trained, std::vector<Tensor>
       shards.push_back(empty(outermost(local_shape(*spec), m.dim), reduced_type, whole.device()));
     }
     reduction.parts.push_back({m.parameter, m.dim, shards.back(), spec});
+    const Dims part =
+        part_shape(outermost(local_shape(*m.whole), m.dim), reducing_ranks_.size(), 0);
+    reduction.bytes +=
+        part.product() * static_cast<std::int64_t>(size_of(type)) * (reducing_ranks_.size() - 1);
     const PeersReadScope read;
     whole = ops::contiguous(outermost(ops::cast(whole, type).local(), m.dim));
   }

@@ -49,6 +49,7 @@ std::size_t Sharding::add_unit() {
 
 void Sharding::add(std::size_t index, nn::Module& module) {
   units_[index].modules.push_back(&module);
+  units_[index].names.push_back(module.name());
   const std::vector<nn::Module*> inside = nn::all_modules(module);
   const auto is_inside = [&](const nn::Module* one) {
     return std::find(inside.begin(), inside.end(), one) != inside.end();
@@ -69,11 +70,11 @@ void Sharding::add(std::size_t index, nn::Module& module) {
 std::size_t Sharding::unit_of(std::string_view module) const {
   std::vector<std::string> known;
   for (std::size_t i = 0; i < units_.size(); ++i) {
-    for (const nn::Module* own : units_[i].modules) {
-      if (own->name() == module) {
+    for (const std::string& own : units_[i].names) {
+      if (own == module) {
         return i;
       }
-      known.push_back(fmt::format("'{}'", own->name()));
+      known.push_back(fmt::format("'{}'", own));
     }
   }
   fail({.thing = "FSDP",
@@ -127,6 +128,12 @@ void Sharding::start(const Unit& unit) {
   }
 }
 
+void Sharding::fetch(const Unit& unit) {
+  for (const auto& group : unit.groups) {
+    group->fetch();
+  }
+}
+
 void Sharding::prefetch(std::size_t index, const std::optional<std::vector<std::size_t>>& given,
                         const std::vector<std::size_t>& order, std::size_t place) {
   if (given) {
@@ -141,6 +148,9 @@ void Sharding::prefetch(std::size_t index, const std::optional<std::vector<std::
   const auto ahead = static_cast<std::size_t>(settings_.prefetch);
   for (std::size_t i = place + 1; i < order.size() && i <= place + ahead; ++i) {
     start(units_[order[i]]);
+  }
+  if (place + ahead + 1 < order.size()) {
+    fetch(units_[order[place + ahead + 1]]);  // it is gathered after the next module
   }
 }
 
@@ -248,9 +258,9 @@ void Sharding::before_backward(std::size_t index) {
 }
 
 bool Sharding::is_around(const Unit& outer, const Unit& inner) const {
-  return std::any_of(outer.modules.begin(), outer.modules.end(), [&](const nn::Module* around) {
-    return std::any_of(inner.modules.begin(), inner.modules.end(), [&](const nn::Module* module) {
-      return around->name().empty() || module->name().starts_with(around->name() + ".");
+  return std::ranges::any_of(outer.names, [&](const std::string& around) {
+    return std::ranges::any_of(inner.names, [&](const std::string& name) {
+      return around.empty() || name.starts_with(around + ".");
     });
   });
 }
@@ -266,11 +276,13 @@ void Sharding::reduce_complete_groups(std::size_t now) {
       continue;
     }
     Unit& unit = units_[i];
-    const bool passed = missing_is_zero && unit.began && !is_around(unit, units_[now]) &&
+    const bool passed = unit.began && !is_around(unit, units_[now]) &&
                         std::find(rest_of_backward(), last_.ended.cend(), i) == last_.ended.cend();
     for (const auto& group : unit.groups) {
       if (missing_is_zero ? passed : group->gradients_complete()) {
         end_backward(*group);
+      } else if (passed && group->is_frozen() && settings_.group.reshard_after_backward) {
+        group->reshard();
       }
     }
     unit.began = unit.began && !passed;

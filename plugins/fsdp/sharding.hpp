@@ -23,6 +23,7 @@ struct Settings {
 /// parameters and that of forward, as a collective has one type.
 struct Unit {
   std::vector<tessera::nn::Module*> modules = {};
+  std::vector<std::string> names = {};  // of the modules, which a graph may outlive
   std::vector<std::unique_ptr<Group>> groups = {};
   /// What is gathered ahead, where the program has said it; otherwise what followed in the last
   /// pass.
@@ -81,6 +82,7 @@ class Sharding : public tessera::parallel::ShardedParameters,
   std::size_t unit_of(std::string_view module) const;
   std::vector<std::size_t> units_of(const std::vector<std::string>& modules) const;
   void start(const Unit& unit);
+  void fetch(const Unit& unit);
 
   void before_forward(std::size_t index);
   void after_forward(std::size_t index, tessera::Tensors& outputs);

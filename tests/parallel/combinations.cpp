@@ -106,6 +106,11 @@ std::vector<Meshed> all_meshes() {
   add("2 ranks, embedding and head together", DeviceMesh::make({"shard"}, {2}),
       {with(R"({"together": [{"on": ["embed", "head"]}], "missing": "zeros"})",
             {"blocks.*", "embed", "head", "."})});
+  const auto in_parts = extend({"blocks.*.{up,down}", "head"}, in_two_parts);
+  add("2 ranks, gathered in two parts", DeviceMesh::make({"shard"}, {2}),
+      {in_parts, fsdp({"blocks.*", "."})});
+  add("4 ranks, columns, in two parts, kept by pairs", DeviceMesh::make({"shard"}, {4}),
+      {in_parts, with("{" + columns + R"(, "reshard_ranks": 2})")});
   parallel::StyleEntry over_all =
       with(R"({"shard_dims": [{"on": ["**.up.weight", "embed.weight", "head.weight"], "dim": 1}],)"
            R"( "shard_over": "all", "ignore": ["**.bias"], "prefetch": 2})");

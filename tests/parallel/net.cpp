@@ -176,4 +176,49 @@ parallel::StyleEntry fsdp(std::vector<std::string> on, bool reshard, const std::
           ""};
 }
 
+namespace {
+
+class Extending final : public parallel::ParallelStyle {
+ public:
+  explicit Extending(std::function<std::shared_ptr<parallel::ShardExtension>()> make)
+      : make_(std::move(make)) {}
+  parallel::StyleFacts facts() const override { return {.extends_gathers = true, .most_axes = 0}; }
+  void apply(const parallel::StyleTarget& target) override {
+    for (const auto& [name, parameter] : target.module.parameters()) {
+      parallel::set_extension(*parameter, make_(), target.entry);
+    }
+  }
+
+ private:
+  std::function<std::shared_ptr<parallel::ShardExtension>()> make_;
+};
+
+class TwoParts final : public parallel::ShardExtension {
+ public:
+  std::vector<parallel::Payload> payloads(const parallel::Gathered& gathered) const override {
+    return {{gathered.shape, DType::bf16}, {gathered.shape, gathered.parameter.value.dtype()}};
+  }
+  void pack(const parallel::Gathered&, const Tensor& shard,
+            std::span<const Tensor> parts) override {
+    ops::copy_(parts[0], ops::cast(shard, DType::bf16));
+    ops::copy_(parts[1], ops::sub(shard, ops::cast(parts[0], shard.dtype())));
+  }
+  void unpack(const parallel::Gathered&, std::span<const Tensor> payloads,
+              const Tensor& values) override {
+    ops::copy_(values, ops::add(payloads[1], ops::cast(payloads[0], payloads[1].dtype())));
+  }
+};
+
+}  // namespace
+
+parallel::StyleEntry extend(
+    std::vector<std::string> on,
+    const std::function<std::shared_ptr<parallel::ShardExtension>()>& make) {
+  return {.style = "Extending", .on = std::move(on), .make = [make](parallel::Options&) {
+            return std::make_unique<Extending>(make);
+          }};
+}
+
+std::shared_ptr<parallel::ShardExtension> in_two_parts() { return std::make_shared<TwoParts>(); }
+
 }  // namespace parallel_test

@@ -84,4 +84,12 @@ tessera::Tensor plain_loss(tessera::nn::Module& model, const tessera::Tensor& to
 tessera::parallel::StyleEntry fsdp(std::vector<std::string> on, bool reshard = true,
                                    const std::string& axis = "shard");
 
+/// A style of the program that sets this extension for the parameters of the modules.
+tessera::parallel::StyleEntry extend(
+    std::vector<std::string> on,
+    const std::function<std::shared_ptr<tessera::parallel::ShardExtension>()>& make);
+/// Values are gathered in two parts that are them exactly: their first 8 bits, in bf16, and the
+/// rest.
+std::shared_ptr<tessera::parallel::ShardExtension> in_two_parts();
+
 }  // namespace parallel_test

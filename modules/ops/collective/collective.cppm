@@ -197,9 +197,10 @@ PendingTensor all_to_all_async(const Tensor& shard, std::int64_t from_dim, std::
 // Many tensors in one call, for styles and gradients. Shards are of dim 0. `identity` is
 // compared between the ranks: those that are about to exchange different tensors of the same shapes
 // get an error.
-/// Issues the gather of all wholes [n, ...] from this rank's shards of dim 0. All wholes are of one
-/// memory; wait(wholes[0]) completes them. They held the same values before their memory was
-/// released, so versions stay. Peers may read the shards until wait_readers() has returned.
+/// Issues the gather of all wholes [n, ...] from this rank's shards of dim 0, of any types. All
+/// wholes are of one memory; wait(wholes[0]) completes them. They held the same values before their
+/// memory was released, so versions stay. Peers may read the shards until wait_readers() has
+/// returned.
 void all_gather_into(std::span<const Tensor> wholes, std::span<const Tensor> shards, Ranks group,
                      std::int64_t identity);
 /// Issues the reductions of `wholes` into this rank's shards of dim 0. wait(shards[0]) completes

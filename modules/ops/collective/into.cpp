@@ -43,8 +43,8 @@ bool keeps_sums(const Tensor& whole, const Tensor& shard) {
          (whole.dtype() == DType::bf16 || whole.dtype() == DType::f16);
 }
 
-/// Errors: a whole and this rank's shard that do not fit, or are not contiguous; tensors of other
-/// types than the call's first pair.
+/// Errors: a whole and this rank's shard that do not fit, or are not contiguous; in a reduction,
+/// tensors of other types than the call's first pair.
 void check_pair(const Call& call, const Tensor& whole, const Tensor& shard,
                 const GroupArgument& group) {
   Dims expected = whole.shape();
@@ -54,9 +54,10 @@ void check_pair(const Call& call, const Tensor& whole, const Tensor& shard,
   const bool reduces = call.op.communicates == Communicates::reduce_scatter;
   const Tensor& first = call.in.front();
   const Tensor& second = call.in[call.in.size() / 2];
-  const bool types_fit = whole.dtype() == (reduces ? second : first).dtype() &&
-                         shard.dtype() == (reduces ? first : second).dtype() &&
-                         (shard.dtype() == whole.dtype() || (reduces && keeps_sums(whole, shard)));
+  const bool types_fit = reduces
+                             ? whole.dtype() == second.dtype() && shard.dtype() == first.dtype() &&
+                                   (shard.dtype() == whole.dtype() || keeps_sums(whole, shard))
+                             : shard.dtype() == whole.dtype();
   if (whole.dims() == 0 || !(shard.shape() == expected) || !types_fit || !whole.is_contiguous() ||
       !shard.is_contiguous()) {
     refuse(call,
@@ -90,15 +91,19 @@ std::unique_ptr<IssuedCollective> start_all_gather_into(const Call& call, const 
   check_one_memory(call, wholes);
   std::vector<Segment> segments;
   segments.reserve(wholes.size() + 1);
+  const bool one_type = std::ranges::all_of(
+      wholes, [&](const Tensor& whole) { return whole.dtype() == wholes[0].dtype(); });
   for (std::size_t i = 0; i < wholes.size(); ++i) {
     check_pair(call, wholes[i], shards[i], group);
+    const auto unit = one_type ? 1 : static_cast<std::int64_t>(size_of(wholes[i].dtype()));
     segments.push_back({shards[i].numel() > 0 ? shards[i].raw_data() : nullptr,
-                        wholes[i].raw_data(), chunk_of_whole(wholes[i], group), wholes[i].numel()});
+                        wholes[i].raw_data(), chunk_of_whole(wholes[i], group) * unit,
+                        wholes[i].numel() * unit});
   }
   segments.push_back(named(identity));
   return std::make_unique<IssuedCollective>(
-      group.communicator().all_gather_async(segments, wholes[0].dtype()), std::vector<Tensor>(),
-      std::vector<Tensor>(shards.begin(), shards.end()), group);
+      group.communicator().all_gather_async(segments, one_type ? wholes[0].dtype() : DType::u8),
+      std::vector<Tensor>(), std::vector<Tensor>(shards.begin(), shards.end()), group);
 }
 
 const Op& all_gather_into_op = register_op<AllGatherIntoArgs>({

@@ -1,0 +1,269 @@
+// What a group's tensors are in memory, and what peers gather of them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.collective;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.parallel;
+
+#include "group.hpp"
+
+namespace fsdp {
+
+using namespace tessera;
+
+namespace {
+
+constexpr std::int64_t slot_alignment = 64;  // bytes
+
+std::int64_t bytes_of(std::int64_t elements, DType dtype) {
+  return elements * static_cast<std::int64_t>(size_of(dtype));
+}
+
+/// Bytes that a tensor's slot takes.
+std::int64_t slot_bytes(std::int64_t elements, DType dtype) {
+  return (bytes_of(elements, dtype) + slot_alignment - 1) / slot_alignment * slot_alignment;
+}
+
+/// The tensor at a place of flat memory, which is counted in bytes.
+Tensor at(const Tensor& memory, std::int64_t place, const Dims& shape, DType dtype) {
+  return from_storage(memory.impl()->storage, shape, contiguous_strides(shape),
+                      place / static_cast<std::int64_t>(size_of(dtype)), dtype, memory.device());
+}
+
+/// Elements of a full part.
+std::int64_t part_elements(const Dims& whole, int parts) {
+  return part_shape(whole, parts, 0).product();
+}
+
+void move_dim(Dims& extents, int from, int to) {
+  const std::int64_t extent = extents[from];
+  extents.erase(from);
+  extents.insert(to, extent);
+}
+
+Tensor with_dim_moved(const Tensor& x, int from, int to) {
+  Dims shape = x.shape();
+  Dims strides = x.strides();
+  move_dim(shape, from, to);
+  move_dim(strides, from, to);
+  return alias(x, shape, strides, x.offset());
+}
+
+}  // namespace
+
+Dims part_shape(Dims whole, int parts, int part) {
+  const std::int64_t chunk = chunk_size(whole[0], parts);
+  whole[0] = std::clamp<std::int64_t>(whole[0] - chunk * part, 0, chunk);
+  return whole;
+}
+
+Tensor outermost(const Tensor& x, int dim) { return dim == 0 ? x : with_dim_moved(x, dim, 0); }
+Dims outermost(Dims shape, int dim) {
+  move_dim(shape, dim, 0);
+  return shape;
+}
+Tensor from_outermost(const Tensor& x, int dim) { return dim == 0 ? x : with_dim_moved(x, 0, dim); }
+
+DType stored_type(const nn::Parameter& parameter) { return parameter.value.dtype(); }
+DType computed_type(const nn::Parameter& parameter) {
+  return parameter.compute_dtype.value_or(stored_type(parameter));
+}
+
+bool Group::is_copied(const Member& m) {
+  return m.dim != 0 || m.extension || m.parameter->places.value ||
+         computed_type(*m.parameter) != stored_type(*m.parameter);
+}
+
+Layout Group::along_axes(Layout layout, Placement placement) const {
+  for (const int axis : settings_.axes) {
+    layout = layout.with_placement(axis, placement);
+  }
+  return layout;
+}
+
+parallel::Gathered Group::described(const Member& m) const {
+  return {*m.parameter, outermost(local_shape(*m.whole), m.dim), ranks_.size(), ranks_.rank()};
+}
+
+void Group::plan_memory() {
+  const std::span<const int> ranks = mesh_.group(settings_.axes, current_rank());
+  ranks_ = ops::GroupArgument::of(ranks);
+  reducing_ranks_ = ops::GroupArgument::of(ranks, "reductions");
+  const int keeping = static_cast<int>(settings_.reshard_ranks);
+  if (keeping > 1) {
+    const auto own = std::ranges::find(ranks, current_rank()) - ranks.begin();
+    keeping_ranks_ = ops::GroupArgument::of(
+        ranks.subspan(static_cast<std::size_t>(own / keeping * keeping), keeping), "kept");
+  }
+  part_bytes_ = slot_bytes_ = whole_bytes_ = payload_bytes_ = kept_bytes_ = 0;
+  for (Member& m : members_) {
+    const Tensor& value = m.parameter->value;
+    const DType dtype = computed_type(*m.parameter);
+    m.whole = Spec::make(along_axes(value.layout(), Replicate()), value.shape(), dtype);
+    const Dims shape = outermost(local_shape(*m.whole), m.dim);
+    m.offset = whole_bytes_;
+    whole_bytes_ += slot_bytes(shape.product(), dtype);
+    m.slot = slot_bytes_;
+    slot_bytes_ += is_copied(m) ? 0 : slot_bytes(part_elements(shape, ranks_.size()), dtype);
+    m.payloads = m.extension ? m.extension->payloads(described(m))
+                             : std::vector<parallel::Payload>{{shape, dtype}};
+    m.exchanged.resize(m.payloads.size());
+    for (const auto& [payload, type] : m.payloads) {
+      part_bytes_ += bytes_of(part_elements(payload, ranks_.size()), type);
+      payload_bytes_ += m.extension ? slot_bytes(payload.product(), type) : 0;
+      kept_bytes_ += keeping > 1 ? bytes_of(part_elements(payload, keeping), type) : 0;
+    }
+  }
+  identity_ = collective::identity_of(name_);
+}
+
+void Group::set_unsharded(Member& m, Tensor local) {
+  m.unsharded = make_distributed(std::move(local), m.whole);
+  if (m.parameter->value.requires_grad()) {
+    m.unsharded.set_requires_grad();
+    add_post_accumulate_hook(m.unsharded, [arrived = m.arrived](Tensor&) { *arrived = true; });
+  }
+}
+
+void Group::materialize(Device device) {
+  device_ = device;
+  plan_memory();
+  const MemoryScope scope(MemoryCategory::parameter);
+  const bool shared = device == cpu && slot_bytes_ > 0;
+  const Tensor memory = shared ? ops::shared_empty({slot_bytes_}, DType::u8, ranks_) : Tensor();
+  for (Member& m : members_) {
+    Tensor& value = m.parameter->value;
+    const SpecHandle sharded = value.spec();
+    const bool trained = value.requires_grad();
+    const Dims shape = local_shape(*sharded);
+    const DType dtype = stored_type(*m.parameter);
+    // Each shard has a storage of its own, which counts its writes, over the memory of all.
+    if (m.parameter->places.value) {
+      m.shard = nn::allocate_in(*m.parameter->places.value, shape, dtype, device);
+    } else if (shared && !is_copied(m)) {
+      m.shard = from_memory(at(memory, m.slot, shape, dtype).raw_data(), shape, dtype,
+                            std::make_shared<Tensor>(memory));
+    } else {
+      m.shard = empty(shape, dtype, device);
+    }
+    value = make_distributed(m.shard, sharded);
+    value.set_requires_grad(trained);
+  }
+  prepare();
+}
+
+void Group::prepare() {
+  {
+    const MemoryScope scope(MemoryCategory::communication);
+    whole_ = empty({whole_bytes_}, DType::u8, device_);
+    payloads_ = is_extended() ? empty({payload_bytes_}, DType::u8, device_) : Tensor();
+  }
+  std::int64_t place = 0;
+  for (Member& m : members_) {
+    m.shard = m.parameter->value.local();
+    const Dims shape = outermost(local_shape(*m.whole), m.dim);
+    const Tensor values = at(whole_, m.offset, shape, computed_type(*m.parameter));
+    set_unsharded(m, from_outermost(values, m.dim));
+    for (std::size_t i = 0; i < m.payloads.size(); ++i) {
+      const auto& [payload, type] = m.payloads[i];
+      m.exchanged[i] = {.whole = m.extension ? at(payloads_, place, payload, type) : values,
+                        .source = is_copied(m) ? Tensor() : m.shard};
+      place += slot_bytes(payload.product(), type);
+    }
+  }
+  reshard();
+}
+
+void Group::copy_shard(Member& m) const {
+  const auto& place = m.parameter->places.value;
+  const MemoryScope scope(place ? MemoryCategory::communication : MemoryCategory::parameter);
+  const PeersReadScope read;
+  const Tensor shard = outermost(ops::to_device(m.shard, device_), m.dim);
+  for (Exchanged& x : m.exchanged) {
+    x.source = Tensor();
+  }
+  if (!m.extension) {
+    Tensor& source = m.exchanged[0].source;
+    source = ops::contiguous(ops::cast(shard, computed_type(*m.parameter)));
+    if (&source.storage() == &m.shard.storage()) {
+      source = ops::clone(source);
+    }
+    return;
+  }
+  std::vector<Tensor> parts;
+  for (std::size_t i = 0; i < m.payloads.size(); ++i) {
+    const auto& [shape, type] = m.payloads[i];
+    parts.push_back(empty(part_shape(shape, ranks_.size(), ranks_.rank()), type, device_));
+    m.exchanged[i].source = parts.back();
+  }
+  m.extension->pack(described(m), shard, parts);
+}
+
+void Group::drop_copies() {
+  for (Member& m : members_) {
+    if (m.parameter->places.value) {
+      if (!m.shard.is_meta()) {
+        m.parameter->places.value->put_away(m.shard);
+      }
+      for (Exchanged& x : m.exchanged) {
+        x.source = Tensor();
+      }
+    }
+  }
+}
+
+void Group::fetch() const {
+  if (state_ == State::sharded && !keeps_) {
+    for (const Member& m : members_) {
+      if (m.parameter->places.value && m.shard && !m.shard.is_meta()) {
+        m.parameter->places.value->prefetch(m.shard);
+      }
+    }
+  }
+}
+
+void Group::keep_part() {
+  const NoGrad no_grad;
+  const MemoryScope scope(MemoryCategory::communication);
+  const PeersReadScope read;
+  const int parts = keeping_ranks_.size();
+  for (Member& m : members_) {
+    for (Exchanged& x : m.exchanged) {
+      const std::int64_t extent = x.whole.shape()[0];
+      const std::int64_t first =
+          std::min(extent, chunk_size(extent, parts) * keeping_ranks_.rank());
+      x.kept =
+          ops::clone(alias(x.whole, part_shape(x.whole.shape(), parts, keeping_ranks_.rank()),
+                           x.whole.strides(), x.whole.offset() + first * x.whole.strides()[0]));
+    }
+  }
+  keeps_ = true;
+}
+
+void Group::drop_part() {
+  keeps_ = false;
+  for (Member& m : members_) {
+    for (Exchanged& x : m.exchanged) {
+      x.kept = Tensor();
+    }
+  }
+}
+
+}  // namespace fsdp
