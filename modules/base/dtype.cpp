@@ -1,4 +1,6 @@
 module;
+#include <fmt/format.h>
+
 #include <array>
 #include <optional>
 #include <string_view>
@@ -6,8 +8,8 @@ module tessera.base;
 
 namespace tessera {
 namespace {
-constexpr std::array<std::string_view, dtype_count> names = {"f32", "f64", "bf16", "f16",
-                                                             "i64", "i32", "u8",   "bool"};
+constexpr std::array<std::string_view, dtype_count> names = {
+    "f32", "f64", "bf16", "f16", "i64", "i32", "u8", "bool", "i8", "f8e4m3", "f8e5m2"};
 }
 
 std::string_view name_of(DType dtype) { return names[static_cast<std::size_t>(dtype)]; }
@@ -24,6 +26,13 @@ std::optional<DType> dtype_from_name(std::string_view name) {
 DType promote(DType a, DType b) {
   if (a == b) {
     return a;
+  }
+  if (is_stored_only(a) || is_stored_only(b)) {
+    const DType stored = is_stored_only(a) ? a : b;
+    fail({.thing = "promote",
+          .wrong = fmt::format("{} and {} have no common type, as {} is only stored", name_of(a),
+                               name_of(b), name_of(stored)),
+          .advice = "cast it to f32 first"});
   }
   if (is_floating(a) != is_floating(b)) {
     return is_floating(a) ? a : b;

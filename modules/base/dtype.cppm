@@ -10,14 +10,15 @@ export namespace tessera {
 using tessera::DType;
 using tessera::dtype_count;
 using tessera::is_floating;
+using tessera::is_stored_only;
 using tessera::size_of;
 
-/// "f32", "f64", "bf16", "f16", "i64", "i32", "u8", "bool".
+/// "f32", "f64", "bf16", "f16", "i64", "i32", "u8", "bool", "i8", "f8e4m3", "f8e5m2".
 std::string_view name_of(DType dtype);
 std::optional<DType> dtype_from_name(std::string_view name);
 
 /// The type of a binary operation on two tensors, as torch promotes: floating wins over integral,
-/// then the wider; bf16 with f16 gives f32.
+/// then the wider; bf16 with f16 gives f32. Errors: a type that is only stored, with another one.
 DType promote(DType a, DType b);
 
 }  // namespace tessera

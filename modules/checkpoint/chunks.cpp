@@ -66,6 +66,10 @@ bool all_finite(std::span<const std::byte> bytes, DType dtype) {
       return no_full_exponent<std::uint16_t>(bytes, 0x7f80U);
     case DType::f16:
       return no_full_exponent<std::uint16_t>(bytes, 0x7c00U);
+    case DType::f8e5m2:
+      return no_full_exponent<std::uint8_t>(bytes, 0x7cU);
+    case DType::f8e4m3:  // no infinities; NaN is all ones
+      return no_full_exponent<std::uint8_t>(bytes, 0x7fU);
     default:
       return true;
   }

@@ -39,10 +39,11 @@ bool is_known(std::string_view name) {
         "StorageMeta",      "_MEM_FORMAT_ENCODING"};
     return std::ranges::find(classes, name) != classes.end();
   }
-  constexpr std::array<std::string_view, 30> others = {
+  constexpr std::array<std::string_view, 34> others = {
       "torch.distributed.checkpoint.filesystem _StorageInfo",
       "torch.serialization _get_layout",
       "torch._utils _rebuild_tensor_v2",
+      "torch._utils _rebuild_tensor_v3",
       "collections OrderedDict",
       "pathlib PosixPath",
       "pathlib PurePosixPath",
@@ -61,6 +62,8 @@ bool is_known(std::string_view name) {
       "torch bool",
       "torch int16",
       "torch int8",
+      "torch float8_e4m3fn",
+      "torch float8_e5m2",
       "torch FloatStorage",
       "torch DoubleStorage",
       "torch BFloat16Storage",
@@ -68,6 +71,7 @@ bool is_known(std::string_view name) {
       "torch LongStorage",
       "torch IntStorage",
       "torch ByteStorage",
+      "torch CharStorage",
       "torch BoolStorage",
       "torch.storage UntypedStorage"};
   return std::ranges::find(others, name) != others.end();

@@ -42,8 +42,8 @@ namespace {
 
 constexpr std::uint64_t longest_header = 100'000'000;  // what the format's own library allows
 
-constexpr std::array<std::string_view, dtype_count> names = {"F32", "F64", "BF16", "F16",
-                                                             "I64", "I32", "U8",   "BOOL"};
+constexpr std::array<std::string_view, dtype_count> names = {
+    "F32", "F64", "BF16", "F16", "I64", "I32", "U8", "BOOL", "I8", "F8_E4M3", "F8_E5M2"};
 
 /// Reads the header; the first wrong thing ends it.
 class HeaderReader {

@@ -12,8 +12,8 @@ struct SafetensorsContent;
 export namespace tessera {
 
 /// A safetensors file (a u64 length, a JSON header, the bytes), mapped into memory. Types: F32 F64
-/// BF16 F16 I64 I32 U8 BOOL. The file must stay as it is while the object lives; reading a part
-/// that another program has truncated meanwhile is an Error (input).
+/// BF16 F16 I64 I32 U8 BOOL I8 F8_E4M3 F8_E5M2. The file must stay as it is while the object lives;
+/// reading a part that another program has truncated meanwhile is an Error (input).
 class SafetensorsFile : public TensorSource {
  public:
   /// Error (input) that names the file and the tensor: the file cannot be read or is truncated; the

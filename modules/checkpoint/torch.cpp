@@ -298,9 +298,12 @@ Tensor tensor_of(std::span<const std::byte> item, const std::string& where, cons
   }
   const Pickle pickle(data->second, where);
   const PickleValue& value = pickle.root();
+  const TorchType& names = torch_type(info.dtype);
+  const bool untyped = names.storage == untyped_storage;
   const bool is_tensor =
-      value.is_a("torch._utils _rebuild_tensor_v2") && value.items.size() >= 4 &&
-      value.items[0]->kind == Kind::persistent && value.items[0]->items[0]->kind == Kind::tuple &&
+      value.is_a(untyped ? "torch._utils _rebuild_tensor_v3" : "torch._utils _rebuild_tensor_v2") &&
+      value.items.size() >= (untyped ? 7 : 4) && value.items[0]->kind == Kind::persistent &&
+      value.items[0]->items[0]->kind == Kind::tuple &&
       value.items[0]->items[0]->items.size() == 5 && value.items[1]->kind == Kind::integer;
   const std::optional<Dims> size = is_tensor ? dims_of(value.items[2]) : std::nullopt;
   const std::optional<Dims> strides = is_tensor ? dims_of(value.items[3]) : std::nullopt;
@@ -308,11 +311,11 @@ Tensor tensor_of(std::span<const std::byte> item, const std::string& where, cons
     wrong(where, "a stored value is not a tensor");
   }
   const std::vector<const PickleValue*>& storage = value.items[0]->items[0]->items;
-  if (!(*size == shape) || storage[1]->text != torch_type(info.dtype).storage) {
-    wrong(where,
-          fmt::format("a stored tensor is not the one that .metadata describes (expected "
-                      "{}{}, got {}{})",
-                      name_of(info.dtype), to_string(shape), storage[1]->text, to_string(*size)));
+  const std::string& type = untyped ? value.items[6]->text : storage[1]->text;
+  if (!(*size == shape) || storage[1]->text != names.storage || (untyped && type != names.dtype)) {
+    wrong(where, fmt::format("a stored tensor is not the one that .metadata describes (expected "
+                             "{}{}, got {}{})",
+                             name_of(info.dtype), to_string(shape), type, to_string(*size)));
   }
   const auto bytes = entries.find("archive/data/" + storage[2]->text);
   const std::size_t width = size_of(info.dtype);

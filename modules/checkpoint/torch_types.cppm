@@ -11,6 +11,10 @@ struct TorchType {
   DType type;
 };
 
+/// Of types that are newer than typed storages: _rebuild_tensor_v3 then has the type, after the
+/// hooks.
+inline constexpr std::string_view untyped_storage = "torch.storage UntypedStorage";
+
 /// All types, in the order of DType.
 inline constexpr std::array<TorchType, dtype_count> torch_types = {
     {{"torch float32", "torch FloatStorage", DType::f32},
@@ -20,7 +24,10 @@ inline constexpr std::array<TorchType, dtype_count> torch_types = {
      {"torch int64", "torch LongStorage", DType::i64},
      {"torch int32", "torch IntStorage", DType::i32},
      {"torch uint8", "torch ByteStorage", DType::u8},
-     {"torch bool", "torch BoolStorage", DType::boolean}}};
+     {"torch bool", "torch BoolStorage", DType::boolean},
+     {"torch int8", "torch CharStorage", DType::i8},
+     {"torch float8_e4m3fn", untyped_storage, DType::f8e4m3},
+     {"torch float8_e5m2", untyped_storage, DType::f8e5m2}}};
 
 inline constexpr const TorchType& torch_type(DType type) {
   return torch_types[static_cast<std::size_t>(type)];

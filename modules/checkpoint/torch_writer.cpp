@@ -67,13 +67,16 @@ std::string saved_value(const std::string& pickle, std::span<const std::byte> da
 
 std::string saved_tensor(const Tensor& values, const std::string& where) {
   PickleWriter out;
-  out.global("torch._utils _rebuild_tensor_v2");
+  const TorchType& names = torch_type(values.dtype());
+  const bool untyped = names.storage == untyped_storage;
+  out.global(untyped ? "torch._utils _rebuild_tensor_v3" : "torch._utils _rebuild_tensor_v2");
   out.begin_tuple();
   out.begin_tuple();
   out.text("storage");
-  out.global(torch_type(values.dtype()).storage);
+  out.global(names.storage);
   out.text("0");
   out.text("cpu");
+  // An untyped storage counts bytes; elements of these types are bytes.
   out.integer(values.numel());
   out.end_tuple();
   out.persistent();
@@ -85,6 +88,9 @@ std::string saved_tensor(const Tensor& values, const std::string& where) {
   out.begin_tuple();
   out.end_tuple();
   out.call();
+  if (untyped) {
+    out.global(names.dtype);
+  }
   out.end_tuple();
   out.call();
   return saved_value(out.finish(),

@@ -31,6 +31,12 @@ namespace {
 const std::byte* bytes(const void* pointer) { return static_cast<const std::byte*>(pointer); }
 std::byte* bytes(void* pointer) { return static_cast<std::byte*>(pointer); }
 
+bool reduces(CallKind kind) {
+  return kind == CallKind::all_reduce || kind == CallKind::reduce_scatter ||
+         kind == CallKind::reduce || kind == CallKind::reduce_scatter_segments ||
+         kind == CallKind::all_reduce_segments;
+}
+
 /// Checks of the arguments that need no other rank.
 void check(const Call& call, int size) {
   if (call.count < 0) {
@@ -42,6 +48,12 @@ void check(const Call& call, int size) {
     fail({.thing = std::string(name_of(call.kind)),
           .wrong = fmt::format("no rank {} in the group", call.root),
           .expected = fmt::format("0 to {}", size - 1)});
+  }
+  if (reduces(call.kind) && is_stored_only(call.dtype)) {
+    fail({.thing = std::string(name_of(call.kind)),
+          .wrong = fmt::format("elements of {} are only stored and cannot be reduced",
+                               tessera::name_of(call.dtype)),
+          .advice = "cast them to f32 first"});
   }
   if (call.reduce == ReduceOp::avg && !is_floating(call.dtype)) {
     fail({.thing = std::string(name_of(call.kind)),

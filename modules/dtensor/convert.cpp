@@ -98,6 +98,7 @@ const Op& redistribute_op = register_op<RedistributeArgs>({
     .backward = redistribute_backward,
     .aliasing = Aliasing::sometimes,
     .communicates = Communicates::planned,
+    .moves_elements = true,
     .distributed =
         [](const Call& call, Tensors& out) {
           const Tensor& x = call.in[0];
@@ -114,6 +115,7 @@ const Op& redistribute_async_op = register_op<RedistributeArgs>({
     .backward = redistribute_backward,
     .aliasing = Aliasing::sometimes,
     .communicates = Communicates::planned,
+    .moves_elements = true,
     .distributed =
         [](const Call& call, Tensors& out) {
           const Tensor& x = call.in[0];
@@ -141,6 +143,7 @@ const Op& redistribute_between_op = register_op<BetweenArgs>({
           out[0] = redistribute_between(grads[0], *grads[0].spec(), gradient_layout(from.layout));
         },
     .communicates = Communicates::planned,
+    .moves_elements = true,
     .distributed =
         [](const Call& call, Tensors& out) {
           const auto args = call.args<BetweenArgs>();
@@ -167,6 +170,7 @@ const Op& distribute_op = register_op<DistributeArgs>({
     .backward = [](const BackwardContext&, std::span<const Tensor> grads,
                    std::span<Tensor> out) { out[0] = full_tensor(grads[0]); },
     .communicates = Communicates::planned,
+    .moves_elements = true,
     .distributed =
         [](const Call& call, Tensors& out) {
           const SpecHandle whole_spec = call.args<DistributeArgs>().to.spec;

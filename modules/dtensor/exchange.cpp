@@ -180,6 +180,7 @@ const Op& exchange_op = register_op<ExchangeArgs>({
               std::span<Tensor> out) { start_exchange(call, out[0])->complete(out[0]); },
     .any_device = ops::in_stream<ExchangeArgs>,
     .communicates = Communicates::all_to_all,
+    .moves_elements = true,
     .about = "Changes shards and replicas on several mesh axes at once: each rank receives the "
              "boxes that it does not have; local tensors.",
 });
@@ -190,6 +191,7 @@ const Op& exchange_async_op = register_op<ExchangeArgs>({
     .cpu = ops::issued_on_host<ExchangeArgs, start_exchange>,
     .any_device = ops::issued_in_stream<ExchangeArgs>,
     .communicates = Communicates::all_to_all,
+    .moves_elements = true,
     .about = "Issues an exchange; wait() completes its result; local tensors.",
 });
 
@@ -274,6 +276,7 @@ const Op& exchange_messages_op = register_op<ExchangeArgs>({
     .infer = messages_infer,
     .cpu = send_boxes,
     .communicates = Communicates::all_to_all,
+    .moves_elements = true,
     .about = "Between two meshes: a message for each box that a rank of the other mesh needs; the "
              "group has the ranks of both; local tensors.",
 });

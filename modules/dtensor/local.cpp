@@ -60,6 +60,7 @@ const Op& to_local_op = register_op<ToLocalArgs>({
           out[0] = from_local(grads[0], gradient.layout, gradient.shape);
         },
     .aliasing = Aliasing::always,
+    .moves_elements = true,
     .distributed = [](const Call& call,
                       Tensors& out) { out.push_back(detached(call.in[0].local())); },
     .about = "This rank's part as a plain tensor; the gradient has the layout that the caller "
@@ -99,6 +100,7 @@ const Op& from_local_op = register_op<FromLocalArgs>({
           }
         },
     .aliasing = Aliasing::always,
+    .moves_elements = true,
     .distributed = make_from_local,
     .about = "The distributed tensor whose local part on this rank is the operand.",
 });
@@ -150,6 +152,7 @@ const Op& from_local_terms_op = register_op<FromLocalArgs>({
         },
     .saves_inputs = saves_all,
     .aliasing = Aliasing::always,
+    .moves_elements = true,
     .distributed = make_from_local,
     .about = "The distributed tensor with a Partial maximum, minimum, product or norm whose term "
              "on this rank is the operand.",

@@ -88,7 +88,7 @@ void provide(const nn::Module& module) {
 
 void cast_floating(Tensors& values, DType dtype) {
   for (Tensor& value : values) {
-    if (value && is_floating(value.dtype())) {
+    if (value && is_floating(value.dtype()) && !is_stored_only(value.dtype())) {
       value = ops::cast(value, dtype);
     }
   }
@@ -120,15 +120,16 @@ void set_precision(nn::Module& module, const Precision& precision) {
 void set_precision(nn::Module& module, const Precision& precision,
                    std::span<const nn::ParameterPointer> parameters) {
   for (const auto type : {precision.parameters, precision.outputs}) {
-    if (type && !is_floating(*type)) {
+    if (type && (!is_floating(*type) || is_stored_only(*type))) {
       fail_input({.thing = "precision",
-                  .wrong = "it is not a floating type",
+                  .wrong = "it is not a floating type to compute with",
                   .expected = "bf16, f16 or f32",
                   .got = std::string(name_of(*type))});
     }
   }
   for (const nn::ParameterPointer& parameter : parameters) {
-    if (precision.parameters && is_floating(parameter->value.dtype())) {
+    const DType own = parameter->value.dtype();
+    if (precision.parameters && is_floating(own) && !is_stored_only(own)) {
       check(*parameter, *precision.parameters);
       parameter->compute_dtype.reset();
       if (parameter->value.dtype() != *precision.parameters) {

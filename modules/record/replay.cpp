@@ -33,7 +33,7 @@ Tensor tensor_of(const Instruction& i, const ResultShape& shape, Device device) 
   }
   Tensor x = empty(shape.shape, shape.dtype, device);
   if (i.kind == Kind::values && !x.is_meta()) {
-    kernels::visit(shape.dtype, [&]<class T>(T) {
+    kernels::visit_stored(shape.dtype, [&]<class T>(T) {
       std::ranges::transform(i.values, static_cast<T*>(x.raw_data()),
                              [](double v) { return static_cast<T>(v); });
     });

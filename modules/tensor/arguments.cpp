@@ -241,7 +241,10 @@ DType ArgumentType<DType>::from_value(const ArgumentValue& v) {
   if (const auto dtype = dtype_from_name(value_as<std::string>(v, name))) {
     return *dtype;
   }
-  wrong_argument("dtype (f32, f64, bf16, f16, i64, i32, u8 or bool)", v);
+  wrong_argument(
+      "dtype (f32, f64, bf16, f16, i64, i32, u8, bool, i8, f8e4m3 or "
+      "f8e5m2)",
+      v);
 }
 
 ArgumentValue ArgumentType<ReduceOp>::value(ReduceOp v) { return std::string(name_of(v)); }

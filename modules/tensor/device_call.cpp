@@ -108,6 +108,9 @@ Tensors call_elsewhere(const Call& call, std::uint8_t keys) {
     ResultShapes shapes;
     op.infer(call, shapes);
     for (const ResultShape& r : shapes) {
+      if (is_stored_only(r.dtype)) {
+        check_stored_result(op, r.dtype);
+      }
       out.push_back(allocate_result(r.shape, r.dtype, device, op.name));
     }
     if (device == meta) {

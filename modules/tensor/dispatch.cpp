@@ -36,6 +36,9 @@ inline std::uint8_t keys_of(std::span<const Tensor> in) {
   return keys;
 }
 
+/// The bit that the numbers of all types that are only stored have, and no others.
+constexpr auto stored_only_bit = static_cast<DType>(8);
+
 [[noreturn]] void wrong_operands(const Op& op, std::size_t count) {
   fail({.thing = op.name,
         .wrong = "wrong number of operands",
@@ -75,6 +78,27 @@ inline std::uint8_t keys_of(std::span<const Tensor> in) {
   }
 }
 
+/// Elements that are only stored, in a call of an operator that does not just move them.
+[[noreturn]] void only_stored(const Op& op, const std::string& what, DType dtype) {
+  fail({.thing = op.name,
+        .wrong = fmt::format("{} has the type {}, which is only stored and converted", what,
+                             name_of(dtype)),
+        .expected = "a type to compute with",
+        .advice = "cast it to f32 first"});
+}
+
+/// An error if the operator computes with an operand of a type that is only stored.
+[[gnu::noinline]] void check_stored_only(const Op& op, std::span<const Tensor> in) {
+  if (op.moves_elements || op.view != nullptr) {
+    return;
+  }
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    if (in[i] && is_stored_only(in[i].dtype())) {
+      only_stored(op, fmt::format("operand '{}'", op.operand_name(i, in.size())), in[i].dtype());
+    }
+  }
+}
+
 /// The operands' keys, while the call is compared with its schema: on every call's path, so what is
 /// right costs a few comparisons.
 inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
@@ -86,13 +110,19 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
   if (attributes.type() != op.arguments_type) [[unlikely]] {
     wrong_arguments(op, attributes);
   }
+  static_assert(is_stored_only(stored_only_bit) && dtype_count <= 16);
   std::uint8_t keys = 0;
+  std::uint8_t types = 0;
   for (std::size_t i = 0; i < in.size(); ++i) {
     if (in[i]) {
       keys |= in[i].impl()->keys;
+      types |= static_cast<std::uint8_t>(in[i].impl()->dtype);
     } else if (i >= 64 || ((expected.required >> i) & 1U) != 0) {
       check_absent(op, in, i);
     }
+  }
+  if ((types & static_cast<std::uint8_t>(stored_only_bit)) != 0) [[unlikely]] {
+    check_stored_only(op, in);
   }
   return keys;
 }
@@ -131,6 +161,9 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
     ResultShapes shapes;
     op.infer(c, shapes);
     for (const ResultShape& r : shapes) {
+      if (is_stored_only(r.dtype)) [[unlikely]] {
+        check_stored_result(op, r.dtype);
+      }
       out.push_back(allocate_result(r.shape, r.dtype, cpu, op.name));
     }
     run_kernel_of(c, cpu, op.cpu, out);
@@ -177,6 +210,12 @@ Tensors call_modes(const Op& op, std::span<const Tensor> in, const Attributes& a
 }  // namespace
 
 PathState& path_state() { return path; }
+
+void check_stored_result(const Op& op, DType dtype) {
+  if (!op.moves_elements) {
+    only_stored(op, "the result", dtype);
+  }
+}
 
 void check_writes(const Call& call, std::uint8_t keys) {
   if ((keys & copied_view_key) != 0) [[unlikely]] {

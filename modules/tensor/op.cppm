@@ -189,6 +189,10 @@ struct Op {
   /// Of an operator that is a form of another one (mul_ of mul): what its functions refer to.
   const Op* form_of = nullptr;
   bool never_replicated = false;
+  /// It moves or converts elements and computes nothing else, so it takes types that are only
+  /// stored (is_stored_only) too. The dispatcher refuses these in calls of other operators; those
+  /// that make views need not say it.
+  bool moves_elements = false;
   /// Distributed form for operators that ARE communication (redistribute, functional collectives).
   void (*distributed)(const Call& call, Tensors& out) = nullptr;
 

@@ -62,6 +62,8 @@ inline void run_kernel_of(const Call& call, Device device, Kernel kernel, std::s
   }
   kernel(call, out);
 }
+/// For a result whose type is only stored: errors if the operator computes it.
+void check_stored_result(const Op& op, DType dtype);
 /// Before an in-place operator writes: errors where it must not.
 void check_writes(const Call& call, std::uint8_t keys);
 

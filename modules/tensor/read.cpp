@@ -20,7 +20,7 @@ namespace tessera {
 namespace {
 
 double read_element(const void* data, DType dtype, std::int64_t i) {
-  return kernels::visit(
+  return kernels::visit_stored(
       dtype, [&]<class T>(T) { return static_cast<double>(static_cast<const T*>(data)[i]); });
 }
 

@@ -52,7 +52,7 @@ inline void* address_of(const TensorImpl& t) {
 }
 
 void fill_elements(void* data, DType dtype, std::int64_t count, double value) {
-  kernels::visit(dtype, [&]<class T>(T) {
+  kernels::visit_stored(dtype, [&]<class T>(T) {
     if constexpr (std::is_same_v<T, bool>) {
       std::fill_n(static_cast<T*>(data), count, value != 0);
     } else {
@@ -343,6 +343,7 @@ template Tensor from_values(std::span<const double>, const Dims&);
 template Tensor from_values(std::span<const std::int64_t>, const Dims&);
 template Tensor from_values(std::span<const std::int32_t>, const Dims&);
 template Tensor from_values(std::span<const std::uint8_t>, const Dims&);
+template Tensor from_values(std::span<const std::int8_t>, const Dims&);
 template Tensor from_values(std::span<const bool>, const Dims&);
 
 Tensor from_memory(void* data, const Dims& shape, DType dtype, std::shared_ptr<void> keep_alive) {

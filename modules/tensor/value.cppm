@@ -56,6 +56,8 @@ struct DTypeOf<std::int32_t> : std::integral_constant<DType, DType::i32> {};
 template <>
 struct DTypeOf<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
 template <>
+struct DTypeOf<std::int8_t> : std::integral_constant<DType, DType::i8> {};
+template <>
 struct DTypeOf<bool> : std::integral_constant<DType, DType::boolean> {};
 
 /// An n-d array: strided (bytes here), distributed (a local tensor and a Spec), or meta (no bytes).

@@ -81,13 +81,17 @@ TEST_CASE("a folder of torch.distributed.checkpoint has the values that PyTorch 
                                                    {"model.i64", {DType::i64, {4}}},
                                                    {"model.i32", {DType::i32, {2, 2}}},
                                                    {"model.u8", {DType::u8, {7}}},
+                                                   {"model.i8", {DType::i8, {5}}},
+                                                   {"model.f8e4m3", {DType::f8e4m3, {3, 2}}},
+                                                   {"model.f8e5m2", {DType::f8e5m2, {4}}},
                                                    {"model.flags", {DType::boolean, {6}}},
                                                    {"model.transposed", {DType::f32, {3, 4}}},
                                                    {"model.slice", {DType::f32, {3, 3}}},
                                                    {"model.scalar", {DType::f32, {}}},
                                                    {"model.empty", {DType::f32, {0, 3}}}};
   CHECK(one.tensors() == infos);
-  for (const char* name : {"f32", "bf16", "f16", "f64", "i64", "i32", "u8", "flags"}) {
+  for (const char* name :
+       {"f32", "bf16", "f16", "f64", "i64", "i32", "u8", "i8", "f8e4m3", "f8e5m2", "flags"}) {
     INFO(name);
     const TensorInfo& info = infos.at(std::string("model.") + name);
     CHECK(to_doubles(one.read(std::string("model.") + name)) ==

@@ -28,8 +28,9 @@ namespace {
 
 const std::string stored_folders = TESSERA_SOURCE_DIR "/tests/reference/data/folders/";
 
-constexpr DType all_types[] = {DType::f32, DType::f64, DType::bf16, DType::f16,
-                               DType::i64, DType::i32, DType::u8,   DType::boolean};
+constexpr DType all_types[] = {DType::f32, DType::f64,    DType::bf16,  DType::f16,
+                               DType::i64, DType::i32,    DType::u8,    DType::boolean,
+                               DType::i8,  DType::f8e4m3, DType::f8e5m2};
 
 /// Bytes that differ everywhere (0 and 1 for bool).
 Tensor pattern(const Dims& shape, DType dtype, int seed) {

@@ -224,8 +224,9 @@ TEST_CASE("a precision that a model cannot have is refused") {
       set_precision(net, precision);
     });
   };
-  CHECK(refused({.parameters = DType::i64}) ==
-        "precision: it is not a floating type (expected bf16, f16 or f32, got i64)");
+  CHECK(
+      refused({.parameters = DType::i64}) ==
+      "precision: it is not a floating type to compute with (expected bf16, f16 or f32, got i64)");
   CHECK(refused({.outputs = DType::boolean}).find("not a floating type") != std::string::npos);
   CHECK(error_of([] {
           nn::Linear layer(2, 2, false, 0.5);

@@ -47,6 +47,7 @@ const Op& broadcast_op = register_op<BroadcastArgs>({
     .cpu = broadcast_cpu,
     .any_device = in_stream<BroadcastArgs>,
     .communicates = Communicates::broadcast,
+    .moves_elements = true,
     .about = "The root's x on every rank of the group; local tensors.",
 });
 

@@ -113,6 +113,7 @@ const Op& all_gather_into_op = register_op<AllGatherIntoArgs>({
     .in_place = true,
     .keeps_versions = true,
     .communicates = Communicates::all_gather,
+    .moves_elements = true,
     .about = "Issues the gather of whole tensors of one memory from the ranks' shards of dim 0; "
              "wait(wholes[0]) completes it; local tensors.",
 });

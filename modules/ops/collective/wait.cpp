@@ -33,6 +33,7 @@ const Op& wait_op = register_op({
     .any_device = wait_cpu,
     .in_place = true,
     .keeps_versions = true,
+    .moves_elements = true,
     .about = "Completes the collective that was issued for x; local tensors.",
 });
 
@@ -58,6 +59,7 @@ const Op& wait_readers_op = register_op<WaitReadersArgs>({
     .in_place = true,
     .keeps_versions = true,
     .communicates = Communicates::waits,
+    .moves_elements = true,
     .about = "Waits until no other rank reads the sources of all_gather_into and "
              "reduce_scatter_into; they may be written then; local tensors.",
 });

@@ -63,6 +63,7 @@ const Op& gather_op = register_op<DimArgs>({
     .rule = gather_rule,
     .backward = gather_gradient,
     .saves_inputs = 0b10,
+    .moves_elements = true,
     .about = "x at the indices along a dim, element by element.",
 });
 

@@ -61,6 +61,7 @@ const Op& select_op = register_op<DimArgs>({
     .rule = select_rule,
     .backward = select_backward,
     .saves_inputs = 0b10,
+    .moves_elements = true,
     .about = "The slices of x along a dim at a list of indices.",
 });
 

@@ -157,6 +157,7 @@ const Op& cat_op = register_op<JoinArgs>({.schema = "cat(tensors...)",
                                           .cpu = cat_cpu,
                                           .rule = cat_rule,
                                           .backward = cat_backward,
+                                          .moves_elements = true,
                                           .about = "Tensors concatenated along a dim."});
 
 const Op& stack_op =
@@ -165,6 +166,7 @@ const Op& stack_op =
                            .cpu = stack_cpu,
                            .rule = stack_rule,
                            .backward = stack_backward,
+                           .moves_elements = true,
                            .about = "Tensors of the same shape stacked along a new dim."});
 
 /// All in the type in which they meet.

@@ -220,6 +220,7 @@ const Op& flip_op = register_op<FlipArgs>({
         [](const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out) {
           out[0] = flip(grads[0], context.args<FlipArgs>().dims);
         },
+    .moves_elements = true,
     .about = "x in reverse order along dims.",
 });
 
@@ -238,6 +239,7 @@ const Op& roll_op = register_op<RollArgs>({
           }
           out[0] = roll(grads[0], back.shifts, back.dims);
         },
+    .moves_elements = true,
     .about = "x shifted along dims; elements beyond the end continue at the beginning.",
 });
 

@@ -59,6 +59,7 @@ const Op& cast_op =
                            .workspace = workspace_of_copies<cpu>,
                            .rule = rule,
                            .backward = backward,
+                           .moves_elements = true,
                            .about = "x in another type: rounded to nearest even between floating "
                                     "types, towards 0 to integers."});
 

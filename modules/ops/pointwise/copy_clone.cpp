@@ -66,6 +66,7 @@ const Op& copy_op = register_op({.schema = "copy_(into, from)",
                                  .workspace = copy_workspace,
                                  .rule = copy_rule,
                                  .in_place = true,
+                                 .moves_elements = true,
                                  .about = "Writes `from`, cast and broadcast, to `into`."});
 
 const Op& clone_op = register_op({.schema = "clone(x)",
@@ -73,6 +74,7 @@ const Op& clone_op = register_op({.schema = "clone(x)",
                                   .cpu = clone_cpu,
                                   .rule = clone_rule,
                                   .backward = clone_backward,
+                                  .moves_elements = true,
                                   .about = "A contiguous copy."});
 
 }  // namespace

@@ -53,18 +53,21 @@ const Op& fill_op = register_op<ValueArgs>({.schema = "fill_(x)",
                                             .cpu = fill_cpu,
                                             .rule = fill_rule,
                                             .in_place = true,
+                                            .moves_elements = true,
                                             .about = "Fills x with one number."});
 
 const Op& ones_op = register_op({.schema = "ones_like(x)",
                                  .infer = infer_like,
                                  .cpu = ones_cpu,
                                  .rule = like_rule,
+                                 .moves_elements = true,
                                  .about = "Ones in x's shape, type and layout."});
 
 const Op& zeros_op = register_op({.schema = "zeros_like(x)",
                                   .infer = infer_like,
                                   .cpu = zeros_cpu,
                                   .rule = like_rule,
+                                  .moves_elements = true,
                                   .about = "Zeros in x's shape, type and layout."});
 
 }  // namespace

@@ -36,6 +36,7 @@ const Op& contiguous_op = register_op({.schema = "contiguous(x)",
                                        .rule = contiguous_rule,
                                        .backward = contiguous_backward,
                                        .aliasing = Aliasing::sometimes,
+                                       .moves_elements = true,
                                        .about = "x in contiguous memory, copied where it is not."});
 
 }  // namespace

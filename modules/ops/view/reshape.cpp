@@ -158,6 +158,7 @@ const Op& view_op =
                             .rule = regroup_rule,
                             .localize = localize_shape,
                             .backward = reshape_backward,
+                            .moves_elements = true,
                             .about = "x's memory in another shape; one extent may be -1."});
 
 const Op& reshape_op = register_op<ShapeArgs>({.schema = "reshape(x)",
@@ -167,6 +168,7 @@ const Op& reshape_op = register_op<ShapeArgs>({.schema = "reshape(x)",
                                                .localize = localize_shape,
                                                .backward = reshape_backward,
                                                .aliasing = Aliasing::sometimes,
+                                               .moves_elements = true,
                                                .about = "A view if one exists, else a copy."});
 
 const Op& flatten_op =
@@ -175,6 +177,7 @@ const Op& flatten_op =
                               .view = make_view<flatten_shape>,
                               .rule = regroup_rule,
                               .backward = reshape_backward,
+                              .moves_elements = true,
                               .about = "Dims start_dim to end_dim (inclusive) as one dim."});
 
 }  // namespace

@@ -43,6 +43,7 @@ const Op& to_device_op =
                                .rule = rule,
                                .backward = backward,
                                .aliasing = Aliasing::sometimes,
+                               .moves_elements = true,
                                .about = "x in the memory of a device, copied where it is not."});
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <tessera/dtype.hpp>
+#include <tessera/float8.hpp>
 #include <tessera/half.hpp>
 #include <type_traits>
 
@@ -17,8 +18,12 @@ struct Types {
 };
 using FloatingTypes = Types<float, double, BFloat16, Half>;
 using IndexTypes = Types<std::int64_t, std::int32_t>;
+/// The types that operators compute with.
 using AllTypes =
     Types<float, double, BFloat16, Half, std::int64_t, std::int32_t, std::uint8_t, bool>;
+/// These, and those that are only stored (is_stored_only).
+using StoredTypes = Types<float, double, BFloat16, Half, std::int64_t, std::int32_t, std::uint8_t,
+                          bool, std::int8_t, Float8E4M3, Float8E5M2>;
 
 /// Calls body(T{}) for the C++ type T of `dtype` if T is in `Set`, else otherwise(). All calls of
 /// body return one type; a body that returns a value needs an otherwise() that throws.
@@ -52,31 +57,43 @@ inline auto visit(DType dtype, Body&& body, Otherwise&& otherwise) {
       return call(std::uint8_t{});
     case DType::boolean:
       return call(bool{});
+    case DType::i8:
+      return call(std::int8_t{});
+    case DType::f8e4m3:
+      return call(Float8E4M3{});
+    case DType::f8e5m2:
+      return call(Float8E5M2{});
   }
   __builtin_unreachable();
 }
 
-/// Calls body(T{}) for the C++ type T of `dtype`, whichever it is.
+/// Calls body(T{}) for the C++ type T of `dtype`, which is not one that is only stored: the
+/// dispatcher refuses these before a kernel is called.
 template <class Body>
 inline auto visit(DType dtype, Body&& body) {
   return visit<AllTypes>(dtype, body, [] {});
+}
+
+/// The same for all types, those that are only stored included.
+template <class Body>
+inline auto visit_stored(DType dtype, Body&& body) {
+  return visit<StoredTypes>(dtype, body, [] {});
 }
 
 /// Calls body with 0 of the unsigned integer that is as wide as the element type: enough for code
 /// that only moves elements.
 template <class Body>
 inline auto visit_width(DType dtype, Body&& body) {
-  return visit(dtype, [&]<class T>(T) {
-    if constexpr (sizeof(T) == 8) {
+  switch (size_of(dtype)) {
+    case 8:
       return body(std::uint64_t{});
-    } else if constexpr (sizeof(T) == 4) {
+    case 4:
       return body(std::uint32_t{});
-    } else if constexpr (sizeof(T) == 2) {
+    case 2:
       return body(std::uint16_t{});
-    } else {
+    default:
       return body(std::uint8_t{});
-    }
-  });
+  }
 }
 
 }  // namespace tessera::kernels

@@ -29,7 +29,9 @@ To to_integer(From value) {
 }
 
 template <class T>
-constexpr bool kNarrow = std::is_same_v<T, BFloat16> || std::is_same_v<T, Half>;
+constexpr bool kFloat8 = std::is_same_v<T, Float8E4M3> || std::is_same_v<T, Float8E5M2>;
+template <class T>
+constexpr bool kNarrow = std::is_same_v<T, BFloat16> || std::is_same_v<T, Half> || kFloat8<T>;
 
 template <class To, class From>
 To convert(From value) {
@@ -48,9 +50,8 @@ To convert(From value) {
 
 template <class To, class From>
 void convert_range(const From* x, To* y, std::int64_t count) {
-  constexpr bool kVectors = std::is_same_v<Compute<From>, Compute<To>> &&
-                            !std::is_integral_v<From> && !std::is_integral_v<To>;
-  if constexpr (kVectors) {
+  constexpr bool kHasVectors = FloatingTypes::contains<From> && FloatingTypes::contains<To>;
+  if constexpr (kHasVectors && std::is_same_v<Compute<From>, Compute<To>>) {
     simd::dispatch([&](auto) __attribute__((always_inline)) {
       for (std::int64_t i = 0; i < count; i += simd::kLanes<From>) {
         simd::store_some(y + i, count - i, simd::load_some(x + i, count - i));
@@ -72,8 +73,8 @@ void cast(DType from, DType to, std::int64_t count, const void* x, void* y) {
                    static_cast<std::size_t>(end - begin) * size_of(to));
       return;
     }
-    visit(from, [&]<class From>(From) {
-      visit(to, [&]<class To>(To) {
+    visit_stored(from, [&]<class From>(From) {
+      visit_stored(to, [&]<class To>(To) {
         if constexpr (!std::is_same_v<From, To>) {
           convert_range(static_cast<const From*>(x) + begin, static_cast<To*>(y) + begin,
                         end - begin);
@@ -84,7 +85,7 @@ void cast(DType from, DType to, std::int64_t count, const void* x, void* y) {
 }
 
 void fill(DType dtype, std::int64_t count, double value, void* y) {
-  visit(dtype, [&]<class T>(T) {
+  visit_stored(dtype, [&]<class T>(T) {
     const T converted = convert<T>(value);
     parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
       std::fill(static_cast<T*>(y) + begin, static_cast<T*>(y) + end, converted);
