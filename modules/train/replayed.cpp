@@ -37,6 +37,17 @@ std::string lr_name(double scale) { return scale == 1 ? "lr" : fmt::format("lr*{
 }  // namespace
 
 void Training::set_replay(bool enabled) {
+  for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
+    if (enabled && parameter->places.gradient) {
+      fail_input(
+          {.where = parameter->places.set_by,
+           .wrong = fmt::format("the gradient of '{}' is kept elsewhere, and a step that does "
+                                "this cannot be replayed",
+                                parameter->name),
+           .advice = "leave \"gradients\" out of the option 'what', or set train.replay = "
+                     "false"});
+    }
+  }
   replays_ = enabled;
   counts_ = {};
   first_recording_.reset();

@@ -308,4 +308,22 @@ std::size_t Training::shared_bytes() const {
   return bytes;
 }
 
+std::size_t Training::bytes_elsewhere() const {
+  const auto bytes_of = [](const Tensor& x) {
+    const Tensor& local = x.is_distributed() ? x.local() : x;
+    return static_cast<std::size_t>(local.numel()) * size_of(local.dtype());
+  };
+  const StateDict state = optimizer_->state();
+  std::size_t bytes = 0;
+  for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
+    const nn::MemoryPlaces& places = parameter->places;
+    bytes += places.value ? bytes_of(parameter->value) : 0;
+    bytes += places.gradient && parameter->value.requires_grad() ? bytes_of(parameter->value) : 0;
+    for (const auto& [name, tensor] : state.tensors) {
+      bytes += places.state && name.ends_with("." + parameter->name) ? bytes_of(tensor) : 0;
+    }
+  }
+  return bytes;
+}
+
 }  // namespace tessera

@@ -112,7 +112,8 @@ class Training {
   /// following ones are replayed: the same bits, without autograd, layouts and hooks. A step that
   /// differs from the recorded ones (other rows, another weight where the recorded ones were equal,
   /// parameters that were frozen) is taken as always, and counted. Errors: two recorded steps
-  /// differ in what no variable explains (see program_of).
+  /// differ in what no variable explains (see program_of). Error (input) of set_replay: gradients
+  /// are kept elsewhere, which a program cannot say.
   StepResult step(const StepBatch& batch, const StepFunctions& functions);
   void set_replay(bool enabled);
   /// Replays this program from the next step on: of the same model, plan, optimizer and rank.
@@ -140,6 +141,8 @@ class Training {
   /// What this rank keeps in memory that all ranks can reach: shards along an axis that splits the
   /// batch, which are gathered before they are used.
   std::size_t shared_bytes() const;
+  /// What this rank keeps in other places than the device's memory (nn::MemoryPlace).
+  std::size_t bytes_elsewhere() const;
 
   /// Everything that the next step depends on: parameters, optimizer, the number of steps, random
   /// streams. The tensors are the live ones.

@@ -10,6 +10,10 @@ class Group;
 
 /// What all groups of one style have in common, and a program may change while it runs.
 struct GroupSettings {
+  /// Copies of shards that are kept elsewhere, which were gathered last. Peers may still read them;
+  /// held until the next ones are gathered, what a step needs is the same in every run.
+  std::shared_ptr<std::vector<tessera::Tensor>> copies =
+      std::make_shared<std::vector<tessera::Tensor>>();
   /// Along which parameters are sharded: the data is split along the first one first.
   std::vector<int> axes = {};
   /// The type of the reduced gradients of 16-bit ones.

@@ -217,15 +217,19 @@ void Group::copy_shard(Member& m) const {
 }
 
 void Group::drop_copies() {
+  std::vector<Tensor> copies;
   for (Member& m : members_) {
     if (m.parameter->places.value) {
       if (!m.shard.is_meta()) {
         m.parameter->places.value->put_away(m.shard);
       }
       for (Exchanged& x : m.exchanged) {
-        x.source = Tensor();
+        copies.push_back(std::exchange(x.source, Tensor()));
       }
     }
+  }
+  if (!copies.empty()) {
+    *settings_.copies = std::move(copies);
   }
 }
 

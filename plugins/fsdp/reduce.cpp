@@ -140,7 +140,14 @@ Tensor kept_elsewhere(nn::Parameter& parameter, const Tensor& gradient) {
   nn::MemoryPlace& place = *parameter.places.gradient;
   Tensor sum = gradient;
   if (Tensor before = std::exchange(parameter.value.grad(), Tensor())) {
+    const Storage* const place_of_before = &before.local().storage();
     sum = add_gradients(before, gradient);
+    if (&sum.local().storage() == place_of_before) {  // added in place
+      if (!sum.is_meta()) {
+        place.put_away(sum.local());
+      }
+      return sum;
+    }
   }
   const Tensor local = sum.local();
   Tensor kept = nn::allocate_in(place, local.shape(), local.dtype(), local.device());

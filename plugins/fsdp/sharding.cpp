@@ -120,6 +120,7 @@ void Sharding::settle() {
   std::vector<const Group*> groups;
   for_each_group([&](const Group& group) { groups.push_back(&group); });
   Group::wait_readers(groups);
+  settings_.group.copies->clear();
 }
 
 void Sharding::start(const Unit& unit) {

@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
-#include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 import tessera.base;
@@ -83,30 +83,41 @@ class Offload final : public ParallelStyle {
   }
 
   void applied() override {
-    if (folder_.empty()) {
+    struct statvfs file_system = {};
+    if (folder_.empty() || ::statvfs(existing_part().c_str(), &file_system) != 0) {
       return;
     }
-    struct statvfs file_system = {};
-    if (::statvfs(folder_.c_str(), &file_system) == 0) {
-      const auto available = static_cast<std::int64_t>(file_system.f_bavail) *
-                             static_cast<std::int64_t>(file_system.f_frsize);
-      if (available < bytes_) {
-        options_.refuse(
-            fmt::format("folder '{}' has {} bytes left, but parameters and gradients "
-                        "alone need {}; choose another one",
-                        folder_, available, bytes_));
-      }
+    const auto available = static_cast<std::int64_t>(file_system.f_bavail) *
+                           static_cast<std::int64_t>(file_system.f_frsize);
+    if (available < bytes_) {
+      options_.refuse(
+          fmt::format("folder '{}' has {} bytes left, but parameters and gradients "
+                      "alone need {}; choose another one",
+                      folder_, available, bytes_));
     }
   }
 
  private:
+  /// What exists of the folder's path; the rest is created when it is used.
+  std::filesystem::path existing_part() const {
+    std::filesystem::path part = std::filesystem::absolute(folder_);
+    std::error_code ignored;
+    while (part.has_relative_path() && !std::filesystem::exists(part, ignored)) {
+      part = part.parent_path();
+    }
+    return part;
+  }
+
   void check_folder() const {
     if (folder_.empty()) {
       options_.refuse("option 'folder' is missing; name a folder on a fast disk");
     }
-    if (::access(folder_.c_str(), W_OK | X_OK) != 0) {
+    const std::filesystem::path part = existing_part();
+    if (!std::filesystem::is_directory(part) || ::access(part.c_str(), W_OK | X_OK) != 0) {
       options_.refuse(
-          fmt::format("folder '{}' cannot be written ({})", folder_, std::strerror(errno)));
+          fmt::format("folder '{}' cannot be used, as '{}' is not a folder that this "
+                      "user may write; choose another one",
+                      folder_, part.string()));
     }
   }
 

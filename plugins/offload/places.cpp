@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -6,14 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
-
-#include "fmt/format.h"
 
 import tessera.base;
 import tessera.tensor;
@@ -118,6 +119,11 @@ class Extents {
   void open() {
     if (file_ >= 0) {
       return;
+    }
+    std::error_code error;
+    std::filesystem::create_directories(folder_, error);
+    if (error) {
+      refuse("it cannot be created", error.value());
     }
     std::string name = folder_ + "/tessera-offload-XXXXXX";
     file_ = ::mkostemp(name.data(), O_CLOEXEC);

@@ -42,6 +42,7 @@ Run run_of(const std::string& name, const std::vector<std::string>& overrides) {
                    {"model.dim=64", "model.ffn_dim=96", "data.seq_len=16", "train.steps=40"});
 }
 
+using Overrides = std::vector<std::string>;
 using Parameters = std::map<std::string, std::vector<double>>;
 
 Parameters parameters_of(Trainer& trainer) {
@@ -115,7 +116,11 @@ void replays(const std::string& name, const std::vector<std::string>& overrides)
 TEST_CASE("steps of every config are recorded, read back as text and replayed bit by bit") {
   parallel_test::use_shipped_plugins();
   for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_FOLDER "/configs")) {
-    replays(entry.path().filename().string(), {});
+    const std::string name = entry.path().filename().string();
+    // A program cannot say where gradients are kept.
+    replays(name, name == "offload.toml"
+                      ? Overrides{R"(parallel[0].options.what=["parameters", "optimizer"])"}
+                      : Overrides{});
   }
   for (const char* name : {"fully_sharded.toml", "fsdp_tensor.toml"}) {
     replays(name, {"train.micro_batch=1", "model.dropout=0.1"});

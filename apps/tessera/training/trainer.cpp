@@ -95,7 +95,10 @@ Trainer::Trainer(const Run& run, Device device)
   if (run.config.train.loss_scaling == "dynamic") {
     training_->set_loss_scaling({});
   }
-  training_->set_replay(run.config.train.replay && !(device_ == meta));
+  training_->set_replay(run.config.train.replay);
+  if (device_ == meta) {
+    training_->set_replay(false);  // it was only to be checked
+  }
 }
 
 Batch Trainer::no_data(std::int64_t rows) const {
@@ -194,6 +197,11 @@ CheckedPlan check_plan(const Run& run) {
     rows.push_back({"links", links});
   }
   rows.push_back({"memory", "per rank, estimated: " + memory_text(account.memory)});
+  if (trial.bytes_elsewhere > 0) {
+    rows.push_back({"kept elsewhere", fmt::format("{} per rank, in other places than the device's "
+                                                  "memory",
+                                                  format_bytes(trial.bytes_elsewhere))});
+  }
   rows.push_back(
       {"work", fmt::format("{} per step; per rank {}, {} moved", format_flops(account.model_flops),
                            format_flops(account.flops()),

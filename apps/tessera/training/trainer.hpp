@@ -63,6 +63,7 @@ class Trainer {
   const parallel::ParallelPlan& plan() const { return *plan_; }
   nn::LlamaForCausalLM& model() { return *model_; }
   std::size_t shared_bytes() const { return training_->shared_bytes(); }
+  std::size_t bytes_elsewhere() const { return training_->bytes_elsewhere(); }
   /// What a save in the background keeps in memory, besides the state itself.
   std::size_t snapshot_bytes() const;
 

@@ -45,6 +45,9 @@ class ReadsOne final : public Mode {
 /// Parameters, which exist before the first step.
 void book_parameters(nn::LlamaForCausalLM& model) {
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    if (parameter->places.value) {
+      continue;
+    }
     const Tensor& local = parameter->value.local();
     account_memory(
         MemoryCategory::parameter,
@@ -90,6 +93,7 @@ Trial try_steps(Run run) {
     trial.account.memory = more.memory;
   }
   trial.shared_bytes = trainer.shared_bytes();
+  trial.bytes_elsewhere = trainer.bytes_elsewhere();
   trial.styles = trainer.plan().summary();
   for (const nn::ParameterPointer& parameter : nn::all_parameters(trainer.model())) {
     const std::int64_t elements = parameter->value.numel();

@@ -16,6 +16,8 @@ struct Trial {
   Account account;
   /// What of it is memory that the ranks share.
   std::size_t shared_bytes = 0;
+  /// What this rank keeps in other places than the device's memory.
+  std::size_t bytes_elsewhere = 0;
   std::vector<parallel::StyleSummary> styles = {};
   std::int64_t parameters = 0;         // elements of the whole model
   std::int64_t frozen_parameters = 0;  // of them
