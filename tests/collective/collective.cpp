@@ -67,6 +67,8 @@ void put(Bytes& bytes, DType dtype, std::int64_t i, double value) {
       return put(bytes, i, static_cast<std::uint8_t>(value));
     case DType::boolean:
       return put(bytes, i, static_cast<std::uint8_t>(value != 0 ? 1 : 0));
+    default:
+      fail("put: a type that is only stored");
   }
 }
 
