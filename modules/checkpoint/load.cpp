@@ -207,13 +207,12 @@ void check(const TensorSource& from, const StateDict& state, const LoadOptions& 
 
 }  // namespace
 
-void check_weights(const SafetensorsFolder& from, const StateDict& state,
-                   const LoadOptions& options) {
+void check_weights(const TensorSource& from, const StateDict& state, const LoadOptions& options) {
   check(from, state, options);
   checkpoint_detail::check_tied(from, state, options.prefix);
 }
 
-void check_weight_values(const SafetensorsFolder& from, const StateDict& state,
+void check_weight_values(const TensorSource& from, const StateDict& state,
                          const LoadOptions& options) {
   checkpoint_detail::check_stored_finite(from, state, options.prefix);
 }
@@ -226,8 +225,7 @@ LoadReport load_state(const TensorSource& from, StateDict& into, const LoadOptio
   return load_into(from, into, options, false);
 }
 
-LoadReport load_weights(const SafetensorsFolder& from, StateDict& into,
-                        const LoadOptions& options) {
+LoadReport load_weights(const TensorSource& from, StateDict& into, const LoadOptions& options) {
   return load_into(from, into, options, true);
 }
 

@@ -2,7 +2,6 @@ export module tessera.checkpoint:load;
 
 import tessera.base;
 import tessera.tensor;
-import :safetensors;
 import :source;
 
 export namespace tessera {
@@ -30,10 +29,10 @@ struct LoadReport {
 /// (strict), other shapes, other types.
 LoadReport load_state(const TensorSource& from, StateDict& into, const LoadOptions& options = {});
 
-/// As load_state for the tensors of a folder in Hugging Face's format; scalars are not changed.
+/// As load_state for tensors of other programs (SafetensorsFolder); scalars are not changed.
 /// Floating types are cast; the rotary tables that old folders hold are ignored. Error (input)
 /// besides: a value that is NaN or infinite in the state's type; some tensors are filled then.
-LoadReport load_weights(const SafetensorsFolder& from, StateDict& into,
+LoadReport load_weights(const TensorSource& from, StateDict& into,
                         const LoadOptions& options = {.strict = true,
                                                       .cast = true,
                                                       .prefix = "",
@@ -42,14 +41,14 @@ LoadReport load_weights(const SafetensorsFolder& from, StateDict& into,
 /// The comparison of load_weights, from headers: the state's tensors may be on the meta device.
 /// Before a run starts. Error (input): what load_weights would refuse before it writes, and names
 /// that are one tensor of the state (tied embeddings) but are stored with different values.
-void check_weights(const SafetensorsFolder& from, const StateDict& state,
+void check_weights(const TensorSource& from, const StateDict& state,
                    const LoadOptions& options = {.strict = true,
                                                  .cast = true,
                                                  .prefix = "",
                                                  .ignore = {"**.rotary_emb.inv_freq"}});
 /// Reads all values that load_weights would read, some rows at a time. Error (input) that names the
 /// tensor and the element: a value is NaN or infinite in the state's type.
-void check_weight_values(const SafetensorsFolder& from, const StateDict& state,
+void check_weight_values(const TensorSource& from, const StateDict& state,
                          const LoadOptions& options = {});
 /// The comparison for the tensors that load_state fills; scalars are not compared.
 void check_state(const TensorSource& from, const StateDict& state, const LoadOptions& options = {});

@@ -3,8 +3,10 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -21,6 +23,11 @@ namespace tessera::nn {
 Parameter::Parameter(const Dims& shape, DType dtype, Initialization init)
     : value(empty(shape, dtype, meta)), initialization(init) {
   value.set_requires_grad();
+}
+
+double LowRankUpdate::scale() const {
+  const auto r = static_cast<double>(rank);
+  return alpha / (rank_stabilized ? std::sqrt(r) : r);
 }
 
 MemoryPlace::~MemoryPlace() = default;
@@ -81,6 +88,22 @@ std::vector<BufferPointer> all_buffers(Module& root) {
     }
   }
   return buffers;
+}
+
+std::vector<ParameterPointer> update_parameters(Module& root) {
+  std::vector<ParameterPointer> parameters;
+  for (const Module* module : all_modules(root)) {
+    const std::optional<LowRankUpdate> update = module->low_rank_update();
+    if (!update) {
+      continue;
+    }
+    parameters.push_back(module->parameter("lora_A"));
+    parameters.push_back(module->parameter("lora_B"));
+    if (update->dora) {
+      parameters.push_back(module->parameter("magnitude"));
+    }
+  }
+  return parameters;
 }
 
 std::vector<std::size_t> matching_parameters(std::span<const ParameterPointer> parameters,
@@ -150,10 +173,12 @@ void materialize(Module& root, Device device) {
   }
 }
 
-void initialize(Module& root) {
+void initialize(Module& root) { initialize(all_parameters(root)); }
+
+void initialize(std::span<const ParameterPointer> parameters) {
   const NoGrad no_grad;
   RandomStream& stream = random_stream("init");
-  for (const ParameterPointer& parameter : all_parameters(root)) {
+  for (const ParameterPointer& parameter : parameters) {
     const Initialization& init = parameter->initialization;
     switch (init.kind) {
       case Initialization::Kind::zeros:

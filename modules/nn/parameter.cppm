@@ -103,6 +103,22 @@ class Buffer {
 };
 using BufferPointer = std::shared_ptr<Buffer>;
 
+/// What a layer trains beside a weight W [out, in] (LoRA, https://arxiv.org/abs/2106.09685): it
+/// computes with W + scale() B A; with `dora` (https://arxiv.org/abs/2402.09353) each row of that
+/// is scaled to the length that `magnitude` has for it. The layer has the parameters lora_A [rank,
+/// in], lora_B [out, rank] and, with dora, magnitude [out]. W is its parameter "weight".
+struct LowRankUpdate {
+  std::int64_t rank = 0;
+  double alpha = 0;
+  double dropout = 0;            // of the input of A, while training
+  bool rank_stabilized = false;  // scale: alpha / sqrt(rank), otherwise alpha / rank
+  bool dora = false;
+  /// Empty: W is as it is; otherwise the name of the form in which the layer keeps it.
+  std::string packing = {};
+
+  double scale() const;
+};
+
 /// One way in which a layer can be split over the ranks of a mesh axis. Layers declare it
 /// (Module::splits), and styles use it without knowing the layer.
 struct LayerSplit {

@@ -138,6 +138,10 @@ class Module {
   /// A style has applied the split: from now on forward gets shards. Does nothing by default.
   virtual void use_split(std::string_view name);
 
+  /// The update that this layer trains beside its weight, for who writes or reads it alone, or
+  /// merges it with the weight. None by default.
+  virtual std::optional<LowRankUpdate> low_rank_update() const;
+
   HookHandle add_pre_hook(ForwardPreHook hook);
   HookHandle add_hook(ForwardHook hook);
   /// The hook runs before the existing ones (an outer style around inner ones).
@@ -218,6 +222,10 @@ std::vector<std::pair<std::string, ParameterPointer>> named_parameters(Module& r
 /// All buffers below `root`, each once, in the order of the tree.
 std::vector<BufferPointer> all_buffers(Module& root);
 
+/// The parameters of all low-rank updates below `root`: a folder of the model's weights has none of
+/// them. In the order of the tree.
+std::vector<ParameterPointer> update_parameters(Module& root);
+
 /// Replaces every module whose qualified name matches the pattern (see matches_pattern) by what
 /// `make` returns for it (see Module::replace_child). Returns how many. Errors (input): the pattern
 /// matches no module; it matches the root; a match is inside of another match.
@@ -239,6 +247,8 @@ void materialize(Module& root, Device device = cpu);
 /// Initialises all parameters, each by its Initialization, from the stream "init": bit-identical in
 /// every layout.
 void initialize(Module& root);
+/// Initialises only these; every rank names the same ones in the same order.
+void initialize(std::span<const ParameterPointer> parameters);
 /// Elements of all parameters (global).
 std::int64_t parameter_count(Module& root);
 
