@@ -57,6 +57,7 @@ void Training::set_replay(bool enabled) {
 void Training::set_program(Program program) {
   set_replay(true);
   replay_ = std::make_unique<Replay>(std::move(program));
+  replayed_last_ = false;
   trained_ = trained();
 }
 
@@ -121,12 +122,17 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
   if (replay_) {
     counts_.refusal = refusal(batch);
     if (counts_.refusal.empty()) {
+      if (!replayed_last_) {  // what styles derive from parameters is an input of the program
+        plan_.after_optimizer();
+      }
       if (const std::optional<StepResult> result = replay_step(batch, functions)) {
         ++counts_.replayed;
+        replayed_last_ = true;
         return *result;
       }
     }
   }
+  replayed_last_ = false;
   if (replay_ || counts_.eager < steps_before) {
     const StepResult result = take_step(batch, functions, nullptr);
     ++counts_.eager;

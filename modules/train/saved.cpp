@@ -190,6 +190,7 @@ void Training::load(const std::string& folder) {
   }
   set_random_state(progress.streams);
   last_checkpoint_ = folder;
+  replayed_last_ = false;
 }
 
 bool Training::resume(const std::string& folder) {

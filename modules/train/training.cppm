@@ -236,6 +236,7 @@ class Training {
   ReplayCounts counts_;
   std::optional<Recording> first_recording_;
   std::unique_ptr<Replay> replay_;
+  bool replayed_last_ = false;   // and nothing else has written parameters since
   std::vector<bool> trained_;    // which parameters were, when the program was made
   std::string last_checkpoint_;  // saved or loaded; empty: none
   CheckpointSaver saver_;

@@ -1,10 +1,16 @@
 """The 8-bit floating types and torchao's float8 training: data/float8.safetensors.
 
 Conversions: what torch's .to() makes of values of other types, as codes, and the values of all 256 codes.
+Layers: torchao's scales and codes of the operands of a Float8Linear's three products, and the layer's output and
+gradients, for the recipes "tensorwise" and "rowwise" and for inputs in f32 and bf16. Products are computed by
+torch._scaled_mm on the CPU.
 """
 
 import torch
 from safetensors.torch import save_file
+from torchao.float8.config import Float8LinearConfig, ScalingGranularity
+from torchao.float8.float8_linear import Float8Linear
+from torchao.float8.float8_utils import tensor_to_scale, to_fp8_saturated
 
 from common import DATA
 
@@ -55,7 +61,53 @@ def conversions():
     return tensors
 
 
+def layer(recipe, dtype):
+    """x [2, 8, 32] and a layer of 48 outputs: rows of different magnitudes, and a row of zeros."""
+    generator = torch.Generator().manual_seed(3)
+    config = Float8LinearConfig.from_recipe_name(recipe)
+    linear = torch.nn.Linear(32, 48, bias=True)
+    with torch.no_grad():
+        linear.weight.copy_(torch.randn(48, 32, generator=generator) * torch.exp2(torch.arange(48) % 7 - 5)[:, None])
+        linear.weight[5] = 0
+        linear.bias.copy_(torch.randn(48, generator=generator))
+    linear = Float8Linear.from_float(linear.to(dtype), config)
+    x = (torch.randn(2, 8, 32, generator=generator) * torch.exp2(torch.arange(16).reshape(2, 8, 1) % 5)).to(dtype)
+    x.requires_grad_()
+    dy = (torch.randn(2, 8, 48, generator=generator) * 1e-3).to(dtype)
+    y = linear(x)
+    y.backward(dy)
+    w = linear.weight
+    tensors = {"x": x, "weight": w, "bias": linear.bias, "dy": dy, "y": y, "dx": x.grad, "dw": w.grad, "db": linear.bias.grad}
+    rows = ScalingGranularity.AXISWISE if recipe == "rowwise" else ScalingGranularity.TENSORWISE
+    grad = config.cast_config_grad_output.target_dtype
+
+    def operand(name, value, dtype, dim):
+        scale = tensor_to_scale(value, dtype, scaling_granularity=rows, axiswise_dim=dim,
+                                round_scales_to_power_of_2=config.round_scales_to_power_of_2)
+        tensors[name + "_scale"] = scale
+        tensors[name + "_codes"] = to_fp8_saturated(value.float() * scale, dtype)
+
+    flat_x, flat_dy = x.detach().reshape(-1, 32), dy.reshape(-1, 48)
+    operand("x", flat_x, E4M3, -1)
+    operand("w", w.detach(), E4M3, -1)
+    operand("g", flat_dy, grad, -1)
+    if recipe == "rowwise":
+        operand("w_columns", w.detach(), E4M3, 0)
+        operand("x_columns", flat_x, E4M3, 0)
+        operand("g_columns", flat_dy, grad, 0)
+    name = recipe + ("_bf16/" if dtype == torch.bfloat16 else "/")
+    return {name + key: value.detach().clone() for key, value in tensors.items()}
+
+
+def layers():
+    tensors = {}
+    for recipe in ("tensorwise", "rowwise"):
+        for dtype in (torch.float32, torch.bfloat16):
+            tensors.update(layer(recipe, dtype))
+    return tensors
+
+
 if __name__ == "__main__":
     path = DATA / "float8.safetensors"
-    save_file({name: tensor.clone() for name, tensor in conversions().items()}, path)
+    save_file({name: tensor.clone() for name, tensor in (conversions() | layers()).items()}, path)
     path.chmod(0o644)

@@ -1,0 +1,93 @@
+// Float8: linear layers whose products are of 8-bit floating operands, with scales from the largest
+// elements (torchao's recipes "tensorwise" and "rowwise"). The parameters stay what they are.
+// Options: scaling = "tensorwise" | "rowwise"; all_gather = true: FSDP gathers 8-bit codes.
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.nn;
+import tessera.plugin;
+import tessera.parallel;
+
+#include "linear.hpp"
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::parallel;
+
+class Float8 final : public ParallelStyle {
+ public:
+  explicit Float8(Options& options) : options_(options) {
+    const bool rowwise =
+        options.choice("scaling", "tensorwise", {"tensorwise", "rowwise"}) == "rowwise";
+    all_gather_ = options.flag("all_gather", false);
+    if (rowwise && all_gather_) {
+      options.refuse(
+          "option 'all_gather' needs scaling = \"tensorwise\": with row-wise scales, backward "
+          "needs "
+          "the weight with a scale for each column, which codes with a scale for each row do not "
+          "have; set all_gather = false");
+    }
+    weights_ = std::make_shared<float8::Weights>(rowwise ? float8::Scaling::rowwise
+                                                         : float8::Scaling::tensorwise);
+  }
+
+  StyleFacts facts() const override {
+    return {.replaces_modules = true, .extends_gathers = all_gather_, .most_axes = 0};
+  }
+
+  std::shared_ptr<nn::Module> replace(const std::shared_ptr<nn::Module>& module) override {
+    float8::check_replaceable(*module);
+    return std::make_shared<float8::Float8Linear>(module, weights_);
+  }
+
+  void apply(const StyleTarget& target) override {
+    const auto* const layer = dynamic_cast<const float8::Float8Linear*>(&target.module);
+    if (layer == nullptr) {
+      float8::check_replaceable(target.module);
+      fail_input({.thing = "Float8",
+                  .wrong = "the model itself cannot be replaced",
+                  .expected = "linear layers inside a model",
+                  .advice = "match its linear layers"});
+    }
+    weights_->set_mesh(target.mesh);
+    if (!all_gather_) {
+      return;
+    }
+    const nn::ParameterPointer& weight = layer->weight()->parameter;
+    if (!weight->other_names.empty()) {
+      options_.refuse(fmt::format(
+          "option 'all_gather': parameter '{}' is tied to '{}', which needs its values; "
+          "leave the layer out of 'on', or set all_gather = false",
+          weight->name, weight->other_names.front()));
+    }
+    set_extension(*weight, std::make_shared<float8::CodesExtension>(weights_, layer->weight()),
+                  target.entry);
+  }
+
+  void before_optimizer() override { weights_->drop_codes(); }
+  void after_optimizer() override { weights_->refresh(); }
+
+ private:
+  Options options_;
+  bool all_gather_ = false;
+  std::shared_ptr<float8::Weights> weights_;
+};
+
+}  // namespace
+
+void register_plugin(plugin::Registrar& registrar) {
+  registrar.add<ParallelStyle>("Float8",
+                               [](Options& options) { return std::make_unique<Float8>(options); });
+}

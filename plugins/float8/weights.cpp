@@ -1,0 +1,154 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.parallel;
+
+#include "weights.hpp"
+
+namespace float8 {
+
+using namespace tessera;
+
+namespace {
+
+const Tensor& local_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
+
+/// The dim along which FSDP has the weight sharded, which is the first one of what it gathers.
+int gathered_dim(const nn::Parameter& parameter) {
+  const Layout layout = parameter.value.layout();
+  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
+    if (parameter.placed_by[static_cast<std::size_t>(axis)].style == parameter.computed_by &&
+        layout.placement(axis).is_shard()) {
+      return layout.placement(axis).dim();
+    }
+  }
+  return 0;
+}
+
+/// The mesh axes along which some weight is sharded.
+std::vector<int> sharded_axes(const DeviceMesh& mesh,
+                              const std::vector<std::shared_ptr<Weight>>& weights) {
+  std::vector<int> axes;
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    if (std::ranges::any_of(weights, [axis](const std::shared_ptr<Weight>& weight) {
+          return weight->parameter->value.layout().placement(axis).is_shard();
+        })) {
+      axes.push_back(axis);
+    }
+  }
+  return axes;
+}
+
+}  // namespace
+
+std::shared_ptr<Weight> Weights::add(const nn::ParameterPointer& parameter) {
+  auto weight = std::make_shared<Weight>(Weight{.parameter = parameter});
+  if (scaling_ == Scaling::tensorwise) {
+    constexpr bool saved = false;  // it follows from the weight
+    weight->scale = std::make_shared<nn::Buffer>(full({}, 1), saved);
+  }
+  all_.push_back(weight);
+  return weight;
+}
+
+void Weights::refresh() {
+  if (scaling_ != Scaling::tensorwise || all_.empty() || !mesh_) {
+    return;
+  }
+  const NoGrad no_grad;
+  const Device device = local_of(all_.front()->scale->value).device();
+  std::vector<Tensor> amaxes;
+  for (const auto& weight : all_) {
+    const Tensor& shard = local_of(weight->parameter->value);
+    amaxes.push_back(ops::to_device(largest(shard), device));
+    weight->scaled_memory = &shard.storage();
+    weight->scaled_version = shard.storage().version();
+  }
+  const Tensor amax = ops::stack(amaxes);
+  if (const std::vector<int> axes = sharded_axes(*mesh_, all_); !axes.empty()) {
+    const CommunicationTimer timer;
+    ops::all_reduce_(amax, ReduceOp::max,
+                     ops::GroupArgument::of(mesh_->group(axes, current_rank()), "float8"));
+    if (communication_reported()) {
+      std::string names;
+      for (const int axis : axes) {
+        names += (names.empty() ? "" : "+") + std::string(mesh_->axis_name(axis));
+      }
+      record_communication({"all_reduce", names,
+                            amax.numel() * static_cast<std::int64_t>(size_of(amax.dtype())),
+                            "Float8 scales", false, timer.seconds()});
+    }
+  }
+  const Tensor scales = scale_of(amax, DType::f8e4m3, scaling_);
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    ops::copy_(local_of(all_[i]->scale->value),
+               ops::select(scales, 0, static_cast<std::int64_t>(i)));
+  }
+}
+
+void Weights::ensure() {
+  const bool written = std::ranges::any_of(all_, [](const std::shared_ptr<Weight>& weight) {
+    const Storage& now = local_of(weight->parameter->value).storage();
+    return &now != weight->scaled_memory || now.version() != weight->scaled_version;
+  });
+  if (written) {
+    refresh();
+  }
+}
+
+Tensor Weights::codes(Weight& weight, bool keep) {
+  const nn::Parameter& parameter = *weight.parameter;
+  if (!parameter.gathered.empty()) {
+    const Tensor& gathered = parameter.gathered.front();
+    return gathered_dim(parameter) == 0 ? gathered : ops::transpose(gathered, 0, 1);
+  }
+  const Tensor& values = local_of(parameter.use());
+  const Storage& memory = values.storage();
+  if (weight.codes && &memory == weight.coded_memory && memory.version() == weight.coded_version) {
+    return weight.codes;
+  }
+  const Tensor codes = codes_of(values, local_of(weight.scale->value), DType::f8e4m3);
+  if (keep && parameter.computed_by.empty()) {
+    weight.codes = codes;
+    weight.coded_memory = &memory;
+    weight.coded_version = memory.version();
+  }
+  return codes;
+}
+
+void Weights::drop_codes() {
+  for (const auto& weight : all_) {
+    weight->codes = Tensor();
+  }
+}
+
+std::vector<parallel::Payload> CodesExtension::payloads(const parallel::Gathered& gathered) const {
+  return {{gathered.shape, DType::f8e4m3}};
+}
+
+void CodesExtension::pack(const parallel::Gathered&, const Tensor& shard,
+                          std::span<const Tensor> parts) {
+  weights_->ensure();
+  ops::copy_(parts[0], codes_of(shard, local_of(weight_->scale->value), DType::f8e4m3));
+}
+
+void CodesExtension::unpack(const parallel::Gathered&, std::span<const Tensor>, const Tensor&) {
+  fail({.thing = "Float8", .wrong = "gathered codes are not unpacked: the layer reads them"});
+}
+
+}  // namespace float8

@@ -1,0 +1,68 @@
+// The weights of all layers of one style: their scales and their codes.
+#pragma once
+
+// Included after the imports of tessera's modules.
+#include "arithmetic.hpp"
+
+namespace float8 {
+
+/// A layer's weight with what is computed from it.
+struct Weight {
+  tessera::nn::ParameterPointer parameter;
+  /// The scale (f32, one number) of the whole weight; tensor-wise scaling only. A buffer, because
+  /// a recorded step writes it and the next one reads it.
+  tessera::nn::BufferPointer scale = {};
+  // Which values the scale is of: the shard's memory and its version.
+  const tessera::Storage* scaled_memory = nullptr;
+  std::uint64_t scaled_version = 0;
+  /// The codes of the values that forward computes with, while those stay; see Weights::codes.
+  tessera::Tensor codes = {};
+  const tessera::Storage* coded_memory = nullptr;
+  std::uint64_t coded_version = 0;
+};
+
+class Weights {
+ public:
+  explicit Weights(Scaling scaling) : scaling_(scaling) {}
+  Scaling scaling() const { return scaling_; }
+
+  std::shared_ptr<Weight> add(const tessera::nn::ParameterPointer& parameter);
+  void set_mesh(const tessera::DeviceMesh& mesh) { mesh_ = mesh; }
+
+  /// Computes all scales: of a sharded weight from the largest element on any rank, with ONE
+  /// all-reduce for all weights. All ranks call it together.
+  void refresh();
+  /// The same if a weight was written since, by somebody who did not tell (loading, a program).
+  void ensure();
+
+  /// This rank's codes of what forward computes with (local, f8e4m3): what an extension has
+  /// gathered, or of the parameter's values. With `keep` they are kept until drop_codes(), unless
+  /// another style provides the values, which then come and go. Tensor-wise scaling only.
+  static tessera::Tensor codes(Weight& weight, bool keep);
+  void drop_codes();
+
+ private:
+  Scaling scaling_;
+  std::optional<tessera::DeviceMesh> mesh_;
+  std::vector<std::shared_ptr<Weight>> all_;
+};
+
+/// Gathers codes instead of values: a quarter of f32's bytes. The layer computes with them.
+class CodesExtension final : public tessera::parallel::ShardExtension {
+ public:
+  CodesExtension(std::shared_ptr<Weights> weights, std::shared_ptr<Weight> weight)
+      : weights_(std::move(weights)), weight_(std::move(weight)) {}
+  std::vector<tessera::parallel::Payload> payloads(
+      const tessera::parallel::Gathered& gathered) const override;
+  void pack(const tessera::parallel::Gathered& gathered, const tessera::Tensor& shard,
+            std::span<const tessera::Tensor> parts) override;
+  bool has_values() const override { return false; }
+  void unpack(const tessera::parallel::Gathered& gathered,
+              std::span<const tessera::Tensor> payloads, const tessera::Tensor& values) override;
+
+ private:
+  std::shared_ptr<Weights> weights_;
+  std::shared_ptr<Weight> weight_;
+};
+
+}  // namespace float8
