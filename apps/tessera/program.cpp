@@ -225,6 +225,8 @@ class CommandLine {
                     "Type of the weights; default: that of model.from, else float32")
         ->check(CLI::IsMember({"float32", "bfloat16", "float16", "float64"}));
     add_file_size(out, export_.max_file_bytes);
+    out->add_flag("--adapter", export_.adapter,
+                  "Only the low-rank updates (LoRA), as a folder in the format of PEFT");
     out->callback([this] { chosen = [this] { return run_checkpoint_export(export_); }; });
     CLI::App* convert =
         command->add_subcommand("convert", "Write the tensors of a checkpoint in another format");

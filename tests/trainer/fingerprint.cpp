@@ -61,8 +61,9 @@ Words listed(const std::string& error) {
 /// A change of each key that gives another curve, and the names that differ then.
 const std::map<std::string, std::pair<Words, Words>>& changes() {
   static const std::map<std::string, std::pair<Words, Words>> all = {
-      {"model.from", {{}, {}}},   // folders: in the faults' tests
-      {"model.vocab", {{}, {}}},  // the tokenizer's
+      {"model.from", {{}, {}}},     // folders: in the faults' tests
+      {"model.adapter", {{}, {}}},  // the same
+      {"model.vocab", {{}, {}}},    // the tokenizer's
       {"model.dim", {{"model.dim=128"}, {"model.dim", "model.ffn_dim", "model.head_dim"}}},
       {"model.layers", {{"model.layers=3"}, {"model.layers"}}},
       {"model.heads",

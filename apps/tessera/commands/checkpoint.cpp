@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -28,18 +29,14 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 
+#include "adapters/peft.hpp"
+#include "adapters/updates.hpp"
 #include "stored_sizes.hpp"
 
 namespace tessera::app {
 namespace {
 
 namespace fs = std::filesystem;
-
-LlamaConfig model_of(const CheckpointReader& reader, const std::string& path) {
-  LlamaConfig model = stored_llama_config(reader.meta(), path);
-  check_stored_sizes(model, reader, "model.", path);
-  return model;
-}
 
 /// PyTorch's name of a floating type.
 DType dtype_of(const std::string& name) {
@@ -77,12 +74,41 @@ void write_text(const fs::path& file, const std::string& text) {
   }
 }
 
+/// The folder that the run started from; empty: none.
+std::string start_folder(const CheckpointReader& reader) {
+  const nlohmann::json meta = parse_json(reader.meta());
+  return meta.value(nlohmann::json::json_pointer("/config/model/from"), std::string());
+}
+
+/// Calls `write` with a folder beside `folder`'s place, which is renamed as the last act: a reader
+/// finds all of it or nothing.
+void write_folder(const std::string& folder, const std::function<void(const fs::path&)>& write) {
+  const fs::path place = free_place(folder);
+  const fs::path beside = fmt::format("{}.tmp-{:x}", place.string(), ::getpid());
+  std::error_code error;
+  fs::create_directories(beside, error);
+  if (error) {
+    fail_input({.thing = folder,
+                .wrong = fmt::format("the folder cannot be created ({})", error.message()),
+                .advice = "export elsewhere"});
+  }
+  try {
+    write(beside);
+    fs::rename(beside, place);
+  } catch (const fs::filesystem_error& problem) {
+    fs::remove_all(beside, error);
+    fail({.thing = folder,
+          .wrong = fmt::format("cannot be written ({})", problem.code().message())});
+  } catch (...) {
+    fs::remove_all(beside, error);
+    throw;
+  }
+}
+
 /// Copies what transformers needs besides from the folder that the run started from, if it is still
 /// there. Returns what to say of it.
 std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) {
-  const nlohmann::json meta = parse_json(reader.meta());
-  const std::string from =
-      meta.value(nlohmann::json::json_pointer("/config/model/from"), std::string());
+  const std::string from = start_folder(reader);
   std::string said;
   for (const char* name :
        {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -134,42 +160,49 @@ int run_checkpoint_verify(const std::string& path) {
 int run_checkpoint_export(const ExportArguments& arguments) {
   const std::string& path = arguments.checkpoint;
   const CheckpointReader reader(path);
-  LlamaConfig model = model_of(reader, path);
+  LlamaConfig model = stored_llama_config(reader.meta(), path);
+  const Updates updates = stored_updates(reader.meta(), path);
+  const MergedWeights merged(reader, updates, "model.");
+  check_stored_sizes(model, merged, "model.", path);
+  if (arguments.adapter && updates.empty()) {
+    fail_input({.thing = path,
+                .wrong = "its model has no low-rank updates (LoRA)",
+                .advice = "export the whole model, without --adapter"});
+  }
   if (!arguments.dtype.empty()) {
     model.dtype = arguments.dtype;
   }
-  const fs::path place = free_place(arguments.folder);
-  // Written beside its place and renamed as the last act: a reader finds all of it or nothing.
-  const fs::path beside = fmt::format("{}.tmp-{:x}", place.string(), ::getpid());
-  std::error_code error;
-  fs::create_directories(beside, error);
-  if (error) {
-    fail_input({.thing = arguments.folder,
-                .wrong = fmt::format("the folder cannot be created ({})", error.message()),
-                .advice = "export elsewhere"});
+  if (arguments.adapter) {
+    const std::string dtype = arguments.dtype.empty() ? "float32" : arguments.dtype;
+    std::size_t tensors = 0;
+    write_folder(arguments.folder, [&](const fs::path& folder) {
+      const std::string base = start_folder(reader);
+      tensors = write_peft(reader, updates, "model.", base, dtype_of(dtype), folder.string());
+    });
+    fmt::print(
+        "{} tensors of the updates of {} layers as {}, and adapter_config.json, written to "
+        "{}\n",
+        tensors, updates.size(), dtype, arguments.folder);
+    return 0;
   }
   std::size_t tensors = 0;
   std::string carried;
-  try {
-    write_text(beside / "config.json", hugging_face_config(model));
-    write_text(beside / "generation_config.json", generation_config(model));
+  write_folder(arguments.folder, [&](const fs::path& folder) {
+    write_text(folder / "config.json", hugging_face_config(model));
+    write_text(folder / "generation_config.json", generation_config(model));
     const ExportOptions options{.prefix = "model.",
                                 .exclude = {},
                                 .dtype = dtype_of(model.dtype),
                                 .max_file_bytes = arguments.max_file_bytes};
-    tensors = export_weights(reader, beside.string(), options).size();
-    carried = carry_tokenizer(reader, beside);
-    fs::rename(beside, place);
-  } catch (const fs::filesystem_error& problem) {
-    fs::remove_all(beside, error);
-    fail({.thing = arguments.folder,
-          .wrong = fmt::format("cannot be written ({})", problem.code().message())});
-  } catch (...) {
-    fs::remove_all(beside, error);
-    throw;
-  }
-  fmt::print("{} tensors as {}, config.json and generation_config.json{} written to {}\n", tensors,
-             model.dtype, carried, arguments.folder);
+    tensors = export_weights(merged, folder.string(), options).size();
+    carried = carry_tokenizer(reader, folder);
+  });
+  fmt::print("{} tensors as {}{}, config.json and generation_config.json{} written to {}\n",
+             tensors, model.dtype,
+             updates.empty()
+                 ? ""
+                 : fmt::format(" (the low-rank updates of {} layers are merged)", updates.size()),
+             carried, arguments.folder);
   return 0;
 }
 

@@ -37,9 +37,11 @@ struct ExportArguments {
   std::string folder;  // must not exist, or be empty
   std::string dtype;   // float32, bfloat16...; empty: that of model.from, float32 without one
   std::uint64_t max_file_bytes = 5'000'000'000;  // 0: one file
+  bool adapter = false;                          // only the low-rank updates, in PEFT's format
 };
 /// Writes config.json, generation_config.json, the weights and the tokenizer files of model.from as
-/// transformers reads them: all of them or none.
+/// transformers reads them: all of them or none. Low-rank updates are merged with the weights; or,
+/// with `adapter`, they alone are written as PEFT reads them.
 int run_checkpoint_export(const ExportArguments& arguments);
 
 struct ConvertArguments {

@@ -61,7 +61,7 @@ class Checks {
     if (!m.from.empty()) {
       for (const auto& [key, place] : c_.given) {
         if (key.starts_with("model.") && key != "model.from" && key != "model.family" &&
-            key != "model.dropout") {
+            key != "model.dropout" && key != "model.adapter") {
           blame({key}, "the folder of model.from determines this; remove one of the two");
         }
       }

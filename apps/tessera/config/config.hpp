@@ -13,7 +13,8 @@ namespace tessera::app {
 
 struct ModelConfig {
   std::string family = "llama";
-  std::string from;  // a folder with config.json and *.safetensors; which determines all sizes
+  std::string from;     // a folder with config.json and *.safetensors; which determines all sizes
+  std::string adapter;  // a folder of PEFT with the low-rank updates to start from
   std::int64_t dim = 256;
   std::int64_t layers = 8;
   std::int64_t heads = 8;

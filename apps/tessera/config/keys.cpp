@@ -32,8 +32,14 @@ std::vector<Key> model_keys() {
        .slot = field<s, &M::from>,
        .doc =
            "A folder in Hugging Face's format (`config.json`, `*.safetensors`) to start from. It "
-           "determines every size, so the other keys of this section except `dropout` must be "
-           "absent.",
+           "determines every size, so the other keys of this section except `dropout` and "
+           "`adapter` must be absent.",
+       .is_path = true},
+      {.path = "model.adapter",
+       .slot = field<s, &M::adapter>,
+       .doc = "A folder in PEFT's format (`adapter_config.json`, `adapter_model.safetensors`) with "
+              "the low-rank updates to start from. Ranks, scales and layers must be those that the "
+              "styles make.",
        .is_path = true},
       {"model.dim", field<s, &M::dim>, "Width of the hidden state.", from(1, largest_size)},
       {"model.layers", field<s, &M::layers>, "Number of transformer layers.", from(1, 10000)},

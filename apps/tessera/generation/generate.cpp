@@ -30,6 +30,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 
+#include "adapters/updates.hpp"
 #include "stored_sizes.hpp"
 #include "training/setup.hpp"
 
@@ -118,7 +119,8 @@ class Generator {
                   .expected = fmt::format("{} tokens", tokenizer_->vocab()),
                   .got = fmt::format("{}", shape_.vocab)});
     }
-    check_stored_sizes(shape_, reader, "model.", checkpoint);
+    const MergedWeights stored(reader, stored_updates(reader.meta(), checkpoint), "model.");
+    check_stored_sizes(shape_, stored, "model.", checkpoint);
     choose_threads(shape_);
     model_ = make_model(shape_, 0);
     nn::materialize(*model_);
@@ -128,7 +130,7 @@ class Generator {
     }
     LoadOptions options;
     options.prefix = "model.";
-    load_state(reader, weights, options);
+    load_state(stored, weights, options);
     model_->train(false);
     model_->set_cache(&cache_);
   }

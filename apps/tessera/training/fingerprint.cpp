@@ -25,6 +25,11 @@ namespace {
 /// The weights that a run starts from: of each file the header and 4 KiB of every MiB, so that a
 /// large model does not have to be read twice. Weights that were trained differ nearly everywhere.
 std::string weights_hash(const std::string& folder) {
+  if (!std::filesystem::is_directory(folder)) {
+    fail_input({.thing = folder,
+                .wrong = "there is no such folder",
+                .expected = "one with *.safetensors"});
+  }
   std::set<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() == ".safetensors") {
@@ -82,6 +87,12 @@ Fingerprint fingerprint_of(const Config& config, const LlamaConfig& shape, const
   }
   if (!config.model.from.empty()) {
     values["model.from"] = json_text(nlohmann::json("weights " + weights_hash(config.model.from)));
+  }
+  // Runs without it have the fingerprint that they had before there was the key.
+  values.erase("model.adapter");
+  if (!config.model.adapter.empty()) {
+    values["model.adapter"] =
+        json_text(nlohmann::json("weights " + weights_hash(config.model.adapter)));
   }
   values["data.content"] =
       json_text(nlohmann::json(fmt::format("{} tokens {}", data.tokens(), data.content_hash())));

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -35,6 +36,8 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 
+#include "adapters/peft.hpp"
+#include "adapters/updates.hpp"
 #include "training/setup.hpp"
 #include "training/trainer.hpp"
 
@@ -54,45 +57,21 @@ void note_schedule(const Run& run, const CheckpointReader& reader, StartPoint& s
   }
 }
 
-}  // namespace
-
-RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say) {
-  const CheckpointConfig& config = run_.config.checkpoint;
-  const auto meta_data = [&run = run_] {
-    return fmt::format(R"({{"config": {}, "model": {}, "generation": {}, "fingerprint": {}}})",
-                       to_json(run.config), hugging_face_config(run.shape),
-                       generation_config(run.shape), to_json(run.fingerprint));
-  };
-  return {*training_,
-          {.folder = config.folder,
-           .every = config.every,
-           .keep = static_cast<int>(config.keep),
-           .background = config.save == "async",
-           .skip_when_busy = config.when_busy == "skip"},
-          meta_data,
-          std::move(say)};
-}
-
-std::size_t Trainer::snapshot_bytes() const {
-  const CheckpointConfig& config = run_.config.checkpoint;
-  return config.folder.empty() || config.save != "async"
-             ? 0
-             : tessera::snapshot_bytes(training_->state());
-}
-
-StartPoint check_stored(const Run& run, const std::optional<std::string>& resume,
-                        bool weight_values) {
+/// check_stored on the thread that calls it.
+StartPoint check(const Run& run, const std::optional<std::string>& resume, bool weight_values) {
   const auto model = make_model(run.shape, run.config);
+  const parallel::ParallelPlan plan(*model, make_mesh(run.config), style_entries(run.config),
+                                    plugin::host());  // styles replace modules
   if (!run.config.model.from.empty()) {
-    StateDict named;
-    for (const auto& [name, parameter] : nn::named_parameters(*model)) {
-      named.tensors.emplace(name, parameter->value);
-    }
+    const StateDict named = model_weights(*model);
     const SafetensorsFolder weights(run.config.model.from);
     check_weights(weights, named);
     if (weight_values) {
       check_weight_values(weights, named);
     }
+  }
+  if (!run.config.model.adapter.empty()) {
+    check_peft(run.config.model.adapter, *model, weight_values);
   }
   StartPoint start;
   if (!resume) {
@@ -105,6 +84,7 @@ StartPoint check_stored(const Run& run, const std::optional<std::string>& resume
   for (std::string& note : start.notes) {
     note = "allowed difference: " + note;
   }
+  compare_updates(stored_updates(reader.meta(), *resume), updates_of(*model), *resume);
   const auto optimizer =
       make_optimizer(run.config, nn::all_parameters(*model));  // its state is meta too
   optimizer->prepare_state();
@@ -127,6 +107,39 @@ StartPoint check_stored(const Run& run, const std::optional<std::string>& resume
   }
   note_schedule(run, reader, start);
   return start;
+}
+
+}  // namespace
+
+RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say) {
+  const CheckpointConfig& config = run_.config.checkpoint;
+  const auto meta_data = [&run = run_, updates = to_json(updates_of(*model_))] {
+    return fmt::format(
+        R"({{"config": {}, "model": {}, "generation": {}, "fingerprint": {}, "low_rank_updates": {}}})",
+        to_json(run.config), hugging_face_config(run.shape), generation_config(run.shape),
+        to_json(run.fingerprint), updates);
+  };
+  return {*training_,
+          {.folder = config.folder,
+           .every = config.every,
+           .keep = static_cast<int>(config.keep),
+           .background = config.save == "async",
+           .skip_when_busy = config.when_busy == "skip"},
+          meta_data,
+          std::move(say)};
+}
+
+std::size_t Trainer::snapshot_bytes() const {
+  const CheckpointConfig& config = run_.config.checkpoint;
+  return config.folder.empty() || config.save != "async"
+             ? 0
+             : tessera::snapshot_bytes(training_->state());
+}
+
+StartPoint check_stored(const Run& run, const std::optional<std::string>& resume,
+                        bool weight_values) {
+  // On a thread of its own, as in try_step: what styles leave behind goes with it.
+  return std::async(std::launch::async, [&] { return check(run, resume, weight_values); }).get();
 }
 
 }  // namespace tessera::app

@@ -36,6 +36,8 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 
+#include "adapters/peft.hpp"
+#include "adapters/updates.hpp"
 #include "training/links.hpp"
 #include "training/loss.hpp"
 #include "training/setup.hpp"
@@ -81,11 +83,12 @@ Trainer::Trainer(const Run& run, Device device)
     nn::initialize(*model_);
   } else {
     plan_->materialize(device_);
-    StateDict weights;
-    for (const auto& [name, parameter] : nn::named_parameters(*model_)) {
-      weights.tensors.emplace(name, parameter->value);
-    }
+    StateDict weights = model_weights(*model_);
     load_weights(SafetensorsFolder(run.config.model.from), weights);
+    nn::initialize(nn::update_parameters(*model_));
+  }
+  if (device_ != meta && !run.config.model.adapter.empty()) {
+    load_peft(run.config.model.adapter, *model_);
   }
   model_->set_activation_checkpointing(run.config.train.activation_checkpointing);
   training_ = std::make_unique<Training>(*model_, *plan_,

@@ -1,0 +1,195 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <tessera/json.hpp>
+#include <utility>
+#include <vector>
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+import tessera.nn;
+import tessera.checkpoint;
+
+#include "adapters/updates.hpp"
+
+namespace tessera::app {
+namespace {
+
+using Json = nlohmann::json;
+
+/// A whole tensor, or rows of it, in this type.
+Tensor read_as(const TensorSource& from, const std::string& name, DType dtype, std::int64_t row,
+               std::int64_t rows) {
+  Dims offset = Dims::filled(from.info(name).shape.size(), 0);
+  Dims shape = from.info(name).shape;
+  offset[0] = row;
+  shape[0] = rows;
+  const Tensor values = empty(shape, dtype);
+  from.read(name, {offset, shape}, values);
+  return values;
+}
+
+/// Error (input) unless the checkpoint has this tensor with this shape.
+void check_shape(const TensorSource& from, const std::string& name, const Dims& shape) {
+  if (!(from.info(name).shape == shape)) {
+    fail_input(
+        {.thing = from.path(),
+         .wrong = fmt::format("tensor '{}' does not fit the update that it belongs to", name),
+         .expected = fmt::format("shape {}", to_string(shape)),
+         .got = to_string(from.info(name).shape)});
+  }
+}
+
+}  // namespace
+
+Updates updates_of(nn::Module& model) {
+  Updates updates;
+  for (const nn::Module* module : nn::all_modules(model)) {
+    if (const std::optional<nn::LowRankUpdate> update = module->low_rank_update()) {
+      updates.emplace(module->name(), *update);
+    }
+  }
+  return updates;
+}
+
+StateDict model_weights(nn::Module& model) {
+  StateDict weights;
+  const std::vector<nn::ParameterPointer> updates = nn::update_parameters(model);
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    if (std::ranges::find(updates, parameter) == updates.end()) {
+      weights.tensors.emplace(name, parameter->value);
+    }
+  }
+  return weights;
+}
+
+std::string to_json(const Updates& updates) {
+  Json json = Json::object();
+  for (const auto& [module, update] : updates) {
+    json[module] = {{"rank", update.rank},       {"alpha", update.alpha},
+                    {"dropout", update.dropout}, {"rank_stabilized", update.rank_stabilized},
+                    {"dora", update.dora},       {"packing", update.packing}};
+  }
+  return json_text(json);
+}
+
+Updates stored_updates(const std::string& meta, const std::string& checkpoint) {
+  const ParsedJson parsed = parse_json_object(meta);
+  Updates updates;
+  if (!parsed.problem.empty() || !parsed.value.contains("low_rank_updates")) {
+    return updates;
+  }
+  try {
+    for (const auto& [module, json] : parsed.value["low_rank_updates"].items()) {
+      updates[module] = {.rank = json.at("rank").get<std::int64_t>(),
+                         .alpha = json.at("alpha").get<double>(),
+                         .dropout = json.at("dropout").get<double>(),
+                         .rank_stabilized = json.at("rank_stabilized").get<bool>(),
+                         .dora = json.at("dora").get<bool>(),
+                         .packing = json.at("packing").get<std::string>()};
+    }
+  } catch (const Json::exception& problem) {
+    fail_input({.thing = checkpoint,
+                .wrong = fmt::format("its meta data does not describe its low-rank updates ({})",
+                                     problem.what()),
+                .advice = "use a checkpoint of this version of 'tessera train'"});
+  }
+  return updates;
+}
+
+void compare_updates(const Updates& stored, const Updates& own, const std::string& checkpoint) {
+  const auto text = [](const Updates& updates, const std::string& module) {
+    const auto found = updates.find(module);
+    if (found == updates.end()) {
+      return std::string("none");
+    }
+    const nn::LowRankUpdate& update = found->second;
+    return fmt::format("rank {}, alpha {}{}{}{}", update.rank, update.alpha,
+                       update.rank_stabilized ? ", rslora" : "", update.dora ? ", dora" : "",
+                       update.packing.empty() ? "" : ", weight as " + update.packing);
+  };
+  std::set<std::string> modules;
+  for (const Updates* updates : {&stored, &own}) {
+    for (const auto& [module, update] : *updates) {
+      modules.insert(module);
+    }
+  }
+  std::string lines;
+  std::size_t count = 0;
+  for (const std::string& module : modules) {
+    if (text(stored, module) != text(own, module)) {
+      constexpr std::size_t most = 8;
+      if (++count <= most) {
+        lines += fmt::format("\n  {}: {} in the checkpoint, {} in the config", module,
+                             text(stored, module), text(own, module));
+      }
+    }
+  }
+  if (count > 0) {
+    fail_input(
+        fmt::format("{}: it is a checkpoint of a run with other low-rank updates; use the "
+                    "options of that run. {} layers differ:{}",
+                    checkpoint, count, lines));
+  }
+}
+
+MergedWeights::MergedWeights(const TensorSource& from, Updates updates, const std::string& prefix)
+    : TensorSource(from.path()), from_(from) {
+  tensors_ = from.tensors();
+  scalars_ = from.scalars();
+  for (auto& [name, update] : updates) {
+    const std::string module = prefix + name;
+    if (!update.packing.empty()) {
+      fail_input({.thing = from.path(),
+                  .wrong = fmt::format("the weight of '{}' is kept as '{}', which cannot be merged",
+                                       name, update.packing)});
+    }
+    const Dims shape = from.info(module + ".weight").shape;
+    check_shape(from, module + ".lora_A", {update.rank, shape[1]});
+    check_shape(from, module + ".lora_B", {shape[0], update.rank});
+    tensors_.erase(module + ".lora_A");
+    tensors_.erase(module + ".lora_B");
+    if (update.dora) {
+      check_shape(from, module + ".magnitude", {shape[0]});
+      tensors_.erase(module + ".magnitude");
+    }
+    merged_.emplace(module + ".weight", Merged{module, std::move(update)});
+  }
+}
+
+std::uint64_t MergedWeights::bytes_read() const { return from_.bytes_read(); }
+
+void MergedWeights::copy_box(const std::string& name, const LocalPart& box,
+                             const Tensor& into) const {
+  const auto found = merged_.find(name);
+  if (found == merged_.end()) {
+    from_.read(name, box, into);
+    return;
+  }
+  const auto& [module, update] = found->second;
+  const NoGrad constant;
+  const DType dtype = from_.info(name).dtype == DType::f64 ? DType::f64 : DType::f32;
+  const std::int64_t row = box.offset[0];
+  const std::int64_t rows = box.shape[0];
+  const Tensor a = read_as(from_, module + ".lora_A", dtype, 0, update.rank);
+  const Tensor b = read_as(from_, module + ".lora_B", dtype, row, rows);
+  const Tensor weight = read_as(from_, name, dtype, row, rows);
+  Tensor merged = ops::add(weight, ops::matmul(b, a), update.scale());
+  if (update.dora) {
+    const Tensor length = ops::sqrt(ops::sum(ops::square(merged), {1}, true));
+    const Tensor magnitude = read_as(from_, module + ".magnitude", dtype, row, rows);
+    merged = ops::mul(merged, ops::div(ops::view(magnitude, {rows, 1}), length));
+  }
+  ops::copy_(into, ops::narrow(merged, 1, box.offset[1], box.shape[1]));
+}
+
+}  // namespace tessera::app
