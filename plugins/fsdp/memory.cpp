@@ -171,8 +171,12 @@ void Group::materialize(Device device) {
 
 void Group::prepare() {
   {
-    const MemoryScope scope(MemoryCategory::communication);
+    // Without values it is released for good below: no gather ever needs it.
+    const MemoryScope scope(has_values() ? MemoryCategory::communication : MemoryCategory::other);
     whole_ = empty({whole_bytes_}, DType::u8, device_);
+  }
+  {
+    const MemoryScope scope(MemoryCategory::communication);
     payloads_ = is_extended() ? empty({payload_bytes_}, DType::u8, device_) : Tensor();
   }
   std::int64_t place = 0;
