@@ -19,6 +19,7 @@ import tessera.ops;
 import tessera.nn;
 import tessera.checkpoint;
 
+#include "adapters/nf4.hpp"
 #include "adapters/updates.hpp"
 
 namespace tessera::app {
@@ -148,12 +149,20 @@ MergedWeights::MergedWeights(const TensorSource& from, Updates updates, const st
   scalars_ = from.scalars();
   for (auto& [name, update] : updates) {
     const std::string module = prefix + name;
-    if (!update.packing.empty()) {
+    if (!update.packing.empty() && update.packing != "nf4") {
       fail_input({.thing = from.path(),
-                  .wrong = fmt::format("the weight of '{}' is kept as '{}', which cannot be merged",
-                                       name, update.packing)});
+                  .wrong = fmt::format("the weight of '{}' is kept as '{}'", name, update.packing),
+                  .expected = "\"nf4\", or the weight itself",
+                  .advice = "only the updates alone can be written (--adapter)"});
     }
-    const Dims shape = from.info(module + ".weight").shape;
+    const bool packed = !update.packing.empty();
+    const Dims shape = packed ? nf4_shape(from, module) : from.info(module + ".weight").shape;
+    if (packed) {
+      for (const char* part : {".codes", ".scales", ".factors", ".mean"}) {
+        tensors_.erase(module + part);
+      }
+      tensors_[module + ".weight"] = {DType::f32, shape};
+    }
     check_shape(from, module + ".lora_A", {update.rank, shape[1]});
     check_shape(from, module + ".lora_B", {shape[0], update.rank});
     tensors_.erase(module + ".lora_A");
@@ -177,12 +186,13 @@ void MergedWeights::copy_box(const std::string& name, const LocalPart& box,
   }
   const auto& [module, update] = found->second;
   const NoGrad constant;
-  const DType dtype = from_.info(name).dtype == DType::f64 ? DType::f64 : DType::f32;
+  const DType dtype = info(name).dtype == DType::f64 ? DType::f64 : DType::f32;
   const std::int64_t row = box.offset[0];
   const std::int64_t rows = box.shape[0];
   const Tensor a = read_as(from_, module + ".lora_A", dtype, 0, update.rank);
   const Tensor b = read_as(from_, module + ".lora_B", dtype, row, rows);
-  const Tensor weight = read_as(from_, name, dtype, row, rows);
+  const Tensor weight = update.packing.empty() ? read_as(from_, name, dtype, row, rows)
+                                               : read_nf4(from_, module, row, rows);
   Tensor merged = ops::add(weight, ops::matmul(b, a), update.scale());
   if (update.dora) {
     const Tensor length = ops::sqrt(ops::sum(ops::square(merged), {1}, true));

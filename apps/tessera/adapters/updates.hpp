@@ -29,7 +29,8 @@ void compare_updates(const Updates& stored, const Updates& own, const std::strin
 
 /// The tensors of a checkpoint without updates: a weight is read as W + scale B A, or with dora as
 /// the rows of that with the lengths of `magnitude`, and the parameters of the updates are not
-/// there. The sums are computed in float32, of a float64 weight in float64. Rows are read whole.
+/// there. A W that is kept as 4-bit codes ("nf4") is decoded. The sums are computed in float32, of
+/// a float64 weight in float64. Rows are read whole.
 class MergedWeights : public TensorSource {
  public:
   /// `prefix` is what the names of the modules have before them. The source must outlive this.

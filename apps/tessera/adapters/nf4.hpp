@@ -1,0 +1,20 @@
+// Weights that a layer keeps as 4-bit codes, in the form of the QLoRA paper
+// (https://arxiv.org/abs/2305.14314).
+// Included after the imports of tessera.{base,placement,tensor,checkpoint}.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace tessera::app {
+
+/// The shape of the weight whose codes are the tensor MODULE.codes. Error (input): MODULE.codes,
+/// .scales, .factors or .mean is missing, or has a shape or type that does not fit the others.
+Dims nf4_shape(const TensorSource& from, const std::string& module);
+
+/// Rows of the weight, in f32: level[code] * (scale / factor + mean). Two codes are in a byte, the
+/// first one in its high half; 64 elements of a row share a scale, 256 scales in the flattened
+/// order a factor.
+Tensor read_nf4(const TensorSource& from, const std::string& module, std::int64_t row,
+                std::int64_t rows);
+
+}  // namespace tessera::app

@@ -1,0 +1,130 @@
+// Weights as they are read with low-rank updates merged into them, where the weight itself is kept
+// as 4-bit codes: against the values that torchao decodes.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+import tessera.nn;
+import tessera.checkpoint;
+
+#include "adapters/nf4.hpp"
+#include "adapters/updates.hpp"
+#include "errors.hpp"
+
+using namespace tessera;
+using namespace tessera::app;
+
+namespace {
+
+class InMemory final : public TensorSource {
+ public:
+  explicit InMemory(std::map<std::string, Tensor> tensors)
+      : TensorSource("memory"), all_(std::move(tensors)) {
+    for (const auto& [name, tensor] : all_) {
+      tensors_.emplace(name, TensorInfo{tensor.dtype(), tensor.shape()});
+    }
+  }
+  std::uint64_t bytes_read() const override { return 0; }
+
+ private:
+  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
+    Tensor part = all_.at(name);
+    for (int dim = 0; dim < part.dims(); ++dim) {
+      part = ops::narrow(part, dim, box.offset[dim], box.shape[dim]);
+    }
+    ops::copy_(into, part);
+  }
+
+  std::map<std::string, Tensor> all_;
+};
+
+constexpr std::int64_t kRows = 192;
+constexpr std::int64_t kColumns = 256;
+
+/// A layer of 192 x 256 with a weight in 4-bit codes and an update of rank 2.
+std::map<std::string, Tensor> packed_layer() {
+  const SafetensorsFile stored(TESSERA_SOURCE_FOLDER "/tests/reference/data/nf4.safetensors");
+  std::map<std::string, Tensor> tensors;
+  for (const std::string part : {"codes", "scales", "factors", "mean"}) {
+    tensors.emplace("model.layer." + part, stored.read(part));
+  }
+  std::vector<float> a(2 * kColumns);
+  std::vector<float> b(kRows * 2);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    a[i] = static_cast<float>(std::sin(static_cast<double>(i)));
+  }
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    b[i] = static_cast<float>(std::cos(static_cast<double>(i)));
+  }
+  tensors.emplace("model.layer.lora_A", from_values(std::span<const float>(a), {2, kColumns}));
+  tensors.emplace("model.layer.lora_B", from_values(std::span<const float>(b), {kRows, 2}));
+  tensors.emplace("model.norm.weight", full({4}, 3));
+  return tensors;
+}
+
+Updates updates(const std::string& packing) {
+  return {{"layer", {.rank = 2, .alpha = 3, .packing = packing}}};
+}
+
+}  // namespace
+
+TEST_CASE("a weight in 4-bit codes is read decoded, with its update", "[adapters]") {
+  const InMemory source(packed_layer());
+  const MergedWeights merged(source, updates("nf4"), "model.");
+  CHECK(merged.tensors().size() == 2);
+  CHECK(merged.info("model.layer.weight") == TensorInfo{DType::f32, {kRows, kColumns}});
+  CHECK(to_doubles(merged.read("model.norm.weight")) == std::vector<double>{3, 3, 3, 3});
+
+  const SafetensorsFile stored(TESSERA_SOURCE_FOLDER "/tests/reference/data/nf4.safetensors");
+  const std::vector<double> values = to_doubles(stored.read("values"));
+  const std::vector<double> a = to_doubles(source.read("model.layer.lora_A"));
+  const std::vector<double> b = to_doubles(source.read("model.layer.lora_B"));
+  // Whole, and a box whose rows begin inside of a factor's block of scales.
+  for (const LocalPart& box :
+       {LocalPart{{0, 0}, {kRows, kColumns}}, LocalPart{{70, 3}, {60, 90}}}) {
+    const Tensor read = empty(box.shape, DType::f32);
+    merged.read("model.layer.weight", box, read);
+    const std::vector<double> got = to_doubles(read);
+    double largest = 0;
+    for (std::int64_t i = 0; i < box.shape[0]; ++i) {
+      for (std::int64_t j = 0; j < box.shape[1]; ++j) {
+        const auto row = static_cast<std::size_t>(box.offset[0] + i);
+        const auto column = static_cast<std::size_t>(box.offset[1] + j);
+        const double expected =
+            values[row * kColumns + column] +
+            1.5 * (b[2 * row] * a[column] + b[2 * row + 1] * a[kColumns + column]);
+        const double difference = got[static_cast<std::size_t>(i * box.shape[1] + j)] - expected;
+        largest = std::max(largest, std::fabs(difference));
+      }
+    }
+    CHECK(largest < 4e-6);  // values up to 12
+  }
+}
+
+TEST_CASE("codes that do not fit each other, or another form, are refused", "[adapters]") {
+  const auto error = [](const char* part, const Tensor& other, const std::string& packing = "nf4") {
+    std::map<std::string, Tensor> tensors = packed_layer();
+    tensors[std::string("model.layer.") + part] = other;
+    const InMemory source(std::move(tensors));
+    return testing::error_of([&] { MergedWeights(source, updates(packing), "model."); });
+  };
+  CHECK(error("codes", empty({kRows, 100}, DType::u8)).find("blocks of 64") != std::string::npos);
+  CHECK(error("scales", empty({kRows, 3}, DType::i8)).find("layer.scales") != std::string::npos);
+  CHECK(error("factors", empty({2}, DType::f32)).find("f32 [3]") != std::string::npos);
+  CHECK(error("mean", empty({1}, DType::f64)).find("layer.mean") != std::string::npos);
+  CHECK(error("lora_A", empty({3, kColumns}, DType::f32)).find("layer.lora_A") !=
+        std::string::npos);
+  CHECK(error("mean", full({1}, 0), "int4").find("'int4'") != std::string::npos);
+}
