@@ -382,6 +382,8 @@ TEST_CASE("Float8: weights that a program writes get new scales and codes") {
         most = std::max(most, std::abs(after[i] - before[i] / 16));
       }
       check(most < 1e-6, "outputs");
+      change_values(*run.model, -1, 0);  // the scales stay, the codes do not
+      check(output() != after, "codes");
     }
   });
 }
