@@ -168,8 +168,9 @@ class CommandLine {
         [this] { return run_bench(bench_); });
     command
         ->add_option("WHAT", bench_.what,
-                     "gemm, kernels, dispatch, collectives or step; default: all")
-        ->check(CLI::IsMember({"gemm", "kernels", "dispatch", "collectives", "step"}));
+                     "gemm, kernels, dispatch, collectives, step or checkpoint; default: all")
+        ->check(
+            CLI::IsMember({"gemm", "kernels", "dispatch", "collectives", "step", "checkpoint"}));
     command
         ->add_option("--elements", bench_.elements,
                      "Elements of each operand of bench kernels; sorts and sampling use a quarter")

@@ -15,6 +15,7 @@ module;
 module tessera.nn;
 
 import tessera.base;
+import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 
@@ -22,7 +23,9 @@ namespace tessera::nn {
 
 Parameter::Parameter(const Dims& shape, DType dtype, Initialization init)
     : value(empty(shape, dtype, meta)), initialization(init) {
-  value.set_requires_grad();
+  if (is_floating(dtype)) {
+    value.set_requires_grad();
+  }
 }
 
 double LowRankUpdate::scale() const {
@@ -173,24 +176,65 @@ void materialize(Module& root, Device device) {
   }
 }
 
-void initialize(Module& root) { initialize(all_parameters(root)); }
+namespace {
+
+void initialize(const Tensor& x, const Initialization& init) {
+  RandomStream& stream = random_stream("init");
+  switch (init.kind) {
+    case Initialization::Kind::zeros:
+      ops::fill_(x, 0);
+      break;
+    case Initialization::Kind::ones:
+      ops::fill_(x, 1);
+      break;
+    case Initialization::Kind::normal:
+      ops::normal_(x, 0, init.standard_deviation, stream);
+      break;
+    case Initialization::Kind::uniform:
+      ops::uniform_(x, -init.bound, init.bound, stream);
+      break;
+    case Initialization::Kind::packed:
+      break;
+  }
+}
+
+}  // namespace
+
+Tensor first_values(const PackedWeight& weight) {
+  const Layout layout = weight.layout();
+  if (!layout) {
+    return empty(weight.shape, DType::f32);
+  }
+  const SpecHandle spec = Spec::make(layout, weight.shape, DType::f32);
+  return make_distributed(empty(local_shape(*spec), DType::f32), spec);
+}
+
+void initialize(Module& root) {
+  const NoGrad no_grad;
+  const std::vector<ParameterPointer> updates = update_parameters(root);
+  const auto is_update = [&](const ParameterPointer& parameter) {
+    return std::ranges::find(updates, parameter) != updates.end();
+  };
+  std::set<const Parameter*> seen;
+  for (const Module* module : all_modules(root)) {
+    for (const PackedWeight& weight : module->packed_weights()) {
+      const Tensor values = first_values(weight);
+      initialize(values, weight.initialization);
+      weight.pack(values);
+    }
+    for (const auto& [name, parameter] : module->parameters()) {
+      if (!is_update(parameter) && seen.insert(parameter.get()).second) {
+        initialize(parameter->value, parameter->initialization);
+      }
+    }
+  }
+  initialize(updates);
+}
 
 void initialize(std::span<const ParameterPointer> parameters) {
   const NoGrad no_grad;
-  RandomStream& stream = random_stream("init");
   for (const ParameterPointer& parameter : parameters) {
-    const Initialization& init = parameter->initialization;
-    switch (init.kind) {
-      case Initialization::Kind::zeros:
-        ops::fill_(parameter->value, 0);
-        break;
-      case Initialization::Kind::ones:
-        ops::fill_(parameter->value, 1);
-        break;
-      case Initialization::Kind::normal:
-        ops::normal_(parameter->value, 0, init.standard_deviation, stream);
-        break;
-    }
+    initialize(parameter->value, parameter->initialization);
   }
 }
 

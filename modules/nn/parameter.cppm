@@ -8,8 +8,10 @@ export namespace tessera::nn {
 
 /// How a new parameter is initialised.
 struct Initialization {
-  enum class Kind { zeros, ones, normal } kind = Kind::zeros;
+  /// `packed`: a PackedWeight writes it.
+  enum class Kind { zeros, ones, normal, uniform, packed } kind = Kind::zeros;
   double standard_deviation = 0;  // of the normal distribution; its mean is 0
+  double bound = 0;               // of the uniform distribution: [-bound, bound)
 };
 
 /// For one mesh axis, who placed a parameter or a buffer on it.
@@ -47,7 +49,8 @@ struct MemoryPlaces {
 /// A parameter's place in the model. Tied weights share one.
 class Parameter {
  public:
-  /// On the meta device until it is materialised. value.set_requires_grad(false) freezes it.
+  /// On the meta device until it is materialised. value.set_requires_grad(false) freezes it; one of
+  /// integers is frozen.
   Parameter(const Dims& shape, DType dtype, Initialization initialization);
 
   /// What the optimizer updates and a checkpoint stores; between two steps the only form.
@@ -117,6 +120,19 @@ struct LowRankUpdate {
   std::string packing = {};
 
   double scale() const;
+};
+
+/// A weight that a layer keeps in another form, in other parameters: codes and scales. Whoever has
+/// first values for it (initialize(), a reader of files) makes a tensor of them and lets the layer
+/// pack it, one weight after the other. So no rank holds more than its part of one of them.
+struct PackedWeight {
+  std::string name;  // of the weight within the module, as files have it
+  Dims shape;
+  Initialization initialization;
+  /// What the tensor of first values must be: f32, in this layout; plain where it is undefined.
+  std::function<Layout()> layout;
+  /// Writes the layer's parameters. All ranks call it together.
+  std::function<void(const Tensor& values)> pack;
 };
 
 /// One way in which a layer can be split over the ranks of a mesh axis. Layers declare it

@@ -124,6 +124,7 @@ void Module::check_placements(std::span<const int>) const {}
 
 std::vector<LayerSplit> Module::splits() const { return {}; }
 void Module::use_split(std::string_view) {}
+std::vector<PackedWeight> Module::packed_weights() const { return {}; }
 std::optional<LowRankUpdate> Module::low_rank_update() const { return std::nullopt; }
 
 LayerSplit Module::split(std::string_view name) const {

@@ -138,6 +138,8 @@ class Module {
   /// A style has applied the split: from now on forward gets shards. Does nothing by default.
   virtual void use_split(std::string_view name);
 
+  /// Weights that this layer keeps in another form. None by default.
+  virtual std::vector<PackedWeight> packed_weights() const;
   /// The update that this layer trains beside its weight, for who writes or reads it alone, or
   /// merges it with the weight. None by default.
   virtual std::optional<LowRankUpdate> low_rank_update() const;
@@ -244,9 +246,12 @@ void freeze(Module& root, std::span<const std::string> patterns);
 /// Allocates memory of `device` for every parameter that is still on the meta device (for the local
 /// part only), and gives buffers their values there. Frozen parameters stay frozen.
 void materialize(Module& root, Device device = cpu);
-/// Initialises all parameters, each by its Initialization, from the stream "init": bit-identical in
-/// every layout.
+/// Initialises all parameters and packed weights, each by its Initialization, from the stream
+/// "init": bit-identical in every layout. Low-rank updates come last, so the model is the same with
+/// and without them.
 void initialize(Module& root);
+/// A tensor for the first values of a packed weight, not initialised.
+Tensor first_values(const PackedWeight& weight);
 /// Initialises only these; every rank names the same ones in the same order.
 void initialize(std::span<const ParameterPointer> parameters);
 /// Elements of all parameters (global).

@@ -107,6 +107,21 @@ void replace_modules(nn::Module& model, const StyleEntry& entry, ParallelStyle& 
   }
 }
 
+/// Freezes everything but low-rank updates if some style says so.
+void freeze_model(nn::Module& model, const std::vector<std::unique_ptr<ParallelStyle>>& styles) {
+  if (std::ranges::none_of(styles,
+                           [](const auto& style) { return style->facts().freezes_model; })) {
+    return;
+  }
+  const std::vector<nn::ParameterPointer> trained = nn::update_parameters(model);
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
+    if (std::ranges::find(trained, parameter) == trained.end() &&
+        is_floating(parameter->value.dtype())) {
+      parameter->value.set_requires_grad(false);
+    }
+  }
+}
+
 /// Errors (input): a parameter that would be gathered in another form is not gathered; no style
 /// keeps one in the place that it was given.
 void check_extensions(nn::Module& model) {
@@ -141,6 +156,7 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
     styles_->push_back(make_style(entry, host));
     replace_modules(model, entry, *styles_->back());
   }
+  freeze_model(model, *styles_);
   std::vector<ResolvedEntry> resolved;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     resolved.push_back(resolve(entries[i], (*styles_)[i]->facts(), model, mesh));
@@ -316,6 +332,13 @@ void ParallelPlan::materialize(Device device) {
         make_distributed(ops::clone(ops::to_device(part, device)), buffer->value.spec());
   }
   nn::materialize(model_, device);
+}
+
+void ParallelPlan::initialized() {
+  const NoGrad no_grad;
+  for (const auto& style : *styles_) {
+    style->initialized();
+  }
 }
 
 void ParallelPlan::before_optimizer() {

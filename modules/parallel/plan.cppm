@@ -85,6 +85,9 @@ class ParallelPlan {
   /// to the module in which it was raised, or to the nearest one around it. Kind input.
   Error explained(const Error& error) const;
 
+  /// Call it when parameters have their first values, random or from a file of weights. A
+  /// checkpoint has the values that styles derive from them.
+  void initialized();
   /// Call it before the optimizer writes parameters.
   void before_optimizer();
   /// Call it when the optimizer has written them.

@@ -129,7 +129,8 @@ void set_precision(nn::Module& module, const Precision& precision,
   }
   for (const nn::ParameterPointer& parameter : parameters) {
     const DType own = parameter->value.dtype();
-    if (precision.parameters && is_floating(own) && !is_stored_only(own)) {
+    const bool packed = parameter->initialization.kind == nn::Initialization::Kind::packed;
+    if (precision.parameters && is_floating(own) && !is_stored_only(own) && !packed) {
       check(*parameter, *precision.parameters);
       parameter->compute_dtype.reset();
       if (parameter->value.dtype() != *precision.parameters) {

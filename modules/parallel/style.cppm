@@ -54,9 +54,14 @@ struct StyleFacts {
   bool keeps_parameters = false;
   /// Makes modules that take the places of those that it is applied to (ParallelStyle::replace).
   bool replaces_modules = false;
+  /// Only low-rank updates are trained (nn::update_parameters): the plan freezes everything else.
+  bool freezes_model = false;
   /// Sets in which form parameters are gathered (set_extension): it comes before the entry that
   /// keeps them, and there must be one.
   bool extends_gathers = false;
+  /// Rounds values to a narrow type by scales of what a rank has, so that results depend on the
+  /// layout within this rounding.
+  bool rounds_by_rank = false;
   /// Several entries may apply the style to one module along one axis.
   bool repeatable = false;
   /// On how many axes one entry may work: axis = ["replicate", "shard"]. 0: such an entry names no
@@ -127,6 +132,8 @@ class ParallelStyle {
   /// Called when all styles have been applied: the style may allocate the parameters' memory, on
   /// this device. From here on ranks may communicate.
   virtual void materialize(Device) {}
+  /// Called when all parameters have their first values: the style may change those that it added.
+  virtual void initialized() {}
   /// Called before the optimizer writes the parameters.
   virtual void before_optimizer() {}
   /// Called when the optimizer has written them.

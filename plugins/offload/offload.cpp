@@ -1,7 +1,7 @@
 // Offload: parameters that FSDP shards, their gradients and the optimizer's state are kept in files
 // or in memory of the host between uses. The shards are copied from there to be gathered, gradients
 // are copied there when they are reduced, and the optimizer runs where the state is.
-// Options: to = "file" | "memory"; folder = "..." (for "file"); what = ["parameters", "gradients",
+// Options: to = "memory" | "file"; folder = "..." (for "file"); what = ["parameters", "gradients",
 // "optimizer"].
 #include <fmt/format.h>
 #include <sys/statvfs.h>
@@ -31,7 +31,7 @@ using namespace tessera::parallel;
 class Offload final : public ParallelStyle {
  public:
   explicit Offload(Options& options) : options_(options) {
-    const bool to_file = options.choice("to", "file", {"file", "memory"}) == "file";
+    const bool to_file = options.choice("to", "memory", {"file", "memory"}) == "file";
     folder_ = options.text("folder", "");
     for (const std::string& one : options.texts("what", {"parameters", "gradients", "optimizer"})) {
       if (one == "parameters") {

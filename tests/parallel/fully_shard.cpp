@@ -30,26 +30,6 @@ using namespace parallel_test;
 
 namespace {
 
-/// A Net that is sharded by call, with its memory.
-struct Sharded {
-  Sharded(const DeviceMesh& mesh, const parallel::FullyShardOptions& options)
-      : handle(model, mesh, options, shipped_styles()) {
-    set_seed(5);  // as plain() does
-    handle.materialize();
-    nn::initialize(model);
-  }
-  Tensor loss(int seed) {
-    return ops::sum(ops::square(model(distribute(net_tokens(4, seed), handle.batch_layout()))));
-  }
-  /// What the head computes with: whole, or nothing while it is sharded.
-  const Tensor& head() { return model.children().back().second->parameter("weight")->computed; }
-
-  Net model;
-  parallel::FullySharded handle;
-};
-
-parallel::FullyShardOptions in_blocks() { return {.groups = {"blocks.*", "."}}; }
-
 DeviceMesh pair() { return DeviceMesh::make({"shard"}, {2}); }
 
 }  // namespace
@@ -94,9 +74,9 @@ TEST_CASE("whole values are gathered and freed by hand") {
   on_ranks(2, [&](int) {
     Sharded run(pair(), in_blocks());
     parallel::ShardedParameters& parameters = run.handle.parameters();
-    check(!run.head().defined(), "sharded at first");
+    check(!computed_head(run.model).defined(), "sharded at first");
     parameters.unshard("");
-    const Tensor whole = run.head();
+    const Tensor whole = computed_head(run.model);
     check(whole.layout().placement(0).is_replicate(), "whole");
     check(to_doubles(whole.local()) ==
               to_doubles(expected->children().back().second->parameter("weight")->value),
@@ -104,11 +84,11 @@ TEST_CASE("whole values are gathered and freed by hand") {
     const nn::Module& up = *run.model.children()[1].second->children()[2].second;
     check(!up.parameter("weight")->computed.defined(), "other groups stay sharded");
     parameters.reshard("");
-    check(!run.head().defined(), "sharded again");
+    check(!computed_head(run.model).defined(), "sharded again");
     check(!error_of([&] { to_doubles(whole.local()); }).empty(), "its memory is gone");
     parameters.unshard("");
     backward(run.loss(1));  // uses what is there
-    check(!run.head().defined(), "backward frees it");
+    check(!computed_head(run.model).defined(), "backward frees it");
     const std::string error = error_of([&] { parameters.unshard("blocks.7"); });
     check(error ==
               "FSDP: it gathers no parameters of module 'blocks.7' together (expected one of "

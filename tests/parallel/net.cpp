@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -174,6 +175,30 @@ parallel::StyleEntry fsdp(std::vector<std::string> on, bool reshard, const std::
           reshard ? R"~({"accumulate": "whole"})~"
                   : R"~({"accumulate": "whole", "reshard_after_forward": false})~",
           ""};
+}
+
+Sharded::Sharded(const DeviceMesh& mesh, const parallel::FullyShardOptions& options,
+                 const NetOptions& net)
+    : model(net), handle(model, mesh, options, shipped_styles()) {
+  set_seed(5);  // as plain() does
+  handle.materialize();
+  nn::initialize(model);
+}
+
+Tensor Sharded::loss(int seed) {
+  return plain_loss(model, distribute(net_tokens(4, seed), handle.batch_layout()));
+}
+
+parallel::FullyShardOptions in_blocks() { return {.groups = {"blocks.*", "."}}; }
+
+nn::Module& block_of(nn::Module& net, std::size_t i) { return *net.children()[1 + i].second; }
+
+bool is_whole(nn::Module& net, std::size_t i) {
+  return block_of(net, i).children()[2].second->parameter("weight")->computed.defined();
+}
+
+const Tensor& computed_head(nn::Module& net) {
+  return net.children().back().second->parameter("weight")->computed;
 }
 
 namespace {

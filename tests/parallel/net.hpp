@@ -1,6 +1,7 @@
 // A small model for the tests of FSDP, and the plain model that it must agree with. Include it
 // after the imports of tessera's modules.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -83,6 +84,24 @@ tessera::Tensor plain_loss(tessera::nn::Module& model, const tessera::Tensor& to
 /// reduces them, as every backward with sync does.
 tessera::parallel::StyleEntry fsdp(std::vector<std::string> on, bool reshard = true,
                                    const std::string& axis = "shard");
+
+/// A Net that is sharded by call, with its memory.
+struct Sharded {
+  Sharded(const tessera::DeviceMesh& mesh, const tessera::parallel::FullyShardOptions& options,
+          const NetOptions& net = {});
+  /// Of four rows of tokens, others for each `seed`.
+  tessera::Tensor loss(int seed);
+
+  Net model;
+  tessera::parallel::FullySharded handle;
+};
+/// A group for each block, and one of everything else.
+tessera::parallel::FullyShardOptions in_blocks();
+tessera::nn::Module& block_of(tessera::nn::Module& net, std::size_t i);
+/// Whether the block's weights are whole at the moment.
+bool is_whole(tessera::nn::Module& net, std::size_t i);
+/// What the head computes with: whole, or nothing while it is sharded.
+const tessera::Tensor& computed_head(tessera::nn::Module& net);
 
 /// A style of the program that sets this extension for the parameters of the modules.
 tessera::parallel::StyleEntry extend(

@@ -192,9 +192,9 @@ TEST_CASE("tensors are where the options say, and copies of shards go away") {
 TEST_CASE("a place that cannot be used is refused before the ranks start") {
   const Folder folder;
   const auto sharded = fsdp({"."});
-  CHECK(has(refusal({offload("{}"), sharded}), "option 'folder' is missing"));
+  CHECK(has(refusal({offload(R"({"to": "file"})"), sharded}), "option 'folder' is missing"));
   CHECK(has(
-      refusal({offload(R"({"folder": "/proc/self/status/here"})"), sharded}),
+      refusal({offload(R"({"to": "file", "folder": "/proc/self/status/here"})"), sharded}),
       "folder '/proc/self/status/here' cannot be used, as '/proc/self/status' is not a folder"));
   CHECK(has(refusal({offload(R"({"to": "tape"})"), sharded}), "option 'to'"));
   CHECK(has(refusal({offload(to_file(folder, R"(["activations"])")), sharded}),

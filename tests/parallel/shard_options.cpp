@@ -34,29 +34,6 @@ namespace {
 
 DeviceMesh line(int ranks) { return DeviceMesh::make({"shard"}, {ranks}); }
 
-parallel::FullyShardOptions in_blocks() { return {.groups = {"blocks.*", "."}}; }
-
-/// A Net that is sharded by call, with its memory.
-struct Sharded {
-  Sharded(const DeviceMesh& mesh, const parallel::FullyShardOptions& options,
-          const NetOptions& net = {})
-      : model(net), handle(model, mesh, options, shipped_styles()) {
-    set_seed(5);  // as plain() does
-    handle.materialize();
-    nn::initialize(model);
-  }
-  Tensor loss(int seed) {
-    return ops::sum(ops::square(model(distribute(net_tokens(4, seed), handle.batch_layout()))));
-  }
-  nn::Module& block(std::size_t i) { return *model.children()[1 + i].second; }
-  bool is_whole(std::size_t i) {
-    return block(i).children()[2].second->parameter("weight")->computed.defined();
-  }
-
-  Net model;
-  parallel::FullySharded handle;
-};
-
 struct Calls {
   int times = 0;
   std::int64_t bytes = 0;
@@ -111,7 +88,7 @@ TEST_CASE("between forward and backward, neighbouring ranks keep whole values") 
     const Calls kept = calls(report, "all_gather", "blocks.0");
     check(all.times == 1 && kept.times == 1, "gathered once each");
     check(kept.bytes < all.bytes, "1 part of 2 instead of 3 of 4");
-    check(!run.is_whole(0), "freed");
+    check(!is_whole(run.model, 0), "freed");
   });
 }
 
@@ -127,12 +104,12 @@ TEST_CASE("values that backward leaves are used again until they are written") {
       return times;
     };
     check(gathers() == 1, "at first");
-    check(run.is_whole(0), "left");
+    check(is_whole(run.model, 0), "left");
     check(gathers() == 0, "again");
     change_values(run.model, 0.5, 0.1);
     check(gathers() == 1, "after a write");
     run.handle.before_optimizer();
-    check(!run.is_whole(0), "freed before the optimizer writes");
+    check(!is_whole(run.model, 0), "freed before the optimizer writes");
   });
 }
 
@@ -181,14 +158,14 @@ TEST_CASE("a gather is issued by hand, and completed by the module that needs it
     Sharded run(line(2), in_blocks());
     parallel::ShardedParameters& parameters = run.handle.parameters();
     parameters.start_unshard("blocks.1");
-    check(!run.is_whole(1), "not complete");
+    check(!is_whole(run.model, 1), "not complete");
     const CommunicationReport report;
     parameters.unshard("blocks.1");
-    check(run.is_whole(1), "complete");
+    check(is_whole(run.model, 1), "complete");
     check(calls(report, "all_gather", "blocks.1").times == 1, "one gather");
     parameters.start_unshard("blocks.0");
     parameters.reshard("blocks.0");
-    check(!run.is_whole(0), "given up");
+    check(!is_whole(run.model, 0), "given up");
     backward(run.loss(1));
     check(difference(gradients_of(run.model), expected) < 1e-11, "gradients");
   });
@@ -207,13 +184,15 @@ TEST_CASE("a program says what is gathered ahead") {
              calls.find("(not complete)") != std::string::npos;
     };
     std::vector<bool> seen;
-    run.block(0).children()[3].second->add_hook([&](nn::Module&, const Tensors& inputs, Tensors&) {
-      seen.push_back(gathering());
-      add_gradient_hook(inputs[0], [&](const Tensor&) {
-        seen.push_back(gathering());
-        return Tensor();
-      });
-    });
+    block_of(run.model, 0)
+        .children()[3]
+        .second->add_hook([&](nn::Module&, const Tensors& inputs, Tensors&) {
+          seen.push_back(gathering());
+          add_gradient_hook(inputs[0], [&](const Tensor&) {
+            seen.push_back(gathering());
+            return Tensor();
+          });
+        });
     backward(run.loss(1));
     check(seen == std::vector<bool>{false, false}, "nothing, by the option");
     run.handle.parameters().set_forward_prefetch("blocks.0", {"head"});
@@ -233,16 +212,17 @@ TEST_CASE("parameters without a gradient have the gradient 0 where the option sa
     // The second block computes without its last layer: on both ranks, or on one.
     for (const bool everywhere : {true, false}) {
       clear_gradients(run.model);
-      auto hook = run.block(1).children()[3].second->add_hook(
-          [&](nn::Module&, const Tensors& inputs, Tensors& outputs) {
-            if (everywhere || rank == 0) {
-              outputs[0] = ops::mul_scalar(detached(outputs[0]), 0);
-              (void)inputs;
-            }
-          });
+      auto hook = block_of(run.model, 1)
+                      .children()[3]
+                      .second->add_hook([&](nn::Module&, const Tensors& inputs, Tensors& outputs) {
+                        if (everywhere || rank == 0) {
+                          outputs[0] = ops::mul_scalar(detached(outputs[0]), 0);
+                          (void)inputs;
+                        }
+                      });
       backward(run.loss(1));
       hook.remove();
-      const auto& down = run.block(1).children()[3].second->parameter("weight");
+      const auto& down = block_of(run.model, 1).children()[3].second->parameter("weight");
       const Named gradients = gradients_of(run.model);
       bool zero = true;
       for (const double number : gradients.at(down->name)) {

@@ -271,7 +271,8 @@ int run_bench(const BenchArguments& arguments) {
       {"step", &bench_step},
       {"gemm", &bench_gemm},
       {"kernels", &bench_kernels},
-      {"dispatch", &bench_dispatch}};
+      {"dispatch", &bench_dispatch},
+      {"checkpoint", &bench_checkpoint}};
   Json everything = Json::array();
   for (const auto& [name, run] : all) {
     if (!arguments.what.empty() && arguments.what != name) {

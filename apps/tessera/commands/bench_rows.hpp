@@ -10,4 +10,8 @@ namespace tessera::app {
 /// bound, share_of_bound}.
 nlohmann::ordered_json bench_kernels(const BenchArguments& arguments);
 
+/// The planning of a checkpoint of 70 B parameters on 512 ranks: {name, save_seconds, load_seconds,
+/// peak_memory_mib, shares of what they may be}. It needs no disk for values.
+nlohmann::ordered_json bench_checkpoint(const BenchArguments& arguments);
+
 }  // namespace tessera::app

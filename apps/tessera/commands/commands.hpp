@@ -62,7 +62,7 @@ struct DiffArguments {
 int run_checkpoint_diff(const DiffArguments& arguments);
 
 struct BenchArguments {
-  std::string what;  // gemm, kernels, dispatch, collectives or step; empty for all
+  std::string what;  // gemm, kernels, dispatch, collectives, step or checkpoint; empty: all
   bool json = false;
   int elements = 1 << 24;  // of a kernel's operand: 64 MiB, more than caches hold
   std::string only;        // kernels with this in their name

@@ -90,6 +90,9 @@ Trainer::Trainer(const Run& run, Device device)
   if (device_ != meta && !run.config.model.adapter.empty()) {
     load_peft(run.config.model.adapter, *model_);
   }
+  if (!(device_ == meta)) {
+    plan_->initialized();
+  }
   model_->set_activation_checkpointing(run.config.train.activation_checkpointing);
   training_ = std::make_unique<Training>(*model_, *plan_,
                                          make_optimizer(run.config, nn::all_parameters(*model_)),
@@ -190,7 +193,7 @@ CheckedPlan check_plan(const Run& run) {
                               style.axis.empty() ? "" : fmt::format(" on '{}'", style.axis),
                               style.modules, format_count(static_cast<double>(style.parameters)))});
   }
-  if (!run.config.train.freeze.empty()) {
+  if (trial.frozen_parameters > 0) {
     rows.push_back(
         {"frozen", fmt::format("{} of {} parameters",
                                format_count(static_cast<double>(trial.frozen_parameters)),

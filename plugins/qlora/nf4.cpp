@@ -1,0 +1,163 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+
+#include "nf4.hpp"
+
+namespace qlora {
+
+using namespace tessera;
+
+namespace {
+
+/// Quantiles of a normal distribution, scaled to [-1, 1].
+constexpr std::array<float, 16> levels = {
+    -1.0F,      -0.6961928F, -0.5250731F, -0.3949175F, -0.2844414F, -0.1847734F, -0.0910500F, 0.0F,
+    0.0795803F, 0.1609302F,  0.2461123F,  0.3379152F,  0.4407098F,  0.5626170F,  0.7229568F,  1.0F};
+
+/// The number of the nearest level; of two that are equally near, the lower one.
+std::uint8_t nearest(float x) {
+  std::uint8_t best = 0;
+  float distance = std::abs(x - levels[0]);
+  for (std::uint8_t i = 1; i < levels.size(); ++i) {
+    const float other = std::abs(x - levels[i]);
+    if (other < distance) {
+      distance = other;
+      best = i;
+    }
+  }
+  return best;
+}
+
+struct DequantizeArgs {
+  std::int64_t first_block;
+  std::int64_t row_blocks;
+};
+
+void infer(const Call& call, ResultShapes& out) {
+  const Dims& codes = call.in[0].shape();
+  const bool types = call.in[0].dtype() == DType::u8 && call.in[1].dtype() == DType::i8 &&
+                     call.in[2].dtype() == DType::f32 && call.in[3].dtype() == DType::f32;
+  if (!types || codes.size() != 2 || 2 * codes[1] % block_size != 0 ||
+      !(call.in[1].shape() == Dims{codes[0], 2 * codes[1] / block_size})) {
+    fail({.thing = call.op.name,
+          .wrong = "the operands do not fit",
+          .expected = "codes u8 [rows, columns / 2], scales i8 [rows, columns / 64], factors and "
+                      "mean f32",
+          .got = fmt::format("codes {} {}, scales {} {}", name_of(call.in[0].dtype()),
+                             to_string(codes), name_of(call.in[1].dtype()),
+                             to_string(call.in[1].shape()))});
+  }
+  out.push_back({{codes[0], 2 * codes[1]}, DType::f32});
+}
+
+void dequantize_cpu(const Call& call, std::span<Tensor> out) {
+  const auto args = call.args<DequantizeArgs>();
+  const Tensor codes = operands::contiguous(call.in[0]);
+  const Tensor scales = operands::contiguous(call.in[1]);
+  const Tensor factors = operands::contiguous(call.in[2]);
+  const float mean = operands::contiguous(call.in[3]).data<float>()[0];
+  const std::int64_t rows = codes.shape()[0];
+  const std::int64_t row_blocks = scales.shape()[1];
+  // Both elements of a byte at once.
+  static const auto pairs = [] {
+    std::array<std::array<float, 2>, 256> all{};
+    for (std::size_t byte = 0; byte < all.size(); ++byte) {
+      all[byte] = {levels[byte / 16], levels[byte % 16]};
+    }
+    return all;
+  }();
+  const std::uint8_t* code = codes.data<std::uint8_t>();
+  const std::int8_t* scale = scales.data<std::int8_t>();
+  float* value = out[0].data<float>();
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t block = 0; block < row_blocks; ++block) {
+      const std::int64_t place = args.first_block + row * args.row_blocks + block;
+      const float factor = factors.data<float>()[place / scale_block_size];
+      const float s = static_cast<float>(*scale++) / factor + mean;
+      for (std::int64_t i = 0; i < block_size / 2; ++i) {
+        const std::array<float, 2>& pair = pairs[*code++];
+        *value++ = pair[0] * s;
+        *value++ = pair[1] * s;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void block_scales(std::span<const float> weight, std::span<float> scales) {
+  for (std::size_t block = 0; block < scales.size(); ++block) {
+    float largest = 0;
+    for (std::size_t i = 0; i < block_size; ++i) {
+      largest = std::max(largest, std::abs(weight[block * block_size + i]));
+    }
+    scales[block] = largest;
+  }
+}
+
+void encode(std::span<const float> weight, std::span<const float> scales,
+            std::span<std::uint8_t> codes) {
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    const float scale = scales[2 * i / block_size];
+    const auto code = [&](std::size_t element) {
+      return nearest(scale > 0 ? weight[element] / scale : 0);
+    };
+    codes[i] = static_cast<std::uint8_t>(16 * code(2 * i) + code(2 * i + 1));
+  }
+}
+
+void pack_scales(std::span<const float> scales, PackedScales& packed) {
+  double sum = 0;
+  for (const float scale : scales) {
+    sum += scale;
+  }
+  packed.mean = scales.empty() ? 0 : static_cast<float>(sum / static_cast<double>(scales.size()));
+  for (std::size_t block = 0; block < packed.factors.size(); ++block) {
+    const std::size_t first = block * scale_block_size;
+    const std::size_t last = std::min(scales.size(), first + scale_block_size);
+    float largest = 0;
+    for (std::size_t i = first; i < last; ++i) {
+      largest = std::max(largest, std::abs(scales[i] - packed.mean));
+    }
+    // Scales that are all equal leave nothing to encode.
+    const float factor = largest > 0 ? 256 / (2 * largest) : 1;
+    packed.factors[block] = factor;
+    for (std::size_t i = first; i < last; ++i) {
+      const float code = std::nearbyint((scales[i] - packed.mean) * factor);
+      packed.scales[i] = static_cast<std::int8_t>(std::clamp(code, -128.0F, 127.0F));
+    }
+  }
+}
+
+Op dequantize_op() {
+  return with_arguments<DequantizeArgs>(
+      {.schema = "nf4_dequantize(codes, scales, factors, mean)",
+       .infer = infer,
+       .cpu = dequantize_cpu,
+       .moves_elements = true,  // 8-bit scales are only stored and converted
+       .about = "The f32 weight [rows, columns] of NF4 codes [rows, columns / 2]."});
+}
+
+Tensor dequantize(const Tensor& codes, const Tensor& scales, const Tensor& factors,
+                  const Tensor& mean, std::int64_t first_block, std::int64_t row_blocks) {
+  static const Op& op = load_operator("nf4_dequantize");
+  return call_one(op, {codes, scales, factors, mean}, DequantizeArgs{first_block, row_blocks});
+}
+
+}  // namespace qlora

@@ -1,0 +1,43 @@
+// NF4: weights as 4-bit codes of 16 levels, with a scale for each block of 64 (Dettmers et al.
+// 2023, QLoRA). The scales are quantised too: 8 bits each, with a factor for each block of 256 of
+// them. Formulas and order of codes are torchao's. Include it after the imports.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace qlora {
+
+inline constexpr std::int64_t block_size = 64;         // elements of a row with one scale
+inline constexpr std::int64_t scale_block_size = 256;  // scales with one factor
+
+/// Blocks of a weight [out, in], row by row; in is a multiple of block_size.
+inline std::int64_t blocks_of(std::int64_t elements) { return elements / block_size; }
+inline std::int64_t scale_blocks_of(std::int64_t elements) {
+  return (blocks_of(elements) + scale_block_size - 1) / scale_block_size;
+}
+
+/// max |x| of each block.
+void block_scales(std::span<const float> weight, std::span<float> scales);
+/// Two codes in a byte, the first element in the upper half: the levels nearest to x / scale.
+void encode(std::span<const float> weight, std::span<const float> scales,
+            std::span<std::uint8_t> codes);
+/// Of the scales of a whole weight: their mean, the factors, and the 8-bit scales.
+struct PackedScales {
+  float mean = 0;
+  std::span<float> factors;
+  std::span<std::int8_t> scales;
+};
+void pack_scales(std::span<const float> scales, PackedScales& packed);
+
+/// The weight's part with these codes [rows, columns / 2]: f32 [rows, columns]. scales [rows,
+/// columns / 64], factors and mean of the whole weight. `first_block` is the place of the part's
+/// first block among the blocks of the whole weight, of which a row has `row_blocks`. Local
+/// tensors; an operator, without a gradient.
+tessera::Tensor dequantize(const tessera::Tensor& codes, const tessera::Tensor& scales,
+                           const tessera::Tensor& factors, const tessera::Tensor& mean,
+                           std::int64_t first_block, std::int64_t row_blocks);
+/// The operator, for register_plugin.
+tessera::Op dequantize_op();
+
+}  // namespace qlora

@@ -1,0 +1,103 @@
+// QLoRA: the model is frozen; linear layers get low-rank updates, which are trained, and their own
+// weights are packed to 4 bits. Options: rank = 8, alpha = 16, dropout = 0, base = "nf4" | "none"
+// (plain LoRA), rslora = false, dora = false.
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+import tessera.base;
+import tessera.tensor;
+import tessera.nn;
+import tessera.plugin;
+import tessera.parallel;
+
+#include "lora_linear.hpp"
+#include "nf4.hpp"
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::parallel;
+
+nn::LowRankUpdate read_update(Options& options) {
+  nn::LowRankUpdate update;
+  update.rank = options.integer("rank", 8);
+  if (update.rank < 1 || update.rank > 65536) {
+    options.refuse(fmt::format("option 'rank' must be 1 to 65536 (got {})", update.rank));
+  }
+  update.alpha = options.number("alpha", 16, "a number more than 0",
+                                [](double value) { return value > 0 && value < 1e9; });
+  update.dropout = options.number("dropout", 0, "a number of at least 0 and less than 1",
+                                  [](double value) { return value >= 0 && value < 1; });
+  update.rank_stabilized = options.flag("rslora", false);
+  update.dora = options.flag("dora", false);
+  if (options.choice("base", "nf4", {"nf4", "none"}) == "nf4") {
+    update.packing = "nf4";
+  }
+  return update;
+}
+
+class QLoRA final : public ParallelStyle {
+ public:
+  explicit QLoRA(Options& options) : update_(read_update(options)) {}
+
+  StyleFacts facts() const override {
+    return {.replaces_modules = true, .freezes_model = true, .most_axes = 0};
+  }
+
+  std::shared_ptr<nn::Module> replace(const std::shared_ptr<nn::Module>& module) override {
+    if (module->kind() != "Linear") {
+      return nullptr;  // apply() refuses it
+    }
+    const nn::Parameter& weight = *module->parameter("weight");
+    if (!weight.other_names.empty()) {
+      fail_input({.thing = fmt::format("module '{}'", module->name()),
+                  .wrong = fmt::format("its weight is also '{}', so an update of this layer could "
+                                       "not be merged into it",
+                                       weight.other_names.front()),
+                  .advice = "let 'on' match other layers"});
+    }
+    const auto layer = std::make_shared<qlora::LoraLinear>(*module, update_);
+    if (weight.compute_dtype) {
+      set_precision(*layer, {.parameters = weight.compute_dtype, .cast_inputs = false});
+    }
+    return layer;
+  }
+
+  void apply(const StyleTarget& target) override {
+    auto* const layer = dynamic_cast<qlora::LoraLinear*>(&target.module);
+    if (layer == nullptr) {
+      fail_input({.where = target.entry,
+                  .wrong = fmt::format("{} cannot get a low-rank update",
+                                       target.module.name().empty()
+                                           ? "the whole model"
+                                           : fmt::format("module '{}'", target.module.name())),
+                  .expected = "a Linear",
+                  .got = fmt::format("a {}", target.module.kind()),
+                  .advice = "let 'on' match linear layers only"});
+    }
+    layers_.push_back(layer);
+  }
+
+  void initialized() override {
+    if (update_.dora) {
+      for (qlora::LoraLinear* const layer : layers_) {
+        layer->set_magnitude();
+      }
+    }
+  }
+
+ private:
+  nn::LowRankUpdate update_;
+  std::vector<qlora::LoraLinear*> layers_;
+};
+
+}  // namespace
+
+void register_plugin(plugin::Registrar& registrar) {
+  registrar.add<ParallelStyle>("QLoRA",
+                               [](Options& options) { return std::make_unique<QLoRA>(options); });
+  registrar.add<OperatorPlugin>("nf4_dequantize", qlora::dequantize_op);
+}

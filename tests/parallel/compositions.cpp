@@ -1,0 +1,201 @@
+// Everything that a run may use, in pairs and triples: each combination is refused before the ranks
+// start, with a reason, or computes what one rank does. The table in docs/combinations.md is made
+// here: TESSERA_WRITE_COMBINATIONS_PAGE=1 build/release/bin/test_compositions
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "catch.hpp"
+#include "config/config.hpp"
+#include "data/dataset.hpp"
+#include "llama_config.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.optim;
+import tessera.plugin;
+import tessera.parallel;
+import tessera.train;
+
+#include "features.hpp"
+#include "support.hpp"
+#include "training/setup.hpp"
+#include "training/trainer.hpp"
+#include "training/trial.hpp"
+
+using namespace tessera;
+using namespace tessera::app;
+using namespace parallel_test;
+
+namespace {
+
+/// FSDP is a part of hybrid sharding.
+bool is_sensible(Set set) { return !has(set, fully_sharded) || !has(set, hybrid); }
+
+/// What changes numbers: the others must not.
+Set numerics_of(Set set) { return set & (just(float8) | just(qlora) | just(bf16)); }
+
+double tolerance_of(Set set) { return has(set, float8) ? 2e-2 : has(set, bf16) ? 4e-3 : 2e-5; }
+
+std::vector<double> losses_of(const Run& run) {
+  std::vector<double> losses;
+  on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
+    Trainer trainer(run);
+    for (int step = 0; step < 3; ++step) {
+      const double loss = trainer.step().loss;
+      if (rank == 0) {
+        losses.push_back(loss);
+      }
+    }
+  });
+  return losses;
+}
+
+/// Bytes of parameters that a rank receives in a step.
+double gathered(const Trial& trial) {
+  const auto found = trial.account.collectives.find({"shard", "all_gather"});
+  return found == trial.account.collectives.end() ? 0 : static_cast<double>(found->second.bytes);
+}
+
+/// Errors: a feature has no effect on the plan of the run.
+void check_effects(Set set, const Trial& trial) {
+  INFO(text_of(set));
+  if (has(set, offload)) {
+    CHECK(trial.bytes_elsewhere > 0);
+  }
+  if (has(set, qlora)) {
+    CHECK(trial.frozen_parameters > trial.parameters / 2);
+  }
+  if (has(set, float8) && is_sharded(set)) {
+    CHECK(gathered(trial) < gathered(try_step(run_of(set & ~just(float8)))));
+  }
+}
+
+/// Empty: it works. Otherwise why it is refused.
+std::string refusal(Set set, std::map<Set, std::vector<double>>& expected) {
+  const Run run = run_of(set);
+  try {
+    check_effects(set, try_step(run));
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    const std::size_t place = text.find("}]: ");  // after the entries of the command line
+    return place == std::string::npos ? text : text.substr(place + 4);
+  }
+  std::vector<double>& reference = expected[numerics_of(set)];
+  if (reference.empty()) {
+    reference = losses_of(run_of(numerics_of(set)));
+  }
+  const std::vector<double> losses = losses_of(run);
+  INFO(text_of(set) << ": " << losses[0] << " " << losses[1] << " " << losses[2] << ", one rank "
+                    << reference[0] << " " << reference[1] << " " << reference[2]);
+  for (std::size_t step = 0; step < 3; ++step) {
+    CHECK(std::abs(losses[step] - reference[step]) <= tolerance_of(set) * reference[step]);
+  }
+  return "";
+}
+
+std::string page(const std::map<Set, std::string>& refused) {
+  std::ostringstream out;
+  out << "# Combinations\n\n"
+         "What a run may combine, tried by a test with a small Llama: `+` works, which means that "
+         "three steps have the losses of one rank;\na number is refused before the ranks start, "
+         "for the reason below. All groups of three were tried too: those of which every pair "
+         "works\nwork, unless the list below names them. Hybrid is Replicate on one axis and FSDP "
+         "on another; Offload is with FSDP.\n\n| |";
+  for (unsigned i = 1; i < features; ++i) {
+    out << " " << feature_names[i] << " |";
+  }
+  out << "\n| --- |";
+  for (unsigned i = 1; i < features; ++i) {
+    out << " --- |";
+  }
+  out << "\n";
+  std::vector<std::string> reasons;
+  const auto number_of = [&](const std::string& reason) {
+    const auto found = std::ranges::find(reasons, reason);
+    const auto number = found - reasons.begin();
+    if (found == reasons.end()) {
+      reasons.push_back(reason);
+    }
+    return number + 1;
+  };
+  for (unsigned i = 0; i + 1 < features; ++i) {
+    out << "| " << feature_names[i] << " |";
+    for (unsigned j = 1; j < features; ++j) {
+      const Set pair = just(Feature{i}) | just(Feature{j});
+      if (j <= i || !is_sensible(pair)) {
+        out << " |";
+      } else if (const auto found = refused.find(pair); found != refused.end()) {
+        out << " " << number_of(found->second) << " |";
+      } else {
+        out << " + |";
+      }
+    }
+    out << "\n";
+  }
+  std::string triples;
+  for (const auto& [set, reason] : refused) {
+    if (std::popcount(set) == 3) {
+      triples += "| " + text_of(set) + " | " + std::to_string(number_of(reason)) + " |\n";
+    }
+  }
+  if (!triples.empty()) {
+    out << "\nRefused although each pair of them works:\n\n| | |\n| --- | --- |\n" << triples;
+  }
+  out << "\n";
+  for (std::size_t i = 0; i < reasons.size(); ++i) {
+    out << i + 1 << ". " << reasons[i] << "\n";
+  }
+  return out.str();
+}
+
+}  // namespace
+
+TEST_CASE("every combination computes what one rank does, or is refused with a reason") {
+  use_shipped_plugins();
+  std::map<Set, std::vector<double>> expected;
+  std::map<Set, std::string> refused;
+  const auto is_refused = [&](Set set) {
+    for (const auto& [other, reason] : refused) {
+      if ((set & other) == other) {
+        return true;
+      }
+    }
+    return false;
+  };
+  for (const int size : {2, 3}) {
+    for (Set set = 1; set < 1U << features; ++set) {
+      if (std::popcount(set) != size || !is_sensible(set) || is_refused(set)) {
+        continue;
+      }
+      if (const std::string why = refusal(set, expected); !why.empty()) {
+        refused[set] = why;
+      }
+    }
+  }
+  const std::string path = TESSERA_SOURCE_FOLDER "/docs/combinations.md";
+  const std::string now = page(refused);
+  if (std::getenv("TESSERA_WRITE_COMBINATIONS_PAGE") != nullptr) {
+    std::ofstream(path) << now;
+  }
+  std::ifstream file(path);
+  std::ostringstream stored;
+  stored << file.rdbuf();
+  INFO("write it with TESSERA_WRITE_COMBINATIONS_PAGE=1 build/release/bin/test_compositions");
+  CHECK(stored.str() == now);
+}

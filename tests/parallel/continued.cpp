@@ -1,0 +1,142 @@
+// A run that is saved in one layout continues in every other one, whatever its state is.
+#include <unistd.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+#include "config/config.hpp"
+#include "data/dataset.hpp"
+#include "llama_config.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.checkpoint;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.optim;
+import tessera.plugin;
+import tessera.parallel;
+import tessera.train;
+
+#include "features.hpp"
+#include "support.hpp"
+#include "training/trainer.hpp"
+
+using namespace tessera;
+using namespace tessera::app;
+using namespace parallel_test;
+
+namespace {
+
+using Overrides = std::vector<std::string>;
+using Losses = std::vector<double>;
+
+struct State {
+  const char* name;
+  Set set;
+  Overrides overrides;
+  double tolerance;
+  bool splits_rows = true;  // tensor parallelism would cut blocks of 8-bit state
+};
+
+/// Two steps, a save into the folder, and the losses of the next two.
+Losses save(const Run& run, const std::string& folder) {
+  Run saving = run;
+  saving.config.checkpoint.folder = folder;
+  Losses losses;
+  on_ranks(static_cast<int>(saving.config.ranks()), [&](int rank) {
+    Trainer trainer(saving);
+    trainer.step();
+    trainer.step();
+    RunCheckpoints checkpoints = trainer.checkpoints([](const std::string&) {});
+    checkpoints.after_step(true);
+    for (int step = 0; step < 2; ++step) {
+      const double loss = trainer.step().loss;
+      if (rank == 0) {
+        losses.push_back(loss);
+      }
+    }
+  });
+  return losses;
+}
+
+Losses continue_from(const Run& run, const std::string& checkpoint) {
+  Losses losses;
+  on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
+    Trainer trainer(run);
+    trainer.resume(checkpoint);
+    for (int step = 0; step < 2; ++step) {
+      const double loss = trainer.step().loss;
+      if (rank == 0) {
+        losses.push_back(loss);
+      }
+    }
+  });
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("a run that is saved in one layout continues in every other one") {
+  use_shipped_plugins();
+  const std::vector<Set> layouts = {0,
+                                    just(fully_sharded),
+                                    just(hybrid),
+                                    just(tensor_parallel),
+                                    just(fully_sharded) | just(tensor_parallel),
+                                    just(sequence_parallel) | just(loss_parallel),
+                                    just(fully_sharded) | just(offload)};
+  const std::vector<State> states = {
+      {"as it is", 0, {}, 1e-5},
+      {"8-bit state", 0, {"optimizer.options={state_bits=8}"}, 1e-3, false},
+      {"frozen and tied",
+       0,
+       {"train.freeze=[\"model.layers.0.**\"]", "model.tie_embeddings=true"},
+       1e-5},
+      {"bf16 with dropout and micro-batches",
+       just(bf16) | just(accumulation),
+       {"model.dropout=0.1"},
+       4e-3},
+      {"QLoRA", just(qlora), {}, 1e-5}};
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("tessera-continued-" + std::to_string(::getpid()));
+  for (const State& state : states) {
+    const auto fits = [&](Set layout) {
+      return state.splits_rows || !(has(layout, tensor_parallel) || has(layout, sequence_parallel));
+    };
+    for (const Set from : layouts) {
+      if (!fits(from)) {
+        continue;
+      }
+      std::filesystem::remove_all(folder);
+      const Losses expected = save(run_of(state.set | from, state.overrides), folder.string());
+      const std::string checkpoint = checkpoints_in(folder.string()).front();
+      for (const Set to : layouts) {
+        if (!fits(to)) {
+          continue;
+        }
+        INFO(state.name << ", from " << text_of(from) << " to " << text_of(to));
+        const Losses got = continue_from(run_of(state.set | to, state.overrides), checkpoint);
+        for (const std::size_t step : {0, 1}) {
+          CHECK(std::abs(got[step] - expected[step]) <= state.tolerance * expected[step]);
+        }
+        if (from == to) {
+          CHECK(got == expected);
+        }
+      }
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
