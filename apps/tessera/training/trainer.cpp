@@ -87,11 +87,11 @@ Trainer::Trainer(const Run& run, Device device)
     load_weights(SafetensorsFolder(run.config.model.from), weights);
     nn::initialize(nn::update_parameters(*model_));
   }
-  if (device_ != meta && !run.config.model.adapter.empty()) {
-    load_peft(run.config.model.adapter, *model_);
-  }
-  if (!(device_ == meta)) {
+  if (device_ != meta) {
     plan_->initialized();
+    if (!run.config.model.adapter.empty()) {
+      load_peft(run.config.model.adapter, *model_);
+    }
   }
   model_->set_activation_checkpointing(run.config.train.activation_checkpointing);
   training_ = std::make_unique<Training>(*model_, *plan_,
