@@ -204,8 +204,8 @@ class Fsdp final : public ParallelStyle {
     std::optional<std::size_t> unit = std::nullopt;
   };
 
-  /// Parameters with one key are in one group. Gradients of one reduction have one type; frozen
-  /// parameters may be of any.
+  /// Parameters with one key are in one group. Gradients of one reduction have one type, and so has
+  /// memory that can be recorded.
   struct GroupKey {
     std::size_t unit = 0;
     bool trained = false;
@@ -312,17 +312,15 @@ class Fsdp final : public ParallelStyle {
     GroupKey key{.unit = unit,
                  .trained = parameter.value.requires_grad(),
                  .extended = extension != nullptr,
-                 .has_values = extension == nullptr || extension->has_values()};
-    if (key.trained) {
-      key.stored = fsdp::stored_type(parameter);
-      key.computed = fsdp::computed_type(parameter);
-      if (size_of(group_settings().reduce_dtype) == 2 && size_of(key.computed) == 2 &&
-          group_settings().reduce_dtype != key.computed) {
-        options_.refuse(fmt::format(
-            "option 'reduce_dtype' must be f32 or the type of the gradients (expected f32 or {}, "
-            "got {})",
-            name_of(key.computed), name_of(group_settings().reduce_dtype)));
-      }
+                 .has_values = extension == nullptr || extension->has_values(),
+                 .stored = fsdp::stored_type(parameter),
+                 .computed = fsdp::computed_type(parameter)};
+    if (key.trained && size_of(group_settings().reduce_dtype) == 2 && size_of(key.computed) == 2 &&
+        group_settings().reduce_dtype != key.computed) {
+      options_.refuse(fmt::format(
+          "option 'reduce_dtype' must be f32 or the type of the gradients (expected f32 or {}, "
+          "got {})",
+          name_of(key.computed), name_of(group_settings().reduce_dtype)));
     }
     auto& slot = groups_[key];
     if (slot == nullptr) {

@@ -111,21 +111,9 @@ void Group::check_shard(Member& m) {
           .wrong = fmt::format("parameter '{}' was replaced by another tensor", m.parameter->name),
           .advice = "write into it with ops::copy_ under NoGrad"});
   }
-  if (m.unsharded.requires_grad() == value.requires_grad()) {
-    return;
+  if (m.unsharded.requires_grad() != value.requires_grad()) {
+    set_unsharded(m, m.unsharded.local());  // it was frozen, or is no longer
   }
-  if (value.requires_grad() && std::ranges::any_of(members_, [&](const Member& other) {
-        return stored_type(*other.parameter) != stored_type(*m.parameter) ||
-               computed_type(*other.parameter) != computed_type(*m.parameter);
-      })) {
-    fail({.thing = "FSDP",
-          .wrong =
-              fmt::format("parameter '{}' is to be trained, but it was frozen when the plan was "
-                          "applied, and is gathered together with others of other types",
-                          m.parameter->name),
-          .advice = "freeze it after the plan was applied"});
-  }
-  set_unsharded(m, m.unsharded.local());
 }
 
 void Group::start_unshard() {

@@ -47,8 +47,8 @@ struct Reduction {
   std::vector<Part> parts = {};
 };
 
-/// Parameters that are gathered, freed and reduced together. Those that are trained have one type,
-/// and are computed with in one type. Between uses each is a shard in one flat buffer that peers
+/// Parameters that are gathered, freed and reduced together: of one type, and computed with in one
+/// type. Between uses each is a shard in one flat buffer that peers
 /// can read. Where forward computes in another type, or a parameter is not sharded along dim 0,
 /// they read a copy in that type with the sharded dim outermost instead, which is made again when
 /// the shard was written; of a parameter with an extension, what the extension makes of the shard.

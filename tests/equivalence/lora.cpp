@@ -90,7 +90,7 @@ TEST_CASE("rank-stabilised and weight-decomposed updates follow PEFT's curves", 
 TEST_CASE("a run with packed weights has one curve in every layout", "[lora]") {
   // Widths of which two ranks get whole blocks of 64.
   const std::string config =
-      "[model]\ndim = 128\nlayers = 2\nheads = 4\nkv_heads = 2\nffn_dim = 256\nvocab = 100\n"
+      "[model]\ndim = 128\nlayers = 2\nheads = 4\nkv_heads = 2\nffn_dim = 256\nvocab = 128\n"
       "[data]\ntokens = [\"" +
       reference("curves/tokens.npy") +
       "\"]\nvalidation = 0.0\nseq_len = 24\n[train]\nsteps = 6\nbatch = 12\n"

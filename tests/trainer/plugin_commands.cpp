@@ -75,7 +75,8 @@ TEST_CASE("list shows every plugin that is found, its state, and all reasons of 
   INFO(result.error);
   CHECK(result.code == 0);
   contains(result.out, "name");
-  contains(result.out, "SequenceParallel          style      0.1.0    usable   SequenceParallel");
+  contains(result.out,
+           "SequenceParallel          style           0.1.0    usable   SequenceParallel");
   contains(result.out, (folder.path() / "Mine.so").string());
   contains(result.out, shipped + "/FSDP.so");
   contains(result.out, open + " is refused:\n  ");
