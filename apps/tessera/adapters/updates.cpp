@@ -50,6 +50,29 @@ void check_shape(const TensorSource& from, const std::string& name, const Dims& 
   }
 }
 
+/// Calls f(name, weight) for every weight that a layer keeps in another form.
+template <class F>
+void for_each_packed(nn::Module& model, const F& f) {
+  for (const nn::Module* module : nn::all_modules(model)) {
+    for (const nn::PackedWeight& packed : module->packed_weights()) {
+      f(module->name() + "." + packed.name, packed);
+    }
+  }
+}
+
+/// The parameters that a folder of weights has under their own names.
+StateDict plain_weights(nn::Module& model) {
+  StateDict weights;
+  const std::vector<nn::ParameterPointer> updates = nn::update_parameters(model);
+  for (const auto& [name, parameter] : nn::named_parameters(model)) {
+    const bool packed = parameter->initialization.kind == nn::Initialization::Kind::packed;
+    if (!packed && std::ranges::find(updates, parameter) == updates.end()) {
+      weights.tensors.emplace(name, parameter->value);
+    }
+  }
+  return weights;
+}
+
 }  // namespace
 
 Updates updates_of(nn::Module& model) {
@@ -64,13 +87,27 @@ Updates updates_of(nn::Module& model) {
 
 StateDict model_weights(nn::Module& model) {
   StateDict weights;
-  const std::vector<nn::ParameterPointer> updates = nn::update_parameters(model);
-  for (const auto& [name, parameter] : nn::named_parameters(model)) {
-    if (std::ranges::find(updates, parameter) == updates.end()) {
-      weights.tensors.emplace(name, parameter->value);
-    }
-  }
+  for_each_packed(model, [&](const std::string& name, const nn::PackedWeight& packed) {
+    weights.tensors.emplace(name, empty(packed.shape, DType::f32, meta));
+  });
+  weights.tensors.merge(plain_weights(model).tensors);
   return weights;
+}
+
+void load_model_weights(const TensorSource& from, nn::Module& model) {
+  LoadOptions options{.strict = true, .cast = true, .ignore = {"**.rotary_emb.inv_freq"}};
+  for_each_packed(model, [&](const std::string& name, const nn::PackedWeight&) {
+    options.ignore.push_back(name);
+  });
+  StateDict plain = plain_weights(model);
+  load_weights(from, plain, options);
+  for_each_packed(model, [&](const std::string& name, const nn::PackedWeight& packed) {
+    static_cast<void>(from.info(name));  // an error where it is missing
+    StateDict one;
+    one.tensors.emplace(name, nn::first_values(packed));
+    load_weights(from, one, {.strict = false, .cast = true});
+    packed.pack(one.tensors.at(name));
+  });
 }
 
 std::string to_json(const Updates& updates) {

@@ -13,9 +13,12 @@ using Updates = std::map<std::string, nn::LowRankUpdate>;
 /// Of all layers that declare one.
 Updates updates_of(nn::Module& model);
 
-/// The parameters that a folder of the model's weights has, by name: all but those of low-rank
-/// updates.
+/// What a folder of the model's weights has, by name: all parameters but those of low-rank updates,
+/// and the weights that layers keep in another form, on the meta device.
 StateDict model_weights(nn::Module& model);
+/// Fills these from the folder, in whatever layout they are; a weight that is kept in another form
+/// is packed before the next one is read. Errors (input): see load_weights.
+void load_model_weights(const TensorSource& from, nn::Module& model);
 
 /// For the meta data of a checkpoint: an object with a key for each module.
 std::string to_json(const Updates& updates);

@@ -83,8 +83,7 @@ Trainer::Trainer(const Run& run, Device device)
     nn::initialize(*model_);
   } else {
     plan_->materialize(device_);
-    StateDict weights = model_weights(*model_);
-    load_weights(SafetensorsFolder(run.config.model.from), weights);
+    load_model_weights(SafetensorsFolder(run.config.model.from), *model_);
     nn::initialize(nn::update_parameters(*model_));
   }
   if (device_ != meta) {
