@@ -31,10 +31,10 @@ constexpr std::array<float, 16> levels = {
     0.0795803F, 0.1609302F,  0.2461123F,  0.3379152F,  0.4407098F,  0.5626170F,  0.7229568F,  1.0F};
 
 /// The number of the nearest level; of two that are equally near, the lower one.
-std::uint8_t nearest(float x) {
-  std::uint8_t best = 0;
+std::size_t nearest(float x) {
+  std::size_t best = 0;
   float distance = std::abs(x - levels[0]);
-  for (std::uint8_t i = 1; i < levels.size(); ++i) {
+  for (std::size_t i = 1; i < levels.size(); ++i) {
     const float other = std::abs(x - levels[i]);
     if (other < distance) {
       distance = other;

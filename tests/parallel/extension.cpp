@@ -79,7 +79,7 @@ class HalvesLinear final : public nn::Module {
         .out_shapes = {{inputs[0].shape()[0], 5}}};
     return local_map(
         [halves](std::span<const Tensor> in) -> Tensors {
-          const Tensor x = in[0];
+          const Tensor& x = in[0];
           Tensor y;
           {
             const NoGrad no_grad;
