@@ -191,6 +191,7 @@ const Op& exchange_async_op = register_op<ExchangeArgs>({
     .cpu = ops::issued_on_host<ExchangeArgs, start_exchange>,
     .any_device = ops::issued_in_stream<ExchangeArgs>,
     .communicates = Communicates::all_to_all,
+    .issues = true,
     .moves_elements = true,
     .about = "Issues an exchange; wait() completes its result; local tensors.",
 });

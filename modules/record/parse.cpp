@@ -17,6 +17,7 @@ module;
 module tessera.record;
 
 import tessera.base;
+import tessera.device;
 import tessera.tensor;
 
 namespace tessera {
@@ -127,6 +128,7 @@ class Parser {
     }
     const std::string_view name = line.until("(");
     std::string_view body = line.all();
+    made.scope = scope(body);
     std::string_view bound;
     if (const std::size_t brace = body.rfind(" {");
         brace != std::string_view::npos && body.ends_with('}')) {
@@ -175,6 +177,24 @@ class Parser {
     }
   }
 
+  /// The scope at the line's end, which is taken away.
+  int scope(std::string_view& body) {
+    constexpr std::string_view mark = " @ ";
+    constexpr std::string_view in = " in ";
+    const std::size_t at = body.rfind(mark);
+    if (at == std::string_view::npos) {
+      return 0;
+    }
+    const std::string_view text = body.substr(at + mark.size());
+    body = body.substr(0, at);
+    const std::size_t module = text.find(in);
+    const std::string_view phase = text.substr(0, module);
+    return program.scope({.phase = phase == "-" ? std::string() : std::string(phase),
+                          .module = module == std::string_view::npos
+                                        ? std::string()
+                                        : std::string(text.substr(module + in.size()))});
+  }
+
   int use(Line& line) {
     line.expect("%");
     const int number = line.number<int>();
@@ -192,13 +212,14 @@ class Parser {
     if (!dtype) {
       fail_input(fmt::format("%{} has a type that does not exist", number));
     }
-    ResultShape shape{.shape = {}, .dtype = *dtype};
+    ProgramTensor shape{{.shape = {}, .dtype = *dtype}};
     while (!line.take("]")) {
       if (shape.shape.size() > 0) {
         line.expect(", ");
       }
       shape.shape.push_back(line.number<std::int64_t>());
     }
+    shape.category = category(line);
     constexpr int most = 1 << 24;
     if (number < 0 || number >= most || !defined_.insert(number).second) {
       fail_input(fmt::format("%{} is {}", number,
@@ -209,6 +230,20 @@ class Parser {
     }
     program.tensors[static_cast<std::size_t>(number)] = shape;
     return number;
+  }
+
+  /// What memory is booked on, where the line says it.
+  static MemoryCategory category(Line& line) {
+    for (int i = 0; i < memory_category_count; ++i) {
+      const auto one = static_cast<MemoryCategory>(i);
+      if (line.rest() == fmt::format(" {}", name_of(one)) ||
+          line.rest().starts_with(fmt::format(" {} = ", name_of(one))) ||
+          line.rest().starts_with(fmt::format(" {}, %", name_of(one)))) {
+        line.take(fmt::format(" {}", name_of(one)));
+        return one;
+      }
+    }
+    return MemoryCategory::other;
   }
 
   static std::vector<double> numbers(std::string_view text) {

@@ -248,6 +248,17 @@ Program program_of(const Recording& first, const Recording& second) {
   return program;
 }
 
+int Program::scope(const ProgramScope& scope) {
+  const auto same = std::ranges::find_if(scopes, [&](const ProgramScope& other) {
+    return other.phase == scope.phase && other.module == scope.module;
+  });
+  if (same == scopes.end()) {
+    scopes.push_back(scope);
+    return static_cast<int>(scopes.size()) - 1;
+  }
+  return static_cast<int>(same - scopes.begin());
+}
+
 std::vector<std::string> Program::written(std::string_view section) const {
   std::map<int, std::string> names;  // of a number that is an input or a view of it
   for (const auto& [name, number] : inputs) {

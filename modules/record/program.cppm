@@ -1,6 +1,7 @@
 export module tessera.record:program;
 
 import tessera.base;
+import tessera.device;
 import tessera.tensor;
 
 export namespace tessera {
@@ -20,11 +21,22 @@ struct Binding {
   std::int64_t offset = 0;    // added to a count, or to a stream's offset
 };
 
+/// A tensor of a program: its shape and type, and what its memory is booked on.
+struct ProgramTensor : ResultShape {
+  MemoryCategory category = MemoryCategory::other;
+};
+
+/// Where an instruction comes from.
+struct ProgramScope {
+  std::string phase = {};   // "forward", "backward", "recomputation", "optimizer", ...
+  std::string module = {};  // the innermost one, by its qualified name
+};
+
 /// One line of a program. Tensors have numbers; -1 is an absent operand.
 struct Instruction {
   enum class Kind : std::uint8_t {
     call,     // an operator: in -> out; operators that write return no new tensors
-    alias,    // out[0]: other strides and another place in the memory of in[0]
+    alias,    // out[0]: other strides, another place or type in the memory of in[0]
     empty,    // out[0]: memory that is not initialised
     full,     // out[0]: values[0] everywhere
     values,   // out[0]: these values in row-major order
@@ -39,8 +51,9 @@ struct Instruction {
   Attributes attributes = {};
   std::vector<Binding> bindings = {};
   Dims strides = {};
-  std::int64_t offset = 0;  // elements from in[0]'s first one
+  std::int64_t offset = 0;  // elements of out[0]'s type from in[0]'s first one
   std::vector<double> values = {};
+  int scope = 0;  // of Program::scopes
 };
 
 /// Instructions that are executed together; between two sections the host may read outputs and set
@@ -54,11 +67,12 @@ struct Section {
 /// no layouts, no hooks are in it.
 struct Program {
   int rank = 0;
-  std::vector<ResultShape> tensors = {};   // shapes and types, by number
-  std::map<std::string, int> inputs = {};  // tensors that exist before the step
+  std::vector<ProgramTensor> tensors = {};  // by number
+  std::map<std::string, int> inputs = {};   // tensors that exist before the step
   std::map<std::string, int> outputs = {};
   std::vector<Section> sections = {};
-  std::vector<std::string> numbers = {};  // that bindings use, each once
+  std::vector<ProgramScope> scopes = {ProgramScope()};  // the first one says nothing
+  std::vector<std::string> numbers = {};                // that bindings use, each once
   std::vector<std::string> counts = {};
   /// How many numbers the step takes of each stream.
   std::map<std::string, std::uint64_t> draws = {};
@@ -66,6 +80,8 @@ struct Program {
   /// program is right only while they have these values.
   std::map<std::string, double> required = {};
 
+  /// The number of a scope; added where it is new.
+  int scope(const ProgramScope& scope);
   /// Inputs that operators of the section write. Error: there is no such section.
   std::vector<std::string> written(std::string_view section) const;
   /// One instruction a line; the same in every process. See docs/recording.md.

@@ -11,6 +11,7 @@ module;
 module tessera.record;
 
 import tessera.base;
+import tessera.device;
 import tessera.tensor;
 
 namespace tessera {
@@ -22,8 +23,10 @@ std::string typed(const Program& program, int number) {
   if (number < 0) {
     return "-";
   }
-  const ResultShape& shape = program.tensors[static_cast<std::size_t>(number)];
-  return fmt::format("%{}: {}{}", number, name_of(shape.dtype), to_string(shape.shape));
+  const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+  const bool booked = x.category != MemoryCategory::other;
+  return fmt::format("%{}: {}{}{}{}", number, name_of(x.dtype), to_string(x.shape),
+                     booked ? " " : "", booked ? name_of(x.category) : "");
 }
 
 template <class List, class F>
@@ -78,6 +81,11 @@ std::string to_text(const Program& program, const Instruction& i) {
                               i.op->arguments->fields[static_cast<std::size_t>(b.field)].name,
                               b.variable, b.offset == 0 ? "" : fmt::format("{:+}", b.offset));
                         }));
+  }
+  const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
+  if (i.scope != 0) {
+    text += fmt::format(" @ {}{}{}", scope.phase.empty() ? "-" : scope.phase,
+                        scope.module.empty() ? "" : " in ", scope.module);
   }
   return text;
 }

@@ -35,7 +35,7 @@ struct Action {
   std::string_view name = {};  // of the factory, module, phase, differentiated step or collective
   Tensors in = {};
   Tensors out = {};
-  std::vector<double> values = {};  // of a read
+  std::vector<double> values = {};  // of a read; of a factory that fills: the one value
   std::int64_t bytes = 0;           // of memory, or that this rank receives in a collective
   std::span<const int> ranks = {};  // of a collective's group
   Storage* storage = nullptr;       // of release and restore

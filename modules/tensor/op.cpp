@@ -164,7 +164,8 @@ std::string_view name_of(Communicates kind) {
 Effects effects_of(const Op& op) {
   Effects effects{.aliasing = op.aliasing,
                   .keeps_versions = op.keeps_versions,
-                  .communicates = op.communicates};
+                  .communicates = op.communicates,
+                  .issues = op.issues};
   for (std::size_t i = 0; i < op.operands.size(); ++i) {
     if (op.writes(i)) {
       effects.writes.push_back(i);

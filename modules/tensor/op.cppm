@@ -186,6 +186,9 @@ struct Op {
   /// operator.
   Aliasing aliasing = Aliasing::none;
   Communicates communicates = Communicates::none;
+  /// It begins a collective that `wait` of a result (of an in-place operator: of its first operand)
+  /// completes. Until then nothing may use what it writes, or write what it reads.
+  bool issues = false;
   /// Of an operator that is a form of another one (mul_ of mul): what its functions refer to.
   const Op* form_of = nullptr;
   bool never_replicated = false;
@@ -249,6 +252,7 @@ struct Effects {
   std::vector<std::size_t> writes = {};  // operands of the schema, by index
   bool keeps_versions = false;           // of what it writes
   Communicates communicates = Communicates::none;
+  bool issues = false;     // and something else waits for the collective
   bool draws = false;      // random numbers, from the stream and offset in its arguments
   bool workspace = false;  // a kernel may need memory for intermediate values
 };

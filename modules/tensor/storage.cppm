@@ -56,6 +56,8 @@ class Storage {
   void restore_memory();
   /// Books the memory on another category from now on. Borrowed memory is not booked.
   void move_to(MemoryCategory category);
+  /// What the memory is booked on; of borrowed memory, nothing.
+  inline MemoryCategory category() const { return category_; }
   inline bool has_memory() const { return data_ != nullptr || bytes_ == 0; }
 
   /// The work in progress that fills the memory; null: none. set_pending() ends what was there.

@@ -266,12 +266,14 @@ void fill_on_device(const Tensor& x, double value) {
 }
 
 /// Makes a tensor by a factory; a mode may see it, and make the tensor itself.
+/// `values`: what all elements are, where the factory says so.
 template <class F>
-Tensor create(std::string_view name, const Dims& shape, DType dtype, const F& make) {
+Tensor create(std::string_view name, const Dims& shape, DType dtype, std::vector<double> values,
+              const F& make) {
   if (!modes_installed()) [[likely]] {
     return make();
   }
-  Action action{.kind = ActionKind::create, .name = name};
+  Action action{.kind = ActionKind::create, .name = name, .values = std::move(values)};
   perform(action, [&] { action.out = Tensors{make()}; });
   const Tensor made = action.out.size() == 1 ? action.out[0] : Tensor();
   if (!made || !(made.shape() == shape) || made.dtype() != dtype) {
@@ -297,11 +299,12 @@ Tensor allocate_result(const Dims& shape, DType dtype, Device device, std::strin
 }
 
 Tensor empty(const Dims& shape, DType dtype, Device device, std::string_view what) {
-  return create("empty", shape, dtype, [&] { return allocate_result(shape, dtype, device, what); });
+  return create("empty", shape, dtype, {},
+                [&] { return allocate_result(shape, dtype, device, what); });
 }
 
 Tensor full(const Dims& shape, double value, DType dtype, Device device) {
-  return create("full", shape, dtype, [&] {
+  return create("full", shape, dtype, {value}, [&] {
     Tensor t = allocate_result(shape, dtype, device, "empty");
     if ((t.impl()->keys & device_keys) != 0) {
       fill_on_device(t, value);
@@ -313,7 +316,7 @@ Tensor full(const Dims& shape, double value, DType dtype, Device device) {
 }
 
 Tensor zeros(const Dims& shape, DType dtype, Device device) {
-  return create("zeros", shape, dtype, [&] {
+  return create("zeros", shape, dtype, {0}, [&] {
     Tensor t = allocate_result(shape, dtype, device, "empty");
     if ((t.impl()->keys & device_keys) != 0) {
       fill_on_device(t, 0);
@@ -332,7 +335,7 @@ Tensor from_values(std::span<const T> values, const Dims& shape) {
           .wrong = fmt::format("shape {} holds {} elements", to_string(shape), count),
           .got = fmt::format("{} values", values.size())});
   }
-  return create("from_values", shape, DTypeOf<T>::value, [&] {
+  return create("from_values", shape, DTypeOf<T>::value, {}, [&] {
     Tensor t = allocate_result(shape, DTypeOf<T>::value, cpu, "empty");
     std::copy(values.begin(), values.end(), t.data<T>());
     return t;

@@ -8,6 +8,7 @@
 #include "catch.hpp"
 
 import tessera.base;
+import tessera.device;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
@@ -98,6 +99,59 @@ TEST_CASE("aliases are other views of one memory, and released memory comes back
   CHECK(program.to_text().find("memory.release(%1)") != std::string::npos);
   CHECK(replayed(program, values({1, 1, 1, 2, 2, 2}, {6})) ==
         std::vector<double>{2, 11, 2, 22, 4, 22});
+}
+
+TEST_CASE("memory may have views of several types") {
+  const Tensor x = values({1.5F, -2}, {2});
+  const Tensor memory = empty({24}, DType::u8);
+  memory.storage().release_memory();
+  const auto view = [&](std::int64_t place, DType dtype) {
+    return from_storage(memory.impl()->storage, {2}, {1},
+                        place / static_cast<std::int64_t>(size_of(dtype)), dtype);
+  };
+  const auto record = [&] {
+    return recorded(x, [&] {
+      memory.storage().restore_memory();
+      ops::copy_(view(16, DType::f32), x);
+      ops::copy_(view(0, DType::f64), ops::cast(x, DType::f64));
+      const Tensor sum = ops::add(ops::cast(view(0, DType::f64), DType::f32), view(16, DType::f32));
+      memory.storage().release_memory();
+      return sum;
+    });
+  };
+  const Program program = program_of(record(), record());
+  CHECK(program.to_text().find("  %1: f32[6] = memory.empty()\n"
+                               "  %2: f32[2] = memory.alias(%1; strides=[1], offset=4)\n") !=
+        std::string::npos);
+  CHECK(program.to_text().find(": f64[2] = memory.alias(%1; strides=[1], offset=0)") !=
+        std::string::npos);
+  CHECK(replayed(program, values({4, 0.25F}, {2})) == std::vector<double>{8, 0.5});
+}
+
+TEST_CASE("instructions say their phase and module, and tensors what their memory is booked on") {
+  const Tensor x = values({1, 2}, {2});
+  const auto record = [&] {
+    return recorded(x, [&] {
+      Tensor y;
+      run_phase("forward", [&] {
+        const ModuleScope module(interned_name("blocks.0"));
+        const MemoryScope scope(MemoryCategory::activation);
+        y = ops::exp(x);
+      });
+      run_phase("backward", [&] { y = ops::neg(y); });
+      return ops::add(y, x);
+    });
+  };
+  const Program program = program_of(record(), record());
+  const std::string text = program.to_text();
+  CHECK(text.find("  %1: f32[2] activation = exp(%0) @ forward in blocks.0\n"
+                  "  %2: f32[2] = neg(%1) @ backward\n"
+                  "  %3: f32[2] = add(%2, %0; alpha=1)\n") != std::string::npos);
+  const Program parsed = Program::parse(text);
+  CHECK(parsed.to_text() == text);
+  const Instruction& first = parsed.sections[0].instructions[0];
+  CHECK(parsed.scopes[static_cast<std::size_t>(first.scope)].module == "blocks.0");
+  CHECK(parsed.tensors[1].category == MemoryCategory::activation);
 }
 
 TEST_CASE("dynamic arguments follow variables: numbers, counts and random streams") {

@@ -98,6 +98,7 @@ struct Observed {
   bool repeats = true;  // two equal calls had equal results
   bool moves_streams = false;
   bool sends = false;
+  bool issues = false;  // and left the collective to wait
 };
 
 std::size_t operand_of(const Op& op, std::size_t i, std::size_t count) {
@@ -133,6 +134,7 @@ void observe(const CallSample& sample, Observed& seen) {
     out = called(false);  // a probability, for example, is at most 1
   }
   seen.sends = seen.sends || !sent.kinds.empty();
+  seen.issues = seen.issues || (!out.empty() && out[0] && out[0].storage().pending() != nullptr);
   for (const auto& [name, stream] : random_state()) {
     const auto found = streams.find(name);
     seen.moves_streams =
@@ -211,6 +213,9 @@ std::vector<std::string> check_effects(std::span<const CallSample> samples) {
   expect(seen.repeats, "gives other results when it is called again");
   expect(effects.communicates != Communicates::none || !seen.sends,
          "communicates, which it does not declare");
+  expect(seen.issues == effects.issues,
+         effects.issues ? "declares that it only issues, and leaves nothing to wait for"
+                        : "leaves a collective to wait for, which it does not declare");
   // The numbers are arguments; functions take them from a stream.
   expect(!seen.moves_streams, "moves a random stream");
   return findings;

@@ -93,6 +93,7 @@ const Op& all_gather_async_op = register_op<AllGatherArgs>({
     .cpu = issued_on_host<AllGatherArgs, start_all_gather>,
     .any_device = issued_in_stream<AllGatherArgs>,
     .communicates = Communicates::all_gather,
+    .issues = true,
     .moves_elements = true,
     .about = "Issues an all_gather; wait() completes its result; local tensors.",
 });

@@ -73,6 +73,7 @@ const Op& all_reduce_async_op = register_op<AllReduceArgs>({
     .cpu = issued_on_host<AllReduceArgs, start_all_reduce>,
     .any_device = issued_in_stream<AllReduceArgs>,
     .communicates = Communicates::all_reduce,
+    .issues = true,
     .about = "Issues an all_reduce; wait() completes its result; local tensors.",
 });
 
@@ -120,6 +121,7 @@ const Op& coalesced_op = register_op<CoalescedArgs>({
     .any_device = issued_in_stream<CoalescedArgs>,
     .in_place = true,
     .communicates = Communicates::all_reduce,
+    .issues = true,
     .about = "Issues the reduction of many tensors over the ranks, each in place; "
              "wait(tensors[0]) completes them; local tensors.",
 });

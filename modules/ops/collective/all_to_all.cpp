@@ -113,6 +113,7 @@ const Op& all_to_all_async_op = register_op<AllToAllArgs>({
     .cpu = issued_on_host<AllToAllArgs, start_all_to_all>,
     .any_device = issued_in_stream<AllToAllArgs>,
     .communicates = Communicates::all_to_all,
+    .issues = true,
     .moves_elements = true,
     .about = "Issues an all_to_all; wait() completes its result; local tensors.",
 });

@@ -113,6 +113,7 @@ const Op& all_gather_into_op = register_op<AllGatherIntoArgs>({
     .in_place = true,
     .keeps_versions = true,
     .communicates = Communicates::all_gather,
+    .issues = true,
     .moves_elements = true,
     .about = "Issues the gather of whole tensors of one memory from the ranks' shards of dim 0; "
              "wait(wholes[0]) completes it; local tensors.",
@@ -149,6 +150,7 @@ const Op& reduce_scatter_into_op = register_op<ReduceScatterIntoArgs>({
     .any_device = issued_in_stream<ReduceScatterIntoArgs, Written::only>,
     .in_place = true,
     .communicates = Communicates::reduce_scatter,
+    .issues = true,
     .about = "Issues the reduction of whole tensors into this rank's shards of dim 0; "
              "wait(shards[0]) completes them; local tensors.",
 });

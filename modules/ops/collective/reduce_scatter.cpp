@@ -87,6 +87,7 @@ const Op& reduce_scatter_async_op = register_op<ReduceScatterArgs>({
     .cpu = issued_on_host<ReduceScatterArgs, start_reduce_scatter>,
     .any_device = issued_in_stream<ReduceScatterArgs>,
     .communicates = Communicates::reduce_scatter,
+    .issues = true,
     .about = "Issues a reduce_scatter; wait() completes its result; local tensors.",
 });
 

@@ -1,0 +1,259 @@
+// What a recorder knows of the memory that a step uses.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.record;
+
+import tessera.base;
+import tessera.device;
+import tessera.mesh;
+import tessera.tensor;
+import :state;
+
+namespace tessera {
+namespace {
+
+std::uint64_t next_serial() {
+  static std::uint64_t serial = 0;
+  return __atomic_add_fetch(&serial, 1, __ATOMIC_RELAXED);
+}
+
+std::string described(const Tensor& x) {
+  return fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape()));
+}
+
+/// The tensor's values, exactly. Error: integers that f64 cannot hold.
+std::vector<double> exact_values(const Tensor& x) {
+  std::vector<double> values = to_doubles(x);
+  const auto too_large = [](double v) { return std::fabs(v) > 9007199254740992.0; };
+  if (x.dtype() == DType::i64 && std::ranges::any_of(values, too_large)) {
+    fail({.thing = "record",
+          .wrong = "integers beyond 2^53 in a constant, which no text holds: " + described(x),
+          .advice = "pass it as an input"});
+  }
+  return values;
+}
+
+/// What the memory is booked on at present; the last one is in the program.
+void note_category(RecordedMemory& memory, const Tensor& x) {
+  if (x.storage().category() != MemoryCategory::other) {
+    memory.category = x.storage().category();
+  }
+}
+
+bool is(const RecordedView& v, const Tensor& x) {
+  return v.offset == x.offset() && v.shape == x.shape() && v.strides == x.strides() &&
+         v.dtype == x.dtype();
+}
+
+/// The results of a call that is not executed.
+Tensors rehearsed(const Call& call) {
+  Tensors out;
+  if (call.op.view != nullptr) {
+    call.op.view(call, out);
+  } else if (call.op.in_place) {
+    out.push_back(call.in[0]);
+  } else {
+    ResultShapes shapes;
+    call.op.infer(call, shapes);
+    for (const ResultShape& r : shapes) {
+      out.push_back(empty(r.shape, r.dtype, call.in.empty() ? cpu : call.in[0].device()));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string recorded_place() {
+  const std::string* const module = current_module();
+  return module == nullptr
+             ? std::string()
+             : fmt::format(" in module '{}'", module->empty() ? "the model" : *module);
+}
+
+Recorder::State::State() : serial(next_serial() << 32U) {}
+
+void Recorder::State::add(Instruction made) {
+  const std::string* const module = current_module();
+  made.scope = program().scope({.phase = phase, .module = module == nullptr ? "" : *module});
+  instructions().push_back(std::move(made));
+}
+
+RecordedMemory* Recorder::State::memory_of(const Storage& storage) {
+  const std::uint64_t tag = storage.tag();
+  const std::uint64_t at = tag - serial;
+  return tag >= serial && at < memories.size() ? &memories[at] : nullptr;
+}
+
+RecordedMemory& Recorder::State::new_memory(Storage& storage) {
+  storage.set_tag(serial + memories.size());
+  memories.emplace_back();
+  return memories.back();
+}
+
+int Recorder::State::new_number(const ResultShape& shape) {
+  program().tensors.push_back({shape});
+  return static_cast<int>(program().tensors.size()) - 1;
+}
+
+int Recorder::State::define(const Tensor& x) {
+  RecordedMemory* memory = memory_of(x.storage());
+  if (memory == nullptr) {
+    memory = &new_memory(x.storage());
+  }
+  const int number = new_number({.shape = x.shape(), .dtype = x.dtype()});
+  const auto replaced = [&](const RecordedView& v) { return memory->views.size() > 1 && is(v, x); };
+  std::erase_if(memory->views, replaced);
+  memory->views.push_back({number, x.offset(), x.shape(), x.strides(), x.dtype()});
+  note_category(*memory, x);
+  return number;
+}
+
+void Recorder::State::declare(RecordedMemory& memory, const Tensor& x) {
+  if (memory.undeclared < 0) {
+    return;
+  }
+  const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
+  const DType dtype = memory.bytes % size == 0 ? x.dtype() : DType::u8;
+  const std::int64_t count = memory.bytes / static_cast<std::int64_t>(size_of(dtype));
+  const int number = new_number(ResultShape{.shape = {count}, .dtype = dtype});
+  Instruction& made = program()
+                          .sections[memory.undeclared_section]
+                          .instructions[static_cast<std::size_t>(memory.undeclared)];
+  made.out = {number};
+  memory.views.push_back({number, 0, {count}, {1}, dtype});
+  memory.undeclared = -1;
+}
+
+int Recorder::State::number_of(const Tensor& x, const std::string& what) {
+  RecordedMemory* const memory = memory_of(x.storage());
+  if (memory == nullptr) {
+    fail({.thing = "record",
+          .wrong = fmt::format("{}{} is a {} that was made before the recorded step and is not "
+                               "one of its inputs",
+                               what, recorded_place(), described(x)),
+          .advice = "make it within the step, or name it as an input"});
+  }
+  declare(*memory, x);
+  note_category(*memory, x);
+  for (const RecordedView& v : memory->views) {
+    if (is(v, x)) {
+      return v.number;
+    }
+  }
+  return add_alias(*memory, x, what);
+}
+
+int Recorder::State::add_alias(RecordedMemory& memory, const Tensor& x, const std::string& what) {
+  const auto same_type = std::ranges::find_if(
+      memory.views, [&](const RecordedView& v) { return v.dtype == x.dtype(); });
+  const RecordedView& base = same_type == memory.views.end() ? memory.views.front() : *same_type;
+  const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
+  const std::int64_t bytes =
+      x.offset() * size - base.offset * static_cast<std::int64_t>(size_of(base.dtype));
+  if (bytes % size != 0) {
+    fail({.thing = "record",
+          .wrong = fmt::format("{}{} is a {} that begins within an element of its type", what,
+                               recorded_place(), described(x))});
+  }
+  Instruction alias{.kind = Instruction::Kind::alias,
+                    .in = {base.number},
+                    .strides = x.strides(),
+                    .offset = bytes / size};
+  const int number = new_number({.shape = x.shape(), .dtype = x.dtype()});
+  alias.out = {number};
+  memory.views.push_back({number, x.offset(), x.shape(), x.strides(), x.dtype()});
+  add(std::move(alias));
+  return number;
+}
+
+Tensors Recorder::State::record(const Call& call, NextCall& next) {
+  Instruction made{.op = &call.op, .attributes = call.attributes};
+  for (std::size_t i = 0; i < call.in.size(); ++i) {
+    made.in.push_back(
+        call.in[i] ? number_of(call.in[i],
+                               fmt::format("operand '{}' of {}",
+                                           call.op.operand_name(i, call.in.size()), call.op.name))
+                   : -1);
+  }
+  Tensors out = executes ? next(call) : rehearsed(call);
+  if (!call.op.in_place) {
+    for (const Tensor& result : out) {
+      made.out.push_back(result ? define(result) : -1);
+    }
+  }
+  note_pending(call.in);
+  note_pending({out.begin(), out.size()});
+  add(std::move(made));
+  return out;
+}
+
+void Recorder::State::note_pending(std::span<const Tensor> tensors) {
+  for (const Tensor& x : tensors) {
+    if (RecordedMemory* memory = x ? memory_of(x.storage()) : nullptr) {
+      memory->pending = x.storage().pending() != nullptr;
+    }
+  }
+}
+
+void Recorder::State::create(const Action& action) {
+  using Kind = Instruction::Kind;
+  const Tensor& x = action.out[0];
+  Instruction made{.kind = Kind::empty};
+  if (action.name == "from_values") {
+    made.kind = Kind::values;
+    made.values = exact_values(x);
+  } else if (action.name == "zeros" || action.name == "full") {
+    made.kind = x.numel() > 0 ? Kind::full : Kind::empty;
+    if (x.numel() > 0) {
+      made.values = x.is_meta() ? action.values : exact_values(alias(x, {1}, {1}, x.offset()));
+    }
+  } else if (action.name != "empty" && action.name != "shared_empty") {
+    fail({.thing = "record",
+          .wrong =
+              fmt::format("the factory '{}'{} cannot be recorded", action.name, recorded_place()),
+          .advice = "use empty, zeros, full or from_values"});
+  }
+  made.out = {define(x)};
+  add(std::move(made));
+}
+
+void Recorder::State::change_memory(const Action& action) {
+  using Kind = Instruction::Kind;
+  Storage& storage = *action.storage;
+  RecordedMemory* memory = memory_of(storage);
+  const bool restores = action.kind == ActionKind::restore;
+  if (memory == nullptr && restores && !storage.has_memory()) {
+    memory = &new_memory(storage);
+    memory->bytes = static_cast<std::int64_t>(storage.bytes());
+    memory->undeclared = static_cast<std::ptrdiff_t>(instructions().size());
+    memory->undeclared_section = program().sections.size() - 1;
+    add({.kind = Kind::empty});
+  } else if (memory != nullptr && !memory->views.empty() && restores != storage.has_memory()) {
+    add({.kind = restores ? Kind::restore : Kind::release, .in = {memory->views.front().number}});
+  }
+  // Memory that the step has not used is released: nothing that it needs.
+}
+
+void Recorder::State::read(Action& action, NextAction& next) {
+  if (!executes) {
+    fail({.thing = "record",
+          .wrong = "values are read within a rehearsal, which has none",
+          .advice = "read them before or after the section"});
+  }
+  next(action);
+  Instruction check{.kind = Instruction::Kind::check, .values = action.values};
+  check.in = {number_of(action.in[0], fmt::format("what the host reads by {}", action.name))};
+  add(std::move(check));
+}
+
+}  // namespace tessera
