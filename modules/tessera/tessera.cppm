@@ -13,6 +13,7 @@ export import tessera.collective;  // ranks and their communicators
 export import tessera.ops;         // the operators
 export import tessera.dtensor;     // redistribution, propagation of layouts, reports and accounts
 export import tessera.record;      // steps recorded as programs, their text, replay
+export import tessera.graph;       // programs: analysis, passes, planned execution
 export import tessera.nn;          // modules, layers, the Llama family
 export import tessera.optim;       // optimizers, groups of parameters, schedules, clipping
 export import tessera.parallel;    // styles and the plan that applies them

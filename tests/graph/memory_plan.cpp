@@ -1,0 +1,86 @@
+// Places of memories in one block: no two that are needed at once share a byte, and the block is
+// not much larger than it must be.
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.graph;
+
+using namespace tessera;
+using graph::MemoryPiece;
+using graph::MemoryPlan;
+using graph::plan_memory;
+
+namespace {
+
+/// Byte by byte, at each place of the program.
+bool collides(const std::vector<MemoryPiece>& pieces, const MemoryPlan& plan, int places) {
+  for (int place = 0; place < places; ++place) {
+    std::vector<bool> used(static_cast<std::size_t>(plan.bytes), false);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      if (place < pieces[i].first || place > pieces[i].last) {
+        continue;
+      }
+      for (std::int64_t byte = 0; byte < pieces[i].bytes; ++byte) {
+        const auto at = static_cast<std::size_t>(plan.offsets[i] + byte);
+        if (at >= used.size() || used[at]) {
+          return true;
+        }
+        used[at] = true;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("memory that is free again is used again") {
+  // A chain: each result lives until the next one was computed.
+  const std::vector<MemoryPiece> chain = {{64, 0, 1}, {64, 1, 2}, {64, 2, 3}, {64, 3, 4}};
+  const MemoryPlan plan = plan_memory(chain);
+  CHECK(plan.bytes == 128);
+  CHECK(plan.least == 128);
+  CHECK(!collides(chain, plan, 5));
+}
+
+TEST_CASE("a piece goes into the smallest gap that it fits in") {
+  // At place 1 the gaps are 128 and 64 bytes; the last piece fits in both.
+  const std::vector<MemoryPiece> pieces = {{320, 0, 0}, {256, 0, 3}, {192, 1, 3},
+                                           {128, 2, 2}, {64, 1, 1},  {10, 3, 3}};
+  const MemoryPlan plan = plan_memory(pieces);
+  CHECK(!collides(pieces, plan, 4));
+  CHECK(plan.bytes == plan.least);
+  CHECK(plan.least == 576);
+}
+
+TEST_CASE("random lifetimes have no byte in common at any place, and places are aligned") {
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    constexpr int places = 20;
+    std::vector<MemoryPiece> pieces;
+    const int count = 1 + static_cast<int>(random() % 30);
+    for (int i = 0; i < count; ++i) {
+      const int first = static_cast<int>(random() % places);
+      pieces.push_back(
+          {static_cast<std::int64_t>(random() % 300), first,
+           first + static_cast<int>(random() % static_cast<unsigned>(places - first))});
+    }
+    const MemoryPlan plan = plan_memory(pieces, 16);
+    REQUIRE(!collides(pieces, plan, places));
+    REQUIRE(plan.bytes >= plan.least);
+    REQUIRE(plan.bytes <= 2 * plan.least);
+    for (const std::int64_t offset : plan.offsets) {
+      REQUIRE(offset % 16 == 0);
+    }
+  }
+}
+
+TEST_CASE("a piece that ends before it begins is an error") {
+  const std::vector<MemoryPiece> wrong = {{8, 2, 1}};
+  CHECK_THROWS_AS(plan_memory(wrong), Error);
+}
