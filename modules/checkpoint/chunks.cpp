@@ -12,7 +12,6 @@ module tessera.checkpoint;
 
 import tessera.base;
 import :chunks;
-import :file;
 
 namespace tessera::checkpoint_detail {
 namespace {
@@ -42,18 +41,6 @@ std::vector<std::string> hashes_of(std::span<const std::byte> bytes) {
     hashes.push_back(content_hash(chunk_at(bytes, i)));
   }
   return hashes;
-}
-
-std::string header_hash(const MappedFile& file) {
-  std::uint64_t length = 0;
-  if (file.bytes().size() < sizeof length) {
-    return "";
-  }
-  std::memcpy(&length, file.bytes().data(), sizeof length);
-  if (length > file.bytes().size() - sizeof length) {
-    return "";
-  }
-  return content_hash(file.bytes().first(sizeof length + length));
 }
 
 bool all_finite(std::span<const std::byte> bytes, DType dtype) {

@@ -2,12 +2,11 @@
 module tessera.checkpoint:chunks;
 
 import tessera.base;
-import :file;
 
 namespace tessera::checkpoint_detail {
 
 /// The bytes that one hash covers: what a load reads of a part is rounded out to such chunks, and
-/// an index has 32 digits for each.
+/// a table has 32 digits for each.
 inline constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
 
 /// How many chunks so many bytes have.
@@ -20,10 +19,6 @@ std::span<const std::byte> chunk_at(std::span<const std::byte> bytes, std::size_
 
 /// The hash of each chunk.
 std::vector<std::string> hashes_of(std::span<const std::byte> bytes);
-
-/// The hash of a safetensors file's header (its length and its JSON); "" when the file is too short
-/// for what its first 8 bytes say.
-std::string header_hash(const MappedFile& file);
 
 /// Whether all values of a floating type are finite; true for the other types.
 bool all_finite(std::span<const std::byte> bytes, DType dtype);

@@ -102,6 +102,32 @@ void MappedFile::drop(std::span<const std::byte> bytes) const {
   }
 }
 
+std::string read_front(const std::string& path, std::size_t count) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) {
+    cannot_read(path, reason());
+  }
+  ::posix_fadvise(descriptor, 0, 0, POSIX_FADV_RANDOM);
+  std::string front(count, '\0');
+  std::size_t size = 0;
+  ssize_t more = 1;
+  while (size < count && more > 0) {
+    more = ::pread(descriptor, front.data() + size, count - size, static_cast<off_t>(size));
+    if (more < 0 && errno == EINTR) {
+      more = 1;
+      continue;
+    }
+    size += more > 0 ? static_cast<std::size_t>(more) : 0;
+  }
+  const std::string problem = more < 0 ? reason() : "";
+  ::close(descriptor);
+  if (!problem.empty()) {
+    cannot_read(path, problem);
+  }
+  front.resize(size);
+  return front;
+}
+
 OutputFile::OutputFile(std::string path, bool shared) : path_(std::move(path)) {
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (shared ? 0 : O_EXCL), 0666);
   if (descriptor_ < 0) {

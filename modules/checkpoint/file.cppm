@@ -30,6 +30,10 @@ class MappedFile {
   std::optional<WatchedRange> watched_;
 };
 
+/// The first bytes of a file, at most `count`. The system reads nothing ahead, as it does for a
+/// mapped file, where a header of some KiB would cost MiB of values. Error (input): as MappedFile.
+std::string read_front(const std::string& path, std::size_t count);
+
 /// A new file. Every function can throw an Error with the file's name and the system's reason.
 class OutputFile {
  public:

@@ -6,6 +6,9 @@ import :source;
 
 namespace tessera::checkpoint_detail {
 
+/// What the format's own library allows, in bytes.
+inline constexpr std::uint64_t longest_header = 100'000'000;
+
 struct HeaderEntry {
   std::string name;
   TensorInfo info;

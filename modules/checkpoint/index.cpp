@@ -1,7 +1,9 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +13,7 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -23,6 +26,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
+import :file;
 import :index;
 
 namespace tessera::checkpoint_detail {
@@ -32,13 +36,13 @@ using nlohmann::json;
 
 constexpr std::size_t most_ranks = std::size_t{1} << 24;
 constexpr const char* format_name = "tessera.checkpoint";
-constexpr std::int64_t format_version = 3;  // 2 had the parts in the index, 1 no hashes
+/// 3 had an object for each tensor, 2 the parts in the index, 1 no hashes.
+constexpr std::int64_t format_version = 4;
+constexpr std::size_t hash_digits = 32;
 
 [[noreturn]] void wrong(const std::string& path, const std::string& what) {
   fail_input({.thing = path, .wrong = what, .advice = "use another checkpoint"});
 }
-
-std::vector<std::int64_t> list_of(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
 /// JSON has no NaN and no infinity: they are written as {"f64": "nan"}.
 json scalar_to_json(const StateDict::Scalar& scalar) {
@@ -97,29 +101,26 @@ std::string text_of(const json& value, const std::string& where, const std::stri
   return value.get<std::string>();
 }
 
-Dims dims_of(const json& value, const std::string& where, const std::string& path) {
-  const auto numbers = naturals(value, max_dims);
-  if (!numbers) {
-    wrong(path, fmt::format("{} is not a list of at most {} whole numbers", where, max_dims));
-  }
-  return Dims{std::span<const std::int64_t>(*numbers)};
-}
-
 /// 32 lower-case hexadecimal digits.
 std::string hash_of(const json& value, const std::string& where, const std::string& path) {
   const std::string text = value.is_string() ? value.get<std::string>() : "";
-  if (text.size() != 32 || text.find_first_not_of("0123456789abcdef") != std::string::npos) {
+  if (text.size() != hash_digits ||
+      text.find_first_not_of("0123456789abcdef") != std::string::npos) {
     wrong(path, fmt::format("{} is not a hash (expected 32 hexadecimal digits, got {})", where,
                             json_text(value)));
   }
   return text;
 }
 
-/// The hash that an index ends with: of all its other entries, written in one way whatever the
-/// file's spaces and order.
-std::string hash_of_rest(const json& rest) {
-  const std::string text = json_text(rest);
-  return content_hash(std::as_bytes(std::span(text)));
+/// An index begins with the hash of the bytes after it, so that nothing is parsed or written again
+/// to compare them: every rank reads the index.
+std::string hash_line(const std::string& hash) {
+  return fmt::format("{{\"hash\": \"{}\",\n", hash);
+}
+
+std::string hash_after_line(std::string_view text) {
+  const std::size_t line = hash_line(std::string(hash_digits, '0')).size();
+  return content_hash(std::as_bytes(std::span(text.substr(std::min(line, text.size())))));
 }
 
 /// What layout_text wrote, for a tensor of this shape. `known`: those of other tensors.
@@ -146,31 +147,42 @@ Layout layout_of(std::map<std::string, Layout>& known, const std::string& text, 
   return layout;
 }
 
-IndexedTensor tensor_of(const json& value, const std::string& name, const std::string& path,
-                        std::map<std::string, Layout>& layouts) {
-  const std::string where = fmt::format("tensor '{}'", name);
-  IndexedTensor tensor;
-  const std::string type = text_of(entry(value, "dtype", where, path), where + ": dtype", path);
-  const auto dtype = dtype_from_name(type);
-  if (!dtype) {
-    wrong(path, fmt::format("{}: the dtype '{}' is not known", where, type));
+/// "f32[2,3]".
+TensorInfo info_of(const std::string& text, const std::string& where, const std::string& path) {
+  const std::size_t at = text.find('[');
+  const bool closed = at != std::string::npos && text.ends_with(']');
+  const auto shape =
+      closed ? dims_from_text(std::string_view(text).substr(at + 1, text.size() - at - 2))
+             : std::nullopt;
+  const auto dtype = dtype_from_name(text.substr(0, at));
+  if (!shape || !dtype) {
+    wrong(path, fmt::format("{} is not a type and a shape (expected one such as 'f32[2,3]', got "
+                            "'{}')",
+                            where, text));
   }
-  tensor.info = {*dtype, dims_of(entry(value, "shape", where, path), where + ": shape", path)};
-  if (!byte_count(list_of(tensor.info.shape), size_of(*dtype))) {
-    wrong(path, fmt::format("{}: shape {} has more than 2^63 bytes", where,
-                            to_string(tensor.info.shape)));
+  if (!byte_count({shape->begin(), shape->end()}, size_of(*dtype))) {
+    wrong(path, fmt::format("{}: shape {} has more than 2^63 bytes", where, to_string(*shape)));
   }
-  tensor.layout =
-      layout_of(layouts, text_of(entry(value, "layout", where, path), where + ": layout", path),
-                tensor.info.shape, where, path);
-  return tensor;
+  return {*dtype, *shape};
 }
 
-CheckpointIndex index_from(ParsedJson parsed, const std::string& path) {
+/// Calls read(name, value) for each entry of an object.
+void for_each_entry(const json& object, const std::string& where, const std::string& path,
+                    const auto& read) {
+  if (!object.is_object()) {
+    wrong(path, where + " is not an object");
+  }
+  for (const auto& [name, value] : object.items()) {
+    read(name, value);
+  }
+}
+
+CheckpointIndex index_from(std::string_view text, const std::string& path) {
+  const ParsedJson parsed = parse_json_object(text);
   if (!parsed.problem.empty()) {
     wrong(path, parsed.problem);
   }
-  json& whole = parsed.value;
+  const json& whole = parsed.value;
   if (entry(whole, "format", "the index", path) != format_name) {
     wrong(path, fmt::format("it is not the index of a checkpoint (expected format '{}', got {})",
                             format_name, json_text(whole["format"])));
@@ -184,8 +196,8 @@ CheckpointIndex index_from(ParsedJson parsed, const std::string& path) {
                           "and start from there (model.from)"});
   }
   const std::string hash = hash_of(entry(whole, "hash", "the index", path), "'hash'", path);
-  whole.erase("hash");
-  if (const std::string own = hash_of_rest(whole); hash != own) {
+  const std::string own = hash_after_line(text);
+  if (hash != own || !text.starts_with(hash_line(hash))) {
     wrong(path,
           fmt::format("the index was changed after it was saved (its hash is {}, expected {})", own,
                       hash));
@@ -197,13 +209,7 @@ CheckpointIndex index_from(ParsedJson parsed, const std::string& path) {
   }
   index.meta = json_text(meta);
   const auto each = [&](const char* key, const auto& read) {
-    const json& object = entry(whole, key, "the index", path);
-    if (!object.is_object()) {
-      wrong(path, fmt::format("'{}' is not an object", key));
-    }
-    for (const auto& [name, value] : object.items()) {
-      read(name, value);
-    }
+    for_each_entry(entry(whole, key, "the index", path), fmt::format("'{}'", key), path, read);
   };
   each("files", [&](const std::string& name, const json& value) {
     const std::string where = fmt::format("file '{}'", name);
@@ -231,8 +237,17 @@ CheckpointIndex index_from(ParsedJson parsed, const std::string& path) {
     index.scalars.emplace(name, *scalar);
   });
   std::map<std::string, Layout> layouts;
-  each("tensors", [&](const std::string& name, const json& value) {
-    index.tensors.emplace(name, tensor_of(value, name, path, layouts));
+  each("tensors", [&](const std::string& layout, const json& group) {
+    for_each_entry(group, fmt::format("'tensors': '{}'", layout), path,
+                   [&](const std::string& name, const json& value) {
+                     const std::string where = fmt::format("tensor '{}'", name);
+                     const TensorInfo info = info_of(text_of(value, where, path), where, path);
+                     const IndexedTensor tensor{
+                         info, layout_of(layouts, layout, info.shape, where, path)};
+                     if (!index.tensors.emplace(name, tensor).second) {
+                       wrong(path, where + " has two layouts");
+                     }
+                   });
   });
   return index;
 }
@@ -241,6 +256,26 @@ CheckpointIndex index_from(ParsedJson parsed, const std::string& path) {
 
 std::string layout_text(const Layout& layout) {
   return layout ? to_string(layout) + " on " + to_string(layout.mesh()) : "plain";
+}
+
+std::string dims_text(const Dims& dims) { return fmt::format("{}", fmt::join(dims.span(), ",")); }
+
+std::optional<Dims> dims_from_text(std::string_view text) {
+  Dims dims;
+  while (!text.empty()) {
+    std::int64_t value = -1;
+    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (problem != std::errc() || value < 0 || dims.size() == max_dims) {
+      return std::nullopt;
+    }
+    dims.push_back(value);
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    if (!text.empty() && (text.front() != ',' || text.size() == 1)) {
+      return std::nullopt;
+    }
+    text.remove_prefix(text.empty() ? 0 : 1);
+  }
+  return dims;
 }
 
 std::string to_json(const CheckpointIndex& index) {
@@ -252,9 +287,8 @@ std::string to_json(const CheckpointIndex& index) {
   }
   json tensors = json::object();
   for (const auto& [name, tensor] : index.tensors) {
-    tensors[name] = {{"dtype", name_of(tensor.info.dtype)},
-                     {"shape", list_of(tensor.info.shape)},
-                     {"layout", layout_text(tensor.layout)}};
+    tensors[layout_text(tensor.layout)][name] =
+        fmt::format("{}[{}]", name_of(tensor.info.dtype), dims_text(tensor.info.shape));
   }
   json scalars = json::object();
   for (const auto& [name, scalar] : index.scalars) {
@@ -264,11 +298,11 @@ std::string to_json(const CheckpointIndex& index) {
   for (const auto& [name, file] : index.files) {
     files[name] = {{"bytes", file.bytes}, {"header", file.header}, {"ranks", file.ranks}};
   }
-  json whole = {{"format", format_name}, {"version", format_version}, {"meta", meta.value},
-                {"files", files},        {"scalars", scalars},        {"tensors", tensors}};
+  const json whole = {{"format", format_name}, {"version", format_version}, {"meta", meta.value},
+                      {"files", files},        {"scalars", scalars},        {"tensors", tensors}};
   try {
-    whole["hash"] = hash_of_rest(whole);
-    return json_text(whole, 1) + "\n";
+    const std::string text = json_text(whole, 1).substr(2) + "\n";  // without its "{\n"
+    return hash_line(content_hash(std::as_bytes(std::span(text)))) + text;
   } catch (const json::exception&) {
     fail({.thing = "checkpoint",
           .wrong = "a name or a string of the state is not UTF-8",
@@ -277,11 +311,16 @@ std::string to_json(const CheckpointIndex& index) {
 }
 
 CheckpointIndex index_from_json(const std::string& text, const std::string& path) {
-  return index_from(parse_json_object(text), path);
+  return index_from(text, path);
 }
 
 CheckpointIndex read_index(const std::string& path) {
-  return index_from(read_json_object(path), path);
+  const MappedFile file(path);
+  const std::span<const std::byte> bytes = file.bytes();
+  CheckpointIndex index =
+      index_from({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+  file.check_intact();
+  return index;
 }
 
 }  // namespace tessera::checkpoint_detail

@@ -33,7 +33,11 @@ struct CheckpointIndex {
 /// "[Shard(0)] on mesh(shard=2)", or "plain".
 std::string layout_text(const Layout& layout);
 
-/// Ends with the index's own hash.
+/// "1,0", and back; nothing for any other text.
+std::string dims_text(const Dims& dims);
+std::optional<Dims> dims_from_text(std::string_view text);
+
+/// Begins with the hash of all that follows it.
 /// Error (run): a text is not UTF-8. Error (input): meta is not a JSON object.
 std::string to_json(const CheckpointIndex& index);
 /// Error (input) that begins with `path` and names the field: wrong JSON, another version, a text

@@ -1,10 +1,11 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,7 +13,6 @@ module;
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "tessera/content_hash.hpp"
 module tessera.checkpoint;
@@ -22,8 +22,11 @@ import tessera.placement;
 import tessera.tensor;
 import :chunks;
 import :file;
+import :header;
 import :index;
 import :parts;
+import :plan;
+import :table;
 
 namespace tessera::checkpoint_detail {
 namespace {
@@ -34,84 +37,119 @@ constexpr std::size_t digits = 32;  // of a hash
   fail_input({.thing = path, .wrong = what, .advice = "use another checkpoint"});
 }
 
-/// "1,0"; nothing for any other text.
-std::optional<Dims> offsets_of(std::string_view text) {
-  Dims offsets;
-  while (!text.empty()) {
-    std::int64_t value = -1;
-    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (problem != std::errc() || value < 0 || offsets.size() == max_dims) {
-      return std::nullopt;
-    }
-    offsets.push_back(value);
-    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-    if (!text.empty() && (text.front() != ',' || text.size() == 1)) {
-      return std::nullopt;
-    }
-    text.remove_prefix(text.empty() ? 0 : 1);
-  }
-  return offsets;
+/// "'x@32' (f32[32])".
+std::string described(const std::string& key, const TensorInfo& info) {
+  return fmt::format("'{}' ({}{})", key, name_of(info.dtype), to_string(info.shape));
 }
 
-std::vector<std::string> split_hashes(const std::string& text) {
-  std::vector<std::string> hashes;
-  for (std::size_t at = 0; at < text.size(); at += digits) {
-    hashes.push_back(text.substr(at, digits));
+/// The header of a file of at most that many bytes; "" when it does not fit.
+std::string read_header(const std::string& path, std::uint64_t bytes) {
+  const std::string front = read_front(path, sizeof(std::uint64_t));
+  std::uint64_t length = 0;
+  if (front.size() < sizeof length || bytes < sizeof length) {
+    return "";
   }
-  return hashes;
+  std::memcpy(&length, front.data(), sizeof length);
+  const bool fits = length <= longest_header && length <= bytes - sizeof length;
+  return fits ? read_front(path, sizeof length + length) : "";
+}
+
+/// The part of a row, once it is known to fit its tensor and the file. `data`: what is after the
+/// header.
+StoredPart part_of(const std::string& path, const TableRow& row, std::span<const std::byte> data,
+                   const NumberedTensors& tensors) {
+  if (row.tensor >= tensors.size()) {
+    wrong(path, fmt::format("its table has a part of tensor {}, and the checkpoint has only {}",
+                            row.tensor, tensors.size()));
+  }
+  const auto& [name, tensor] = *tensors[row.tensor];
+  const std::string key = key_of(name, row.box.offset);
+  if (!is_inside(row.box, tensor.info.shape)) {
+    wrong(path, fmt::format("{} is not a part of a tensor of the checkpoint",
+                            described(key, {tensor.info.dtype, row.box.shape})));
+  }
+  const std::size_t bytes =
+      static_cast<std::size_t>(row.box.shape.product()) * size_of(tensor.info.dtype);
+  if (row.begin > data.size() || bytes > data.size() - row.begin) {
+    wrong(path, fmt::format("the bytes of '{}' are not within the file", key));
+  }
+  if (row.hashes.size() != chunks_of(bytes) * digits) {
+    wrong(path,
+          fmt::format("'{}' does not have {} hashes, one for each MiB", key, chunks_of(bytes)));
+  }
+  return {row.tensor, row.box, data.subspan(row.begin, bytes), row.hashes, 0};
 }
 
 }  // namespace
 
+std::span<const StoredPart> PartFile::of(std::size_t tensor) const {
+  const auto found = std::ranges::equal_range(parts, tensor, {}, &StoredPart::tensor);
+  return {found.begin(), found.end()};
+}
+
 std::unique_ptr<PartFile> open_parts(const std::string& path, const StoredFile& expected,
-                                     const IndexedTensors& tensors) {
-  {
-    const MappedFile file(path);
-    if (file.bytes().size() != expected.bytes) {
-      fail_input({.thing = path,
-                  .wrong = "the file is not the one that was saved",
-                  .expected = fmt::format("{} bytes", expected.bytes),
-                  .got = fmt::format("{}", file.bytes().size()),
-                  .advice = "use another checkpoint"});
-    }
-    const bool same_header = header_hash(file) == expected.header;
-    file.check_intact();
-    if (!same_header) {
-      wrong(path, "the file's header is not the one that was saved");
-    }
+                                     const NumberedTensors& tensors) {
+  std::string header = read_header(path, expected.bytes);
+  const bool same_header = content_hash(std::as_bytes(std::span(header))) == expected.header;
+  auto opened = std::make_unique<PartFile>(path, same_header ? std::move(header) : "");
+  if (const std::size_t bytes = opened->file.bytes().size(); bytes != expected.bytes) {
+    fail_input({.thing = path,
+                .wrong = "the file is not the one that was saved",
+                .expected = fmt::format("{} bytes", expected.bytes),
+                .got = fmt::format("{}", bytes),
+                .advice = "use another checkpoint"});
   }
-  auto opened = std::make_unique<PartFile>(SafetensorsFile(path));
-  for (const auto& [key, info] : opened->file.tensors()) {
-    const std::size_t at = key.rfind('@');
-    const auto tensor = tensors.find(key.substr(0, at));
-    const auto offset = at == std::string::npos ? std::nullopt : offsets_of(key.substr(at + 1));
-    if (!offset || tensor == tensors.end() || tensor->second.info.dtype != info.dtype ||
-        !is_inside({*offset, info.shape}, tensor->second.info.shape)) {
-      wrong(path, fmt::format("'{}' ({}{}) is not a part of a tensor of the checkpoint", key,
-                              name_of(info.dtype), to_string(info.shape)));
-    }
-    const std::size_t chunks = chunks_of(opened->file.bytes(key).size());
-    const auto& metadata = opened->file.metadata();
-    const auto hashes = metadata.find(key);
-    if (hashes == metadata.end() || hashes->second.size() != chunks * digits) {
-      wrong(path, fmt::format("'{}' does not have {} hashes, one for each MiB", key, chunks));
-    }
-    opened->parts[tensor->first].push_back(
-        {key,
-         {*offset, info.shape},
-         split_hashes(hashes->second),
-         std::unique_ptr<std::atomic<bool>[]>(new std::atomic<bool>[chunks]())});
+  if (opened->header.empty()) {
+    wrong(path, "the file's header is not the one that was saved");
   }
+  const auto table = table_in(std::string_view(opened->header).substr(sizeof(std::uint64_t)));
+  const auto rows = table ? table_rows(*table) : std::nullopt;
+  if (!rows || !std::ranges::is_sorted(*rows, {}, &TableRow::tensor)) {
+    wrong(path, "the file's header does not begin with a table of its parts");
+  }
+  std::size_t chunks = 0;
+  opened->parts.reserve(rows->size());
+  for (const TableRow& row : *rows) {
+    StoredPart& part = opened->parts.emplace_back(part_of(path, row, opened->data(), tensors));
+    part.first_chunk = chunks;
+    chunks += chunks_of(part.bytes.size());
+  }
+  opened->compared = std::unique_ptr<std::atomic<bool>[]>(new std::atomic<bool>[chunks]());
   return opened;
+}
+
+void check_header(const std::string& path, const PartFile& file, const NumberedTensors& tensors) {
+  const SafetensorsFile listed(path);
+  std::map<std::string, const StoredPart*> parts;
+  for (const StoredPart& part : file.parts) {
+    parts.emplace(key_of(tensors[part.tensor]->first, part.box.offset), &part);
+  }
+  const std::byte* const data = file.data().data();
+  const std::byte* first = nullptr;  // of the data, in the other mapping
+  for (const auto& [key, info] : listed.tensors()) {
+    const std::byte* const at = listed.bytes(key).data();
+    first = first == nullptr ? at : std::min(first, at);
+  }
+  for (const auto& [key, info] : listed.tensors()) {
+    const auto part = parts.find(key);
+    if (part == parts.end() || !(part->second->box.shape == info.shape) ||
+        tensors[part->second->tensor]->second.info.dtype != info.dtype ||
+        part->second->bytes.data() - data != listed.bytes(key).data() - first) {
+      wrong(path, described(key, info) + " is not a part of a tensor of the checkpoint");
+    }
+  }
+  if (listed.tensors().size() != file.parts.size()) {
+    wrong(path, fmt::format("its header does not have the parts of its table (expected {}, got {})",
+                            file.parts.size(), listed.tensors().size()));
+  }
 }
 
 std::optional<std::size_t> damaged_chunk(const PartFile& file, const StoredPart& part,
                                          std::size_t first, std::size_t last) {
-  const std::span<const std::byte> bytes = file.file.bytes(part.key);
-  std::atomic<bool>* const compared = part.compared.get();
+  std::atomic<bool>* const compared = file.compared.get() + part.first_chunk;
   for (std::size_t i = first; i <= last; ++i) {
     if (!compared[i].load(std::memory_order_relaxed)) {
-      if (content_hash(chunk_at(bytes, i)) != part.hashes[i]) {
+      if (content_hash(chunk_at(part.bytes, i)) != part.hashes.substr(i * digits, digits)) {
         file.file.check_intact();  // zeros have another hash
         return i;
       }

@@ -1,32 +1,48 @@
-// The parts that a data file of a checkpoint has, from its own header.
+// The parts that a data file of a checkpoint has, from the table in its own header.
 module tessera.checkpoint:parts;
 
 import tessera.base;
 import tessera.placement;
+import :file;
 import :index;
-import :safetensors;
 
 namespace tessera::checkpoint_detail {
 
-/// A box of a tensor that is a whole tensor of a safetensors file.
+/// The tensors of an index, in the order of their names: a table has their numbers.
+using NumberedTensors = std::vector<const IndexedTensors::value_type*>;
+
+/// A box of a tensor whose bytes are one after the other in a file.
 struct StoredPart {
-  std::string key;
+  std::size_t tensor = 0;  // its number
   LocalPart box;
-  std::vector<std::string> hashes;                // of each chunk of its bytes
-  std::unique_ptr<std::atomic<bool>[]> compared;  // which chunks had their hash
+  std::span<const std::byte> bytes;  // of the mapped file
+  std::string_view hashes;           // 32 digits for each chunk, in the file's header
+  std::size_t first_chunk = 0;       // the number of its first chunk, among all of the file
 };
 
 /// A data file of a checkpoint.
 struct PartFile {
-  explicit PartFile(SafetensorsFile opened) : file(std::move(opened)) {}
-  SafetensorsFile file;
-  std::map<std::string, std::vector<StoredPart>> parts;  // by tensor
+  PartFile(const std::string& path, std::string header) : file(path), header(std::move(header)) {}
+  MappedFile file;
+  std::string header;                             // its length and its JSON
+  std::vector<StoredPart> parts;                  // in the order of their tensors
+  std::unique_ptr<std::atomic<bool>[]> compared;  // which chunks had their hash
+  std::atomic<std::uint64_t> bytes_read{0};
+
+  /// What is after the header.
+  std::span<const std::byte> data() const { return file.bytes().subspan(header.size()); }
+  std::span<const StoredPart> of(std::size_t tensor) const;
 };
 
-/// Opens a file once its size and its header are known to be those that were saved. Error (input):
-/// they are not; a part that is not of a tensor of the index, or has no hashes.
+/// Opens a file once its size and its header are known to be those that were saved. Only the table
+/// in the header is parsed. Error (input): they are not; the table is wrong, or has a part that is
+/// not of a tensor of the index or has no hashes.
 std::unique_ptr<PartFile> open_parts(const std::string& path, const StoredFile& expected,
-                                     const IndexedTensors& tensors);
+                                     const NumberedTensors& tensors);
+
+/// Error (input): the tensors in the file's header, which other programs read, are not the parts of
+/// its table.
+void check_header(const std::string& path, const PartFile& file, const NumberedTensors& tensors);
 
 /// The first chunk among [first, last] of a part that does not have its hash; nothing when all do.
 std::optional<std::size_t> damaged_chunk(const PartFile& file, const StoredPart& part,

@@ -22,6 +22,7 @@ import :chunks;
 import :header;
 import :index;
 import :plan;
+import :table;
 
 namespace tessera::checkpoint_detail {
 namespace {
@@ -96,12 +97,13 @@ std::vector<LocalPart> pieces_of(const LocalPart& box, std::size_t count, std::s
   return pieces;
 }
 
+using HeldBoxes = std::vector<std::pair<LocalPart, std::vector<int>>>;
+
 /// The boxes of a tensor that belong into a group's file, each with the ranks of the group that
 /// hold it.
-std::vector<std::pair<LocalPart, std::vector<int>>> boxes_of(const IndexedTensor& tensor,
-                                                             const std::vector<int>& group) {
+HeldBoxes boxes_of(const IndexedTensor& tensor, const std::vector<int>& group) {
   const Dims& shape = tensor.info.shape;
-  std::vector<std::pair<LocalPart, std::vector<int>>> boxes;
+  HeldBoxes boxes;
   if (shape.product() == 0) {
     return boxes;
   }
@@ -130,7 +132,7 @@ std::vector<std::pair<LocalPart, std::vector<int>>> boxes_of(const IndexedTensor
 }  // namespace
 
 std::string key_of(const std::string& name, const Dims& offset) {
-  return fmt::format("{}@{}", name, fmt::join(offset.span(), ","));
+  return fmt::format("{}@{}", name, dims_text(offset));
 }
 
 std::optional<int> keeper_of(const Layout& layout, int rank) {
@@ -184,17 +186,28 @@ std::vector<std::vector<int>> file_groups(const IndexedTensors& tensors, int ran
 PlannedFile plan_file(const IndexedTensors& tensors, const std::vector<int>& group) {
   PlannedFile file{fmt::format("rank-{}.safetensors", group.front()), group, {}};
   std::map<int, std::size_t> load;  // bytes of each writer
+  // A model has thousands of tensors and a handful of shapes.
+  std::map<std::pair<std::int64_t, std::vector<std::int64_t>>, HeldBoxes> known;
+  std::size_t number = 0;
   for (const auto& [name, tensor] : tensors) {
-    for (const auto& [box, holders] : boxes_of(tensor, group)) {
+    const Dims& shape = tensor.info.shape;
+    const auto [at, fresh] = known.try_emplace(
+        {tensor.layout ? std::int64_t{tensor.layout.id()} : -1, {shape.begin(), shape.end()}},
+        HeldBoxes());
+    if (fresh) {
+      at->second = boxes_of(tensor, group);
+    }
+    for (const auto& [box, holders] : at->second) {
       const std::size_t bytes =
           static_cast<std::size_t>(box.shape.product()) * size_of(tensor.info.dtype);
       for (const LocalPart& piece : pieces_of(box, holders.size(), bytes)) {
         const int writer =
             *std::ranges::min_element(holders, [&](int a, int b) { return load[a] < load[b]; });
-        file.parts.push_back({name, tensor.info.dtype, piece, writer, 0});
+        file.parts.push_back({name, number, tensor.info.dtype, piece, writer, 0});
         load[writer] += file.parts.back().bytes();
       }
     }
+    ++number;
   }
   for (std::uint64_t i = 0; PlannedPart & part : file.parts) {
     part.begin = i++;  // the order so far
@@ -215,13 +228,19 @@ PlannedFile plan_file(const IndexedTensors& tensors, const std::vector<int>& gro
 std::string header_of(const PlannedFile& file,
                       const std::vector<std::vector<std::string>>& hashes) {
   std::vector<HeaderEntry> entries;
-  std::map<std::string, std::string> metadata;
+  std::vector<std::string> joined;
+  entries.reserve(file.parts.size());
+  joined.reserve(file.parts.size());  // the rows' hashes are in it
+  std::vector<TableRow> rows;
   for (std::size_t i = 0; i < file.parts.size(); ++i) {
     const PlannedPart& part = file.parts[i];
-    const std::string key = key_of(part.name, part.box.offset);
-    metadata.emplace(key, fmt::format("{}", fmt::join(hashes[i], "")));
-    entries.push_back({key, {part.dtype, part.box.shape}, part.begin});
+    entries.push_back(
+        {key_of(part.name, part.box.offset), {part.dtype, part.box.shape}, part.begin});
+    joined.push_back(fmt::format("{}", fmt::join(hashes[i], "")));
+    rows.push_back({part.tensor, part.box, part.begin, joined.back()});
   }
+  std::ranges::sort(rows, {}, [](const TableRow& row) { return std::pair(row.tensor, row.begin); });
+  const std::map<std::string, std::string> metadata = {{table_name, table_text(rows)}};
   return safetensors_header(entries, metadata, file.name);
 }
 

@@ -11,7 +11,8 @@ namespace tessera::checkpoint_detail {
 
 /// A box that one rank writes.
 struct PlannedPart {
-  std::string name;  // of its tensor
+  std::string name;        // of its tensor
+  std::size_t tensor = 0;  // the tensor's number, in the order of names
   DType dtype = DType::f32;
   LocalPart box;
   int writer = 0;
@@ -44,7 +45,8 @@ PlannedFile plan_file(const IndexedTensors& tensors, const std::vector<int>& gro
 /// The rank whose file has what `rank` holds; nothing when the rank holds nothing of it.
 std::optional<int> keeper_of(const Layout& layout, int rank);
 
-/// The header (length and JSON) of a file whose parts have these hashes; its size does not depend
+/// The header (length and JSON, with the table of parts) of a file whose parts have these hashes;
+/// its size does not depend
 /// on them.
 std::string header_of(const PlannedFile& file, const std::vector<std::vector<std::string>>& hashes);
 /// The size of the header.

@@ -6,6 +6,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,6 +23,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
+import :box;
 import :chunks;
 import :index;
 import :parts;
@@ -34,19 +36,34 @@ namespace checkpoint_detail {
 /// What the ranks of a layout hold of a shape, each box once.
 using HeldBoxes = std::vector<std::pair<LocalPart, int>>;
 
+/// A part of a file that has something of a box: `both` is what they share.
+struct PartOfBox {
+  const std::string* file_name;
+  PartFile* file;
+  const StoredPart* part;
+  LocalPart both;
+};
+
 struct CheckpointContent {
   std::string folder;
   CheckpointIndex index;
+  NumberedTensors tensors;
   std::map<int, const std::string*> file_of_rank;
   // Made when they are needed; entries never move or vanish.
   std::mutex mutex;
   std::map<std::string, std::unique_ptr<PartFile>> files;
-  std::map<std::pair<std::uint32_t, std::vector<std::int64_t>>, HeldBoxes> boxes;
+  std::map<std::pair<std::int64_t, std::vector<std::int64_t>>, HeldBoxes> boxes;
+  std::map<std::pair<std::int64_t, std::vector<std::int64_t>>, std::set<std::string>> known;
 
-  const PartFile& open(const std::string& name);
+  std::string path_of(const std::string& file) const {
+    return (std::filesystem::path(folder) / file).string();
+  }
+  PartFile& open(const std::string& name);
   /// The files that have something of a box.
-  std::set<std::string> files_with(const IndexedTensor& tensor, const LocalPart& box);
+  const std::set<std::string>& files_with(const IndexedTensor& tensor, const LocalPart& box);
   const HeldBoxes& boxes_of(const IndexedTensor& tensor);
+  /// The parts that fill a box. Error (input): they overlap or leave gaps.
+  std::vector<PartOfBox> parts_of(const std::string& name, const LocalPart& box);
 };
 
 namespace {
@@ -56,7 +73,7 @@ using ranges::views::zip;
 std::string damage(const std::string& name, const std::string& file, const StoredPart& part,
                    std::size_t chunk) {
   return fmt::format("tensor '{}': bytes of '{}' in {} are not those that were saved (MiB {})",
-                     name, part.key, file, chunk);
+                     name, key_of(name, part.box.offset), file, chunk);
 }
 
 /// The offsets of the first and the last element of a box within a tensor of that shape.
@@ -105,8 +122,8 @@ Tensor box_of(const Tensor& x, const Dims& begin, const Dims& shape) {
 
 /// Compares the chunks that a box (indices within the part; not empty) touches.
 void compare_box(const std::string& folder, const std::string& name, const std::string& file_name,
-                 const PartFile& file, const StoredPart& part, const LocalPart& box) {
-  const std::size_t width = size_of(file.file.info(part.key).dtype);
+                 const PartFile& file, const StoredPart& part, std::size_t width,
+                 const LocalPart& box) {
   const auto [first, last] = ends_of(box, part.box.shape);
   const auto chunk =
       damaged_chunk(file, part, first * width / chunk_bytes, last * width / chunk_bytes);
@@ -117,14 +134,24 @@ void compare_box(const std::string& folder, const std::string& name, const std::
   }
 }
 
-/// The files must be there, as large as they were.
+/// Layouts and lists of numbers as keys; -1: no layout.
+std::pair<std::int64_t, std::vector<std::int64_t>> key_for(const Layout& layout,
+                                                           std::initializer_list<Dims> dims) {
+  std::vector<std::int64_t> numbers;
+  for (const Dims& some : dims) {
+    numbers.insert(numbers.end(), some.begin(), some.end());
+  }
+  return {layout ? std::int64_t{layout.id()} : -1, std::move(numbers)};
+}
+
+/// The files must be there, as large as they were, before one of them is read.
 void check_sizes(const CheckpointContent& content) {
   for (const auto& [name, file] : content.index.files) {
-    const std::filesystem::path path = std::filesystem::path(content.folder) / name;
+    const std::string path = content.path_of(name);
     std::error_code problem;
     const std::uintmax_t bytes = std::filesystem::file_size(path, problem);
     if (problem || bytes != file.bytes) {
-      fail_input({.thing = path.string(),
+      fail_input({.thing = path,
                   .wrong = problem ? fmt::format("it cannot be read ({})", problem.message())
                                    : std::string("the file is not the one that was saved"),
                   .expected = fmt::format("{} bytes", file.bytes),
@@ -136,36 +163,34 @@ void check_sizes(const CheckpointContent& content) {
 
 /// Opens all files, and finds parts that overlap or leave gaps.
 void check_all(CheckpointContent& content, const std::string& path) {
-  std::map<std::string, std::vector<const LocalPart*>> parts;
-  for (const auto& [name, file] : content.index.files) {
-    for (const auto& [tensor, stored] : content.open(name).parts) {
-      for (const StoredPart& part : stored) {
-        parts[tensor].push_back(&part.box);
-      }
+  check_sizes(content);
+  std::vector<std::vector<const LocalPart*>> boxes(content.tensors.size());
+  for (const auto& [name, stored] : content.index.files) {
+    const PartFile& file = content.open(name);
+    check_header(content.path_of(name), file, content.tensors);
+    for (const StoredPart& part : file.parts) {
+      boxes[part.tensor].push_back(&part.box);
     }
   }
-  for (const auto& [name, tensor] : content.index.tensors) {
-    check_coverage(name, tensor.info, parts[name], path);
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    check_coverage(content.tensors[i]->first, content.tensors[i]->second.info, boxes[i], path);
   }
 }
 
 }  // namespace
 
-const PartFile& CheckpointContent::open(const std::string& name) {
+PartFile& CheckpointContent::open(const std::string& name) {
   const std::lock_guard lock(mutex);
   std::unique_ptr<PartFile>& file = files[name];
   if (!file) {
-    file = open_parts((std::filesystem::path(folder) / name).string(), index.files.at(name),
-                      index.tensors);
+    file = open_parts(path_of(name), index.files.at(name), tensors);
   }
   return *file;
 }
 
 const HeldBoxes& CheckpointContent::boxes_of(const IndexedTensor& tensor) {
   const Dims& shape = tensor.info.shape;
-  const std::lock_guard lock(mutex);
-  const auto [at, fresh] =
-      boxes.try_emplace({tensor.layout.id(), {shape.begin(), shape.end()}}, HeldBoxes());
+  const auto [at, fresh] = boxes.try_emplace(key_for(tensor.layout, {shape}), HeldBoxes());
   if (fresh) {
     for (const int rank : tensor.layout.mesh().ranks()) {
       if (keeper_of(tensor.layout, rank) == rank) {
@@ -176,24 +201,56 @@ const HeldBoxes& CheckpointContent::boxes_of(const IndexedTensor& tensor) {
   return at->second;
 }
 
-std::set<std::string> CheckpointContent::files_with(const IndexedTensor& tensor,
-                                                    const LocalPart& box) {
-  std::set<std::string> names;
+const std::set<std::string>& CheckpointContent::files_with(const IndexedTensor& tensor,
+                                                           const LocalPart& box) {
+  const std::lock_guard lock(mutex);
+  const auto [at, fresh] = known.try_emplace(
+      key_for(tensor.layout, {tensor.info.shape, box.offset, box.shape}), std::set<std::string>());
+  if (!fresh) {
+    return at->second;
+  }
   const auto add = [&](int rank) {
     if (const auto file = file_of_rank.find(rank); file != file_of_rank.end()) {
-      names.insert(*file->second);
+      at->second.insert(*file->second);
     }
   };
   if (!tensor.layout) {
     add(0);
-    return names;
+    return at->second;
   }
   for (const auto& [held, rank] : boxes_of(tensor)) {
     if (!is_empty(held) && !is_empty(intersection(held, box))) {
       add(rank);
     }
   }
-  return names;
+  return at->second;
+}
+
+std::vector<PartOfBox> CheckpointContent::parts_of(const std::string& name, const LocalPart& box) {
+  const auto found = std::ranges::lower_bound(
+      tensors, name, {}, [](const auto* entry) -> const std::string& { return entry->first; });
+  const std::set<std::string>& names = files_with((*found)->second, box);
+  std::vector<PartOfBox> parts;
+  std::int64_t elements = 0;
+  for (const std::string& file_name : names) {
+    PartFile& file = open(file_name);
+    for (const StoredPart& part : file.of(static_cast<std::size_t>(found - tensors.begin()))) {
+      const LocalPart both = intersection(part.box, box);
+      if (!is_empty(both)) {
+        parts.push_back({&file_name, &file, &part, both});
+        elements += both.shape.product();
+      }
+    }
+  }
+  if (elements != box.shape.product()) {
+    fail_input({.thing = folder,
+                .wrong = fmt::format("tensor '{}': its parts in {} overlap or leave gaps", name,
+                                     fmt::join(names, ", ")),
+                .expected = fmt::format("{} elements", box.shape.product()),
+                .got = fmt::format("{}", elements),
+                .advice = "use another checkpoint"});
+  }
+  return parts;
 }
 
 }  // namespace checkpoint_detail
@@ -212,12 +269,14 @@ CheckpointReader::CheckpointReader(const std::string& folder, OpenFiles open)
   content_ = std::make_shared<checkpoint_detail::CheckpointContent>();
   content_->folder = folder;
   content_->index = checkpoint_detail::read_index(path);
+  for (const auto& tensor : content_->index.tensors) {
+    content_->tensors.push_back(&tensor);
+  }
   for (const auto& [name, file] : content_->index.files) {
     for (const int rank : file.ranks) {
       content_->file_of_rank.emplace(rank, &name);
     }
   }
-  checkpoint_detail::check_sizes(*content_);
   if (open == OpenFiles::all) {
     checkpoint_detail::check_all(*content_, path);
   }
@@ -253,7 +312,7 @@ std::uint64_t CheckpointReader::bytes_read() const {
   const std::lock_guard lock(content_->mutex);
   std::uint64_t bytes = 0;
   for (const auto& [name, file] : content_->files) {
-    bytes += file->file.bytes_read();
+    bytes += file->bytes_read;
   }
   return bytes;
 }
@@ -263,11 +322,9 @@ std::vector<std::string> CheckpointReader::verify() const {
   std::vector<std::string> damages;
   for (const auto& [file_name, stored] : content_->index.files) {
     const PartFile& file = content_->open(file_name);
-    for (const auto& [name, parts] : file.parts) {
-      for (const StoredPart& part : parts) {
-        if (const auto chunk = damaged_chunk(file, part, 0, part.hashes.size() - 1)) {
-          damages.push_back(damage(name, file_name, part, *chunk));
-        }
+    for (const StoredPart& part : file.parts) {
+      if (const auto chunk = damaged_chunk(file, part, 0, chunks_of(part.bytes.size()) - 1)) {
+        damages.push_back(damage(content_->tensors[part.tensor]->first, file_name, part, *chunk));
       }
     }
   }
@@ -275,35 +332,31 @@ std::vector<std::string> CheckpointReader::verify() const {
   return damages;
 }
 
+std::size_t CheckpointReader::locate(const std::string& name, const LocalPart& box) const {
+  const Dims& shape = info(name).shape;
+  if (box.shape.product() == 0) {
+    return 0;
+  }
+  if (!checkpoint_detail::is_inside(box, shape)) {
+    fail_input({.thing = path_,
+                .wrong = fmt::format("tensor '{}' has shape {}", name, to_string(shape)),
+                .advice = fmt::format("the box of shape {} at {} is not inside it",
+                                      to_string(box.shape), to_string(box.offset))});
+  }
+  return content_->parts_of(name, box).size();
+}
+
 void CheckpointReader::copy_box(const std::string& name, const LocalPart& box,
                                 const Tensor& into) const {
   using namespace checkpoint_detail;
-  const std::set<std::string> files = content_->files_with(content_->index.tensors.at(name), box);
-  std::int64_t copied = 0;
-  for (const std::string& file_name : files) {
-    const PartFile& file = content_->open(file_name);
-    const auto parts = file.parts.find(name);
-    if (parts == file.parts.end()) {
-      continue;
-    }
-    for (const StoredPart& part : parts->second) {
-      const LocalPart both = intersection(part.box, box);
-      if (!is_empty(both)) {
-        const LocalPart within{difference(both.offset, part.box.offset), both.shape};
-        compare_box(path_, name, file_name, file, part, within);
-        file.file.read(part.key, within,
-                       box_of(into, difference(both.offset, box.offset), both.shape));
-        copied += both.shape.product();
-      }
-    }
-  }
-  if (copied != box.shape.product()) {
-    fail_input({.thing = path_,
-                .wrong = fmt::format("tensor '{}': its parts in {} overlap or leave gaps", name,
-                                     fmt::join(files, ", ")),
-                .expected = fmt::format("{} elements", box.shape.product()),
-                .got = fmt::format("{}", copied),
-                .advice = "use another checkpoint"});
+  const DType dtype = info(name).dtype;
+  for (const auto& [file_name, file, part, both] : content_->parts_of(name, box)) {
+    const LocalPart within{difference(both.offset, part->box.offset), both.shape};
+    compare_box(path_, name, *file_name, *file, *part, size_of(dtype), within);
+    copy_stored(file->file, part->bytes, {dtype, part->box.shape}, within,
+                box_of(into, difference(both.offset, box.offset), both.shape),
+                fmt::format("{}: tensor '{}'", content_->path_of(*file_name), name));
+    file->bytes_read += static_cast<std::uint64_t>(both.shape.product()) * size_of(dtype);
   }
 }
 

@@ -22,9 +22,9 @@ enum class OpenFiles : std::uint8_t {
 /// that was saved: a chunk of 1 MiB when it is first touched, and not again.
 class CheckpointReader : public TensorSource {
  public:
-  /// Error (input): no checkpoint, a wrong index, a file that is missing or of another size; a file
-  /// that is not what the index says, or a tensor whose parts overlap or leave gaps, now or when
-  /// they are read. `read`, too: bytes that do not have their hash.
+  /// Error (input): no checkpoint, a wrong index; a file that is missing or not what the index
+  /// says, or a tensor whose parts overlap or leave gaps, now or when they are read. `read`, too:
+  /// bytes that do not have their hash.
   explicit CheckpointReader(const std::string& folder, OpenFiles open = OpenFiles::all);
 
   /// The JSON object that save_checkpoint was given.
@@ -37,6 +37,9 @@ class CheckpointReader : public TensorSource {
   std::size_t files() const;
   std::size_t files_opened() const;
   std::uint64_t bytes_read() const override;
+  /// Opens the files that have something of a box and finds its parts, as `read` does, which then
+  /// reads their values; how many parts. Error (input): as `read`, but for the values.
+  std::size_t locate(const std::string& name, const LocalPart& box) const;
   /// Reads and compares all bytes. What is damaged, a line for each part of a tensor; empty when
   /// the checkpoint is whole.
   std::vector<std::string> verify() const;

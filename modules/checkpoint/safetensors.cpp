@@ -11,7 +11,6 @@ module;
 #include <memory>
 #include <optional>
 #include <range/v3/view/enumerate.hpp>
-#include <range/v3/view/zip.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,10 +21,11 @@ module;
 module tessera.checkpoint;
 
 import tessera.base;
-import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
+import :box;
 import :file;
+import :header;
 
 namespace tessera {
 namespace checkpoint_detail {
@@ -39,8 +39,6 @@ struct SafetensorsContent {
 };
 
 namespace {
-
-constexpr std::uint64_t longest_header = 100'000'000;  // what the format's own library allows
 
 constexpr std::array<std::string_view, dtype_count> names = {
     "F32", "F64", "BF16", "F16", "I64", "I32", "U8", "BOOL", "I8", "F8_E4M3", "F8_E5M2"};
@@ -182,30 +180,6 @@ class HeaderReader {
   std::vector<Range> ranges_;
 };
 
-/// The box of a tensor at `data` as a tensor of its own; nothing is copied when the elements are
-/// aligned. The memory is only read.
-Tensor view_of_box(const std::byte* data, const TensorInfo& info, const LocalPart& box) {
-  const std::size_t width = size_of(info.dtype);
-  if (reinterpret_cast<std::uintptr_t>(data) % width != 0) {
-    Tensor copy = empty(box.shape, info.dtype);
-    auto* to = static_cast<std::byte*>(copy.raw_data());
-    for_each_run(info.shape, box, [&](std::int64_t first, std::int64_t count) {
-      const auto bytes = static_cast<std::size_t>(count) * width;
-      std::memcpy(to, data + static_cast<std::size_t>(first) * width, bytes);
-      to += bytes;
-    });
-    return copy;
-  }
-  const Dims strides = contiguous_strides(info.shape);
-  std::int64_t offset = 0;
-  for (const auto [begin, stride] : ranges::views::zip(box.offset, strides)) {
-    offset += begin * stride;
-  }
-  auto memory = Storage::borrow(const_cast<std::byte*>(data),
-                                static_cast<std::size_t>(info.shape.product()) * width);
-  return from_storage(std::move(memory), box.shape, strides, offset, info.dtype);
-}
-
 }  // namespace
 }  // namespace checkpoint_detail
 
@@ -242,23 +216,8 @@ std::uint64_t SafetensorsFile::bytes_read() const { return content_->bytes_read;
 void SafetensorsFile::copy_box(const std::string& name, const LocalPart& box,
                                const Tensor& into) const {
   const TensorInfo& stored = tensors_.at(name);
-  const std::byte* const data = content_->data.at(name);
-  if (stored.dtype == DType::boolean) {
-    // Any other byte would be undefined behaviour in whoever reads it as a bool.
-    for_each_run(stored.shape, box, [&](std::int64_t first, std::int64_t count) {
-      if (std::any_of(data + first, data + first + count,
-                      [](std::byte value) { return value > std::byte{1}; })) {
-        fail_input({.thing = path_,
-                    .wrong = fmt::format("tensor '{}': a BOOL is neither 0 nor 1", name),
-                    .advice = "download or write the file again"});
-      }
-    });
-  }
-  ops::copy_(into, checkpoint_detail::view_of_box(data, stored, box));
-  content_->file.check_intact();
-  if (box.shape == stored.shape) {
-    content_->file.drop(bytes(name));  // it was read to its end: a copy need not hold two
-  }
+  checkpoint_detail::copy_stored(content_->file, bytes(name), stored, box, into,
+                                 fmt::format("{}: tensor '{}'", path_, name));
   content_->bytes_read += static_cast<std::uint64_t>(box.shape.product()) * size_of(stored.dtype);
 }
 

@@ -163,20 +163,29 @@ TEST_CASE("the hashes are XXH3-128 of each MiB, of each header and of the index"
   const std::size_t header = file.size() - 2 * mib;
   CHECK(index["files"]["rank-0.safetensors"]["header"] == xxh3(file.substr(0, header)));
   const Json entries = Json::parse(file.substr(8, header - 8));
-  CHECK(entries["__metadata__"]["x@0"] ==
-        xxh3(file.substr(header, mib)) + xxh3(file.substr(header + mib)));
-  CHECK(Json::parse(rehashed(index)) == index);
+  CHECK(entries["__metadata__"]["parts"] ==
+        "0 0 524288 0 " + xxh3(file.substr(header, mib)) + xxh3(file.substr(header + mib)) + ";");
+  const std::string text = read_file(folder.at("c/checkpoint.json"));
+  const std::size_t line = text.find('\n') + 1;
+  CHECK(index["hash"] == xxh3(text.substr(line)));
+  folder.write("c/checkpoint.json", rehashed(index));
+  CHECK(problem_of(folder.at("c")).empty());
+  // The same entries in other bytes are not what was saved.
+  folder.write("c/checkpoint.json", text.substr(0, line) + " " + text.substr(line));
+  CHECK(contains(problem_of(folder.at("c")), "the index was changed after it was saved"));
+  folder.write("c/checkpoint.json", index.dump());
+  CHECK(contains(problem_of(folder.at("c")), "the index was changed after it was saved"));
 }
 
 TEST_CASE("an index of another format version says what to do") {
   const Folder folder;
   save(folder.at("c"), 1);
   Json index = Json::parse(read_file(folder.at("c/checkpoint.json")));
-  index["version"] = 2;
+  index["version"] = 3;
   index.erase("hash");
   folder.write("c/checkpoint.json", index.dump());
   const std::string problem = problem_of(folder.at("c"));
-  CHECK(contains(problem, "another format version (expected 3, got 2)"));
+  CHECK(contains(problem, "another format version (expected 4, got 3)"));
   CHECK(contains(problem, "tessera checkpoint export"));
 }
 
@@ -218,7 +227,7 @@ TEST_CASE("each field of the index that is absent or of a wrong type is an error
         Json index = good;
         index[at].erase(key);
         if (path != "/files/rank-0.safetensors" && path != "/files/rank-1.safetensors" &&
-            path != "/tensors/x") {
+            !path.starts_with("/tensors/")) {
           problem("erased", index);
         }
       }
@@ -231,7 +240,7 @@ TEST_CASE("each field of the index that is absent or of a wrong type is an error
         }
         Json index = good;
         index[inner] = other;
-        if (index["tensors"].empty()) {
+        if (index["tensors"].empty() || index["tensors"].front().empty()) {
           continue;  // a checkpoint without tensors
         }
         problem("= " + other.dump(), index);
@@ -252,32 +261,45 @@ TEST_CASE("an index whose numbers do not fit together is an error") {
     folder.write("c/checkpoint.json", rehashed(index));
     return problem_of(folder.at("c"));
   };
-  const auto tensor = [](Json& index) -> Json& { return index["tensors"]["x"]; };
+  const auto tensor = [](Json& index) -> Json& { return index["tensors"].front()["x"]; };
   CHECK(contains(with([](Json& i) { i["files"]["../x"] = i["files"]["rank-0.safetensors"]; }),
                  "'../x'"));
   CHECK(contains(with([](Json& i) { i["files"]["rank-0.safetensors"]["bytes"] = 1; }),
                  "not the one"));
   CHECK(contains(with([](Json& i) { i["files"].erase("rank-1.safetensors"); }), "gaps"));
-  CHECK(contains(with([&](Json& i) { tensor(i)["dtype"] = "f99"; }), "'f99'"));
-  CHECK(contains(with([&](Json& i) { tensor(i)["dtype"] = "i32"; }),
+  for (const char* info : {"f99[64]", "f32", "f32[64", "[64]", "", "f32[-1]", "f32[64,]",
+                           "f32[6 4]", "f32[1,1,1,1,1,1,1,1,1]", "f32[99999999999999999999]"}) {
+    CHECK(contains(with([&](Json& i) { tensor(i) = info; }),
+                   std::string("tensor 'x' is not a type and a shape (expected one such as "
+                               "'f32[2,3]', got '") +
+                       info + "'"));
+  }
+  CHECK(contains(with([&](Json& i) { tensor(i) = "i32[64]"; }),
                  "'x@0' (f32[32]) is not a part of a tensor"));
+  CHECK(contains(with([&](Json& i) { i["tensors"]["plain"]["x"] = "f32[64]"; }),
+                 "tensor 'x' has two layouts"));
   // Extents are compared with what is stored before anything of their size is made.
-  CHECK(contains(with([&](Json& i) { tensor(i)["shape"] = {1LL << 62, 1LL << 62}; }), "2^63"));
-  CHECK(contains(with([&](Json& i) { tensor(i)["shape"] = {1LL << 60}; }), "gaps"));
-  CHECK(contains(with([&](Json& i) { tensor(i)["shape"] = {63}; }), "'x@32' (f32[32]) is not"));
+  CHECK(contains(with([&](Json& i) { tensor(i) = "f32[4611686018427387904,2]"; }), "2^63"));
+  CHECK(contains(with([&](Json& i) { tensor(i) = "f32[1152921504606846976]"; }), "gaps"));
+  CHECK(contains(with([&](Json& i) { tensor(i) = "f32[63]"; }), "'x@32' (f32[32]) is not"));
+  const auto under = [](const std::string& layout) {
+    return [layout](Json& i) {
+      const Json tensors = i["tensors"].front();
+      i["tensors"] = {{layout, tensors}};
+    };
+  };
   for (const char* layout :
        {"[Shard(0)] on mesh(shard=2) of ranks 0", "[Shard(1)] on mesh(shard=2)",
         "[Partial(sum)] on mesh(shard=2)", "[Shard(0), Replicate] on mesh(shard=2)",
         "[Shard(0)] on mesh(shard=99999999999)", "[Shard(0)]", "on mesh(shard=2)"}) {
-    const std::string problem = with([&](Json& i) { tensor(i)["layout"] = layout; });
+    const std::string problem = with(under(layout));
     INFO(problem);
     CHECK(contains(problem, std::string("tensor 'x': layout '") + layout));
   }
   // A layout of other boxes than those that were written.
   for (const char* layout : {"plain", "[Shard(0)] on mesh(shard=2) of ranks 0 7"}) {
-    CHECK(contains(with([&](Json& i) { tensor(i)["layout"] = layout; }), "gaps"));
+    CHECK(contains(with(under(layout)), "gaps"));
   }
-  folder.write("c/checkpoint.json", good.dump());
   const std::string text = good.dump();
   folder.write("c/checkpoint.json", text.substr(0, text.size() / 2));
   CHECK(contains(problem_of(folder.at("c")), "not JSON"));
@@ -302,26 +324,59 @@ TEST_CASE("a file whose header does not fit the index is an error") {
     folder.write("c/checkpoint.json", rehashed(index));
     return problem_of(folder.at("c"));
   };
-  const auto renamed = [](const std::string& key) {
-    return [key](Json& h) {
-      h[key] = h["x@32"];
-      h["__metadata__"][key] = h["__metadata__"]["x@32"];
+  const std::string table = header["__metadata__"]["parts"];
+  const std::string hashes = table.substr(table.size() - 33, 32);
+  REQUIRE(table == "0 32 32 0 " + hashes + ";");
+  const auto listed = [&](const std::string& key, const std::string& rows) {
+    return with([&](Json& h) {
+      const Json entry = h["x@32"];
       h.erase("x@32");
-    };
+      h[key] = entry;
+      h["__metadata__"]["parts"] = rows;
+    });
   };
   CHECK(with([](Json&) {}).empty());
-  CHECK(contains(with(renamed("x@16")), "overlap"));
-  for (const char* key : {"x@33", "x@0,0", "x@", "x@-1", "x@32,", "x@3 2", "x", "y@32", "@32",
-                          "x@99999999999999999999"}) {
+  CHECK(contains(listed("x@16", "0 16 32 0 " + hashes + ";"), "overlap"));
+  // What other programs would read is what the table says.
+  for (const char* key : {"x@33", "x@0,0", "x@", "x@-1", "x@32,", "x@3 2", "x", "y@32"}) {
     INFO(key);
-    CHECK(contains(with(renamed(key)), "is not a part of a tensor of the checkpoint"));
+    CHECK(contains(listed(key, table), "is not a part of a tensor of the checkpoint"));
+  }
+  CHECK(contains(with([](Json& h) { h["x@32"]["shape"] = {32, 1}; }),
+                 "'x@32' (f32[32, 1]) is not a part of a tensor of the checkpoint"));
+  CHECK(contains(with([](Json& h) {
+                   h["x@32"]["shape"] = {31};
+                   h["x@32"]["data_offsets"] = {0, 124};
+                   h["x@63"] = {{"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {124, 128}}};
+                 }),
+                 "is not a part of a tensor of the checkpoint"));
+  CHECK(contains(listed("x@32", ""), "is not a part of a tensor of the checkpoint"));
+  CHECK(contains(listed("x@32", table + "0 40 8 0 " + hashes + ";"),
+                 "does not have the parts of its table (expected 2, got 1)"));
+  CHECK(contains(listed("x@32", "1 32 32 0 " + hashes + ";"),
+                 "a part of tensor 1, and the checkpoint has only 1"));
+  for (const char* row : {"0 33 32", "0 0,0 32", "0  32", "0 32 0", "0 32 33", "0 32 32,1"}) {
+    INFO(row);
+    CHECK(contains(listed("x@32", row + (" 0 " + hashes) + ";"),
+                   "is not a part of a tensor of the checkpoint"));
+  }
+  for (const char* begin : {"4", "128", "18446744073709551615"}) {
+    CHECK(contains(listed("x@32", "0 32 32 " + std::string(begin) + " " + hashes + ";"),
+                   "the bytes of 'x@32' are not within the file"));
+  }
+  for (const char* row :
+       {"0 32 32 0", "0 32 32 0 h", "0 32 32 -1 h;", "0 32 32 0x h;", "x 32 32 0 h;",
+        "0 32, 32 0 h;", "0 32 32 99999999999999999999 h;", ";"}) {
+    INFO(row);
+    CHECK(contains(listed("x@32", row), "header does not begin with a table of its parts"));
   }
   for (const std::size_t digits : {0, 31, 33, 64}) {
-    CHECK(contains(with([&](Json& h) { h["__metadata__"]["x@32"] = std::string(digits, '0'); }),
+    CHECK(contains(listed("x@32", "0 32 32 0 " + std::string(digits, '0') + ";"),
                    "'x@32' does not have 1 hashes"));
   }
-  CHECK(contains(with([](Json& h) { h.erase("__metadata__"); }), "does not have 1 hashes"));
-  CHECK(contains(with([](Json& h) { h["__metadata__"]["x@32"] = std::string(32, '0'); }),
+  CHECK(contains(with([](Json& h) { h.erase("__metadata__"); }),
+                 "header does not begin with a table of its parts"));
+  CHECK(contains(listed("x@32", "0 32 32 0 " + std::string(32, '0') + ";"),
                  "are not those that were saved"));
 }
 

@@ -183,6 +183,14 @@ TEST_CASE("a simulated save of many ranks is read by few, and the other way roun
       reader.read(name, part, empty(part.shape, tensor.info.dtype));
     }
     CHECK(reader.files_opened() == 1);
+    // A box has parts wherever the values are that are read of it.
+    const TensorInfo& whole = tensors.at("layer.3.up").info;
+    const LocalPart all{Dims::filled(2, 0), whole.shape};
+    CHECK(reader.locate("layer.3.up", all) == 64);
+    CHECK(reader.files_opened() == 16);
+    CHECK(reader.locate("layer.3.up", {{5, 0}, {0, 256}}) == 0);
+    CHECK(contains(input_error([&] { reader.locate("layer.3.up", {{999, 0}, {2, 256}}); }),
+                   "tensor 'layer.3.up' has shape [1000, 256]"));
   }
 }
 

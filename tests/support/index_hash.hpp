@@ -20,11 +20,12 @@ inline std::string xxh3(std::string_view bytes) {
   return text.str();
 }
 
-/// An index with the hash of its other entries: what somebody writes who changes one on purpose.
+/// An index that begins with the hash of the bytes after it: what somebody writes who changes one on
+/// purpose.
 inline std::string rehashed(nlohmann::json index) {
   index.erase("hash");
-  index["hash"] = xxh3(index.dump());
-  return index.dump();
+  const std::string rest = index.dump().substr(1);
+  return "{\"hash\": \"" + xxh3(rest) + "\",\n" + rest;
 }
 
 }  // namespace index_hash

@@ -1,0 +1,18 @@
+// A box of a tensor whose bytes are in a mapped file.
+module tessera.checkpoint:box;
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import :file;
+import :source;
+
+namespace tessera::checkpoint_detail {
+
+/// Copies the box of the tensor `info`, which has all of `bytes` (a range of the file), into a
+/// plain tensor of the box's shape. Error (input) that begins with `what`: a boolean is neither 0
+/// nor 1; the file was truncated.
+void copy_stored(const MappedFile& file, std::span<const std::byte> bytes, const TensorInfo& info,
+                 const LocalPart& box, const Tensor& into, const std::string& what);
+
+}  // namespace tessera::checkpoint_detail
