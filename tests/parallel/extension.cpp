@@ -116,19 +116,6 @@ std::int64_t gathered_bytes(const CommunicationReport& report) {
   return bytes;
 }
 
-/// The error of a plan with these entries for a Net on two ranks.
-std::string refusal(const std::vector<parallel::StyleEntry>& entries) {
-  return error_of([&] {
-    Net model;
-    const parallel::ParallelPlan plan(model, DeviceMesh::make({"shard"}, {2}), entries,
-                                      shipped_styles());
-  });
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("a layer computes with what was gathered, and its weight has a gradient but no memory") {

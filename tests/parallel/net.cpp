@@ -159,6 +159,15 @@ Tensor Planned::loss(const Tensor& tokens) {
   return ops::sum(ops::square((*model)(distribute(tokens, plan.batch_layout()))));
 }
 
+std::string refusal(const std::vector<parallel::StyleEntry>& entries,
+                    const std::shared_ptr<nn::Module>& model, int ranks) {
+  const std::shared_ptr<nn::Module> checked = model ? model : std::make_shared<Net>();
+  return error_of([&] {
+    const parallel::ParallelPlan plan(*checked, DeviceMesh::make({"shard"}, {ranks}), entries,
+                                      shipped_styles());
+  });
+}
+
 std::shared_ptr<nn::Module> plain(std::shared_ptr<nn::Module> net) {
   set_seed(5);
   nn::materialize(*net);

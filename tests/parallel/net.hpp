@@ -76,6 +76,11 @@ struct Planned {
   tessera::parallel::ParallelPlan plan;
 };
 
+/// The error of a plan with these entries for a model (without one: a Net) on a mesh of ranks that
+/// need not exist; empty when it has none.
+std::string refusal(const std::vector<tessera::parallel::StyleEntry>& entries,
+                    const std::shared_ptr<tessera::nn::Module>& model = nullptr, int ranks = 2);
+
 /// The plain model, initialised as a planned one is.
 std::shared_ptr<tessera::nn::Module> plain(std::shared_ptr<tessera::nn::Module> net);
 tessera::Tensor plain_loss(tessera::nn::Module& model, const tessera::Tensor& tokens);

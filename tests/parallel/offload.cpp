@@ -109,18 +109,6 @@ bool is_in(const Folder& folder, const void* address) {
   return false;
 }
 
-std::string refusal(const Entries& entries) {
-  return error_of([&] {
-    Net model;
-    const parallel::ParallelPlan plan(model, DeviceMesh::make({"shard"}, {2}), entries,
-                                      shipped_styles());
-  });
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("steps with anything kept elsewhere are the same bits") {

@@ -19,6 +19,10 @@ void on_ranks(int ranks, const std::function<void(int rank)>& f);
 /// Catch's macros are for one thread: a rank throws instead.
 void check(bool holds, const std::string& what);
 
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 /// The text of the error that f throws; empty when it throws none.
 std::string error_of(const std::function<void()>& f);
 
