@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
@@ -22,6 +21,7 @@ import tessera.checkpoint;
 
 #include "adapters/peft.hpp"
 #include "adapters/peft_config.hpp"
+#include "output_file.hpp"
 
 namespace tessera::app {
 namespace {
@@ -109,15 +109,6 @@ std::set<std::string> modules_in(const SafetensorsFile& file, Differences& diffe
     modules.insert(name.substr(peft_root.size(), end - peft_root.size()));
   }
   return modules;
-}
-
-void write_text(const fs::path& file, const std::string& text) {
-  std::ofstream out(file);
-  out << text << '\n';
-  out.close();
-  if (!out) {
-    fail({.thing = file.string(), .wrong = "cannot be written"});
-  }
 }
 
 StateDict state_of(nn::Module& model) {
@@ -223,7 +214,7 @@ std::size_t write_peft(const TensorSource& from, const Updates& updates, const s
   const RenamedTensors tensors(from, std::move(names));
   const std::size_t written = export_weights(tensors, folder, {.dtype = dtype}).size();
   fs::rename(fs::path(folder) / "model.safetensors", fs::path(folder) / weights_file);
-  write_text(fs::path(folder) / "adapter_config.json", config);
+  write_text((fs::path(folder) / "adapter_config.json").string(), config);
   return written;
 }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -19,6 +18,7 @@
 #include "commands/commands.hpp"
 #include "config/config.hpp"
 #include "llama_config.hpp"
+#include "output_file.hpp"
 
 import tessera.base;
 import tessera.mesh;
@@ -63,15 +63,6 @@ fs::path free_place(const std::string& folder) {
          .advice = "export into a new folder"});
   }
   return place;
-}
-
-void write_text(const fs::path& file, const std::string& text) {
-  std::ofstream out(file);
-  out << text << '\n';
-  out.close();
-  if (!out) {
-    fail({.thing = file.string(), .wrong = "cannot be written"});
-  }
 }
 
 /// The folder that the run started from; empty: none.
@@ -188,8 +179,8 @@ int run_checkpoint_export(const ExportArguments& arguments) {
   std::size_t tensors = 0;
   std::string carried;
   write_folder(arguments.folder, [&](const fs::path& folder) {
-    write_text(folder / "config.json", hugging_face_config(model));
-    write_text(folder / "generation_config.json", generation_config(model));
+    write_text((folder / "config.json").string(), hugging_face_config(model));
+    write_text((folder / "generation_config.json").string(), generation_config(model));
     const ExportOptions options{.prefix = "model.",
                                 .exclude = {},
                                 .dtype = dtype_of(model.dtype),
