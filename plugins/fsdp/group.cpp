@@ -71,8 +71,8 @@ void Group::finish_gathering() {
   const CommunicationTimer timer;
   ops::wait(members_[0].exchanged[0].whole);
   const ops::GroupArgument& ranks = keeps_ ? keeping_ranks_ : ranks_;
-  drop_copies();
   report("all_gather", (keeps_ ? kept_bytes_ : part_bytes_) * (ranks.size() - 1), timer.seconds());
+  drop_copies();
   if (!is_extended() || !has_values()) {
     return;
   }
