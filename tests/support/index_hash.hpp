@@ -20,8 +20,8 @@ inline std::string xxh3(std::string_view bytes) {
   return text.str();
 }
 
-/// An index that begins with the hash of the bytes after it: what somebody writes who changes one on
-/// purpose.
+/// An index that begins with the hash of the bytes after it: what somebody writes who changes one
+/// on purpose.
 inline std::string rehashed(nlohmann::json index) {
   index.erase("hash");
   const std::string rest = index.dump().substr(1);
