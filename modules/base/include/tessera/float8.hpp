@@ -39,27 +39,33 @@ constexpr float widened(std::uint32_t magnitude) {
 
 }  // namespace float8_detail
 
-/// 1 sign, 4 exponent (bias 7), 3 fraction bits; no infinities: 0x7f and 0xff are NaN, the largest
-/// number is 448. Larger numbers and infinities become 448, as in torch (float8_e4m3fn) from 2.12
-/// on.
-struct Float8E4M3 {
+/// A sign, `exponent` bits of an exponent with this bias, and the fraction in the rest of 8 bits.
+/// `infinite`: the largest exponent has infinities and NaN, as in IEEE formats, and what rounds to
+/// more than the largest number is infinite. Otherwise only 0x7f and 0xff are NaN, and larger
+/// numbers and infinities become the largest number.
+template <int exponent, int bias, bool infinite>
+struct Float8 {
   std::uint8_t bits = 0;
 
-  constexpr Float8E4M3() = default;
-  constexpr explicit Float8E4M3(float value) : bits(from_float(value)) {}
-  constexpr explicit Float8E4M3(double value) : Float8E4M3(static_cast<float>(value)) {}
+  constexpr Float8() = default;
+  constexpr explicit Float8(float value) : bits(from_float(value)) {}
+  constexpr explicit Float8(double value) : Float8(static_cast<float>(value)) {}
 
-  static constexpr Float8E4M3 from_bits(std::uint8_t raw) {
-    Float8E4M3 result;
+  static constexpr Float8 from_bits(std::uint8_t raw) {
+    Float8 result;
     result.bits = raw;
     return result;
   }
 
   constexpr explicit operator float() const {
     const std::uint32_t magnitude = bits & 0x7fU;
-    const std::uint32_t value =
-        magnitude == 0x7fU ? 0x7fc00000U
-                           : std::bit_cast<std::uint32_t>(float8_detail::widened<3, 7>(magnitude));
+    std::uint32_t value =
+        std::bit_cast<std::uint32_t>(float8_detail::widened<fraction, bias>(magnitude));
+    if constexpr (infinite) {
+      value |= magnitude >= overflow ? 0x7f800000U : 0U;
+    } else {
+      value = magnitude > overflow ? 0x7fc00000U : value;
+    }
     return std::bit_cast<float>(value | (static_cast<std::uint32_t>(bits & 0x80U) << 24));
   }
   constexpr explicit operator double() const {
@@ -67,63 +73,36 @@ struct Float8E4M3 {
   }
 
   /// Same bits; so NaN equals itself and the two zeros differ.
-  friend constexpr bool operator==(Float8E4M3, Float8E4M3) = default;
+  friend constexpr bool operator==(Float8, Float8) = default;
 
  private:
+  static constexpr int fraction = 7 - exponent;
+  /// What numbers become that are too large: infinity, or the largest number.
+  static constexpr std::uint32_t overflow = infinite ? ((1U << exponent) - 1U) << fraction : 0x7eU;
+  /// The power of two (the bits of a float) that is too large in any case.
+  static constexpr std::uint32_t too_large =
+      static_cast<std::uint32_t>(127 + (1 << exponent) - (infinite ? 1 : 0) - bias) << 23;
+
   static constexpr std::uint8_t from_float(float value) {
     const auto raw = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t magnitude = raw & 0x7fffffffU;
-    // 480 is the number that 0x7f would be.
     const std::uint32_t finite =
-        magnitude >= 0x43f00000U ? 0x7eU : float8_detail::rounded<3, 7>(magnitude);
-    const std::uint32_t result = magnitude > 0x7f800000U ? 0x7fU : finite < 0x7eU ? finite : 0x7eU;
-    return static_cast<std::uint8_t>(result | ((raw >> 24) & 0x80U));
-  }
-};
-
-/// 1 sign, 5 exponent (bias 15), 2 fraction bits, as IEEE formats are: infinities are 0x7c and
-/// 0xfc, the largest number is 57344, and what rounds to more is infinite (torch's float8_e5m2).
-struct Float8E5M2 {
-  std::uint8_t bits = 0;
-
-  constexpr Float8E5M2() = default;
-  constexpr explicit Float8E5M2(float value) : bits(from_float(value)) {}
-  constexpr explicit Float8E5M2(double value) : Float8E5M2(static_cast<float>(value)) {}
-
-  static constexpr Float8E5M2 from_bits(std::uint8_t raw) {
-    Float8E5M2 result;
-    result.bits = raw;
-    return result;
-  }
-
-  constexpr explicit operator float() const {
-    const std::uint32_t magnitude = bits & 0x7fU;
-    const std::uint32_t value =
-        std::bit_cast<std::uint32_t>(float8_detail::widened<2, 15>(magnitude)) |
-        (magnitude >= 0x7cU ? 0x7f800000U : 0U);
-    return std::bit_cast<float>(value | (static_cast<std::uint32_t>(bits & 0x80U) << 24));
-  }
-  constexpr explicit operator double() const {
-    return static_cast<double>(static_cast<float>(*this));
-  }
-
-  /// Same bits; so NaN equals itself and the two zeros differ.
-  friend constexpr bool operator==(Float8E5M2, Float8E5M2) = default;
-
- private:
-  static constexpr std::uint8_t from_float(float value) {
-    const auto raw = std::bit_cast<std::uint32_t>(value);
-    const std::uint32_t magnitude = raw & 0x7fffffffU;
+        magnitude >= too_large ? overflow : float8_detail::rounded<fraction, bias>(magnitude);
     const std::uint32_t result = magnitude > 0x7f800000U ? 0x7fU  // NaN
-                                 : magnitude >= 0x47800000U
-                                     ? 0x7cU  // 65536 and more
-                                     : float8_detail::rounded<2, 15>(magnitude);
+                                 : finite < overflow     ? finite
+                                                         : overflow;
     return static_cast<std::uint8_t>(result | ((raw >> 24) & 0x80U));
   }
 };
+
+/// The largest number is 448; torch's float8_e4m3fn, which saturates from torch 2.12 on.
+using Float8E4M3 = Float8<4, 7, false>;
+/// Infinities are 0x7c and 0xfc, the largest number is 57344; torch's float8_e5m2.
+using Float8E5M2 = Float8<5, 15, true>;
 
 static_assert(sizeof(Float8E4M3) == 1 && sizeof(Float8E5M2) == 1);
 static_assert(Float8E4M3(448.0F).bits == 0x7e && Float8E4M3(465.0F).bits == 0x7e);
 static_assert(Float8E5M2(57344.0F).bits == 0x7b && Float8E5M2(61440.0F).bits == 0x7c);
+static_assert(Float8E4M3(512.0F).bits == 0x7e && Float8E5M2(65536.0F).bits == 0x7c);
 
 }  // namespace tessera::kernels
