@@ -109,6 +109,13 @@ std::vector<ParameterPointer> update_parameters(Module& root) {
   return parameters;
 }
 
+bool matches(const Parameter& parameter, const std::string& pattern) {
+  return matches_pattern(parameter.name, pattern) ||
+         std::ranges::any_of(parameter.other_names, [&](const std::string& name) {
+           return matches_pattern(name, pattern);
+         });
+}
+
 std::vector<std::size_t> matching_parameters(std::span<const ParameterPointer> parameters,
                                              const std::string& pattern) {
   std::vector<std::size_t> found;
@@ -117,10 +124,7 @@ std::vector<std::size_t> matching_parameters(std::span<const ParameterPointer> p
     const Parameter& p = *parameters[i];
     names.push_back(p.name);
     names.insert(names.end(), p.other_names.begin(), p.other_names.end());
-    if (matches_pattern(p.name, pattern) ||
-        std::ranges::any_of(p.other_names, [&](const std::string& name) {
-          return matches_pattern(name, pattern);
-        })) {
+    if (matches(p, pattern)) {
       found.push_back(i);
     }
   }

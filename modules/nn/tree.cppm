@@ -233,8 +233,10 @@ std::vector<ParameterPointer> update_parameters(Module& root);
 /// matches no module; it matches the root; a match is inside of another match.
 int replace_modules(Module& root, const std::string& pattern, const Replacement& make);
 
-/// Places in `parameters` of those that have a name which matches the pattern (see
-/// matches_pattern); of a tied parameter, any of its names. Error (input): there is none; the
+/// Whether one of the parameter's names (a tied one has several) matches the pattern (see
+/// matches_pattern).
+bool matches(const Parameter& parameter, const std::string& pattern);
+/// Places in `parameters` of those that match the pattern. Error (input): there is none; the
 /// nearest name is offered.
 std::vector<std::size_t> matching_parameters(std::span<const ParameterPointer> parameters,
                                              const std::string& pattern);

@@ -75,10 +75,7 @@ struct Pattern {
   bool matched = false;
 
   bool matches(const nn::Parameter& parameter) {
-    const bool fits = matches_pattern(parameter.name, text) ||
-                      std::ranges::any_of(parameter.other_names, [&](const std::string& name) {
-                        return matches_pattern(name, text);
-                      });
+    const bool fits = nn::matches(parameter, text);
     matched = matched || fits;
     return fits;
   }
