@@ -6,3 +6,4 @@ export import :tree;       // Module, Child, hooks, EvaluationScope
 export import :layers;     // Linear, Embedding, norms, Dropout, the loss
 export import :attention;  // Attention with masks and a cache, PositionEmbedding
 export import :llama;      // the Llama family, with Hugging Face's names
+export import :nf4;        // weights as 4-bit codes

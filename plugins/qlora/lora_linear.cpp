@@ -115,20 +115,19 @@ std::function<Tensor()> LoraLinear::unpacker() const {
   };
 }
 
-Tensor LoraLinear::product(const Tensor& x) const {
+Tensor LoraLinear::product(const Tensor& x, const Tensor& weight) const {
   if (!is_packed()) {
-    return ops::linear(x, weight());
+    return ops::linear(x, weight);
   }
-  const std::function<Tensor()> weight = unpacker();
   Tensor y;
   {
     const NoGrad no_grad;
-    y = ops::linear(x, weight());
+    y = ops::linear(x, weight);
   }
   record_function("packed_linear", std::span<const Tensor>(&x, 1), std::span<const Tensor>(&y, 1),
-                  [weight](std::span<const Tensor> grads, std::span<Tensor> out) {
+                  [unpack = unpacker()](std::span<const Tensor> grads, std::span<Tensor> out) {
                     const NoGrad no_grad;
-                    out[0] = ops::matmul(grads[0], weight());
+                    out[0] = ops::matmul(grads[0], unpack());
                   });
   return y;
 }
@@ -141,12 +140,13 @@ Tensors LoraLinear::forward(const Tensors& inputs) {
   const bool drops = update_.dropout > 0 && is_training();
   const Tensor dropped = drops ? ops::dropout(x, update_.dropout, by_batch_row("dropout")) : x;
   const Tensor update = ops::mul_scalar(ops::linear(ops::linear(dropped, a), b), scale);
-  const Tensor plain = product(x);
+  const Tensor whole = weight();
+  const Tensor plain = product(x, whole);
   Tensor y;
   if (update_.dora) {
-    const Tensor factor = ops::div(parameter("magnitude")->use(), row_norms(weight(), a, b, scale));
+    const Tensor factor = ops::div(parameter("magnitude")->use(), row_norms(whole, a, b, scale));
     // W x itself is not dropped: only what DoRA adds to it is.
-    const Tensor seen = drops ? product(dropped) : plain;
+    const Tensor seen = drops ? product(dropped, whole) : plain;
     y = ops::mul(ops::add(seen, update), factor);
     if (drops) {
       y = ops::add(y, ops::sub(plain, seen));

@@ -40,8 +40,8 @@ class LoraLinear final : public tessera::nn::Module {
   /// makes it, also when the module is gone.
   tessera::Tensor weight() const { return is_packed() ? unpacker()() : parameter("weight")->use(); }
   std::function<tessera::Tensor()> unpacker() const;
-  /// x W^T; a packed W is not kept for backward, but made again.
-  tessera::Tensor product(const tessera::Tensor& x) const;
+  /// x W^T with this W; a packed one is not kept for backward, but made again.
+  tessera::Tensor product(const tessera::Tensor& x, const tessera::Tensor& weight) const;
   void pack(const tessera::Tensor& values) const;
 
   tessera::nn::LowRankUpdate update_;

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +15,7 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
+import tessera.nn;
 
 #include "nf4.hpp"
 
@@ -25,10 +25,7 @@ using namespace tessera;
 
 namespace {
 
-/// Quantiles of a normal distribution, scaled to [-1, 1].
-constexpr std::array<float, 16> levels = {
-    -1.0F,      -0.6961928F, -0.5250731F, -0.3949175F, -0.2844414F, -0.1847734F, -0.0910500F, 0.0F,
-    0.0795803F, 0.1609302F,  0.2461123F,  0.3379152F,  0.4407098F,  0.5626170F,  0.7229568F,  1.0F};
+using nn::nf4::levels;
 
 /// The number of the nearest level; of two that are equally near, the lower one.
 std::size_t nearest(float x) {
@@ -72,31 +69,15 @@ void dequantize_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor scales = operands::contiguous(call.in[1]);
   const Tensor factors = operands::contiguous(call.in[2]);
   const float mean = operands::contiguous(call.in[3]).data<float>()[0];
-  const std::int64_t rows = codes.shape()[0];
-  const std::int64_t row_blocks = scales.shape()[1];
-  // Both elements of a byte at once.
-  static const auto pairs = [] {
-    std::array<std::array<float, 2>, 256> all{};
-    for (std::size_t byte = 0; byte < all.size(); ++byte) {
-      all[byte] = {levels[byte / 16], levels[byte % 16]};
-    }
-    return all;
-  }();
-  const std::uint8_t* code = codes.data<std::uint8_t>();
-  const std::int8_t* scale = scales.data<std::int8_t>();
-  float* value = out[0].data<float>();
-  for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t block = 0; block < row_blocks; ++block) {
-      const std::int64_t place = args.first_block + row * args.row_blocks + block;
-      const float factor = factors.data<float>()[place / scale_block_size];
-      const float s = static_cast<float>(*scale++) / factor + mean;
-      for (std::int64_t i = 0; i < block_size / 2; ++i) {
-        const std::array<float, 2>& pair = pairs[*code++];
-        *value++ = pair[0] * s;
-        *value++ = pair[1] * s;
-      }
-    }
-  }
+  nn::nf4::decode({.codes = codes.data<std::uint8_t>(),
+                   .scales = scales.data<std::int8_t>(),
+                   .factors = factors.data<float>(),
+                   .mean = mean,
+                   .rows = codes.shape()[0],
+                   .row_blocks = scales.shape()[1],
+                   .first_block = args.first_block,
+                   .whole_row_blocks = args.row_blocks},
+                  out[0].data<float>());
 }
 
 }  // namespace

@@ -1,15 +1,13 @@
-// NF4: weights as 4-bit codes of 16 levels, with a scale for each block of 64 (Dettmers et al.
-// 2023, QLoRA). The scales are quantised too: 8 bits each, with a factor for each block of 256 of
-// them. Formulas and order of codes are torchao's. Include it after the imports.
+// Packs weights as NF4 codes (see nn::nf4), and the operator that unpacks them. Include it
+// after the imports.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <span>
 
 namespace qlora {
 
-inline constexpr std::int64_t block_size = 64;         // elements of a row with one scale
-inline constexpr std::int64_t scale_block_size = 256;  // scales with one factor
+using tessera::nn::nf4::block_size;
+using tessera::nn::nf4::scale_block_size;
 
 /// Blocks of a weight [out, in], row by row; in is a multiple of block_size.
 inline std::int64_t blocks_of(std::int64_t elements) { return elements / block_size; }

@@ -115,3 +115,24 @@ TEST_CASE("a run with packed weights has one curve in every layout", "[lora]") {
     }
   }
 }
+
+TEST_CASE("packed weights are counted as the weights that they are", "[lora]") {
+  const auto frozen = [](const std::string& base) {
+    const Folder folder;
+    const std::string file =
+        folder.write("run.toml",
+                     "[model]\ndim = 128\nlayers = 1\nheads = 4\nffn_dim = 256\nvocab = 128\n"
+                     "[data]\ntokens = [\"" +
+                         reference("curves/tokens.npy") +
+                         "\"]\nvalidation = 0.0\nseq_len = 24\n[train]\nbatch = 12\n" +
+                         layout("FSDP 2").config + entry("base = \"" + base + "\""));
+    const std::string out = equivalence::succeed("train " + file + " --dry-run");
+    const std::size_t at = out.find("  frozen ");
+    REQUIRE(at != std::string::npos);
+    return out.substr(at, out.find('\n', at) - at);
+  };
+  // Two tables of 128 x 128, 3 norms; 2 x 128 x 128 for q and o, as many for k and v, 3 x 256 x
+  // 128.
+  CHECK(frozen("none").find(" 197 k of ") != std::string::npos);
+  CHECK(frozen("nf4") == frozen("none"));
+}

@@ -1,5 +1,4 @@
-// Weights that a layer keeps as 4-bit codes, in the form of the QLoRA paper
-// (https://arxiv.org/abs/2305.14314).
+// Weights that a layer keeps as 4-bit codes (see nn::nf4).
 // Included after the imports of tessera.{base,placement,tensor,checkpoint}.
 #pragma once
 #include <cstdint>
@@ -11,9 +10,7 @@ namespace tessera::app {
 /// .scales, .factors or .mean is missing, or has a shape or type that does not fit the others.
 Dims nf4_shape(const TensorSource& from, const std::string& module);
 
-/// Rows of the weight, in f32: level[code] * (scale / factor + mean). Two codes are in a byte, the
-/// first one in its high half; 64 elements of a row share a scale, 256 scales in the flattened
-/// order a factor.
+/// Rows of the weight, in f32.
 Tensor read_nf4(const TensorSource& from, const std::string& module, std::int64_t row,
                 std::int64_t rows);
 

@@ -96,9 +96,17 @@ Trial try_steps(Run run) {
   trial.bytes_elsewhere = trainer.bytes_elsewhere();
   trial.styles = trainer.plan().summary();
   for (const nn::ParameterPointer& parameter : nn::all_parameters(trainer.model())) {
-    const std::int64_t elements = parameter->value.numel();
+    // Codes and scales are counted as the weights that they are.
+    const bool packed = parameter->initialization.kind == nn::Initialization::Kind::packed;
+    const std::int64_t elements = packed ? 0 : parameter->value.numel();
     trial.parameters += elements;
     trial.frozen_parameters += parameter->value.requires_grad() ? 0 : elements;
+  }
+  for (const nn::Module* module : nn::all_modules(trainer.model())) {
+    for (const nn::PackedWeight& weight : module->packed_weights()) {
+      trial.parameters += weight.shape.product();
+      trial.frozen_parameters += weight.shape.product();
+    }
   }
   return trial;
 }
