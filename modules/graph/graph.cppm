@@ -2,3 +2,5 @@
 export module tessera.graph;
 
 export import :memory_plan;  // MemoryPlan: places of memories with known lifetimes in one block
+export import :planned;      // Planned: executes a program as a list of kernel calls
+export import :execution;    // make_executor: an executor by its name

@@ -84,7 +84,7 @@ struct Program {
   int scope(const ProgramScope& scope);
   /// Inputs that operators of the section write. Error: there is no such section.
   std::vector<std::string> written(std::string_view section) const;
-  /// One instruction a line; the same in every process. See docs/recording.md.
+  /// One instruction a line; the same in every process. See docs/graph.md.
   std::string to_text() const;
   /// Reads to_text's form; every operator must be registered. Errors (input) that begin with
   /// "WHERE, line N": what is wrong in the line, or is missing.

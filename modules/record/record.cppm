@@ -3,4 +3,5 @@ export module tessera.record;
 
 export import :program;   // Program: instructions on numbered local tensors; its text
 export import :recorder;  // Recorder: the mode that records a step
-export import :replay;    // Replay: executes a program with updated variables
+export import :executor;  // Executor: what executes a program, step by step
+export import :replay;    // Replay: executes a program by calls of its operators

@@ -23,57 +23,7 @@ import tessera.mesh;
 import tessera.tensor;
 
 namespace tessera {
-namespace {
-
 using Kind = Instruction::Kind;
-
-Tensor tensor_of(const Instruction& i, const ResultShape& shape, Device device) {
-  if (i.kind == Kind::full) {
-    return full(shape.shape, i.values[0], shape.dtype, device);
-  }
-  Tensor x = empty(shape.shape, shape.dtype, device);
-  if (i.kind == Kind::values && !x.is_meta()) {
-    kernels::visit_stored(shape.dtype, [&]<class T>(T) {
-      std::ranges::transform(i.values, static_cast<T*>(x.raw_data()),
-                             [](double v) { return static_cast<T>(v); });
-    });
-  }
-  return x;
-}
-
-Attributes bound(const Instruction& i, const StepVariables& variables) {
-  if (i.bindings.empty()) {
-    return i.attributes;
-  }
-  std::vector<ArgumentValue> values = i.op->arguments->values(i.attributes);
-  for (const Binding& b : i.bindings) {
-    ArgumentValue& value = values[static_cast<std::size_t>(b.field)];
-    if (const auto stream = variables.streams.find(b.variable);
-        i.op->arguments->fields[static_cast<std::size_t>(b.field)].type ==
-        ArgumentType<RandomNumbers>::name) {
-      require(stream != variables.streams.end(),
-              "replay: a random stream of the program is missing");
-      RandomNumbers numbers = ArgumentType<RandomNumbers>::from_value(value);
-      numbers.seed = stream->second.seed;
-      numbers.stream = stream->second.stream;
-      numbers.offset = stream->second.offset + static_cast<std::uint64_t>(b.offset);
-      value = ArgumentType<RandomNumbers>::value(numbers);
-    } else if (const auto number = variables.numbers.find(b.variable);
-               number != variables.numbers.end()) {
-      value = number->second;
-    } else if (const auto count = variables.counts.find(b.variable);
-               count != variables.counts.end()) {
-      value = count->second + b.offset;
-    } else {
-      fail({.thing = "replay",
-            .wrong = fmt::format("the variable '{}' has no value", b.variable),
-            .advice = "set it before the section"});
-    }
-  }
-  return i.op->arguments->from_values(values);
-}
-
-}  // namespace
 
 struct Replay::State {
   Program program;
@@ -108,32 +58,6 @@ struct Replay::State {
     }
   }
 
-  void find_sources() {
-    peers_read.assign(program.tensors.size(), false);
-    const auto is_source = [&](int number) {
-      return number >= 0 && peers_read[static_cast<std::size_t>(number)];
-    };
-    for (auto section = program.sections.rbegin(); section != program.sections.rend(); ++section) {
-      for (auto i = section->instructions.rbegin(); i != section->instructions.rend(); ++i) {
-        const bool reduces =
-            i->kind == Kind::call && (i->op->communicates == Communicates::all_reduce ||
-                                      i->op->communicates == Communicates::reduce_scatter);
-        const bool aliases = i->kind == Kind::alias && is_source(i->out[0]);
-        for (const int number : i->in) {
-          if (number >= 0 && (reduces || aliases)) {
-            peers_read[static_cast<std::size_t>(number)] = true;
-          }
-        }
-        if (reduces && i->op->communicates == Communicates::all_reduce) {
-          for (const int number : i->out) {
-            if (number >= 0) {
-              peers_read[static_cast<std::size_t>(number)] = true;  // a piece of the result
-            }
-          }
-        }
-      }
-    }
-  }
   /// Whether a result of the instruction is read by other ranks.
   bool is_for_peers(const Instruction& i) const {
     return std::ranges::any_of(i.out, [&](int number) {
@@ -178,8 +102,9 @@ struct Replay::State {
         for (const int number : i.in) {
           operands.push_back(number < 0 ? Tensor() : at(number));
         }
-        Tensors out = i.bindings.empty() ? call_kernel(*i.op, operands, i.attributes)
-                                         : call_kernel(*i.op, operands, bound(i, variables));
+        Tensors out = i.bindings.empty()
+                          ? call_kernel(*i.op, operands, i.attributes)
+                          : call_kernel(*i.op, operands, Executor::bound(i, variables));
         operands.clear();
         for (std::size_t k = 0; k < i.out.size(); ++k) {
           if (i.out[k] >= 0) {
@@ -194,7 +119,7 @@ struct Replay::State {
       case Kind::empty:
       case Kind::full:
       case Kind::values:
-        set(i.out[0], tensor_of(i, program.tensors[static_cast<std::size_t>(i.out[0])], device()));
+        set(i.out[0], filled(i, program.tensors[static_cast<std::size_t>(i.out[0])], device()));
         return;
       case Kind::release:
         at(i.in[0]).storage().release_memory();
@@ -202,14 +127,8 @@ struct Replay::State {
       case Kind::restore:
         at(i.in[0]).storage().restore_memory();
         return;
-      case Kind::check: {
-        const Tensor& x = at(i.in[0]);
-        if (!x.is_meta() && to_doubles(x) != i.values) {
-          fail(
-              "the host read other values when the step was recorded, and what follows depends on "
-              "them; record the step again");
-        }
-      }
+      case Kind::check:
+        check_recorded_values(i, at(i.in[0]));
     }
   }
 };
@@ -223,76 +142,28 @@ Replay::Replay(Program program) : state_(std::make_unique<State>()) {
   }
   state_->program = std::move(program);
   state_->find_last_uses();
-  state_->find_sources();
+  state_->peers_read = read_by_peers(state_->program);
 }
 Replay::~Replay() = default;
 
 const Program& Replay::program() const { return state_->program; }
 
-std::string Replay::refusal(const StepVariables& variables) const {
-  for (const auto& [name, value] : state_->program.required) {
-    const auto found = variables.numbers.find(name);
-    if (found == variables.numbers.end() || found->second != value) {
-      return fmt::format("'{}' is {} and was {} in both recorded steps", name,
-                         found == variables.numbers.end()
-                             ? std::string("missing")
-                             : fmt::format("{}", printable(found->second)),
-                         printable(value));
-    }
-  }
-  return {};
-}
-
 void Replay::begin(const std::map<std::string, Tensor>& inputs) {
-  State& s = *state_;
-  s.tensors.assign(s.program.tensors.size(), Tensor());
-  for (const auto& [name, x] : inputs) {
-    if (!s.program.inputs.contains(name)) {
-      fail({.thing = "replay",
-            .wrong = fmt::format("the program has no input '{}'", name),
-            .advice = "record the step again"});
-    }
-  }
-  for (const auto& [name, number] : s.program.inputs) {
-    const auto found = inputs.find(name);
-    if (found == inputs.end()) {
-      fail({.thing = "replay", .wrong = fmt::format("input '{}' is missing", name)});
-    }
-    if (!found->second.is_contiguous()) {
-      fail({.thing = "replay",
-            .wrong = fmt::format("input '{}' is not contiguous", name),
-            .advice = "pass contiguous(x)"});
-    }
-    try {
-      s.set(number, found->second);
-    } catch (const Error& error) {
-      fail({.thing = "replay",
-            .wrong = fmt::format("input '{}': {}", name, error.what()),
-            .advice = "record the step again"});
-    }
-  }
+  state_->tensors = checked_inputs(inputs);
 }
 
 void Replay::run(std::string_view section, const StepVariables& variables) {
   State& s = *state_;
-  const auto found = std::ranges::find(s.program.sections, section, &Section::name);
-  if (found == s.program.sections.end()) {
-    fail({.thing = "replay", .wrong = fmt::format("the program has no section '{}'", section)});
-  }
+  const std::size_t at = section_named(section);
+  const std::vector<Instruction>& instructions = s.program.sections[at].instructions;
   const NoGrad no_grad;
-  const auto& last_uses = s.last_uses[static_cast<std::size_t>(found - s.program.sections.begin())];
-  for (std::size_t i = 0; i < found->instructions.size(); ++i) {
+  for (std::size_t i = 0; i < instructions.size(); ++i) {
     try {
-      s.execute(found->instructions[i], variables);
+      s.execute(instructions[i], variables);
     } catch (const Error& error) {
-      if (typeid(error) != typeid(Error)) {
-        throw;  // another rank's
-      }
-      throw Error(fmt::format("replay: section '{}', instruction {} ({}): {}", section, i + 1,
-                              to_text(s.program, found->instructions[i]), error.what()),
-                  error.kind());
+      rethrow(error, at, i);
     }
-    for (const int number : last_uses[i]) {
+    for (const int number : s.last_uses[at][i]) {
       s.at(number) = Tensor();
     }
   }
@@ -307,9 +178,7 @@ const Tensor& Replay::output(const std::string& name) const {
 }
 
 void Replay::end() {
-  for (const auto& [name, drawn] : state_->program.draws) {
-    random_stream(name).offset += drawn;
-  }
+  move_streams();
   state_->tensors.clear();
 }
 

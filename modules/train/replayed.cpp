@@ -20,6 +20,7 @@ import tessera.tensor;
 import tessera.ops;
 import tessera.dtensor;
 import tessera.record;
+import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
@@ -36,7 +37,8 @@ std::string lr_name(double scale) { return scale == 1 ? "lr" : fmt::format("lr*{
 
 }  // namespace
 
-void Training::set_replay(bool enabled) {
+void Training::set_replay(bool enabled, const graph::ExecutionOptions& execution) {
+  graph::check(execution);
   for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
     if (enabled && parameter->places.gradient) {
       fail_input(
@@ -44,19 +46,20 @@ void Training::set_replay(bool enabled) {
            .wrong = fmt::format("the gradient of '{}' is kept elsewhere, and a step that does "
                                 "this cannot be replayed",
                                 parameter->name),
-           .advice = "leave \"gradients\" out of the option 'what', or set train.replay = "
+           .advice = "leave \"gradients\" out of the option 'what', or set graph.capture = "
                      "false"});
     }
   }
   replays_ = enabled;
+  execution_ = execution;
   counts_ = {};
   first_recording_.reset();
   replay_.reset();
 }
 
 void Training::set_program(Program program) {
-  set_replay(true);
-  replay_ = std::make_unique<Replay>(std::move(program));
+  set_replay(true, execution_);
+  replay_ = graph::make_executor(std::move(program), execution_);
   replayed_last_ = false;
   trained_ = trained();
 }
@@ -158,8 +161,8 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
   if (!first_recording_) {
     first_recording_ = std::move(recording);
   } else {
-    replay_ = std::make_unique<Replay>(
-        program_of(*std::exchange(first_recording_, std::nullopt), recording));
+    replay_ = graph::make_executor(
+        program_of(*std::exchange(first_recording_, std::nullopt), recording), execution_);
     trained_ = trained();
   }
   return result;

@@ -65,7 +65,7 @@ class RankRun {
         *model_, sharded_->plan(),
         run.optimizer ? run.optimizer(std::move(parameters)) : optim::adamw(std::move(parameters)),
         run.schedule, run.max_norm);
-    training_->set_replay(run.replay);
+    training_->set_replay(run.replay, run.execution);
     checkpoints_.emplace(*training_, SaveSchedule{.folder = run.folder,
                                                   .every = run.save_every,
                                                   .keep = run.keep,

@@ -2,6 +2,7 @@ export module tessera.train:run;
 
 import tessera.base;
 import tessera.tensor;
+import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
@@ -25,6 +26,7 @@ struct TrainingRun {
   double max_norm = 1;  // of the gradients; 0: any
   std::uint64_t seed = 1;
   bool replay = false;  // see Training::set_replay
+  graph::ExecutionOptions execution = {};
   parallel::FullyShardOptions sharding = {};
   /// Where checkpoints are saved, and the newest one is continued. Empty: nowhere.
   std::string folder = "checkpoints";

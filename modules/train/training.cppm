@@ -5,6 +5,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.checkpoint;
 import tessera.record;
+import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
@@ -115,7 +116,8 @@ class Training {
   /// differ in what no variable explains (see program_of). Error (input) of set_replay: gradients
   /// are kept elsewhere, which a program cannot say.
   StepResult step(const StepBatch& batch, const StepFunctions& functions);
-  void set_replay(bool enabled);
+  /// `execution`: what executes the program. Error (input): an executor that does not exist.
+  void set_replay(bool enabled, const graph::ExecutionOptions& execution = {});
   /// Replays this program from the next step on: of the same model, plan, optimizer and rank.
   /// Error: another rank's program. Other differences are errors of the next step.
   void set_program(Program program);
@@ -235,7 +237,8 @@ class Training {
   bool replays_ = false;
   ReplayCounts counts_;
   std::optional<Recording> first_recording_;
-  std::unique_ptr<Replay> replay_;
+  graph::ExecutionOptions execution_;
+  std::unique_ptr<Executor> replay_;
   bool replayed_last_ = false;   // and nothing else has written parameters since
   std::vector<bool> trained_;    // which parameters were, when the program was made
   std::string last_checkpoint_;  // saved or loaded; empty: none

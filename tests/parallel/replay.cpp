@@ -87,7 +87,7 @@ void replays(const std::string& name, const std::vector<std::string>& overrides)
     }
     eager.at_end = parameters_of(trainer);
   });
-  run.config.train.replay = true;
+  run.config.graph.capture = true;
   REQUIRE_NOTHROW(on_ranks(ranks, [&](int rank) {
     Eager& eager = all[static_cast<std::size_t>(rank)];
     Trainer trainer(run);
@@ -98,6 +98,7 @@ void replays(const std::string& name, const std::vector<std::string>& overrides)
     check(parameters_of(trainer) == eager.at_end, "parameters");
     eager.text = trainer.program_text();
   }));
+  run.config.graph.executor = "interpreter";
   REQUIRE_NOTHROW(on_ranks(ranks, [&](int rank) {
     const Eager& eager = all[static_cast<std::size_t>(rank)];
     Trainer trainer(run);

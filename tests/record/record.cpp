@@ -281,7 +281,8 @@ TEST_CASE("a replay is held to its inputs") {
   Replay replay(program_of(record(), record()));
   CHECK_THROWS_WITH(replay.begin({}), "replay: input 'x' is missing");
   CHECK_THROWS_WITH(replay.begin({{"x", full({3}, 1)}}),
-                    "replay: input 'x': %0 is f32[3] (expected f32[2]); record the step again");
+                    "replay: input 'x' has another shape or type (expected f32[2], got f32[3]); "
+                    "record the step again");
   CHECK_THROWS_WITH(replay.begin({{"x", x}, {"z", x}}),
                     "replay: the program has no input 'z'; record the step again");
   replay.begin({{"x", x}});

@@ -145,6 +145,7 @@ void replays_equal_eager(const Layouts& layout, const Options& options, std::int
     check(parsed.to_text() == text, "the text is read back exactly");
     set_seed(3);
     Run other(mesh, layout.styles, options);
+    other.training.set_replay(true, {.executor = "interpreter"});
     other.training.set_program(parsed);
     for (std::size_t i = 0; i < 14; ++i) {
       if (i == 10) {

@@ -124,9 +124,7 @@ const std::map<std::string, Words>& harmless() {
       {"train.precision", {"train.precision=bf16"}},
       {"train.activation_checkpointing", {"train.activation_checkpointing=true"}},
       {"train.threads", {"train.threads=3"}},
-      {"train.device", {"train.device=cpu:0"}},
-      {"train.replay", {"train.replay=true"}},
-      {"train.program", {"train.replay=true", "train.program=step.txt"}}};
+      {"train.device", {"train.device=cpu:0"}}};
   return all;
 }
 

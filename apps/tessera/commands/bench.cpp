@@ -183,7 +183,7 @@ double median_step(const Run& run, int before) {
 }
 
 /// A step of a Llama of 6 M parameters, fully sharded over two ranks, against the matrix
-/// products of both ranks at the same time; and the same step replayed. Then a model so small that
+/// products of both ranks at the same time; and the same step captured. Then a model so small that
 /// a step is the host's time.
 Json bench_step(const BenchArguments&) {
   constexpr int before = 5;  // a replayed step is recorded until then
@@ -222,15 +222,16 @@ on = ["model.layers.*", "."]
   const double flops = check_plan(run).account.model_flops;  // and loads the plugins
   return on_two_ranks([&](collective::World& world) {
     Json rows = Json::array();
-    const auto row = [&](Run& which, const std::string& name, bool replay) {
-      which.config.train.replay = replay;
+    const auto row = [&](Run& which, const std::string& name, const std::string& executor) {
+      which.config.graph.capture = !executor.empty();
+      which.config.graph.executor = executor.empty() ? "planned" : executor;
       const double median = median_step(which, before);
       const auto tokens = static_cast<double>(which.config.step_tokens());
       rows.push_back(
           {{"name", name}, {"tokens_per_second", tokens / median}, {"step_ms", median * 1e3}});
       return median;
     };
-    const double median = row(run, "llama 6 M, FSDP 2 ranks", false);
+    const double median = row(run, "llama 6 M, FSDP 2 ranks", "");
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     world.everyone().barrier();
@@ -241,9 +242,11 @@ on = ["model.layers.*", "."]
                         {"gemm_ceiling_gflops", ceiling / 1e9},
                         {"share_of_ceiling", flops / median / ceiling},
                         {"peak_memory_mib", static_cast<double>(usage.ru_maxrss) / 1024}});
-    row(run, "the same, replayed", true);
-    row(small, "tiny llama, FSDP 2 ranks", false);
-    row(small, "the same tiny llama, replayed", true);
+    row(run, "the same, interpreter", "interpreter");
+    row(run, "the same, planned", "planned");
+    row(small, "tiny llama, FSDP 2 ranks", "");
+    row(small, "the same tiny llama, interpreter", "interpreter");
+    row(small, "the same tiny llama, planned", "planned");
     return rows;
   });
 }

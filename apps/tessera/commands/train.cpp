@@ -168,7 +168,7 @@ class RankRun {
       write_program();
       if (progress_ && (stop || trainer_->done() == train.steps)) {
         progress_->finish();  // no further step: notes come below its line
-        if (train.replay) {
+        if (run_.config.graph.capture) {
           const ReplayCounts& counts = trainer_->replays();
           note(fmt::format("steps: {} replayed, {} recorded, {} others{}", counts.replayed,
                            counts.recorded, counts.eager,
@@ -218,7 +218,7 @@ class RankRun {
 
   /// As soon as there is one.
   void write_program() {
-    const std::string& path = run_.config.train.program;
+    const std::string& path = run_.config.graph.program;
     const std::string text =
         path.empty() || program_written_ ? std::string() : trainer_->program_text();
     if (text.empty()) {
@@ -235,7 +235,7 @@ class RankRun {
     if (!file) {
       fail({.thing = own,
             .wrong = "the program cannot be written",
-            .advice = "name another file in train.program"});
+            .advice = "name another file in graph.program"});
     }
     program_written_ = true;
     note("program written: " + path);

@@ -138,8 +138,9 @@ class Checks {
             fmt::format("is larger than train.batch (batch {}, micro_batch {})", c_.train.batch,
                         c_.train.micro_batch));
     }
-    if (known({"train.program", "train.replay"}) && !c_.train.program.empty() && !c_.train.replay) {
-      blame({"train.program"}, "only replayed steps have a program; set train.replay=true");
+    if (known({"graph.program", "graph.capture"}) && !c_.graph.program.empty() &&
+        !c_.graph.capture) {
+      blame({"graph.program"}, "only captured steps have a program; set graph.capture=true");
     }
     if (known({"train.precision", "train.loss_scaling"}) && c_.train.precision == "f16" &&
         c_.train.loss_scaling == "none") {

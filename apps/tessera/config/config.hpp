@@ -54,8 +54,6 @@ struct TrainConfig {
   bool activation_checkpointing = false;
   std::int64_t threads = 0;  // per rank; 0 = cores / ranks
   std::string device = "cpu";
-  bool replay = false;
-  std::string program;  // where the replayed program is written; empty: nowhere
 };
 
 /// Options of a style or an optimizer as the text of a JSON object; who reads them checks them.
@@ -121,6 +119,12 @@ struct TraceConfig {
   std::vector<std::int64_t> steps;  // the first and the last one, from 1; empty: see trace_range
 };
 
+struct GraphConfig {
+  bool capture = false;
+  std::string executor = "planned";
+  std::string program;  // where the captured program is written; empty: nowhere
+};
+
 struct CheckpointConfig {
   std::string folder = "checkpoints";
   std::int64_t every = 100;
@@ -141,6 +145,7 @@ struct Config {
   std::vector<StyleConfig> parallel;
   LogConfig log;
   TraceConfig trace;
+  GraphConfig graph;
   CheckpointConfig checkpoint;
 
   std::filesystem::path file;                // as it was named

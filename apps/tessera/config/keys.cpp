@@ -163,15 +163,6 @@ std::vector<Key> train_keys() {
       {"train.device", field<s, &T::device>,
        "The device that each rank computes on: `cpu`, or the name of a device plugin. `NAME` gives "
        "rank r device r of the plugin (modulo their number), `NAME:2` gives every rank device 2."},
-      {"train.replay", field<s, &T::replay>,
-       "Record two steps as a program of local operators and collectives, and execute that program "
-       "instead of the following steps: the same bits, less time of the host "
-       "([recording.md](recording.md))."},
-      {.path = "train.program",
-       .slot = field<s, &T::program>,
-       .doc = "With `train.replay`: a file to which rank 0's program is written as text; rank r's "
-              "goes to the same name with `.r`.",
-       .is_path = true},
   };
 }
 
@@ -235,9 +226,11 @@ std::vector<Key> run_keys() {
   using L = LogConfig;
   using C = CheckpointConfig;
   using T = TraceConfig;
+  using G = GraphConfig;
   constexpr auto l = &Config::log;
   constexpr auto c = &Config::checkpoint;
   constexpr auto t = &Config::trace;
+  constexpr auto g = &Config::graph;
   return {
       {"mesh.axes", field<&Config::mesh, &MeshConfig::axes>,
        "Names of the mesh's axes, outermost first. None: one rank."},
@@ -296,6 +289,21 @@ std::vector<Key> run_keys() {
        "The first and the last step to trace, counted from 1. `[]`: the second to the fourth step "
        "of the run.",
        from(1)},
+      {"graph.capture", field<g, &G::capture>,
+       "Record two steps as a program of local operators and collectives, and execute that program "
+       "instead of the following steps: the same bits, less time of the host "
+       "([graph.md](graph.md))."},
+      {"graph.executor",
+       field<g, &G::executor>,
+       "What executes the program. `planned`: a list of kernel calls in one block of memory, "
+       "without a dispatcher. `interpreter`: calls of the operators, one after the other.",
+       {},
+       {"planned", "interpreter"}},
+      {.path = "graph.program",
+       .slot = field<g, &G::program>,
+       .doc = "With `graph.capture`: a file to which rank 0's program is written as text; rank r's "
+              "goes to the same name with `.r`.",
+       .is_path = true},
       {.path = "checkpoint.folder",
        .slot = field<c, &C::folder>,
        .doc = "Where checkpoints are written. Empty: none are written.",

@@ -64,11 +64,11 @@ void check_outputs(const Config& config) {
     }
     check_can_write("log.metrics", std::filesystem::absolute(config.log.metrics).parent_path());
   }
-  if (!config.train.program.empty()) {
-    if (std::filesystem::is_directory(config.train.program)) {
-      fail_input(fmt::format("train.program: {} is a folder; name a file", config.train.program));
+  if (!config.graph.program.empty()) {
+    if (std::filesystem::is_directory(config.graph.program)) {
+      fail_input(fmt::format("graph.program: {} is a folder; name a file", config.graph.program));
     }
-    check_can_write("train.program", std::filesystem::absolute(config.train.program).parent_path());
+    check_can_write("graph.program", std::filesystem::absolute(config.graph.program).parent_path());
   }
   if (!config.trace.file.empty()) {
     if (std::filesystem::is_directory(config.trace.file)) {

@@ -100,7 +100,7 @@ Trainer::Trainer(const Run& run, Device device)
   if (run.config.train.loss_scaling == "dynamic") {
     training_->set_loss_scaling({});
   }
-  training_->set_replay(run.config.train.replay);
+  training_->set_replay(run.config.graph.capture, {.executor = run.config.graph.executor});
   if (device_ == meta) {
     training_->set_replay(false);  // it was only to be checked
   }

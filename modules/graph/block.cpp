@@ -1,0 +1,160 @@
+// Which memories of a program are in one block, and where.
+module;
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <utility>
+#include <vector>
+module tessera.graph;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import :block;
+import :memory_plan;
+import :shadow;
+
+namespace tessera::graph {
+namespace {
+
+using Kind = Instruction::Kind;
+
+std::size_t index(int number) { return static_cast<std::size_t>(number); }
+
+/// Operators that have an in-place form: their kernels may write operand 0.
+const std::set<const Op*>& with_in_place_form() {
+  static const std::set<const Op*> all = [] {
+    std::set<const Op*> found;
+    for (const Op* op : all_ops()) {
+      if (op->in_place && op->form_of != nullptr &&
+          op->operands.size() == op->form_of->operands.size()) {
+        found.insert(op->form_of);
+      }
+    }
+    return found;
+  }();
+  return all;
+}
+
+/// The memory that the result of an instruction takes over from an operand that ends there, as the
+/// in-place form of the operator would; -1: none.
+int taken_over(const Instruction& i, int place, const Shadow& shadow) {
+  if (i.kind != Kind::call || i.in.empty() || i.out.size() != 1 || i.in[0] < 0 || i.out[0] < 0 ||
+      !with_in_place_form().contains(i.op)) {
+    return -1;
+  }
+  const int from = shadow.memory_of[index(i.in[0])];
+  const int to = shadow.memory_of[index(i.out[0])];
+  const Memory& old = shadow.memories[index(from)];
+  const Memory& made = shadow.memories[index(to)];
+  const Tensor& operand = shadow.tensors[index(i.in[0])];
+  const Tensor& result = shadow.tensors[index(i.out[0])];
+  const auto shared = std::ranges::count_if(
+      i.in, [&](int number) { return number >= 0 && shadow.memory_of[index(number)] == from; });
+  const bool fits = from != to && shared == 1 && old.last == place && made.first == place &&
+                    old.bytes == made.bytes && operand.is_contiguous() && operand.offset() == 0 &&
+                    operand.shape() == result.shape() && operand.dtype() == result.dtype();
+  return fits ? from : -1;
+}
+
+}  // namespace
+
+bool is_called(const Instruction& i, const Shadow& shadow) {
+  if (i.kind != Kind::call) {
+    return false;
+  }
+  const bool unused = std::ranges::find(i.out, -1) != i.out.end();
+  const bool copies = i.op->view != nullptr && !unused &&
+                      shadow.memory_of[index(i.out[0])] != shadow.memory_of[index(i.in[0])];
+  return unused || copies;
+}
+
+Block block_of(const Program& program, const Shadow& shadow) {
+  Block block;
+  const std::size_t count = shadow.memories.size();
+  block.offsets.assign(count, -1);
+  block.workspaces.assign(index(shadow.places), -1);
+  block.workspace_bytes.assign(index(shadow.places), 0);
+  std::vector<bool> fixed(count);
+  for (std::size_t m = 0; m < count; ++m) {
+    const Memory& memory = shadow.memories[m];
+    fixed[m] = !memory.is_input && !memory.outlives_calls;
+  }
+  std::vector<MemoryPiece> pieces;
+  const auto each = [&](const auto& body) {
+    int place = 0;
+    for (const Section& section : program.sections) {
+      for (const Instruction& i : section.instructions) {
+        body(i, place++);
+      }
+    }
+  };
+  each([&](const Instruction& i, int) {
+    if (is_called(i, shadow)) {
+      for (const int number : i.out) {
+        if (number >= 0) {
+          fixed[index(shadow.memory_of[index(number)])] = false;
+        }
+      }
+    }
+  });
+  constexpr std::size_t none = ~std::size_t{0};
+  std::vector<std::size_t> piece_of(count, none);
+  const auto add_piece = [&](std::size_t m) {
+    const Memory& memory = shadow.memories[m];
+    piece_of[m] = pieces.size();
+    pieces.push_back({memory.bytes, memory.first, memory.last});
+  };
+  std::vector<std::pair<std::size_t, int>> workspaces;  // piece and place
+  each([&](const Instruction& i, int place) {
+    const int from = taken_over(i, place, shadow);
+    for (const int number : i.out) {
+      const int memory = number < 0 ? -1 : shadow.memory_of[index(number)];
+      if (memory < 0 || !fixed[index(memory)] || piece_of[index(memory)] != none) {
+        continue;
+      }
+      if (from >= 0 && fixed[index(from)] && piece_of[index(from)] != none) {
+        piece_of[index(memory)] = piece_of[index(from)];
+        pieces[piece_of[index(from)]].last = shadow.memories[index(memory)].last;
+      } else {
+        add_piece(index(memory));
+      }
+    }
+    if (i.kind == Kind::call && i.op->view == nullptr && i.op->workspace != nullptr) {
+      std::vector<Tensor> in;
+      std::vector<Tensor> out;
+      for (const int number : i.in) {
+        in.push_back(number < 0 ? Tensor() : shadow.tensors[index(number)]);
+      }
+      for (const int number : i.out) {
+        out.push_back(number < 0 ? Tensor() : shadow.tensors[index(number)]);
+      }
+      if (i.op->in_place) {
+        out.push_back(in[0]);
+      }
+      const bool complete = std::ranges::all_of(out, [](const Tensor& x) { return x.defined(); });
+      const auto bytes =
+          static_cast<std::int64_t>(complete ? i.op->workspace({*i.op, in, i.attributes}, out) : 0);
+      if (bytes > 0) {
+        block.workspace_bytes[index(place)] = bytes;
+        workspaces.emplace_back(pieces.size(), place);
+        pieces.push_back({bytes, place, place});
+      }
+    }
+  });
+  const MemoryPlan plan = plan_memory(pieces);
+  for (std::size_t m = 0; m < count; ++m) {
+    if (piece_of[m] != none) {
+      block.offsets[m] = plan.offsets[piece_of[m]];
+    }
+  }
+  for (const auto& [piece, place] : workspaces) {
+    block.workspaces[index(place)] = plan.offsets[piece];
+  }
+  block.bytes = plan.bytes;
+  block.least = plan.least;
+  return block;
+}
+
+}  // namespace tessera::graph

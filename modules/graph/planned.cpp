@@ -1,0 +1,105 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.graph;
+
+import tessera.base;
+import tessera.device;
+import tessera.tensor;
+import tessera.record;
+import :shadow;
+import :steps;
+
+namespace tessera::graph {
+
+struct Planned::State {
+  explicit State(Program p) : program(std::move(p)), replay(program) {}
+
+  Program program;
+  Replay replay;  // of steps that are not planned
+  std::unique_ptr<PlannedSteps> steps;
+  bool planned = false;  // the running step
+};
+
+Planned::Planned(Program program) : state_(std::make_unique<State>(std::move(program))) {}
+Planned::~Planned() = default;
+
+const Program& Planned::program() const { return state_->program; }
+
+void Planned::begin(const std::map<std::string, Tensor>& inputs) {
+  State& s = *state_;
+  const bool on_cpu =
+      std::ranges::all_of(inputs, [](const auto& input) { return input.second.device() == cpu; });
+  s.planned = on_cpu && !modes_installed();
+  if (!s.planned) {
+    s.replay.begin(inputs);
+    return;
+  }
+  const std::vector<Tensor> given = checked_inputs(inputs);
+  if (!s.steps) {
+    s.steps = std::make_unique<PlannedSteps>(s.program);
+  }
+  s.steps->begin(given);
+}
+
+void Planned::run(std::string_view section, const StepVariables& variables) {
+  State& s = *state_;
+  if (!s.planned) {
+    s.replay.run(section, variables);
+    return;
+  }
+  const NoGrad no_grad;
+  const std::size_t at = section_named(section);
+  std::size_t instruction = 0;
+  try {
+    s.steps->run(at, instruction, [&](const Instruction& i) { return bound(i, variables); });
+  } catch (const Error& error) {
+    rethrow(error, at, instruction);
+  }
+}
+
+const Tensor& Planned::output(const std::string& name) const {
+  const State& s = *state_;
+  if (!s.planned) {
+    return s.replay.output(name);
+  }
+  const auto found = s.program.outputs.find(name);
+  if (found == s.program.outputs.end() || !s.steps->tensor(found->second)) {
+    fail({.thing = "replay", .wrong = fmt::format("there is no output '{}' yet", name)});
+  }
+  return s.steps->tensor(found->second);
+}
+
+void Planned::end() {
+  if (!state_->planned) {
+    state_->replay.end();
+    return;
+  }
+  move_streams();
+  state_->steps->end(false);
+}
+
+void Planned::abandon() noexcept {
+  state_->replay.abandon();
+  if (state_->steps) {
+    state_->steps->end(true);
+  }
+}
+
+std::optional<PlannedMemory> Planned::memory() const {
+  return state_->steps ? std::optional(state_->steps->memory()) : std::nullopt;
+}
+
+}  // namespace tessera::graph

@@ -1,0 +1,45 @@
+export module tessera.graph:planned;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import :memory_plan;
+
+export namespace tessera::graph {
+
+/// What a planned program needs besides its inputs.
+struct PlannedMemory {
+  std::int64_t block_bytes = 0;  // one block, in which memories take turns
+  std::int64_t least_bytes = 0;  // the most that is needed in it at once
+  int in_block = 0;              // memories
+  /// Memories that are allocated in each step, because other ranks may still read them when this
+  /// rank is done with them.
+  int allocated = 0;
+};
+
+/// Executes a program as a list of kernel calls: operands, results, attributes and workspace of
+/// each call are fixed when the program is first run, in one block of memory. No call passes the
+/// dispatcher, and only what other ranks read is allocated. The bits of Replay. On devices other
+/// than the CPU, and while modes are installed (a trace), steps are those of Replay.
+class Planned final : public Executor {
+ public:
+  /// Error: the program is another rank's.
+  explicit Planned(Program program);
+  ~Planned() override;
+
+  const Program& program() const override;
+  void begin(const std::map<std::string, Tensor>& inputs) override;
+  void run(std::string_view section, const StepVariables& variables) override;
+  const Tensor& output(const std::string& name) const override;
+  void end() override;
+  void abandon() noexcept override;
+
+  /// Nothing until a step has begun that was planned.
+  std::optional<PlannedMemory> memory() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tessera::graph

@@ -1,0 +1,159 @@
+module;
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+module tessera.graph;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import :shadow;
+
+namespace tessera::graph {
+namespace {
+
+using Kind = Instruction::Kind;
+
+class Builder {
+ public:
+  explicit Builder(const Program& program) : program_(program) {
+    shadow_.tensors.resize(program.tensors.size());
+    shadow_.memory_of.assign(program.tensors.size(), -1);
+  }
+
+  Shadow build() {
+    const NoGrad no_grad;
+    for (const auto& [name, number] : program_.inputs) {
+      define(number, made(number));
+      memory(number).is_input = true;
+    }
+    for (const Section& section : program_.sections) {
+      for (const Instruction& instruction : section.instructions) {
+        execute(instruction);
+        ++shadow_.places;
+      }
+    }
+    for (const auto& [name, number] : program_.outputs) {
+      memory(number).is_output = true;
+      memory(number).last = shadow_.places;
+    }
+    return std::move(shadow_);
+  }
+
+ private:
+  Tensor made(int number) const {
+    const ProgramTensor& x = program_.tensors[static_cast<std::size_t>(number)];
+    return empty(x.shape, x.dtype, meta);
+  }
+
+  const Tensor& at(int number) const { return shadow_.tensors[static_cast<std::size_t>(number)]; }
+
+  Memory& memory(int number) {
+    const int found = shadow_.memory_of[static_cast<std::size_t>(number)];
+    require(found >= 0, "graph: a tensor of the program is used before it is defined");
+    return shadow_.memories[static_cast<std::size_t>(found)];
+  }
+
+  void define(int number, const Tensor& x) {
+    const auto [found, fresh] =
+        numbers_.try_emplace(&x.storage(), static_cast<int>(shadow_.memories.size()));
+    if (fresh) {
+      shadow_.memories.push_back(
+          {.bytes = x.numel() * static_cast<std::int64_t>(size_of(x.dtype())),
+           .first = shadow_.places,
+           .last = shadow_.places});
+    }
+    shadow_.memory_of[static_cast<std::size_t>(number)] = found->second;
+    shadow_.tensors[static_cast<std::size_t>(number)] = x;
+  }
+
+  void use(int number) {
+    if (number >= 0) {
+      memory(number).last = shadow_.places;
+    }
+  }
+
+  void execute(const Instruction& i) {
+    std::vector<Tensor> operands;
+    for (const int number : i.in) {
+      use(number);
+      operands.push_back(number < 0 ? Tensor() : at(number));
+    }
+    if (i.kind == Kind::alias) {
+      const Tensor& base = operands[0];
+      const ProgramTensor& x = program_.tensors[static_cast<std::size_t>(i.out[0])];
+      const std::int64_t first = base.offset() * static_cast<std::int64_t>(size_of(base.dtype())) /
+                                 static_cast<std::int64_t>(size_of(x.dtype));
+      define(i.out[0], from_storage(base.impl()->storage, x.shape, i.strides, first + i.offset,
+                                    x.dtype, meta));
+    } else if (i.kind == Kind::call) {
+      const Tensors out = call_kernel(*i.op, operands, i.attributes);
+      for (std::size_t k = 0; k < i.out.size(); ++k) {
+        if (i.out[k] >= 0) {
+          define(i.out[k], out[k]);
+        }
+      }
+      communicate(i);
+    } else {
+      for (const int number : i.out) {
+        define(number, made(number));
+      }
+    }
+  }
+
+  /// What ranks read of each other, and what is needed until a collective is complete.
+  void communicate(const Instruction& i) {
+    const Op& op = *i.op;
+    const int key = !i.out.empty() ? i.out[0] : i.in[0];
+    const auto pending =
+        in_flight_.find(key >= 0 ? shadow_.memory_of[static_cast<std::size_t>(key)] : -1);
+    if (op.issues) {
+      std::vector<int>& needed = in_flight_[shadow_.memory_of[static_cast<std::size_t>(key)]];
+      for (const std::vector<int>* numbers : {&i.in, &i.out}) {
+        for (const int number : *numbers) {
+          if (number >= 0) {
+            needed.push_back(number);
+          }
+        }
+      }
+    } else if (op.keeps_versions && op.communicates == Communicates::none &&
+               pending != in_flight_.end()) {
+      for (const int number : pending->second) {
+        use(number);
+      }
+      in_flight_.erase(pending);
+    }
+    if (op.communicates == Communicates::none || op.communicates == Communicates::waits) {
+      return;
+    }
+    // A gather writes its results, which nobody else reads; its sources are read.
+    const bool only_writes = op.communicates == Communicates::all_gather ||
+                             op.communicates == Communicates::reduce_scatter ||
+                             op.communicates == Communicates::all_to_all;
+    for (std::size_t k = 0; k < i.in.size(); ++k) {
+      const bool written = op.writes(op.place_of(k, i.in.size()).operand);
+      if (i.in[k] >= 0 && !(only_writes && written)) {
+        memory(i.in[k]).outlives_calls = true;
+      }
+    }
+    for (const int number : i.out) {
+      if (number >= 0 && !only_writes) {
+        memory(number).outlives_calls = true;
+      }
+    }
+  }
+
+  const Program& program_;
+  Shadow shadow_;
+  std::map<const Storage*, int> numbers_;
+  std::map<int, std::vector<int>> in_flight_;  // by the memory that wait() names
+};
+
+}  // namespace
+
+Shadow shadow_of(const Program& program) { return Builder(program).build(); }
+
+}  // namespace tessera::graph

@@ -1,0 +1,32 @@
+module tessera.graph:shadow;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+
+namespace tessera::graph {
+
+/// Memory that tensors of a program share, with the places (instructions, counted through all
+/// sections) between which it is needed. What an issued collective reads or writes is needed until
+/// something waits for it; outputs are needed until the end.
+struct Memory {
+  std::int64_t bytes = 0;
+  int first = 0;
+  int last = 0;
+  bool is_input = false;
+  bool is_output = false;
+  /// Other ranks may read it after this rank is done with the call that they read it for.
+  bool outlives_calls = false;
+};
+
+/// A program's tensors on the meta device, which show what shares memory: exactly, because views
+/// that are sometimes copies follow from shapes and strides.
+struct Shadow {
+  std::vector<Tensor> tensors = {};  // by number
+  std::vector<int> memory_of = {};   // by number; -1: the program does not make it
+  std::vector<Memory> memories = {};
+  int places = 0;
+};
+Shadow shadow_of(const Program& program);
+
+}  // namespace tessera::graph

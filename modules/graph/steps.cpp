@@ -1,0 +1,329 @@
+module;
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+module tessera.graph;
+
+import tessera.base;
+import tessera.device;
+import tessera.tensor;
+import tessera.record;
+import :block;
+import :shadow;
+import :steps;
+
+namespace tessera::graph {
+namespace {
+
+using Kind = Instruction::Kind;
+using StepKind = PlannedStep::Kind;
+
+std::size_t index(int number) { return static_cast<std::size_t>(number); }
+
+/// Another view of `base`, as the instruction says.
+Tensor view_of(const Instruction& i, const ProgramTensor& shape, const Tensor& base) {
+  if (i.kind == Kind::call) {
+    Tensors out;
+    i.op->view({*i.op, {&base, 1}, i.attributes}, out);
+    return out[0];
+  }
+  const std::int64_t first = base.offset() * static_cast<std::int64_t>(size_of(base.dtype())) /
+                             static_cast<std::int64_t>(size_of(shape.dtype));
+  return from_storage(base.impl()->storage, shape.shape, i.strides, first + i.offset, shape.dtype,
+                      base.device());
+}
+
+}  // namespace
+
+PlannedSteps::PlannedSteps(const Program& program)
+    : program_(program),
+      shadow_(shadow_of(program)),
+      peers_read_(read_by_peers(program)),
+      block_(block_of(program, shadow_)) {
+  memory_block_ = empty({block_.bytes}, DType::u8);
+  for (const std::int64_t offset : block_.offsets) {
+    ++(offset >= 0 ? memory_.in_block : memory_.allocated);
+  }
+  memory_.allocated -= static_cast<int>(program.inputs.size());
+  memory_.block_bytes = block_.bytes;
+  memory_.least_bytes = block_.least;
+
+  numbers_.resize(shadow_.memories.size());
+  for (std::size_t n = 0; n < program.tensors.size(); ++n) {
+    if (shadow_.memory_of[n] >= 0) {
+      numbers_[index(shadow_.memory_of[n])].push_back(static_cast<int>(n));
+    }
+  }
+  make_tensors();
+  add_steps();
+  find_slots();
+}
+
+bool PlannedSteps::in_block(int number) const {
+  const int memory = shadow_.memory_of[index(number)];
+  return memory >= 0 && block_.offsets[index(memory)] >= 0;
+}
+
+void PlannedSteps::make_tensors() {
+  tensors_.resize(program_.tensors.size());
+  auto* const begin = static_cast<std::byte*>(memory_block_.raw_data());
+  for (std::size_t m = 0; m < block_.offsets.size(); ++m) {
+    if (block_.offsets[m] < 0) {
+      continue;
+    }
+    // Memories have storages of their own, so that work in progress belongs to one of them.
+    const Counted<Storage> storage = Storage::borrow(
+        begin + block_.offsets[m], static_cast<std::size_t>(shadow_.memories[m].bytes));
+    for (const int number : numbers_[m]) {
+      const Tensor& like = shadow_.tensors[index(number)];
+      tensors_[index(number)] =
+          from_storage(storage, like.shape(), like.strides(), like.offset(), like.dtype());
+    }
+  }
+}
+
+void PlannedSteps::add_steps() {
+  views_.resize(program_.tensors.size());
+  int place = 0;
+  std::map<int, std::vector<int>> ends;  // memories that are not in the block, by their last place
+  for (std::size_t m = 0; m < shadow_.memories.size(); ++m) {
+    const Memory& memory = shadow_.memories[m];
+    if (block_.offsets[m] < 0 && !memory.is_input && !memory.is_output) {
+      ends[memory.last].push_back(static_cast<int>(m));
+    }
+  }
+  for (const Section& section : program_.sections) {
+    sections_.emplace_back();
+    for (std::size_t i = 0; i < section.instructions.size(); ++i, ++place) {
+      add_step(section.instructions[i], i, place);
+      if (const auto dropped = ends.find(place); dropped != ends.end()) {
+        if (sections_.back().empty() || sections_.back().back().instruction != i) {
+          sections_.back().push_back({.kind = StepKind::nothing, .instruction = i});
+        }
+        sections_.back().back().dropped = dropped->second;
+      }
+    }
+  }
+}
+
+void PlannedSteps::add_step(const Instruction& i, std::size_t at, int place) {
+  PlannedStep step{.instruction = at, .source = &i};
+  switch (i.kind) {
+    case Kind::alias:
+      if (!in_block(i.out[0])) {
+        views_[index(i.in[0])].push_back(&i);
+      }
+      return;
+    case Kind::empty:
+      if (in_block(i.out[0])) {
+        return;
+      }
+      step.kind = StepKind::create;
+      break;
+    case Kind::full:
+    case Kind::values: {
+      step.kind = StepKind::fill;
+      const ProgramTensor& x = program_.tensors[index(i.out[0])];
+      step.constant = i.kind == Kind::full ? full({1}, i.values[0], x.dtype) : filled(i, x, cpu);
+      break;
+    }
+    case Kind::release:
+    case Kind::restore:
+      if (in_block(i.in[0])) {
+        return;
+      }
+      step.kind = i.kind == Kind::release ? StepKind::release : StepKind::restore;
+      break;
+    case Kind::check:
+      step.kind = StepKind::check;
+      break;
+    case Kind::call:
+      if (is_called(i, shadow_)) {
+        step.kind = StepKind::call;
+      } else if (i.op->view != nullptr) {
+        if (!in_block(i.out[0])) {
+          views_[index(i.in[0])].push_back(&i);
+        }
+        return;
+      } else {
+        step.kernel = kernel_of(*i.op, cpu.type);
+        step.bumps = i.op->in_place && !i.op->keeps_versions;
+        if (block_.workspaces[index(place)] >= 0) {
+          step.workspace = {
+              static_cast<std::byte*>(memory_block_.raw_data()) + block_.workspaces[index(place)],
+              static_cast<std::size_t>(block_.workspace_bytes[index(place)])};
+        }
+      }
+  }
+  for (const int number : i.in) {
+    step.in.push_back(number < 0 ? Tensor() : tensors_[index(number)]);
+  }
+  for (const int number : i.out) {
+    step.out.push_back(number < 0 ? Tensor() : tensors_[index(number)]);
+    if (number >= 0 && !in_block(number)) {
+      step.allocated.push_back(number);
+      step.for_peers = step.for_peers || peers_read_[index(number)];
+    }
+  }
+  if (i.kind == Kind::call && i.op->in_place) {
+    step.out = {step.in[0]};
+  }
+  sections_.back().push_back(std::move(step));
+}
+
+void PlannedSteps::find_slots() {
+  slots_.resize(program_.tensors.size());
+  for (std::vector<PlannedStep>& section : sections_) {
+    for (PlannedStep& step : section) {
+      if (step.source == nullptr) {
+        continue;
+      }
+      const Instruction& i = *step.source;
+      const auto add = [&](int number, Tensor& slot) {
+        if (number >= 0 && !in_block(number)) {
+          slots_[index(number)].push_back(&slot);
+        }
+      };
+      for (std::size_t k = 0; k < i.in.size(); ++k) {
+        add(i.in[k], step.in[k]);
+      }
+      for (std::size_t k = 0; k < i.out.size(); ++k) {
+        add(i.out[k], step.out[k]);
+      }
+      if (i.kind == Kind::call && i.op->in_place) {
+        add(i.in[0], step.out[0]);
+      }
+    }
+  }
+}
+
+void PlannedSteps::set(int number, Tensor x) {
+  Tensor& own = tensors_[index(number)];
+  own = std::move(x);
+  for (Tensor* const slot : slots_[index(number)]) {
+    *slot = own;
+  }
+  for (const Instruction* const view : views_[index(number)]) {
+    set(view->out[0], own ? view_of(*view, program_.tensors[index(view->out[0])], own) : Tensor());
+  }
+}
+
+void PlannedSteps::drop(int number) noexcept {
+  tensors_[index(number)] = Tensor();
+  for (Tensor* const slot : slots_[index(number)]) {
+    *slot = Tensor();
+  }
+}
+
+void PlannedSteps::begin(const std::vector<Tensor>& given) {
+  for (const auto& [name, number] : program_.inputs) {
+    const Tensor& x = given[index(number)];
+    const Tensor& before = tensors_[index(number)];
+    const bool same = before && &before.storage() == &x.storage() && before.offset() == x.offset();
+    if (!same) {
+      set(number, detached(x));
+    }
+  }
+}
+
+void PlannedSteps::run_kernel(PlannedStep& step, const Attributes& attributes) {
+  const Op& op = *step.source->op;
+  const Call call{op, step.in, attributes, step.workspace};
+  // The number of threads may have grown since the block was planned.
+  const std::size_t bytes = op.workspace == nullptr ? 0 : op.workspace(call, step.out);
+  if (bytes > step.workspace.size()) {
+    const MemoryScope scope(MemoryCategory::workspace);
+    const Counted<Storage> memory = Storage::allocate(bytes);
+    step.kernel({op, step.in, attributes, {static_cast<std::byte*>(memory->data()), bytes}},
+                step.out);
+  } else {
+    step.kernel(call, step.out);
+  }
+  if (step.bumps) {
+    step.in[0].storage().bump_version();
+  }
+}
+
+void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
+  std::optional<PeersReadScope> scope;
+  if (step.for_peers) {
+    scope.emplace();
+  }
+  switch (step.kind) {
+    case StepKind::call: {
+      const Instruction& i = *step.source;
+      const Tensors out = call_kernel(*i.op, step.in, i.bindings.empty() ? i.attributes : bound(i));
+      for (std::size_t k = 0; k < i.out.size(); ++k) {
+        if (i.out[k] >= 0) {
+          set(i.out[k], out[k]);
+        }
+      }
+      return;
+    }
+    case StepKind::create:
+    case StepKind::fill:
+    case StepKind::kernel:
+      for (const int number : step.allocated) {
+        const ProgramTensor& x = program_.tensors[index(number)];
+        set(number, empty(x.shape, x.dtype));
+      }
+      if (step.kind == StepKind::fill) {
+        const Tensor& x = step.out[0];
+        const std::size_t size = size_of(x.dtype());
+        if (step.source->kind == Kind::full) {
+          current_stream(cpu).fill(x.device_address(), step.constant.raw_data(), size, x.numel());
+        } else if (x.numel() > 0) {
+          std::memcpy(x.raw_data(), step.constant.raw_data(),
+                      static_cast<std::size_t>(x.numel()) * size);
+        }
+      } else if (step.kind == StepKind::kernel) {
+        const Instruction& i = *step.source;
+        i.bindings.empty() ? run_kernel(step, i.attributes) : run_kernel(step, bound(i));
+      }
+      return;
+    case StepKind::check:
+      check_recorded_values(*step.source, step.in[0]);
+      return;
+    case StepKind::release:
+      step.in[0].storage().release_memory();
+      return;
+    case StepKind::restore:
+      step.in[0].storage().restore_memory();
+      return;
+    case StepKind::nothing:
+      return;
+  }
+}
+
+void PlannedSteps::run(std::size_t section, std::size_t& instruction, const Bound& bound) {
+  for (PlannedStep& step : sections_[section]) {
+    instruction = step.instruction;
+    execute(step, bound);
+    for (const int memory : step.dropped) {
+      for (const int number : numbers_[index(memory)]) {
+        drop(number);
+      }
+    }
+  }
+}
+
+void PlannedSteps::end(bool failed) noexcept {
+  for (std::size_t m = 0; m < numbers_.size(); ++m) {
+    for (const int number : numbers_[m]) {
+      if (block_.offsets[m] < 0 && !shadow_.memories[m].is_input) {
+        drop(number);
+      } else if (failed && tensors_[index(number)]) {
+        tensors_[index(number)].storage().take_pending();
+      }
+    }
+  }
+}
+
+}  // namespace tessera::graph

@@ -1,0 +1,81 @@
+module tessera.graph:steps;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import :block;
+import :planned;
+import :shadow;
+
+namespace tessera::graph {
+
+/// One instruction, ready to run.
+struct PlannedStep {
+  enum class Kind : std::uint8_t {
+    kernel,  // into results that are there
+    call,    // through the dispatcher: a view that is a copy here
+    create,  // memory for this step only
+    fill,    // with the bytes of `constant`
+    check,
+    release,
+    restore,
+    nothing  // only drops
+  };
+  Kind kind = Kind::kernel;
+  std::size_t instruction = 0;  // of its section
+  const Instruction* source = nullptr;
+  Kernel kernel = nullptr;
+  bool bumps = false;      // the version of operand 0
+  bool for_peers = false;  // other ranks read what it allocates
+  std::vector<Tensor> in = {};
+  std::vector<Tensor> out = {};
+  std::vector<int> allocated = {};  // results that get memory for this step only
+  std::span<std::byte> workspace = {};
+  Tensor constant = {};
+  std::vector<int> dropped = {};  // memories that nothing needs any more
+};
+
+/// A program as lists of steps on the CPU.
+class PlannedSteps {
+ public:
+  explicit PlannedSteps(const Program& program);
+
+  /// `given`: inputs by number.
+  void begin(const std::vector<Tensor>& given);
+  /// `instruction`: the one that is running, for errors.
+  void run(std::size_t section, std::size_t& instruction,
+           const std::function<Attributes(const Instruction&)>& bound);
+  /// Drops what is not in the block; after an error also what is in progress.
+  void end(bool failed) noexcept;
+  const Tensor& tensor(int number) const { return tensors_[static_cast<std::size_t>(number)]; }
+  const PlannedMemory& memory() const { return memory_; }
+
+ private:
+  using Bound = std::function<Attributes(const Instruction&)>;
+
+  bool in_block(int number) const;
+  void make_tensors();
+  void add_steps();
+  void add_step(const Instruction& i, std::size_t at, int place);
+  void find_slots();
+
+  /// Gives a number its tensor, and the numbers that are views of it theirs.
+  void set(int number, Tensor x);
+  void drop(int number) noexcept;
+  void run_kernel(PlannedStep& step, const Attributes& attributes);
+  void execute(PlannedStep& step, const Bound& bound);
+
+  const Program& program_;
+  Shadow shadow_;
+  std::vector<bool> peers_read_;
+  Block block_;
+  Tensor memory_block_;
+  PlannedMemory memory_;
+  std::vector<Tensor> tensors_;
+  std::vector<std::vector<PlannedStep>> sections_;
+  std::vector<std::vector<Tensor*>> slots_;             // of steps, by number
+  std::vector<std::vector<const Instruction*>> views_;  // by the number of their base
+  std::vector<std::vector<int>> numbers_;               // by memory
+};
+
+}  // namespace tessera::graph

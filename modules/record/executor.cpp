@@ -1,0 +1,183 @@
+// What all executors of programs share.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tessera/printable.hpp>
+#include <tessera/visit_dtype.hpp>
+#include <typeinfo>
+#include <vector>
+module tessera.record;
+
+import tessera.base;
+import tessera.tensor;
+
+namespace tessera {
+
+using Kind = Instruction::Kind;
+
+Executor::~Executor() = default;
+
+std::string Executor::refusal(const StepVariables& variables) const {
+  for (const auto& [name, value] : program().required) {
+    const auto found = variables.numbers.find(name);
+    if (found == variables.numbers.end() || found->second != value) {
+      return fmt::format("'{}' is {} and was {} in both recorded steps", name,
+                         found == variables.numbers.end()
+                             ? std::string("missing")
+                             : fmt::format("{}", printable(found->second)),
+                         printable(value));
+    }
+  }
+  return {};
+}
+
+std::vector<Tensor> Executor::checked_inputs(const std::map<std::string, Tensor>& inputs) const {
+  const Program& program = this->program();
+  std::vector<Tensor> tensors(program.tensors.size());
+  for (const auto& [name, x] : inputs) {
+    if (!program.inputs.contains(name)) {
+      fail({.thing = "replay",
+            .wrong = fmt::format("the program has no input '{}'", name),
+            .advice = "record the step again"});
+    }
+  }
+  for (const auto& [name, number] : program.inputs) {
+    const auto found = inputs.find(name);
+    if (found == inputs.end()) {
+      fail({.thing = "replay", .wrong = fmt::format("input '{}' is missing", name)});
+    }
+    if (!found->second.is_contiguous()) {
+      fail({.thing = "replay",
+            .wrong = fmt::format("input '{}' is not contiguous", name),
+            .advice = "pass contiguous(x)"});
+    }
+    const Tensor& x = found->second;
+    const ProgramTensor& expected = program.tensors[static_cast<std::size_t>(number)];
+    if (!(x.shape() == expected.shape) || x.dtype() != expected.dtype) {
+      fail({.thing = "replay",
+            .wrong = fmt::format("input '{}' has another shape or type", name),
+            .expected = fmt::format("{}{}", name_of(expected.dtype), to_string(expected.shape)),
+            .got = fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape())),
+            .advice = "record the step again"});
+    }
+    tensors[static_cast<std::size_t>(number)] = x;
+  }
+  return tensors;
+}
+
+std::size_t Executor::section_named(std::string_view name) const {
+  const std::vector<Section>& sections = program().sections;
+  const auto found = std::ranges::find(sections, name, &Section::name);
+  if (found == sections.end()) {
+    fail({.thing = "replay", .wrong = fmt::format("the program has no section '{}'", name)});
+  }
+  return static_cast<std::size_t>(found - sections.begin());
+}
+
+Attributes Executor::bound(const Instruction& i, const StepVariables& variables) {
+  if (i.bindings.empty()) {
+    return i.attributes;
+  }
+  std::vector<ArgumentValue> values = i.op->arguments->values(i.attributes);
+  for (const Binding& b : i.bindings) {
+    ArgumentValue& value = values[static_cast<std::size_t>(b.field)];
+    if (const auto stream = variables.streams.find(b.variable);
+        i.op->arguments->fields[static_cast<std::size_t>(b.field)].type ==
+        ArgumentType<RandomNumbers>::name) {
+      require(stream != variables.streams.end(),
+              "replay: a random stream of the program is missing");
+      RandomNumbers numbers = ArgumentType<RandomNumbers>::from_value(value);
+      numbers.seed = stream->second.seed;
+      numbers.stream = stream->second.stream;
+      numbers.offset = stream->second.offset + static_cast<std::uint64_t>(b.offset);
+      value = ArgumentType<RandomNumbers>::value(numbers);
+    } else if (const auto number = variables.numbers.find(b.variable);
+               number != variables.numbers.end()) {
+      value = number->second;
+    } else if (const auto count = variables.counts.find(b.variable);
+               count != variables.counts.end()) {
+      value = count->second + b.offset;
+    } else {
+      fail({.thing = "replay",
+            .wrong = fmt::format("the variable '{}' has no value", b.variable),
+            .advice = "set it before the section"});
+    }
+  }
+  return i.op->arguments->from_values(values);
+}
+
+void Executor::rethrow(const Error& error, std::size_t section, std::size_t instruction) const {
+  if (typeid(error) != typeid(Error)) {
+    throw;  // another rank's
+  }
+  const Section& one = program().sections[section];
+  throw Error(
+      fmt::format("replay: section '{}', instruction {} ({}): {}", one.name, instruction + 1,
+                  to_text(program(), one.instructions[instruction]), error.what()),
+      error.kind());
+}
+
+void Executor::move_streams() const {
+  for (const auto& [name, drawn] : program().draws) {
+    random_stream(name).offset += drawn;
+  }
+}
+
+Tensor filled(const Instruction& i, const ResultShape& shape, Device device) {
+  if (i.kind == Kind::full) {
+    return full(shape.shape, i.values[0], shape.dtype, device);
+  }
+  Tensor x = empty(shape.shape, shape.dtype, device);
+  if (i.kind == Kind::values && !x.is_meta()) {
+    kernels::visit_stored(shape.dtype, [&]<class T>(T) {
+      std::ranges::transform(i.values, static_cast<T*>(x.raw_data()),
+                             [](double v) { return static_cast<T>(v); });
+    });
+  }
+  return x;
+}
+
+void check_recorded_values(const Instruction& instruction, const Tensor& x) {
+  if (!x.is_meta() && to_doubles(x) != instruction.values) {
+    fail(
+        "the host read other values when the step was recorded, and what follows depends on them; "
+        "record the step again");
+  }
+}
+
+std::vector<bool> read_by_peers(const Program& program) {
+  std::vector<bool> peers_read;
+  peers_read.assign(program.tensors.size(), false);
+  const auto is_source = [&](int number) {
+    return number >= 0 && peers_read[static_cast<std::size_t>(number)];
+  };
+  for (auto section = program.sections.rbegin(); section != program.sections.rend(); ++section) {
+    for (auto i = section->instructions.rbegin(); i != section->instructions.rend(); ++i) {
+      const bool reduces =
+          i->kind == Kind::call && (i->op->communicates == Communicates::all_reduce ||
+                                    i->op->communicates == Communicates::reduce_scatter);
+      const bool aliases = i->kind == Kind::alias && is_source(i->out[0]);
+      for (const int number : i->in) {
+        if (number >= 0 && (reduces || aliases)) {
+          peers_read[static_cast<std::size_t>(number)] = true;
+        }
+      }
+      if (reduces && i->op->communicates == Communicates::all_reduce) {
+        for (const int number : i->out) {
+          if (number >= 0) {
+            peers_read[static_cast<std::size_t>(number)] = true;  // a piece of the result
+          }
+        }
+      }
+    }
+  }
+  return peers_read;
+}
+
+}  // namespace tessera

@@ -1,0 +1,54 @@
+export module tessera.record:executor;
+
+import tessera.base;
+import tessera.tensor;
+import :program;
+
+export namespace tessera {
+
+/// Executes a program step by step: begin, the sections in their order, end. One thread uses it.
+class Executor {
+ public:
+  Executor() = default;
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+  virtual ~Executor();
+
+  virtual const Program& program() const = 0;
+  /// "" where the program is right for these variables; otherwise which of them differs from the
+  /// recorded value that it requires.
+  std::string refusal(const StepVariables& variables) const;
+
+  /// Begins a step: every input by its name. Errors: an input is missing, is unknown, or has
+  /// another shape or type than the recorded one (both are named).
+  virtual void begin(const std::map<std::string, Tensor>& inputs) = 0;
+  /// Executes a section. Errors: a variable that the section needs is missing; a value that the
+  /// host read differs from the recorded one; those of the operators, with the instruction.
+  virtual void run(std::string_view section, const StepVariables& variables) = 0;
+  /// Valid until the step ends. Error: no section has computed it.
+  virtual const Tensor& output(const std::string& name) const = 0;
+  /// Ends the step: the random streams move on as in the recorded step, and tensors are dropped.
+  virtual void end() = 0;
+  /// Drops what the step has computed, after an error.
+  virtual void abandon() noexcept = 0;
+
+ protected:
+  /// What begin() is told, by number of the program's tensors. Errors: see begin().
+  std::vector<Tensor> checked_inputs(const std::map<std::string, Tensor>& inputs) const;
+  /// Error: there is none of this name.
+  std::size_t section_named(std::string_view name) const;
+  /// The arguments of a call in this step. Error: a variable has no value.
+  static Attributes bound(const Instruction& instruction, const StepVariables& variables);
+  /// An error of an instruction, with its place in the program.
+  [[noreturn]] void rethrow(const Error& error, std::size_t section, std::size_t instruction) const;
+  void move_streams() const;
+};
+
+/// A tensor of Instruction::Kind::empty, full or values.
+Tensor filled(const Instruction& instruction, const ResultShape& shape, Device device);
+/// Of an Instruction::Kind::check. Error: x has other values than those that the host read.
+void check_recorded_values(const Instruction& instruction, const Tensor& x);
+/// By number of a program's tensors: whether other ranks read its memory, because they reduce it.
+std::vector<bool> read_by_peers(const Program& program);
+
+}  // namespace tessera

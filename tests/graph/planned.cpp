@@ -1,0 +1,221 @@
+// The planned executor against the interpreter: the same bits, in one block of memory that is not
+// larger than what is needed at once.
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.device;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+import tessera.record;
+import tessera.graph;
+
+using namespace tessera;
+using graph::Planned;
+
+namespace {
+
+Tensor random(const Dims& shape) {
+  Tensor x = empty(shape, DType::f32);
+  ops::normal_(x, 0, 1, random_stream("data"));
+  return x;
+}
+
+Program program_of_step(const Tensor& x, const std::function<Tensor()>& body) {
+  const auto record = [&] {
+    Recorder recorder;
+    recorder.input("x", x);
+    recorder.section("all", [&] { recorder.output("y", body()); });
+    return recorder.finish({});
+  };
+  const Recording first = record();
+  return program_of(first, record());
+}
+
+std::vector<double> run(Executor& executor, const Tensor& x) {
+  executor.begin({{"x", x}});
+  executor.run("all", {});
+  std::vector<double> y = to_doubles(executor.output("y"));
+  executor.end();
+  return y;
+}
+
+/// Three steps of both executors with other inputs each.
+void same_bits(const Program& program, Planned& planned, const Dims& shape) {
+  Replay replay(program);
+  for (int step = 0; step < 3; ++step) {
+    const Tensor x = random(shape);
+    CHECK(run(planned, x) == run(replay, x));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("results take turns in one block, and in the place of operands that end") {
+  const Tensor x = random({1024});
+  const Program program = program_of_step(x, [&] {
+    Tensor y = ops::exp(x);
+    for (int i = 0; i < 10; ++i) {
+      y = ops::mul(ops::neg(y), x);  // y in turn in two places, or in one: neg in place
+    }
+    return ops::add(y, x);
+  });
+  Planned planned(program);
+  CHECK(!planned.memory().has_value());
+  same_bits(program, planned, {1024});
+  REQUIRE(planned.memory().has_value());
+  CHECK(planned.memory()->block_bytes == 4096);
+  CHECK(planned.memory()->least_bytes == 4096);
+  CHECK(planned.memory()->allocated == 0);
+}
+
+TEST_CASE("an operand that is used again is not overwritten, nor one that is used twice") {
+  const Tensor x = random({64});
+  const Program program = program_of_step(x, [&] {
+    const Tensor a = ops::exp(x);
+    const Tensor b = ops::neg(a);
+    const Tensor c = ops::mul(a, a);
+    return ops::add(ops::mul(b, c), a);
+  });
+  Planned planned(program);
+  same_bits(program, planned, {64});
+}
+
+TEST_CASE("views and writes through them reach the memory that they are of") {
+  const Tensor x = random({6, 4});
+  const Program program = program_of_step(x, [&] {
+    const Tensor a = ops::exp(x);
+    const Tensor turned = ops::transpose(a, 0, 1);
+    ops::add_(ops::select(turned, 0, 2), full({6}, 3));
+    const Tensor copy = ops::contiguous(turned);  // a view that is a copy here
+    const Tensor whole = ops::reshape(copy, {24});
+    const Tensor rows = ops::narrow(x, 0, 1, 3);  // of an input
+    const Tensor constants = from_values<float>({1, 2, 3, 4}, {4});
+    ops::mul_(constants, full({4}, 2));  // a constant that is written is fresh in each step
+    return ops::add(ops::sum(whole), ops::add(ops::sum(rows), ops::sum(constants)));
+  });
+  Planned planned(program);
+  same_bits(program, planned, {6, 4});
+}
+
+TEST_CASE("what is written into an input stays, and its version moves") {
+  const Tensor x = zeros({3});
+  const Program program = program_of_step(x, [&] {
+    ops::add_(x, full({3}, 1));
+    return ops::sum(x);
+  });
+  const Tensor own = zeros({3});
+  Planned planned(program);
+  const std::uint64_t version = own.storage().version();
+  CHECK(run(planned, own) == std::vector<double>{3});
+  CHECK(run(planned, own) == std::vector<double>{6});
+  CHECK(own.storage().version() == version + 2);
+  CHECK(to_doubles(own) == std::vector<double>{2, 2, 2});
+}
+
+TEST_CASE("memory that is released and restored, and random numbers, are as in the interpreter") {
+  random_stream("noise");
+  const Tensor x = random({32});
+  const Tensor scratch = zeros({32});
+  scratch.storage().release_memory();
+  const auto record = [&] {
+    StepVariables variables;
+    variables.streams = random_state();
+    Recorder recorder;
+    recorder.input("x", x);
+    recorder.section("all", [&] {
+      scratch.storage().restore_memory();
+      ops::copy_(scratch, ops::dropout(x, 0.5, random_stream("noise")));
+      const Tensor y = ops::neg(scratch);
+      scratch.storage().release_memory();
+      recorder.output("y", y);
+    });
+    return recorder.finish(variables);
+  };
+  const Recording first = record();
+  const Program program = program_of(first, record());
+  const auto steps = [&](Executor& executor) {
+    set_seed(5);
+    random_stream("noise");
+    std::vector<std::vector<double>> all;
+    for (int i = 0; i < 3; ++i) {
+      StepVariables variables;
+      variables.streams = random_state();
+      executor.begin({{"x", x}});
+      executor.run("all", variables);
+      all.push_back(to_doubles(executor.output("y")));
+      executor.end();
+    }
+    return all;
+  };
+  Replay replay(program);
+  Planned planned(program);
+  const auto expected = steps(replay);
+  CHECK(expected[0] != expected[1]);
+  CHECK(steps(planned) == expected);
+}
+
+TEST_CASE("more threads than when the block was planned have workspaces of their own") {
+  const Tensor x = random({64, 300});
+  const Program program = program_of_step(x, [&] { return ops::cumsum(ops::softmax(x, 0), 0); });
+  Planned planned(program);
+  Replay replay(program);
+  const std::vector<double> expected = run(replay, x);
+  ops::set_threads(1);
+  CHECK(run(planned, x) == expected);
+  ops::set_threads(4);
+  CHECK(run(planned, x) == expected);
+  ops::set_threads(1);
+}
+
+TEST_CASE("a step that failed leaves nothing behind, and errors name the instruction") {
+  const Tensor x = full({2}, 1);
+  const Program program = program_of_step(x, [&] {
+    const Tensor y = ops::exp(x);
+    ops::sum(x).item();
+    return y;
+  });
+  Planned planned(program);
+  planned.begin({{"x", full({2}, 3)}});
+  CHECK_THROWS_WITH(planned.run("all", {}),
+                    Catch::Contains("replay: section 'all', instruction 3 (host.check(%2; 2)):"));
+  planned.abandon();
+  CHECK_THROWS_WITH(planned.begin({{"x", full({3}, 1)}}),
+                    Catch::Contains("input 'x' has another shape or type"));
+  CHECK_THROWS_WITH(planned.begin({}), Catch::Contains("input 'x' is missing"));
+  CHECK(run(planned, x) == to_doubles(ops::exp(x)));
+}
+
+TEST_CASE("while a mode is installed it sees the calls, and the bits are the same") {
+  struct Counter final : Mode {
+    int calls = 0;
+    Tensors call(const Call& call, NextCall& next) override {
+      ++calls;
+      return next(call);
+    }
+  };
+  const Tensor x = random({8});
+  const Program program = program_of_step(x, [&] { return ops::neg(ops::exp(x)); });
+  Planned planned(program);
+  const std::vector<double> expected = run(planned, x);
+  Counter counter;
+  {
+    const ModeScope scope(ModeLevel::below_distribution, counter);
+    CHECK(run(planned, x) == expected);
+  }
+  CHECK(counter.calls == 2);
+  CHECK(run(planned, x) == expected);
+}
+
+TEST_CASE("executors have names") {
+  CHECK_THROWS_WITH(graph::check({.executor = "fast"}),
+                    "there is no executor 'fast' (expected one of interpreter and planned)");
+}
