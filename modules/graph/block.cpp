@@ -79,7 +79,7 @@ Block block_of(const Program& program, const Shadow& shadow) {
   std::vector<bool> fixed(count);
   for (std::size_t m = 0; m < count; ++m) {
     const Memory& memory = shadow.memories[m];
-    fixed[m] = !memory.is_input && !memory.outlives_calls;
+    fixed[m] = !memory.is_input && !memory.for_peers;
   }
   std::vector<MemoryPiece> pieces;
   const auto each = [&](const auto& body) {

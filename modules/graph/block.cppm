@@ -14,7 +14,7 @@ struct Block {
   std::int64_t bytes = 0;
   std::int64_t least = 0;  // the most that is needed at once
 };
-/// Not in the block: inputs, what other ranks may still read, and what the dispatcher makes.
+/// Not in the block: inputs, what other ranks read where it is, and what the dispatcher makes.
 Block block_of(const Program& program, const Shadow& shadow);
 
 /// Whether the dispatcher makes the results: a view that is a copy here, results that nobody uses.

@@ -12,8 +12,8 @@ struct PlannedMemory {
   std::int64_t block_bytes = 0;  // one block, in which memories take turns
   std::int64_t least_bytes = 0;  // the most that is needed in it at once
   int in_block = 0;              // memories
-  /// Memories that are allocated in each step, because other ranks may still read them when this
-  /// rank is done with them.
+  /// Memories that are allocated in each step, because ranks reduce them: they are where peers can
+  /// read them, possibly when this rank is done with them.
   int allocated = 0;
 };
 

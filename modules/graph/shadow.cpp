@@ -40,6 +40,12 @@ class Builder {
       memory(number).is_output = true;
       memory(number).last = shadow_.places;
     }
+    const std::vector<bool> for_peers = read_by_peers(program_);
+    for (std::size_t n = 0; n < for_peers.size(); ++n) {
+      if (for_peers[n] && shadow_.memory_of[n] >= 0) {
+        memory(static_cast<int>(n)).for_peers = true;
+      }
+    }
     return std::move(shadow_);
   }
 
@@ -96,7 +102,7 @@ class Builder {
           define(i.out[k], out[k]);
         }
       }
-      communicate(i);
+      keep_until_complete(i);
     } else {
       for (const int number : i.out) {
         define(number, made(number));
@@ -104,8 +110,8 @@ class Builder {
     }
   }
 
-  /// What ranks read of each other, and what is needed until a collective is complete.
-  void communicate(const Instruction& i) {
+  /// What is needed until a collective is complete.
+  void keep_until_complete(const Instruction& i) {
     const Op& op = *i.op;
     const int key = !i.out.empty() ? i.out[0] : i.in[0];
     const auto pending =
@@ -125,24 +131,6 @@ class Builder {
         use(number);
       }
       in_flight_.erase(pending);
-    }
-    if (op.communicates == Communicates::none || op.communicates == Communicates::waits) {
-      return;
-    }
-    // A gather writes its results, which nobody else reads; its sources are read.
-    const bool only_writes = op.communicates == Communicates::all_gather ||
-                             op.communicates == Communicates::reduce_scatter ||
-                             op.communicates == Communicates::all_to_all;
-    for (std::size_t k = 0; k < i.in.size(); ++k) {
-      const bool written = op.writes(op.place_of(k, i.in.size()).operand);
-      if (i.in[k] >= 0 && !(only_writes && written)) {
-        memory(i.in[k]).outlives_calls = true;
-      }
-    }
-    for (const int number : i.out) {
-      if (number >= 0 && !only_writes) {
-        memory(number).outlives_calls = true;
-      }
     }
   }
 

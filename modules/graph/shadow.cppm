@@ -15,8 +15,8 @@ struct Memory {
   int last = 0;
   bool is_input = false;
   bool is_output = false;
-  /// Other ranks may read it after this rank is done with the call that they read it for.
-  bool outlives_calls = false;
+  /// Ranks reduce it, so they read it where it is, possibly when this rank is done with the call.
+  bool for_peers = false;
 };
 
 /// A program's tensors on the meta device, which show what shares memory: exactly, because views

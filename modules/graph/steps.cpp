@@ -45,7 +45,7 @@ Tensor view_of(const Instruction& i, const ProgramTensor& shape, const Tensor& b
 PlannedSteps::PlannedSteps(const Program& program)
     : program_(program),
       shadow_(shadow_of(program)),
-      peers_read_(read_by_peers(program)),
+
       block_(block_of(program, shadow_)) {
   memory_block_ = empty({block_.bytes}, DType::u8);
   for (const std::int64_t offset : block_.offsets) {
@@ -169,7 +169,8 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, int place) {
     step.out.push_back(number < 0 ? Tensor() : tensors_[index(number)]);
     if (number >= 0 && !in_block(number)) {
       step.allocated.push_back(number);
-      step.for_peers = step.for_peers || peers_read_[index(number)];
+      step.for_peers =
+          step.for_peers || shadow_.memories[index(shadow_.memory_of[index(number)])].for_peers;
     }
   }
   if (i.kind == Kind::call && i.op->in_place) {

@@ -67,7 +67,6 @@ class PlannedSteps {
 
   const Program& program_;
   Shadow shadow_;
-  std::vector<bool> peers_read_;
   Block block_;
   Tensor memory_block_;
   PlannedMemory memory_;

@@ -18,8 +18,11 @@ import tessera.ops;
 import tessera.record;
 import tessera.graph;
 
+#include "errors.hpp"
+
 using namespace tessera;
 using graph::Planned;
+using testing::expect;
 
 namespace {
 
@@ -192,6 +195,30 @@ TEST_CASE("a step that failed leaves nothing behind, and errors name the instruc
                     Catch::Contains("input 'x' has another shape or type"));
   CHECK_THROWS_WITH(planned.begin({}), Catch::Contains("input 'x' is missing"));
   CHECK(run(planned, x) == to_doubles(ops::exp(x)));
+}
+
+TEST_CASE("what ranks reduce is where they can read it, and what is issued is kept until its end") {
+  const auto on_rank = [](collective::World& world) {
+    const ops::Ranks group = world.everyone();
+    const Tensor x = full({1 << 16}, 1 + world.rank());
+    const Program program = program_of_step(x, [&] {
+      const Tensor source = ops::exp(x);
+      ops::PendingTensor gathered = ops::all_gather_async(source, 0, 2 << 16, group);
+      const Tensor meanwhile = ops::neg(x);  // not in the place of `source`
+      const Tensor sum = ops::all_reduce(ops::mul(meanwhile, x), ReduceOp::sum, group);
+      return ops::add(ops::sum(sum), ops::sum(gathered.wait()));
+    });
+    Planned planned(program);
+    Replay replay(program);
+    const std::vector<double> expected = run(replay, x);
+    expect(run(planned, x) == expected && run(planned, x) == expected, "the same bits");
+    const graph::PlannedMemory memory = *planned.memory();
+    expect(memory.allocated == 2, "the source and the result of the reduction");
+    // source, meanwhile, gathered, and scalars
+    expect(memory.block_bytes >= (4 << 18) && memory.block_bytes < (4 << 18) + 4096,
+           std::to_string(memory.block_bytes));
+  };
+  REQUIRE_NOTHROW(collective::run_threads(2, on_rank));
 }
 
 TEST_CASE("while a mode is installed it sees the calls, and the bits are the same") {
