@@ -8,6 +8,7 @@ module;
 #include <map>
 #include <numeric>
 #include <span>
+#include <tuple>
 #include <vector>
 module tessera.graph;
 
@@ -52,9 +53,9 @@ MemoryPlan plan_memory(std::span<const MemoryPiece> pieces, std::int64_t alignme
   }
   std::vector<std::size_t> order(pieces.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
-    return pieces[a].bytes != pieces[b].bytes ? pieces[a].bytes > pieces[b].bytes
-                                              : pieces[a].first < pieces[b].first;
+  std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
+    return std::tuple(-pieces[a].bytes, pieces[a].first, a) <
+           std::tuple(-pieces[b].bytes, pieces[b].first, b);
   });
   MemoryPlan plan{.offsets = std::vector<std::int64_t>(pieces.size(), 0),
                   .least = most_at_once(pieces, alignment)};
