@@ -38,20 +38,20 @@ Planned::~Planned() = default;
 
 const Program& Planned::program() const { return state_->program; }
 
-void Planned::begin(const std::map<std::string, Tensor>& inputs) {
+void Planned::begin_in_order(std::span<const Tensor> inputs) {
   State& s = *state_;
-  const bool on_cpu =
-      std::ranges::all_of(inputs, [](const auto& input) { return input.second.device() == cpu; });
-  s.planned = on_cpu && !modes_installed();
+  s.planned = !modes_installed() &&
+              std::ranges::all_of(inputs, [](const Tensor& x) { return x.device() == cpu; });
   if (!s.planned) {
-    s.replay.begin(inputs);
+    s.replay.begin_in_order(inputs);
     return;
   }
-  const std::vector<Tensor> given = checked_inputs(inputs);
   if (!s.steps) {
     s.steps = std::make_unique<PlannedSteps>(s.program);
   }
-  s.steps->begin(given);
+  s.steps->begin(inputs, [&](const std::string& name, int number, const Tensor& x) {
+    check_input(name, number, x);
+  });
 }
 
 void Planned::run(std::string_view section, const StepVariables& variables) {

@@ -28,7 +28,7 @@ class Planned final : public Executor {
   ~Planned() override;
 
   const Program& program() const override;
-  void begin(const std::map<std::string, Tensor>& inputs) override;
+  void begin_in_order(std::span<const Tensor> inputs) override;
   void run(std::string_view section, const StepVariables& variables) override;
   const Tensor& output(const std::string& name) const override;
   void end() override;

@@ -223,12 +223,16 @@ void PlannedSteps::drop(int number) noexcept {
   }
 }
 
-void PlannedSteps::begin(const std::vector<Tensor>& given) {
+void PlannedSteps::begin(std::span<const Tensor> given, const CheckInput& check) {
+  std::size_t at = 0;
   for (const auto& [name, number] : program_.inputs) {
-    const Tensor& x = given[index(number)];
+    const Tensor& x = given[at++];
     const Tensor& before = tensors_[index(number)];
-    const bool same = before && &before.storage() == &x.storage() && before.offset() == x.offset();
+    const bool same = before && &before.storage() == &x.storage() &&
+                      before.offset() == x.offset() && before.shape() == x.shape() &&
+                      before.dtype() == x.dtype() && x.is_contiguous();
     if (!same) {
+      check(name, number, x);
       set(number, detached(x));
     }
   }

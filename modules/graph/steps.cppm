@@ -40,8 +40,9 @@ class PlannedSteps {
  public:
   explicit PlannedSteps(const Program& program);
 
-  /// `given`: inputs by number.
-  void begin(const std::vector<Tensor>& given);
+  using CheckInput = std::function<void(const std::string& name, int number, const Tensor& x)>;
+  /// `given`: in the order of Program::inputs. `check`: of those that are not the last step's.
+  void begin(std::span<const Tensor> given, const CheckInput& check);
   /// `instruction`: the one that is running, for errors.
   void run(std::size_t section, std::size_t& instruction,
            const std::function<Attributes(const Instruction&)>& bound);

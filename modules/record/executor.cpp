@@ -37,38 +37,39 @@ std::string Executor::refusal(const StepVariables& variables) const {
   return {};
 }
 
-std::vector<Tensor> Executor::checked_inputs(const std::map<std::string, Tensor>& inputs) const {
-  const Program& program = this->program();
-  std::vector<Tensor> tensors(program.tensors.size());
+std::vector<Tensor> Executor::arranged(const std::map<std::string, Tensor>& inputs) const {
   for (const auto& [name, x] : inputs) {
-    if (!program.inputs.contains(name)) {
+    if (!program().inputs.contains(name)) {
       fail({.thing = "replay",
             .wrong = fmt::format("the program has no input '{}'", name),
             .advice = "record the step again"});
     }
   }
-  for (const auto& [name, number] : program.inputs) {
+  std::vector<Tensor> all;
+  for (const auto& [name, number] : program().inputs) {
     const auto found = inputs.find(name);
     if (found == inputs.end()) {
       fail({.thing = "replay", .wrong = fmt::format("input '{}' is missing", name)});
     }
-    if (!found->second.is_contiguous()) {
-      fail({.thing = "replay",
-            .wrong = fmt::format("input '{}' is not contiguous", name),
-            .advice = "pass contiguous(x)"});
-    }
-    const Tensor& x = found->second;
-    const ProgramTensor& expected = program.tensors[static_cast<std::size_t>(number)];
-    if (!(x.shape() == expected.shape) || x.dtype() != expected.dtype) {
-      fail({.thing = "replay",
-            .wrong = fmt::format("input '{}' has another shape or type", name),
-            .expected = fmt::format("{}{}", name_of(expected.dtype), to_string(expected.shape)),
-            .got = fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape())),
-            .advice = "record the step again"});
-    }
-    tensors[static_cast<std::size_t>(number)] = x;
+    all.push_back(found->second);
   }
-  return tensors;
+  return all;
+}
+
+void Executor::check_input(const std::string& name, int number, const Tensor& x) const {
+  if (!x.is_contiguous()) {
+    fail({.thing = "replay",
+          .wrong = fmt::format("input '{}' is not contiguous", name),
+          .advice = "pass contiguous(x)"});
+  }
+  const ProgramTensor& expected = program().tensors[static_cast<std::size_t>(number)];
+  if (!(x.shape() == expected.shape) || x.dtype() != expected.dtype) {
+    fail({.thing = "replay",
+          .wrong = fmt::format("input '{}' has another shape or type", name),
+          .expected = fmt::format("{}{}", name_of(expected.dtype), to_string(expected.shape)),
+          .got = fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape())),
+          .advice = "record the step again"});
+  }
 }
 
 std::size_t Executor::section_named(std::string_view name) const {

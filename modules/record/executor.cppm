@@ -21,7 +21,10 @@ class Executor {
 
   /// Begins a step: every input by its name. Errors: an input is missing, is unknown, or has
   /// another shape or type than the recorded one (both are named).
-  virtual void begin(const std::map<std::string, Tensor>& inputs) = 0;
+  void begin(const std::map<std::string, Tensor>& inputs) { begin_in_order(arranged(inputs)); }
+  /// The same; inputs in the order of Program::inputs, as arranged() returns them.
+  virtual void begin_in_order(std::span<const Tensor> inputs) = 0;
+  std::vector<Tensor> arranged(const std::map<std::string, Tensor>& inputs) const;
   /// Executes a section. Errors: a variable that the section needs is missing; a value that the
   /// host read differs from the recorded one; those of the operators, with the instruction.
   virtual void run(std::string_view section, const StepVariables& variables) = 0;
@@ -33,8 +36,8 @@ class Executor {
   virtual void abandon() noexcept = 0;
 
  protected:
-  /// What begin() is told, by number of the program's tensors. Errors: see begin().
-  std::vector<Tensor> checked_inputs(const std::map<std::string, Tensor>& inputs) const;
+  /// Errors: x does not fit an input of the program.
+  void check_input(const std::string& name, int number, const Tensor& x) const;
   /// Error: there is none of this name.
   std::size_t section_named(std::string_view name) const;
   /// The arguments of a call in this step. Error: a variable has no value.

@@ -148,8 +148,14 @@ Replay::~Replay() = default;
 
 const Program& Replay::program() const { return state_->program; }
 
-void Replay::begin(const std::map<std::string, Tensor>& inputs) {
-  state_->tensors = checked_inputs(inputs);
+void Replay::begin_in_order(std::span<const Tensor> inputs) {
+  std::vector<Tensor> tensors(state_->program.tensors.size());
+  std::size_t at = 0;
+  for (const auto& [name, number] : state_->program.inputs) {
+    check_input(name, number, inputs[at]);
+    tensors[static_cast<std::size_t>(number)] = inputs[at++];
+  }
+  state_->tensors = std::move(tensors);
 }
 
 void Replay::run(std::string_view section, const StepVariables& variables) {

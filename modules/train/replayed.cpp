@@ -59,6 +59,17 @@ void Training::set_replay(bool enabled, const graph::ExecutionOptions& execution
 
 void Training::set_program(Program program) {
   set_replay(true, execution_);
+  set_executor(std::move(program));
+}
+
+void Training::set_executor(Program program) {
+  updated_.clear();
+  for (const std::string& name : program.written("update")) {
+    if (name.starts_with(parameter_prefix)) {
+      updated_.push_back(name.substr(parameter_prefix.size()));
+    }
+  }
+  given_parameters_.clear();
   replay_ = graph::make_executor(std::move(program), execution_);
   replayed_last_ = false;
   trained_ = trained();
@@ -161,9 +172,7 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
   if (!first_recording_) {
     first_recording_ = std::move(recording);
   } else {
-    replay_ = graph::make_executor(
-        program_of(*std::exchange(first_recording_, std::nullopt), recording), execution_);
-    trained_ = trained();
+    set_executor(program_of(*std::exchange(first_recording_, std::nullopt), recording));
   }
   return result;
 }
@@ -187,12 +196,9 @@ std::string Training::refusal(const StepBatch& batch) const {
   return replay_->refusal(variables_of(batch));
 }
 
-std::optional<StepResult> Training::replay_step(const StepBatch& batch,
-                                                const StepFunctions& functions) {
-  optimizer_->prepare_state();
+bool Training::gather_inputs(const StepBatch& batch, const StepFunctions& functions) {
   const Program& program = replay_->program();
-  const MemoryScope scope(MemoryCategory::activation);
-  std::map<std::string, Tensor> given = inputs();
+  std::map<std::string, Tensor> rows;
   rows_of(batch).each(done_, [&](const MicroPart& part) {
     const Tensors tensors = functions.rows(part.batch);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -204,15 +210,48 @@ std::optional<StepResult> Training::replay_step(const StepBatch& batch,
         counts_.refusal = fmt::format("the rows have another shape ({}) than the recorded ones",
                                       to_string(tensors[i].shape()));
       }
-      given.emplace(name, tensors[i]);
+      rows.emplace(name, tensors[i]);
     }
   });
   if (!counts_.refusal.empty()) {
+    return false;
+  }
+  const std::vector<nn::ParameterPointer>& parameters = optimizer_->parameters();
+  const bool same = std::ranges::equal(parameters, given_parameters_,
+                                       [](const nn::ParameterPointer& now, const Tensor& before) {
+                                         return now->value.same_as(before);
+                                       });
+  if (!same || !replayed_last_) {  // otherwise only the rows are others
+    given_parameters_.clear();
+    for (const nn::ParameterPointer& parameter : parameters) {
+      given_parameters_.push_back(parameter->value);
+    }
+    std::map<std::string, Tensor> all = inputs();
+    all.merge(rows);
+    given_ = replay_->arranged(all);
+    return true;
+  }
+  std::size_t at = 0;
+  auto row = rows.begin();
+  for (const auto& [name, number] : program.inputs) {
+    if (row != rows.end() && row->first == name) {
+      given_[at] = row->second;
+      ++row;
+    }
+    ++at;
+  }
+  return true;
+}
+
+std::optional<StepResult> Training::replay_step(const StepBatch& batch,
+                                                const StepFunctions& functions) {
+  optimizer_->prepare_state();
+  const MemoryScope scope(MemoryCategory::activation);
+  if (!gather_inputs(batch, functions)) {
     return std::nullopt;
   }
   StepVariables variables = variables_of(batch);
-  replay_->begin(given);
-  given.clear();
+  replay_->begin_in_order(given_);
   run_phase("replayed gradients", [&] { replay_->run("gradients", variables); });
   const StepResult result =
       checked(batch, replay_->output("loss").item(), replay_->output(norm_output()).item());
@@ -225,13 +264,7 @@ std::optional<StepResult> Training::replay_step(const StepBatch& batch,
   set_update(variables, result.lr, grad_scale(result));
   run_phase("replayed update", [&] { replay_->run("update", variables); });
   replay_->end();
-  std::vector<std::string> updated;
-  for (const std::string& name : program.written("update")) {
-    if (name.starts_with(parameter_prefix)) {
-      updated.push_back(name.substr(parameter_prefix.size()));
-    }
-  }
-  optimizer_->count_step(updated);
+  optimizer_->count_step(updated_);
   count_step(batch, false);
   return result;
 }

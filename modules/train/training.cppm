@@ -221,6 +221,10 @@ class Training {
                   std::int64_t more_steps = 0) const;
   /// Tensors that exist before a step.
   std::map<std::string, Tensor> inputs() const;
+  void set_executor(Program program);
+  /// What the program needs in this step, in given_. False: the rows have other shapes than the
+  /// recorded ones; counts_.refusal says so.
+  bool gather_inputs(const StepBatch& batch, const StepFunctions& functions);
   std::vector<bool> trained() const;
 
   nn::Module& model_;
@@ -239,9 +243,12 @@ class Training {
   std::optional<Recording> first_recording_;
   graph::ExecutionOptions execution_;
   std::unique_ptr<Executor> replay_;
-  bool replayed_last_ = false;   // and nothing else has written parameters since
-  std::vector<bool> trained_;    // which parameters were, when the program was made
-  std::string last_checkpoint_;  // saved or loaded; empty: none
+  std::vector<Tensor> given_;             // inputs of the program, in its order
+  std::vector<Tensor> given_parameters_;  // the parameters that given_ has the local tensors of
+  std::vector<std::string> updated_;      // parameters that the program's update writes
+  bool replayed_last_ = false;            // and nothing else has written parameters since
+  std::vector<bool> trained_;             // which parameters were, when the program was made
+  std::string last_checkpoint_;           // saved or loaded; empty: none
   CheckpointSaver saver_;
 };
 
