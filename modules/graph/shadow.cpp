@@ -1,4 +1,6 @@
 module;
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +12,7 @@ module tessera.graph;
 import tessera.base;
 import tessera.tensor;
 import tessera.record;
+import :accesses;
 import :shadow;
 
 namespace tessera::graph {
@@ -32,7 +35,13 @@ class Builder {
     }
     for (const Section& section : program_.sections) {
       for (const Instruction& instruction : section.instructions) {
-        execute(instruction);
+        try {
+          execute(instruction);
+        } catch (const Error& error) {
+          fail({.thing = "program",
+                .wrong =
+                    fmt::format("{}: {}", place_in_words(program_, shadow_.places), error.what())});
+        }
         ++shadow_.places;
       }
     }
@@ -82,6 +91,22 @@ class Builder {
     }
   }
 
+  /// Error: a view goes beyond its memory.
+  void check_bounds(const Instruction& i, const Tensor& base, const ResultShape& x) {
+    const auto size = static_cast<std::int64_t>(size_of(x.dtype));
+    const std::int64_t begin = base.offset() * static_cast<std::int64_t>(size_of(base.dtype()));
+    std::int64_t end = i.offset + 1;  // no stride is negative
+    require(i.strides.size() == x.shape.size(), "graph: an alias needs a stride for each dim");
+    for (int dim = 0; dim < static_cast<int>(x.shape.size()); ++dim) {
+      end += (x.shape[dim] - 1) * i.strides[dim];
+    }
+    const std::int64_t bytes = memory(i.in[0]).bytes;
+    if (x.shape.product() > 0 &&
+        (begin % size != 0 || begin + i.offset * size < 0 || begin + end * size > bytes)) {
+      fail(fmt::format("it goes beyond its memory of {} bytes", bytes));
+    }
+  }
+
   void execute(const Instruction& i) {
     std::vector<Tensor> operands;
     for (const int number : i.in) {
@@ -91,6 +116,7 @@ class Builder {
     if (i.kind == Kind::alias) {
       const Tensor& base = operands[0];
       const ProgramTensor& x = program_.tensors[static_cast<std::size_t>(i.out[0])];
+      check_bounds(i, base, x);
       const std::int64_t first = base.offset() * static_cast<std::int64_t>(size_of(base.dtype())) /
                                  static_cast<std::int64_t>(size_of(x.dtype));
       define(i.out[0], from_storage(base.impl()->storage, x.shape, i.strides, first + i.offset,

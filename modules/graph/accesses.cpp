@@ -1,0 +1,147 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+module tessera.graph;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import :accesses;
+import :shadow;
+
+namespace tessera::graph {
+namespace {
+
+using Kind = Instruction::Kind;
+
+void add(std::vector<int>& memories, int memory) {
+  if (std::ranges::find(memories, memory) == memories.end()) {
+    memories.push_back(memory);
+  }
+}
+
+bool meet(const std::vector<int>& a, const std::vector<int>& b) {
+  return std::ranges::any_of(a,
+                             [&](int memory) { return std::ranges::find(b, memory) != b.end(); });
+}
+
+Access access_of(const Instruction& i, const Shadow& shadow) {
+  Access access;
+  const auto memory = [&](int number) {
+    return shadow.memory_of[static_cast<std::size_t>(number)];
+  };
+  for (std::size_t k = 0; k < i.in.size(); ++k) {
+    if (i.in[k] < 0) {
+      continue;
+    }
+    const bool writes = i.kind == Kind::release || i.kind == Kind::restore ||
+                        (i.kind == Kind::call && i.op->in_place &&
+                         i.op->writes(i.op->place_of(k, i.in.size()).operand));
+    if (writes) {
+      add(access.writes, memory(i.in[k]));
+    } else if (i.kind != Kind::alias && !(i.kind == Kind::call && i.op->view != nullptr)) {
+      add(access.reads, memory(i.in[k]));
+    }
+  }
+  for (const int number : i.out) {
+    if (number < 0) {
+      continue;
+    }
+    const bool is_view = std::ranges::any_of(
+        i.in, [&](int operand) { return operand >= 0 && memory(operand) == memory(number); });
+    if (!is_view) {
+      add(access.writes, memory(number));
+    }
+  }
+  if (i.kind == Kind::call && i.op->view != nullptr && !access.writes.empty()) {
+    add(access.reads, memory(i.in[0]));  // a copy here
+  }
+  access.ordered =
+      i.kind == Kind::check || (i.kind == Kind::call && i.op->communicates != Communicates::none);
+  return access;
+}
+
+}  // namespace
+
+std::vector<const Instruction*> places_of(const Program& program) {
+  std::vector<const Instruction*> all;
+  for (const Section& section : program.sections) {
+    for (const Instruction& i : section.instructions) {
+      all.push_back(&i);
+    }
+  }
+  return all;
+}
+
+std::vector<Access> accesses_of(const Program& program, const Shadow& shadow) {
+  std::vector<Access> accesses;
+  std::map<int, int> in_flight;  // the place of what issued, by the memory that wait() names
+  for (const Instruction* i : places_of(program)) {
+    Access access = access_of(*i, shadow);
+    const int place = static_cast<int>(accesses.size());
+    if (i->kind == Kind::call && i->op->issues) {
+      const int key = !i->out.empty() ? i->out[0] : i->in[0];
+      in_flight[shadow.memory_of[static_cast<std::size_t>(key)]] = place;
+    } else if (i->kind == Kind::call && i->op->in_place && i->op->keeps_versions &&
+               i->op->communicates == Communicates::none) {
+      const auto pending = in_flight.find(access.writes[0]);
+      if (pending != in_flight.end()) {
+        Access& issued = accesses[static_cast<std::size_t>(pending->second)];
+        issued.completed = place;
+        access.issued = pending->second;
+        for (const int memory : issued.reads) {
+          add(access.reads, memory);
+        }
+        for (const int memory : issued.writes) {
+          add(access.writes, memory);
+        }
+        in_flight.erase(pending);
+      }
+    }
+    accesses.push_back(std::move(access));
+  }
+  return accesses;
+}
+
+bool conflict(const Access& a, const Access& b) {
+  return (a.ordered && b.ordered) || meet(a.writes, b.writes) || meet(a.writes, b.reads) ||
+         meet(a.reads, b.writes);
+}
+
+std::string place_in_words(const Program& program, int place) {
+  for (const Section& section : program.sections) {
+    const auto count = static_cast<int>(section.instructions.size());
+    if (place < count) {
+      return fmt::format(
+          "section '{}', instruction {} ({})", section.name, place + 1,
+          tessera::to_text(program, section.instructions[static_cast<std::size_t>(place)]));
+    }
+    place -= count;
+  }
+  return "the end";
+}
+
+std::int64_t peak_bytes(const Shadow& shadow) {
+  std::vector<std::int64_t> change(static_cast<std::size_t>(shadow.places) + 2);
+  for (const Memory& memory : shadow.memories) {
+    if (!memory.is_input) {
+      change[static_cast<std::size_t>(memory.first)] += memory.bytes;
+      change[static_cast<std::size_t>(memory.last) + 1] -= memory.bytes;
+    }
+  }
+  std::int64_t bytes = 0;
+  std::int64_t most = 0;
+  for (const std::int64_t more : change) {
+    bytes += more;
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+}  // namespace tessera::graph

@@ -1,0 +1,59 @@
+// Waits for collectives move down to where their results are first used.
+module;
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+module tessera.graph;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import :accesses;
+import :passes;
+import :shadow;
+
+namespace tessera::graph {
+
+/// A wait passes neither other communication, so that ranks agree on the order of all of it
+/// whatever their programs are, nor the last use of what the collective reads, so that nothing is
+/// kept longer.
+void delay_waits(Program& program) {
+  const Shadow shadow = shadow_of(program);
+  std::vector<Access> accesses = accesses_of(program, shadow);
+  std::size_t begin = 0;
+  for (Section& section : program.sections) {
+    std::vector<Instruction>& all = section.instructions;
+    std::vector<int> places;  // the original ones, in the present order
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      places.push_back(static_cast<int>(begin + i));
+    }
+    for (std::size_t i = all.size(); i-- > 0;) {
+      const Access wait = accesses[begin + i];
+      if (wait.issued < 0) {
+        continue;
+      }
+      const auto stays = [&](const Access& next) {
+        return next.ordered || next.issued >= 0 || conflict(wait, next);
+      };
+      const auto is_kept = [&](int place) {
+        return std::ranges::all_of(wait.reads, [&](int memory) {
+          return shadow.memories[static_cast<std::size_t>(memory)].last > place;
+        });
+      };
+      std::size_t to = i;
+      while (to + 1 < all.size() && !stays(accesses[begin + to + 1]) && is_kept(places[to + 1])) {
+        ++to;
+      }
+      const auto from = static_cast<std::ptrdiff_t>(i);
+      const auto end = static_cast<std::ptrdiff_t>(to + 1);
+      const auto offset = static_cast<std::ptrdiff_t>(begin);
+      std::rotate(all.begin() + from, all.begin() + from + 1, all.begin() + end);
+      std::rotate(places.begin() + from, places.begin() + from + 1, places.begin() + end);
+      std::rotate(accesses.begin() + offset + from, accesses.begin() + offset + from + 1,
+                  accesses.begin() + offset + end);
+    }
+    begin += all.size();
+  }
+}
+
+}  // namespace tessera::graph

@@ -1,0 +1,168 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.graph;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import :accesses;
+import :shadow;
+import :values;
+
+namespace tessera::graph {
+namespace {
+
+using Kind = Instruction::Kind;
+
+class Describer {
+ public:
+  Describer(const Program& program, const Shadow& shadow, ValueNames& names)
+      : program_(program),
+        shadow_(shadow),
+        names_(names),
+        accesses_(accesses_of(program, shadow)),
+        contents_(shadow.memories.size(), -1) {
+    values_.is_written.assign(shadow.memories.size(), false);
+  }
+
+  Values describe() {
+    for (const auto& [name, number] : program_.inputs) {
+      contents_[memory(number)] = names_.of("input " + name);
+    }
+    for (const Section& section : program_.sections) {
+      for (const Instruction& i : section.instructions) {
+        execute(i, accesses_[values_.calls.size()]);
+      }
+      std::map<std::string, int>& left = values_.left.emplace_back();
+      for (const auto& [name, number] : program_.inputs) {
+        left["input " + name] = contents_[memory(number)];
+      }
+      for (const auto& [name, number] : program_.outputs) {
+        if (is_defined(number)) {
+          left["output " + name] = names_.of(operand(number));
+        }
+      }
+    }
+    return std::move(values_);
+  }
+
+ private:
+  std::size_t memory(int number) const {
+    return static_cast<std::size_t>(shadow_.memory_of[static_cast<std::size_t>(number)]);
+  }
+
+  /// Whether an instruction so far has made it: its memory alone says nothing of a view.
+  bool is_defined(int number) const {
+    return defined_.contains(number) ||
+           std::ranges::any_of(program_.inputs,
+                               [&](const auto& input) { return input.second == number; });
+  }
+
+  std::string operand(int number) const {
+    return number < 0
+               ? "-"
+               : fmt::format("{}:{}", contents_[memory(number)],
+                             view_in_words(shadow_.tensors[static_cast<std::size_t>(number)]));
+  }
+
+  /// Without the numbers of operands and results.
+  std::string what(const Instruction& i) const {
+    std::string text;
+    if (i.kind == Kind::call) {
+      text = fmt::format("{}({}", i.op->name, print_arguments(*i.op, i.attributes));
+      for (const Binding& b : i.bindings) {
+        text += fmt::format(" {}=${}{:+}", b.field, b.variable, b.offset);
+      }
+    } else {
+      text = i.kind == Kind::check ? "check(" : i.kind == Kind::full ? "full(" : "values(";
+      for (const double value : i.values) {
+        text += fmt::format(" {}", value);
+      }
+    }
+    for (const int number : i.in) {
+      text += fmt::format("; {}", operand(number));
+    }
+    for (const int number : i.out) {
+      text += number < 0 ? "; -" : fmt::format("; {}", view_in_words(at(number)));
+    }
+    return text + ")";
+  }
+
+  const Tensor& at(int number) const { return shadow_.tensors[static_cast<std::size_t>(number)]; }
+
+  void set(int memory, std::string description, bool made) {
+    contents_[static_cast<std::size_t>(memory)] = names_.of(std::move(description));
+    if (!made) {
+      values_.is_written[static_cast<std::size_t>(memory)] = true;
+    }
+  }
+
+  void execute(const Instruction& i, const Access& access) {
+    int call = -1;
+    if (i.kind == Kind::empty || i.kind == Kind::restore || i.kind == Kind::release) {
+      const std::size_t changed = memory(i.kind == Kind::empty ? i.out[0] : i.in[0]);
+      set(static_cast<int>(changed), fmt::format("empty {}", shadow_.memories[changed].bytes),
+          i.kind == Kind::empty);
+    } else if (!access.writes.empty() || access.ordered) {
+      call = names_.of(what(i));
+      if (access.ordered) {
+        values_.ordered.push_back(call);
+        values_.ordered_places.push_back(static_cast<int>(values_.calls.size()));
+      }
+      const bool made = i.kind != Kind::call || !i.op->in_place;
+      for (std::size_t k = 0; k < access.writes.size(); ++k) {
+        set(access.writes[k], fmt::format("{} of {}", k, call), made);
+      }
+    }
+    values_.calls.push_back(call);
+    defined_.insert(i.out);
+  }
+
+  /// Numbers, in the order of a program's definitions.
+  struct Defined {
+    std::vector<bool> is;
+    void insert(const std::vector<int>& numbers) {
+      for (const int number : numbers) {
+        if (number >= 0) {
+          is.resize(std::max(is.size(), static_cast<std::size_t>(number) + 1));
+          is[static_cast<std::size_t>(number)] = true;
+        }
+      }
+    }
+    bool contains(int number) const {
+      return static_cast<std::size_t>(number) < is.size() && is[static_cast<std::size_t>(number)];
+    }
+  };
+
+  const Program& program_;
+  const Shadow& shadow_;
+  ValueNames& names_;
+  std::vector<Access> accesses_;
+  std::vector<int> contents_;
+  Defined defined_;
+  Values values_;
+};
+
+}  // namespace
+
+int ValueNames::of(std::string text) {
+  return names_.try_emplace(std::move(text), static_cast<int>(names_.size())).first->second;
+}
+
+std::string view_in_words(const Tensor& x) {
+  return fmt::format("{}{}{}+{}", name_of(x.dtype()), to_string(x.shape()), to_string(x.strides()),
+                     x.offset());
+}
+
+Values values_of(const Program& program, const Shadow& shadow, ValueNames& names) {
+  return Describer(program, shadow, names).describe();
+}
+
+}  // namespace tessera::graph

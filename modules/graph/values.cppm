@@ -1,0 +1,38 @@
+module tessera.graph:values;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import :shadow;
+
+namespace tessera::graph {
+
+/// Numbers for texts: equal ones for equal texts.
+class ValueNames {
+ public:
+  int of(std::string text);
+
+ private:
+  std::map<std::string, int> names_;
+};
+
+/// A program executed on descriptions instead of numbers. Equal descriptions (of programs that
+/// share ValueNames) are equal bits, whatever the inputs, the step's variables and other ranks'
+/// values are: a result is described by the operator, its arguments and the descriptions of the
+/// operands; a memory by what was written into it, in order.
+struct Values {
+  /// By place: what it computes, or -1 (views, releases).
+  std::vector<int> calls = {};
+  /// What each section leaves in inputs and outputs, by their names.
+  std::vector<std::map<std::string, int>> left = {};
+  /// Collectives and checks of the host, in their order.
+  std::vector<int> ordered = {};
+  std::vector<int> ordered_places = {};
+  std::vector<bool> is_written = {};  // by memory: after it was made
+};
+Values values_of(const Program& program, const Shadow& shadow, ValueNames& names);
+
+/// Where a tensor is in its memory: type, shape, strides and place.
+std::string view_in_words(const Tensor& x);
+
+}  // namespace tessera::graph

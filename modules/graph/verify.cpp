@@ -1,0 +1,228 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.graph;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import :accesses;
+import :shadow;
+import :values;
+import :verify;
+
+namespace tessera::graph {
+namespace {
+
+using Kind = Instruction::Kind;
+
+[[noreturn]] void wrong_at(const Program& program, int place, const std::string& wrong) {
+  fail({.thing = "program", .wrong = fmt::format("{}: {}", place_in_words(program, place), wrong)});
+}
+
+void check_numbers(const Program& program) {
+  std::set<int> defined;
+  const auto known = [&](int number) {
+    return number >= 0 && static_cast<std::size_t>(number) < program.tensors.size();
+  };
+  for (const auto& [name, number] : program.inputs) {
+    if (!known(number) || !defined.insert(number).second) {
+      fail({.thing = "program",
+            .wrong = fmt::format("input '{}' is %{}, which is {}", name, number,
+                                 known(number) ? "another input" : "not a tensor of it")});
+    }
+  }
+  int place = 0;
+  for (const Instruction* i : places_of(program)) {
+    for (const int number : i->in) {
+      if (number >= 0 && !defined.contains(number)) {
+        wrong_at(program, place, fmt::format("%{} is used before it is defined", number));
+      }
+    }
+    for (const int number : i->out) {
+      if (number >= 0 && !known(number)) {
+        fail({.thing = "program", .wrong = fmt::format("%{} has no shape", number)});
+      }
+      if (number >= 0 && !defined.insert(number).second) {
+        wrong_at(program, place, fmt::format("%{} is defined twice", number));
+      }
+    }
+    ++place;
+  }
+  for (const auto& [name, number] : program.outputs) {
+    if (!defined.contains(number)) {
+      fail({.thing = "program",
+            .wrong = fmt::format("output '{}' is %{}, which is not defined", name, number)});
+    }
+  }
+}
+
+void check_shapes(const Program& program, const Shadow& shadow) {
+  int place = 0;
+  for (const Instruction* i : places_of(program)) {
+    for (const int number : i->out) {
+      if (number < 0) {
+        continue;
+      }
+      const ProgramTensor& said = program.tensors[static_cast<std::size_t>(number)];
+      const Tensor& x = shadow.tensors[static_cast<std::size_t>(number)];
+      if (!(said.shape == x.shape()) || said.dtype != x.dtype()) {
+        wrong_at(program, place,
+                 fmt::format("%{} has the wrong shape or type (expected {}{}, got {}{})", number,
+                             name_of(x.dtype()), to_string(x.shape()), name_of(said.dtype),
+                             to_string(said.shape)));
+      }
+    }
+    ++place;
+  }
+}
+
+/// What holds of memories while a program runs.
+class MemoryStates {
+ public:
+  MemoryStates(const Program& program, const Shadow& shadow)
+      : program_(program), shadow_(shadow), accesses_(accesses_of(program, shadow)) {}
+
+  void check() {
+    for (const Instruction* i : places_of(program_)) {
+      check_instruction(*i, accesses_[static_cast<std::size_t>(place_)]);
+      ++place_;
+    }
+    if (!in_flight_.empty()) {
+      wrong_at(program_, *in_flight_.begin(), "it issues a collective, and nothing waits for it");
+    }
+  }
+
+ private:
+  void check_instruction(const Instruction& i, const Access& access) {
+    for (const int number : i.in) {
+      const int memory = number < 0 ? -1 : shadow_.memory_of[static_cast<std::size_t>(number)];
+      const bool uses = std::ranges::find(access.reads, memory) != access.reads.end() ||
+                        std::ranges::find(access.writes, memory) != access.writes.end();
+      if (uses && i.kind != Kind::restore && released_.contains(memory)) {
+        wrong_at(program_, place_,
+                 i.kind == Kind::release
+                     ? fmt::format("the memory of %{} is released twice", number)
+                     : fmt::format("%{} is used after its memory was released", number));
+      }
+    }
+    if (access.issued >= 0) {
+      in_flight_.erase(access.issued);
+    }
+    for (const int place : in_flight_) {
+      check_in_flight(access, accesses_[static_cast<std::size_t>(place)], place);
+    }
+    if (i.kind == Kind::call && i.op->issues) {
+      in_flight_.insert(place_);
+    }
+    change_memory(i);
+  }
+
+  void change_memory(const Instruction& i) {
+    if (i.kind == Kind::release) {
+      released_.insert(access_memory(i));
+    } else if (i.kind == Kind::restore && released_.erase(access_memory(i)) == 0) {
+      wrong_at(program_, place_,
+               fmt::format("the memory of %{} is restored and was not released", i.in[0]));
+    }
+  }
+
+  int access_memory(const Instruction& i) const {
+    return shadow_.memory_of[static_cast<std::size_t>(i.in[0])];
+  }
+
+  void check_in_flight(const Access& access, const Access& issued, int place) const {
+    const auto uses = [](const std::vector<int>& memories, const std::vector<int>& those) {
+      return std::ranges::any_of(
+          memories, [&](int memory) { return std::ranges::find(those, memory) != those.end(); });
+    };
+    const std::string what = place_in_words(program_, place);
+    if (uses(access.reads, issued.writes) || uses(access.writes, issued.writes)) {
+      wrong_at(program_, place_,
+               "it uses what a collective writes, before the wait; issued by " + what);
+    }
+    if (uses(access.writes, issued.reads)) {
+      wrong_at(program_, place_,
+               "it writes what a collective reads, before the wait; issued by " + what);
+    }
+  }
+
+  const Program& program_;
+  const Shadow& shadow_;
+  std::vector<Access> accesses_;
+  std::set<int> released_;
+  std::set<int> in_flight_;  // places of what issued
+  int place_ = 0;
+};
+
+[[noreturn]] void differ(const std::string& wrong) {
+  fail({.thing = "program", .wrong = "it is not the same after a pass: " + wrong});
+}
+
+void check_interface(const Program& before, const Program& after) {
+  const auto described = [](const Program& program, const std::map<std::string, int>& names) {
+    std::string text;
+    for (const auto& [name, number] : names) {
+      const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+      text += fmt::format("{} {}{}\n", name, name_of(x.dtype), to_string(x.shape));
+    }
+    return text;
+  };
+  if (described(before, before.inputs) != described(after, after.inputs) ||
+      described(before, before.outputs) != described(after, after.outputs)) {
+    differ("it has other inputs or outputs");
+  }
+  if (!std::ranges::equal(before.sections, after.sections, {}, &Section::name, &Section::name)) {
+    differ("it has other sections");
+  }
+  if (before.rank != after.rank || before.draws != after.draws ||
+      before.required != after.required || before.numbers != after.numbers ||
+      before.counts != after.counts) {
+    differ("it depends on other variables");
+  }
+}
+
+}  // namespace
+
+void verify(const Program& program) {
+  check_numbers(program);
+  const Shadow shadow = shadow_of(program);
+  check_shapes(program, shadow);
+  MemoryStates(program, shadow).check();
+}
+
+void verify_same(const Program& before, const Program& after) {
+  check_interface(before, after);
+  ValueNames names;
+  const Values left = values_of(before, shadow_of(before), names);
+  const Values right = values_of(after, shadow_of(after), names);
+  for (std::size_t k = 0; k < std::max(left.ordered.size(), right.ordered.size()); ++k) {
+    if (k >= right.ordered.size() || k >= left.ordered.size() ||
+        left.ordered[k] != right.ordered[k]) {
+      const bool only_before = k >= right.ordered.size();
+      differ(fmt::format(
+          "communication or a check of the host is missing, new or in another order: {}",
+          only_before ? place_in_words(before, left.ordered_places[k])
+                      : place_in_words(after, right.ordered_places[k])));
+    }
+  }
+  for (std::size_t s = 0; s < left.left.size(); ++s) {
+    for (const auto& [name, value] : left.left[s]) {
+      const auto found = right.left[s].find(name);
+      if (found == right.left[s].end() || found->second != value) {
+        differ(
+            fmt::format("{} has other values after section '{}'", name, before.sections[s].name));
+      }
+    }
+  }
+}
+
+}  // namespace tessera::graph

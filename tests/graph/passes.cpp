@@ -1,0 +1,331 @@
+// Each pass on programs that are written by hand: the text that it leaves, and the same bits.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.tensor;
+import tessera.ops;
+import tessera.record;
+import tessera.graph;
+
+#include "errors.hpp"
+
+using namespace tessera;
+using testing::error_of;
+
+namespace {
+
+Program program(const std::string& body) {
+  return Program::parse("tessera program 1\nrank 0\n" + body + "end\n");
+}
+
+std::string body_of(const Program& program) {
+  const std::string text = program.to_text();
+  const std::string head = "tessera program 1\nrank 0\n";
+  return text.substr(head.size(), text.size() - head.size() - 4);
+}
+
+/// What the executor leaves in outputs and inputs.
+template <class Executes>
+std::map<std::string, std::vector<double>> bits(const Program& program) {
+  Executes executor(program);
+  std::map<std::string, Tensor> inputs;
+  for (const auto& [name, number] : program.inputs) {
+    const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+    std::vector<float> values;
+    for (int i = 0; i < x.shape.product(); ++i) {
+      values.push_back(0.25F * static_cast<float>((i * 7 + number * 3) % 11) - 1);
+    }
+    inputs[name] = from_values<float>(std::span<const float>(values), x.shape);
+  }
+  executor.begin(inputs);
+  std::map<std::string, std::vector<double>> result;
+  for (const Section& section : program.sections) {
+    executor.run(section.name, {});
+  }
+  for (const auto& [name, number] : program.outputs) {
+    result[name] = to_doubles(executor.output(name));
+  }
+  executor.end();
+  for (const auto& [name, x] : inputs) {
+    result["input " + name] = to_doubles(x);
+  }
+  return result;
+}
+
+/// The program after the passes; the bits are those before.
+std::string after(const std::vector<std::string>& passes, const std::string& body) {
+  Program changed = program(body);
+  graph::run_passes(changed, passes);
+  const auto expected = bits<Replay>(program(body));
+  CHECK(bits<Replay>(changed) == expected);
+  CHECK(bits<graph::Planned>(changed) == expected);
+  CHECK(Program::parse(changed.to_text()).to_text() == changed.to_text());
+  return body_of(changed);
+}
+
+}  // namespace
+
+TEST_CASE("dead: what nothing needs is removed, with the views and writes that lead to it") {
+  CHECK(after({"dead"},
+              "input %0: f32[2, 2] = x\n"
+              "section all\n"
+              "  %1: f32[2, 2] = exp(%0)\n"
+              "  %2: f32[2, 2] = neg(%1)\n"
+              "  %3: f32[2] = memory.alias(%2; strides=[1], offset=0)\n"
+              "  fill_(%3; value=4)\n"
+              "  %4: f32[2, 2] = memory.empty()\n"
+              "  memory.release(%4)\n"
+              "  memory.restore(%4)\n"
+              "  copy_(%4, %1)\n"
+              "  %5: f32[2, 2] = transpose(%1; dim0=0, dim1=1)\n"
+              "  mul_scalar_(%5; value=3)\n"
+              "  %6: f32[2] = memory.alias(%0; strides=[1], offset=2)\n"
+              "  fill_(%6; value=7)\n"
+              "output %1 = y\n") ==
+        "input %0: f32[2, 2] = x\n"
+        "section all\n"
+        "  %1: f32[2, 2] = exp(%0)\n"
+        "  %5: f32[2, 2] = transpose(%1; dim0=0, dim1=1)\n"
+        "  mul_scalar_(%5; value=3)\n"
+        "  %6: f32[2] = memory.alias(%0; strides=[1], offset=2)\n"
+        "  fill_(%6; value=7)\n"
+        "output %1 = y\n");
+}
+
+TEST_CASE("dead: what the host reads stays, and memory that is released and restored in use") {
+  const std::string body =
+      "input %0: f32[2] = x\n"
+      "section all\n"
+      "  %1: f32[2] = memory.full(2)\n"
+      "  host.check(%1; 2, 2)\n"
+      "  %2: f32[2] = exp(%0)\n"
+      "  memory.release(%2)\n"
+      "  memory.restore(%2)\n"
+      "  fill_(%2; value=1)\n"
+      "  %3: f32[2] = add(%2, %0; alpha=1)\n"
+      "output %3 = y\n";
+  CHECK(after({"dead"}, body) == body);
+}
+
+TEST_CASE("common: equal calls become one while the first result is there") {
+  CHECK(after({"common"},
+              "input %0: f32[2] = x\n"
+              "section all\n"
+              "  %1: f32[2] = exp(%0)\n"
+              "  %2: f32[2] = exp(%0)\n"
+              "  %3: f32[2] = mul_scalar(%1; value=2)\n"
+              "  %4: f32[2] = mul_scalar(%1; value=3)\n"
+              "  %5: f32[2] = add(%1, %2; alpha=1)\n"
+              "  %6: f32[2] = mul_scalar(%2; value=2)\n"
+              "  %7: f32[2] = mul(%6, %3)\n"
+              "  %8: f32[2] = exp(%0)\n"
+              "output %5 = a\n"
+              "output %4 = b\n"
+              "output %7 = c\n"
+              "output %8 = d\n") ==
+        "input %0: f32[2] = x\n"
+        "section all\n"
+        "  %1: f32[2] = exp(%0)\n"
+        "  %3: f32[2] = mul_scalar(%1; value=2)\n"
+        "  %4: f32[2] = mul_scalar(%1; value=3)\n"
+        "  %5: f32[2] = add(%1, %1; alpha=1)\n"
+        "  %7: f32[2] = mul(%3, %3)\n"
+        "  %8: f32[2] = exp(%0)\n"  // the first one is not kept for it
+        "output %5 = a\n"
+        "output %4 = b\n"
+        "output %7 = c\n"
+        "output %8 = d\n");
+}
+
+TEST_CASE("common: writes between or after equal calls keep them apart") {
+  const std::string body =
+      "input %0: f32[2] = x\n"
+      "section all\n"
+      "  %1: f32[2] = exp(%0)\n"
+      "  add_(%0, %0; alpha=1)\n"
+      "  %2: f32[2] = exp(%0)\n"
+      "  %3: f32[2] = exp(%0)\n"
+      "  fill_(%3; value=0)\n"
+      "  %4: f32[2] = add(%2, %3; alpha=1)\n"
+      "  %5: f32[2] = memory.empty()\n"
+      "  %6: f32[2] = memory.empty()\n"
+      "  fill_(%5; value=1)\n"
+      "  fill_(%6; value=2)\n"
+      "output %1 = a\n"
+      "output %2 = b\n"
+      "output %4 = c\n"
+      "output %5 = d\n"
+      "output %6 = e\n";
+  CHECK(after({"common"}, body) == body);
+}
+
+TEST_CASE("views: chains become one view, equal views one tensor") {
+  CHECK(after({"views", "dead"},
+              "input %0: f32[4, 6] = x\n"
+              "section all\n"
+              "  %1: f32[4, 6] = exp(%0)\n"
+              "  %2: f32[4, 6] = reshape(%1; shape=[4, 6])\n"
+              "  %3: f32[6, 4] = transpose(%2; dim0=0, dim1=1)\n"
+              "  %4: f32[4] = select(%3; dim=0, index=2)\n"
+              "  %5: f32[2] = memory.alias(%4; strides=[12], offset=1)\n"
+              "  %6: f32[2] = memory.alias(%1; strides=[12], offset=3)\n"
+              "  %7: f32[2] = add(%5, %6; alpha=1)\n"
+              "  %8: f32[6, 4] = contiguous(%3)\n"
+              "output %7 = y\n"
+              "output %8 = z\n") ==
+        "input %0: f32[4, 6] = x\n"
+        "section all\n"
+        "  %1: f32[4, 6] = exp(%0)\n"
+        "  %3: f32[6, 4] = transpose(%1; dim0=0, dim1=1)\n"
+        "  %5: f32[2] = memory.alias(%1; strides=[12], offset=3)\n"
+        "  %7: f32[2] = add(%5, %5; alpha=1)\n"
+        "  %8: f32[6, 4] = contiguous(%3)\n"
+        "output %7 = y\n"
+        "output %8 = z\n");
+}
+
+TEST_CASE("views: of another type than the memory's first tensor") {
+  CHECK(after({"views", "dead"},
+              "input %0: f32[4] = x\n"
+              "section all\n"
+              "  %1: u8[24] = memory.empty()\n"
+              "  %2: f32[5] = memory.alias(%1; strides=[1], offset=1)\n"
+              "  %3: f32[4] = memory.alias(%2; strides=[1], offset=1)\n"
+              "  copy_(%3, %0)\n"
+              "  %4: f32[4] = neg(%3)\n"
+              "output %4 = y\n") ==
+        "input %0: f32[4] = x\n"
+        "section all\n"
+        "  %1: u8[24] = memory.empty()\n"
+        "  %3: f32[4] = memory.alias(%1; strides=[1], offset=2)\n"
+        "  copy_(%3, %0)\n"
+        "  %4: f32[4] = neg(%3)\n"
+        "output %4 = y\n");
+}
+
+TEST_CASE("lifetimes: each time between restore and release is a memory of its own") {
+  CHECK(after({"lifetimes"},
+              "input %0: f32[2] = x\n"
+              "section all\n"
+              "  %1: f32[4] = memory.empty()\n"
+              "  %2: f32[2] = memory.alias(%1; strides=[1], offset=2)\n"
+              "  copy_(%2, %0)\n"
+              "  %3: f32[2] = exp(%2)\n"
+              "  memory.release(%2)\n"
+              "  memory.restore(%1)\n"
+              "  copy_(%2, %3)\n"
+              "  %4: f32[2] = neg(%2)\n"
+              "  %5: f32[1] = narrow(%2; dim=0, start=1, length=1)\n"
+              "  %6: f32[1] = exp(%5)\n"
+              "  memory.release(%1)\n"
+              "output %4 = y\n"
+              "output %6 = z\n") ==
+        "input %0: f32[2] = x\n"
+        "section all\n"
+        "  %1: f32[4] = memory.empty()\n"
+        "  %2: f32[2] = memory.alias(%1; strides=[1], offset=2)\n"
+        "  copy_(%2, %0)\n"
+        "  %3: f32[2] = exp(%2)\n"
+        "  %7: f32[4] = memory.empty()\n"
+        "  %8: f32[2] = memory.alias(%7; strides=[1], offset=2)\n"
+        "  copy_(%8, %3)\n"
+        "  %4: f32[2] = neg(%8)\n"
+        "  %5: f32[1] = narrow(%8; dim=0, start=1, length=1)\n"
+        "  %6: f32[1] = exp(%5)\n"
+        "output %4 = y\n"
+        "output %6 = z\n");
+}
+
+TEST_CASE("lifetimes: memory of inputs and outputs stays the caller's") {
+  const std::string body =
+      "input %0: f32[2] = x\n"
+      "section all\n"
+      "  %1: f32[2] = exp(%0)\n"
+      "  memory.release(%1)\n"
+      "  memory.restore(%1)\n"
+      "  copy_(%1, %0)\n"
+      "output %1 = y\n";
+  CHECK(after({"lifetimes"}, body) == body);
+}
+
+TEST_CASE("late_waits: a wait moves to the first use, and passes no other communication") {
+  const auto moved = [](const std::string& body) {
+    Program changed = program(body);
+    graph::run_passes(changed, std::vector<std::string>{"late_waits"});
+    return body_of(changed);
+  };
+  const std::string head =
+      "input %0: f32[2] = x\n"
+      "section all\n"
+      "  %1: f32[2] = exp(%0)\n"
+      "  %2: f32[4] = memory.empty()\n"
+      "  all_gather_into(%2, %1; group=ranks 0 1, identity=1)\n";
+  CHECK(moved(head + "  wait(%2)\n"
+                     "  %3: f32[2] = neg(%0)\n"
+                     "  %4: f32[2] = mul(%3, %1)\n"
+                     "  %5: f32[4] = exp(%2)\n"
+                     "  %6: f32[2] = neg(%1)\n"
+                     "output %5 = y\n") == head +
+                                               "  %3: f32[2] = neg(%0)\n"
+                                               "  %4: f32[2] = mul(%3, %1)\n"
+                                               "  wait(%2)\n"
+                                               "  %5: f32[4] = exp(%2)\n"
+                                               "  %6: f32[2] = neg(%1)\n"
+                                               "output %5 = y\n");
+  const std::string others[] = {
+      // the collective's operand is not kept longer
+      "  wait(%2)\n  %3: f32[2] = neg(%0)\noutput %2 = y\n",
+      // it is written
+      "  wait(%2)\n  fill_(%1; value=1)\n  %3: f32[2] = neg(%1)\noutput %2 = y\n",
+      // it is sent
+      "  wait(%2)\n  all_reduce_(%0; op=sum, group=ranks 0 1)\n  %3: f32[2] = neg(%1)\n",
+      "  wait(%2)\n  host.check(%0; 1, 2)\n  %3: f32[2] = neg(%1)\n"};
+  for (const std::string& body : others) {
+    CHECK(moved(head + body) == head + body);
+  }
+}
+
+TEST_CASE("passes have names, an order, reports and files") {
+  Program one = program(
+      "input %0: f32[2] = x\n"
+      "section all\n"
+      "  %1: f32[2] = exp(%0)\n"
+      "  %2: f32[2] = neg(%0)\n"
+      "  %3: f32[2] = neg(%1)\n"
+      "output %2 = y\n");
+  CHECK(error_of([&] { graph::run_passes(one, std::vector<std::string>{"ded"}); }) ==
+        "passes: there is no pass 'ded' (expected one of dead, views, common, lifetimes and "
+        "late_waits); did you mean 'dead'?");
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / "tessera_test_passes";
+  std::filesystem::remove_all(folder);
+  const std::vector<graph::PassReport> reports =
+      graph::run_passes(one, std::vector<std::string>{"common", "dead"}, folder.string());
+  REQUIRE(reports.size() == 2);
+  CHECK(reports[0].instructions_after == 3);
+  CHECK(reports[1].name == "dead");
+  CHECK(reports[1].instructions_before == 3);
+  CHECK(reports[1].instructions_after == 1);
+  CHECK(reports[1].peak_before == 24);
+  CHECK(reports[1].peak_after == 8);
+  const auto file = [&](const std::string& name) {
+    std::ifstream in(folder / name);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  CHECK(file("00-recorded.txt") == file("01-common.txt"));
+  CHECK(file("01-common.diff").empty());
+  CHECK(file("02-dead.txt") == one.to_text());
+  CHECK(file("02-dead.diff") ==
+        "@ line 5\n"
+        "-   %1: f32[2] = exp(%0)\n"
+        "@ line 7\n"
+        "-   %3: f32[2] = neg(%1)\n");
+  std::filesystem::remove_all(folder);
+}
