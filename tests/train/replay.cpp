@@ -146,7 +146,12 @@ void replays_equal_eager(const Layouts& layout, const Options& options, std::int
     set_seed(3);
     Run other(mesh, layout.styles, options);
     other.training.set_replay(true, {.executor = "interpreter"});
-    other.training.set_program(parsed);
+    Program improved = parsed;
+    const auto reports = graph::run_passes(improved, graph::pass_names());
+    for (const graph::PassReport& pass : reports) {
+      check(pass.peak_after <= pass.peak_before, pass.name + " needs more memory");
+    }
+    other.training.set_program(improved);
     for (std::size_t i = 0; i < 14; ++i) {
       if (i == 10) {
         other.training.set_replay(false);  // eager steps follow replayed ones
