@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -123,6 +124,37 @@ bool has_views_with_several_results(const Program& program) {
   });
 }
 
+/// "" or what differs from `expected`, by step.
+std::string check_executors(const Program& program, const RandomStep& step,
+                            const std::vector<Bits>& expected) {
+  for (const std::string& name : graph::executor_names()) {
+    if (name == "planned" && has_views_with_several_results(program)) {
+      continue;
+    }
+    const auto executor = graph::make_executor(program, {.executor = name});
+    Inputs inputs(step);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const Bits bits = executed(*executor, static_cast<int>(i), inputs);
+      if (bits != expected[i]) {
+        return name + " differs in step " + std::to_string(i) + ":" +
+               difference(expected[i], bits) + "\n" + program.to_text();
+      }
+    }
+  }
+  return {};
+}
+
+/// One pass, and several in any order, of the same names on all ranks.
+std::vector<std::vector<std::string>> passes_of(unsigned seed) {
+  const std::vector<std::string> names = graph::pass_names();
+  std::mt19937 random(seed);
+  std::vector<std::vector<std::string>> all = {{names[random() % names.size()]}, {}};
+  for (std::size_t i = 0; i < 6; ++i) {
+    all[1].push_back(names[random() % names.size()]);
+  }
+  return all;
+}
+
 /// "" or what differs.
 std::string check_seed(unsigned seed, const std::optional<ops::GroupArgument>& group = {}) {
   RandomStep step(seed, group);
@@ -147,19 +179,25 @@ std::string check_seed(unsigned seed, const std::optional<ops::GroupArgument>& g
   if (again.to_text() != text) {
     return "the text is not read back exactly\n" + text;
   }
-  for (const std::string& name : graph::executor_names()) {
-    if (name == "planned" && has_views_with_several_results(again)) {
-      continue;
-    }
-    const auto executor = graph::make_executor(again, {.executor = name});
-    Inputs of_executions(step);
-    for (int i = 0; i < steps; ++i) {
-      const Bits bits = executed(*executor, i, of_executions);
-      const Bits& wanted = expected[static_cast<std::size_t>(i)];
-      if (bits != wanted) {
-        return name + " differs in step " + std::to_string(i) + ":" + difference(wanted, bits) +
-               "\n" + text;
+  if (std::string problem = check_executors(again, step, expected); !problem.empty()) {
+    return problem;
+  }
+  for (const std::vector<std::string>& passes : passes_of(seed)) {
+    Program improved = again;
+    const auto in_words = [&] {
+      std::string names;
+      for (const std::string& name : passes) {
+        names += " " + name;
       }
+      return "after the passes" + names + ": ";
+    };
+    try {
+      graph::run_passes(improved, passes);
+    } catch (const Error& error) {
+      return in_words() + error.what() + "\n" + text;
+    }
+    if (const std::string problem = check_executors(improved, step, expected); !problem.empty()) {
+      return in_words() + problem + "before:\n" + text;
     }
   }
   return {};
