@@ -46,8 +46,9 @@ std::map<std::string, std::vector<double>> bits(const Program& program) {
   }
   executor.begin(inputs);
   std::map<std::string, std::vector<double>> result;
+  const StepVariables variables{.numbers = {{"lr", 0.5}, {"scale", 0.25}}};
   for (const Section& section : program.sections) {
-    executor.run(section.name, {});
+    executor.run(section.name, variables);
   }
   for (const auto& [name, number] : program.outputs) {
     result[name] = to_doubles(executor.output(name));
@@ -142,6 +143,39 @@ TEST_CASE("common: equal calls become one while the first result is there") {
         "output %4 = b\n"
         "output %7 = c\n"
         "output %8 = d\n");
+}
+
+TEST_CASE("common: a result that replaces others is there as long as they are") {
+  CHECK(after({"common"},
+              "input %0: f32[2] = x\n"
+              "section all\n"
+              "  %1: f32[2] = exp(%0)\n"
+              "  %2: f32[2] = exp(%0)\n"
+              "  %3: f32[2] = neg(%1)\n"
+              "  %4: f32[2] = exp(%0)\n"
+              "  %5: f32[2] = add(%2, %4; alpha=1)\n"
+              "output %3 = y\n"
+              "output %5 = z\n") ==
+        "input %0: f32[2] = x\n"
+        "section all\n"
+        "  %1: f32[2] = exp(%0)\n"
+        "  %3: f32[2] = neg(%1)\n"
+        "  %5: f32[2] = add(%1, %1; alpha=1)\n"
+        "output %3 = y\n"
+        "output %5 = z\n");
+}
+
+TEST_CASE("common: calls that follow other variables stay") {
+  const std::string body =
+      "number lr\n"
+      "number scale\n"
+      "input %0: f32[2] = x\n"
+      "section all\n"
+      "  %1: f32[2] = mul_scalar(%0; value=2) {value=$lr}\n"
+      "  %2: f32[2] = mul_scalar(%0; value=2) {value=$scale}\n"
+      "  %3: f32[2] = add(%1, %2; alpha=1)\n"
+      "output %3 = y\n";
+  CHECK(after({"common"}, body) == body);
 }
 
 TEST_CASE("common: writes between or after equal calls keep them apart") {

@@ -28,13 +28,11 @@ class Needs {
         named_(program.tensors.size(), false),
         read_(shadow_.memories.size(), false),
         used_(shadow_.memories.size(), false) {
-    for (const auto& [name, number] : program.inputs) {
-      name_(number);
-      read_[memory(number)] = true;
-    }
-    for (const auto& [name, number] : program.outputs) {
-      name_(number);
-      read_[memory(number)] = true;
+    for (const auto* const names : {&program.inputs, &program.outputs}) {
+      for (const auto& [name, number] : *names) {
+        name_(number);
+        read_[memory(number)] = true;
+      }
     }
     while (mark()) {
     }
