@@ -69,6 +69,10 @@ const std::vector<Pass>& all_passes() {
        .about = "Memory that is released and restored becomes a new memory for each time, so that "
                 "others can take its place in between.",
        .run = split_lifetimes},
+      {.name = "early_issues",
+       .about = "Collectives are issued as early as their operands and the peak of memory permit.",
+       .after = {"lifetimes"},
+       .run = advance_issues},
       {.name = "late_waits",
        .about = "Waits for collectives move down to where their results are first used.",
        .run = delay_waits},

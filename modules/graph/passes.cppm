@@ -10,6 +10,7 @@ void remove_dead(Program& program);
 void merge_common(Program& program);
 void simplify_views(Program& program);
 void split_lifetimes(Program& program);
+void advance_issues(Program& program);
 void delay_waits(Program& program);
 
 /// Tensors of a program take other numbers: `number_of[n]` instead of n.

@@ -148,9 +148,15 @@ std::string check_executors(const Program& program, const RandomStep& step,
 std::vector<std::vector<std::string>> passes_of(unsigned seed) {
   const std::vector<std::string> names = graph::pass_names();
   std::mt19937 random(seed);
-  std::vector<std::vector<std::string>> all = {{names[random() % names.size()]}, {}};
-  for (std::size_t i = 0; i < 6; ++i) {
-    all[1].push_back(names[random() % names.size()]);
+  std::vector<std::vector<std::string>> all(2);
+  const auto add = [&](std::vector<std::string>& passes) {
+    const graph::Pass& pass = graph::find_pass(names[random() % names.size()]);
+    passes.insert(passes.end(), pass.after.begin(), pass.after.end());
+    passes.push_back(pass.name);
+  };
+  add(all[0]);
+  for (int i = 0; i < 6; ++i) {
+    add(all[1]);
   }
   return all;
 }

@@ -76,6 +76,7 @@ std::string after(const std::vector<std::string>& passes, const std::string& bod
 TEST_CASE("dead: what nothing needs is removed, with the views and writes that lead to it") {
   CHECK(after({"dead"},
               "input %0: f32[2, 2] = x\n"
+              "input %7: f32[4] = w\n"
               "section all\n"
               "  %1: f32[2, 2] = exp(%0)\n"
               "  %2: f32[2, 2] = neg(%1)\n"
@@ -87,15 +88,16 @@ TEST_CASE("dead: what nothing needs is removed, with the views and writes that l
               "  copy_(%4, %1)\n"
               "  %5: f32[2, 2] = transpose(%1; dim0=0, dim1=1)\n"
               "  mul_scalar_(%5; value=3)\n"
-              "  %6: f32[2] = memory.alias(%0; strides=[1], offset=2)\n"
+              "  %6: f32[2] = memory.alias(%7; strides=[1], offset=2)\n"
               "  fill_(%6; value=7)\n"
               "output %1 = y\n") ==
         "input %0: f32[2, 2] = x\n"
+        "input %7: f32[4] = w\n"
         "section all\n"
         "  %1: f32[2, 2] = exp(%0)\n"
         "  %5: f32[2, 2] = transpose(%1; dim0=0, dim1=1)\n"
         "  mul_scalar_(%5; value=3)\n"
-        "  %6: f32[2] = memory.alias(%0; strides=[1], offset=2)\n"
+        "  %6: f32[2] = memory.alias(%7; strides=[1], offset=2)\n"
         "  fill_(%6; value=7)\n"
         "output %1 = y\n");
 }
@@ -313,6 +315,17 @@ TEST_CASE("late_waits: a wait moves to the first use, and passes no other commun
                                                "  %5: f32[4] = exp(%2)\n"
                                                "  %6: f32[2] = neg(%1)\n"
                                                "output %5 = y\n");
+  const std::string of_input =
+      "input %0: f32[2] = x\n"
+      "section all\n"
+      "  %2: f32[4] = memory.empty()\n"
+      "  all_gather_into(%2, %0; group=ranks 0 1, identity=1)\n";
+  CHECK(moved(of_input + "  wait(%2)\n"
+                         "  %3: f32[2] = memory.full(1)\n"
+                         "  %4: f32[4] = exp(%2)\n") == of_input +
+                                                            "  %3: f32[2] = memory.full(1)\n"
+                                                            "  wait(%2)\n"
+                                                            "  %4: f32[4] = exp(%2)\n");
   const std::string others[] = {
       // the collective's operand is not kept longer
       "  wait(%2)\n  %3: f32[2] = neg(%0)\noutput %2 = y\n",
@@ -326,6 +339,38 @@ TEST_CASE("late_waits: a wait moves to the first use, and passes no other commun
   }
 }
 
+TEST_CASE("early_issues: a collective moves up to its operands with what prepares it") {
+  const auto moved = [](const std::string& body) {
+    Program changed = program(body);
+    graph::run_passes(changed, std::vector<std::string>{"lifetimes", "early_issues"});
+    return body_of(changed);
+  };
+  const std::string head =
+      "input %0: f32[2] = x\n"
+      "section all\n"
+      "  %1: f32[2] = exp(%0)\n";
+  const std::string gather =
+      "  %4: f32[4] = memory.empty()\n"
+      "  %5: f32[4] = memory.alias(%4; strides=[1], offset=0)\n"
+      "  all_gather_into(%5, %1; group=ranks 0 1, identity=1)\n";
+  const std::string rest =
+      "  wait(%5)\n"
+      "  %6: f32[8] = memory.full(1)\n"
+      "  %7: f32[8] = neg(%6)\n"
+      "  %8: f32[2] = add(%1, %2; alpha=1)\n";
+  const std::string between = "  %2: f32[2] = neg(%1)\n  %3: f32[2] = exp(%2)\n";
+  CHECK(moved(head + between + gather + rest) == head + gather + between + rest);
+  // Where memory would not suffice, after a write of the operand, other communication or a check.
+  const std::string others[] = {
+      "  %2: f32[8] = memory.full(1)\n  %3: f32[8] = neg(%2)\n",
+      "  %2: f32[2] = neg(%1)\n  fill_(%1; value=2)\n",
+      "  %2: f32[2] = neg(%1)\n  all_reduce_(%0; op=sum, group=ranks 0 1)\n",
+      "  %2: f32[2] = neg(%1)\n  host.check(%0; 1, 2)\n"};
+  for (const std::string& body : others) {
+    CHECK(moved(head + body + gather + "  wait(%5)\n") == head + body + gather + "  wait(%5)\n");
+  }
+}
+
 TEST_CASE("passes have names, an order, reports and files") {
   Program one = program(
       "input %0: f32[2] = x\n"
@@ -335,8 +380,13 @@ TEST_CASE("passes have names, an order, reports and files") {
       "  %3: f32[2] = neg(%1)\n"
       "output %2 = y\n");
   CHECK(error_of([&] { graph::run_passes(one, std::vector<std::string>{"ded"}); }) ==
-        "passes: there is no pass 'ded' (expected one of dead, views, common, lifetimes and "
-        "late_waits); did you mean 'dead'?");
+        "passes: there is no pass 'ded' (expected one of dead, views, common, lifetimes, "
+        "early_issues and late_waits); did you mean 'dead'?");
+  CHECK(error_of([&] {
+          graph::run_passes(one, std::vector<std::string>{"early_issues", "lifetimes"});
+        }) ==
+        "passes: 'early_issues' needs 'lifetimes' before it; add 'lifetimes' before "
+        "'early_issues'");
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / "tessera_test_passes";
   std::filesystem::remove_all(folder);

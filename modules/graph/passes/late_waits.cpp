@@ -37,7 +37,8 @@ void delay_waits(Program& program) {
       };
       const auto is_kept = [&](int place) {
         return std::ranges::all_of(wait.reads, [&](int memory) {
-          return shadow.memories[static_cast<std::size_t>(memory)].last > place;
+          const Memory& operand = shadow.memories[static_cast<std::size_t>(memory)];
+          return operand.is_input || operand.last > place;
         });
       };
       std::size_t to = i;
