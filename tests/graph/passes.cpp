@@ -326,6 +326,9 @@ TEST_CASE("late_waits: a wait moves to the first use, and passes no other commun
                                                             "  %3: f32[2] = memory.full(1)\n"
                                                             "  wait(%2)\n"
                                                             "  %4: f32[4] = exp(%2)\n");
+  // nothing uses the result, which is not kept longer
+  const std::string unused = of_input + "  wait(%2)\n  %3: f32[2] = memory.full(1)\n";
+  CHECK(moved(unused) == unused);
   const std::string others[] = {
       // the collective's operand is not kept longer
       "  wait(%2)\n  %3: f32[2] = neg(%0)\noutput %2 = y\n",

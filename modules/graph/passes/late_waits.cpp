@@ -15,8 +15,8 @@ import :shadow;
 namespace tessera::graph {
 
 /// A wait passes neither other communication, so that ranks agree on the order of all of it
-/// whatever their programs are, nor the last use of what the collective reads, so that nothing is
-/// kept longer.
+/// whatever their programs are, nor the last use of what the collective reads or writes, so that
+/// nothing is kept longer.
 void delay_waits(Program& program) {
   const Shadow shadow = shadow_of(program);
   std::vector<Access> accesses = accesses_of(program, shadow);
@@ -36,10 +36,12 @@ void delay_waits(Program& program) {
         return next.ordered || next.issued >= 0 || conflict(wait, next);
       };
       const auto is_kept = [&](int place) {
-        return std::ranges::all_of(wait.reads, [&](int memory) {
-          const Memory& operand = shadow.memories[static_cast<std::size_t>(memory)];
-          return operand.is_input || operand.last > place;
-        });
+        const auto is_used_later = [&](int memory) {
+          const Memory& used = shadow.memories[static_cast<std::size_t>(memory)];
+          return used.is_input || used.last > place;
+        };
+        return std::ranges::all_of(wait.reads, is_used_later) &&
+               std::ranges::all_of(wait.writes, is_used_later);
       };
       std::size_t to = i;
       while (to + 1 < all.size() && !stays(accesses[begin + to + 1]) && is_kept(places[to + 1])) {
