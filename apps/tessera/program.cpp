@@ -63,6 +63,7 @@ class CommandLine {
         [] { return run_keys(); });
     add_ops();
     add_trace();
+    add_graph();
     add_plugin_command(app_, chosen);
   }
 
@@ -104,20 +105,36 @@ class CommandLine {
   void add_train() {
     CLI::App* command = add("train", "Train the model that a config describes",
                             [this] { return run_train(train_, &print_error); });
-    command->add_option("CONFIG", train_.config, "The config of the run, a TOML file")->required();
-    command->add_option(
+    add_run(*command);
+    command->add_flag("--dry-run", train_.dry_run, "Check everything, print the plan and stop");
+    command->add_flag("--account", train_.account,
+                      "As --dry-run, and print the work of a step by operator and collective");
+  }
+
+  /// Which run a command is about.
+  void add_run(CLI::App& command) {
+    command.add_option("CONFIG", train_.config, "The config of the run, a TOML file")->required();
+    command.add_option(
         "OVERRIDES", train_.overrides,
         "KEY=VALUE pairs that replace keys of the config: train.steps=50 mesh.shape=[2,2]");
     command
-        ->add_option("--plugin", train_.plugins,
-                     "Load this plugin (a file or a folder of them); may be repeated")
+        .add_option("--plugin", train_.plugins,
+                    "Load this plugin (a file or a folder of them); may be repeated")
         ->type_name("PATH")
         ->expected(1)
         ->take_all()
         ->allow_extra_args(false);
-    command->add_flag("--dry-run", train_.dry_run, "Check everything, print the plan and stop");
-    command->add_flag("--account", train_.account,
-                      "As --dry-run, and print the work of a step by operator and collective");
+  }
+
+  void add_graph() {
+    CLI::App* command = app_.add_subcommand("graph", "Programs of captured steps");
+    command->require_subcommand(1);
+    CLI::App* capture = command->add_subcommand(
+        "capture",
+        "Write the program of a step of rank 0, for a mesh of any size, without training");
+    add_run(*capture);
+    capture->add_option("--to", train_.capture_to, "The file to write")->required();
+    capture->callback([this] { chosen = [this] { return run_train(train_, &print_error); }; });
   }
 
   void add_generate() {

@@ -72,7 +72,7 @@ class FinishingScope {
 /// would change one replica.
 Tensor own_memory(const Tensor& result, const Tensor& x) {
   const Tensor& local = result.local();
-  if (result.spec() == x.spec() || local.is_meta() || &local.storage() != &x.local().storage()) {
+  if (result.spec() == x.spec() || &local.storage() != &x.local().storage()) {
     return result;
   }
   if (!redistribution_between(*x.spec(), *result.spec())->moves) {

@@ -120,10 +120,11 @@ void Walk::take() {
   const ResolvedStep& resolved = how.steps[next];
   const NoGrad no_grad;
   if (resolved.communicates) {
-    Tensor packed;  // for the memory plan: what the operator needs besides its result
+    Counted<Storage> packed;  // for the memory plan: what the operator needs besides its result
     if (local.is_meta()) {
-      packed = empty({packed_elements(*resolved.step, local.shape(), resolved.shape)},
-                     local.dtype(), meta);
+      packed = Storage::none(
+          static_cast<std::size_t>(packed_elements(*resolved.step, local.shape(), resolved.shape)) *
+          size_of(local.dtype()));
     }
     const CommunicationTimer timer;
     local = communicate(*this, resolved);

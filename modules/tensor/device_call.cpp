@@ -97,11 +97,11 @@ Tensors call_elsewhere(const Call& call, std::uint8_t keys) {
       plan_kernel(call, out);
     } else {
       run_on_device(call, device, out);
-      for (std::size_t i = 0; i < call.in.size(); ++i) {
-        // A kernel of the CPU moves the further ones itself; those of devices see other storages.
-        if (call.in[i] && !op.keeps_versions && op.writes(op.place_of(i, call.in.size()).operand)) {
-          call.in[i].storage().bump_version();
-        }
+    }
+    for (std::size_t i = 0; i < call.in.size(); ++i) {
+      // A kernel of the CPU moves the further ones itself; here it sees other storages, or none.
+      if (call.in[i] && !op.keeps_versions && op.writes(op.place_of(i, call.in.size()).operand)) {
+        call.in[i].storage().bump_version();
       }
     }
   } else {

@@ -76,13 +76,14 @@ Counted<Storage> Storage::borrow(void* data, std::size_t bytes, std::shared_ptr<
   return Counted<Storage>(storage);
 }
 
-Counted<Storage> Storage::none(std::size_t planned) {
+Counted<Storage> Storage::none(std::size_t bytes) {
   auto* storage = new Storage;
   storage->source_ = Source::none;
   storage->device_ = meta;
-  if (planned > 0 && memory_planned()) {
+  storage->bytes_ = bytes;
+  if (bytes > 0 && memory_planned()) {
     storage->category_ = current_memory_category();
-    storage->planned_ = occupied_bytes(planned);
+    storage->planned_ = occupied_bytes(bytes);
     storage->book_planned(storage->planned_);
   }
   return Counted<Storage>(storage);
@@ -109,6 +110,7 @@ void Storage::free_memory() noexcept {
       keep_alive_.reset();
       break;
     case Source::none:
+      released_ = true;
       if (booked_ > 0) {
         book_planned(0);
       }
@@ -166,6 +168,7 @@ void Storage::restore_memory() {
     require(source_ != Source::borrowed,
             "storage: borrowed memory cannot be restored; its owner provides it");
     if (source_ == Source::none) {
+      released_ = false;
       book_planned(planned_);
     } else if (data_ != nullptr || bytes_ == 0) {
       // It was not released.

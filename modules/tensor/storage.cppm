@@ -29,9 +29,9 @@ class Storage {
   /// Memory that something else owns; `keep_alive` is held as long as the storage exists.
   static Counted<Storage> borrow(void* data, std::size_t bytes,
                                  std::shared_ptr<void> keep_alive = nullptr);
-  /// No memory: the storage of meta tensors. In a PlannedMemoryScope `planned` bytes are booked as
-  /// if it had some.
-  static Counted<Storage> none(std::size_t planned = 0);
+  /// No memory: the storage of meta tensors, which would have `bytes`. In a PlannedMemoryScope they
+  /// are booked as if it had some.
+  static Counted<Storage> none(std::size_t bytes = 0);
 
   /// The address in the device's memory, which the host may be unable to access.
   inline void* data() const { return data_; }
@@ -58,7 +58,10 @@ class Storage {
   void move_to(MemoryCategory category);
   /// What the memory is booked on; of borrowed memory, nothing.
   inline MemoryCategory category() const { return category_; }
-  inline bool has_memory() const { return data_ != nullptr || bytes_ == 0; }
+  /// Of none(): whether it would have some.
+  inline bool has_memory() const {
+    return source_ == Source::none ? !released_ : data_ != nullptr || bytes_ == 0;
+  }
 
   /// The work in progress that fills the memory; null: none. set_pending() ends what was there.
   inline PendingWork* pending() const { return pending_.get(); }
@@ -122,6 +125,7 @@ class Storage {
   int references_ = 1;
   Source source_ = Source::borrowed;
   Device device_;
+  bool released_ = false;     // of none()
   std::int64_t planned_ = 0;  // what restore_memory() books for none()
   std::int64_t booked_ = 0;   // of it at present
   MemoryCategory category_ = MemoryCategory::other;

@@ -14,6 +14,8 @@ struct TrainArguments {
   std::vector<std::string> plugins;    // files or folders, besides plugins.paths
   bool dry_run = false;
   bool account = false;  // prints the account of a step; a dry run
+  /// Where the program of a step of rank 0 is written; a dry run. Empty: nowhere.
+  std::string capture_to = {};
 };
 using ErrorPrinter = std::function<void(const std::string&)>;
 /// Errors are printed by `print`, by one rank only where another program started several, and

@@ -21,6 +21,7 @@
 #include "generation/generate.hpp"
 #include "machine.hpp"
 #include "metrics.hpp"
+#include "output_file.hpp"
 #include "plan_table.hpp"
 #include "progress.hpp"
 #include "run_lock.hpp"
@@ -33,6 +34,7 @@ import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
+import tessera.record;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
@@ -44,6 +46,7 @@ import tessera.train;
 #include "training/setup.hpp"
 #include "training/start.hpp"
 #include "training/trainer.hpp"
+#include "training/trial.hpp"
 
 namespace tessera::app {
 namespace {
@@ -283,7 +286,7 @@ void print_ending(const Run& run) {
 }
 
 int train(const TrainArguments& arguments) {
-  const bool dry_run = arguments.dry_run || arguments.account;
+  const bool dry_run = arguments.dry_run || arguments.account || !arguments.capture_to.empty();
   Run run;
   run.config = load_config(arguments.config, arguments.overrides);
   configure_plugins(run.config, arguments);
@@ -317,6 +320,11 @@ int train(const TrainArguments& arguments) {
   if (dry_run) {
     if (first && arguments.account) {
       fmt::print("\nOne step on rank 0:\n\n{}", plan.account.to_string());
+    }
+    if (first && !arguments.capture_to.empty()) {
+      const Program program = capture_step(run);
+      write_output("graph capture", arguments.capture_to, program.to_text());
+      fmt::print("\nprogram written: {}\n", arguments.capture_to);
     }
     return 0;
   }

@@ -101,9 +101,6 @@ Trainer::Trainer(const Run& run, Device device)
     training_->set_loss_scaling({});
   }
   training_->set_replay(run.config.graph.capture, {.executor = run.config.graph.executor});
-  if (device_ == meta) {
-    training_->set_replay(false);  // it was only to be checked
-  }
 }
 
 Batch Trainer::no_data(std::int64_t rows) const {

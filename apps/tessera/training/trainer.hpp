@@ -56,8 +56,11 @@ class Trainer {
   std::int64_t done() const { return training_->done(); }
   /// How its steps were taken, and what they are replayed from.
   const ReplayCounts& replays() const { return training_->replays(); }
-  /// The text of what they are replayed from; empty: nothing yet.
+  /// What they are replayed from; null: nothing yet.
+  const auto* program() const { return training_->program(); }
+  /// Its text; empty: nothing yet.
   std::string program_text() const;
+  void set_capture(bool enabled) { training_->set_replay(enabled); }
   /// Replays the program of this text from the next step on. Errors (input): see Program::parse.
   void set_program(const std::string& text, const std::string& where);
   const parallel::ParallelPlan& plan() const { return *plan_; }

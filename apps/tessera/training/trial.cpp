@@ -18,6 +18,7 @@ import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
+import tessera.record;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
@@ -58,6 +59,7 @@ void book_parameters(nn::LlamaForCausalLM& model) {
 Trial try_steps(Run run) {
   ops::set_threads(threads_of_rank(run.config));  // the workspace of kernels depends on them
   Trainer trainer(run, meta);
+  trainer.set_capture(false);  // it was only to be checked
   const std::int64_t parts = trainer.plan().batch_parts();
   check_batch_division(run.config, parts);
   const BatchRows rows = batch_rows(run.config.train, parts);
@@ -111,7 +113,29 @@ Trial try_steps(Run run) {
   return trial;
 }
 
+Program capture_steps(Run run) {
+  ops::set_threads(threads_of_rank(run.config));
+  run.config.graph.capture = true;
+  Trainer trainer(run, meta);
+  check_batch_division(run.config, trainer.plan().batch_parts());
+  ReadsOne reads;
+  const ModeScope scope(ModeLevel::below_distribution, reads);
+  const PlannedMemoryScope planned;  // memory without bytes has categories in it
+  try {
+    while (trainer.program() == nullptr) {
+      trainer.step();
+    }
+  } catch (const Error& error) {
+    throw trainer.plan().explained(error);
+  }
+  return *trainer.program();
+}
+
 }  // namespace
+
+Program capture_step(const Run& run) {
+  return std::async(std::launch::async, [&] { return capture_steps(run); }).get();
+}
 
 Trial try_step(const Run& run) {
   // On a thread of its own: its memory accounts, what it remembers of operators as rank 0, and the

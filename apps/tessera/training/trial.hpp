@@ -29,4 +29,8 @@ struct Trial {
 /// fit; module, operator and the entries at work are named.
 Trial try_step(const Run& run);
 
+/// The program of a step of this process' rank, recorded on the meta device: of the whole batch, in
+/// the state that training settles in. Errors: see try_step; what cannot be recorded.
+Program capture_step(const Run& run);
+
 }  // namespace tessera::app
