@@ -27,17 +27,18 @@ using StepKind = PlannedStep::Kind;
 
 std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
-/// Another view of `base`, as the instruction says.
-Tensor view_of(const Instruction& i, const ProgramTensor& shape, const Tensor& base) {
+/// Other views of `base`, as the instruction says.
+Tensors views_of(const Instruction& i, const ProgramTensor& shape, const Tensor& base) {
+  Tensors out;
   if (i.kind == Kind::call) {
-    Tensors out;
     i.op->view({*i.op, {&base, 1}, i.attributes}, out);
-    return out[0];
+    return out;
   }
   const std::int64_t first = base.offset() * static_cast<std::int64_t>(size_of(base.dtype())) /
                              static_cast<std::int64_t>(size_of(shape.dtype));
-  return from_storage(base.impl()->storage, shape.shape, i.strides, first + i.offset, shape.dtype,
-                      base.device());
+  out.push_back(from_storage(base.impl()->storage, shape.shape, i.strides, first + i.offset,
+                             shape.dtype, base.device()));
+  return out;
 }
 
 }  // namespace
@@ -212,7 +213,11 @@ void PlannedSteps::set(int number, Tensor x) {
     *slot = own;
   }
   for (const Instruction* const view : views_[index(number)]) {
-    set(view->out[0], own ? view_of(*view, program_.tensors[index(view->out[0])], own) : Tensor());
+    const Tensors made =
+        own ? views_of(*view, program_.tensors[index(view->out[0])], own) : Tensors();
+    for (std::size_t k = 0; k < view->out.size(); ++k) {
+      set(view->out[k], own ? made[k] : Tensor());
+    }
   }
 }
 

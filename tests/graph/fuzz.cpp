@@ -1,6 +1,5 @@
 // Random steps: what is recorded, written as text, read back and executed in any way has the bits
 // of the step itself.
-#include <algorithm>
 #include <functional>
 #include <map>
 #include <optional>
@@ -114,23 +113,10 @@ std::string difference(const Bits& a, const Bits& b) {
   return names;
 }
 
-/// Whether a view has several results, as split has. PlannedSteps gives views of inputs only their
-/// first result, so that the planned executor refuses such programs.
-bool has_views_with_several_results(const Program& program) {
-  return std::ranges::any_of(program.sections, [](const Section& section) {
-    return std::ranges::any_of(section.instructions, [](const Instruction& i) {
-      return i.op != nullptr && i.op->view != nullptr && i.out.size() > 1;
-    });
-  });
-}
-
 /// "" or what differs from `expected`, by step.
 std::string check_executors(const Program& program, const RandomStep& step,
                             const std::vector<Bits>& expected) {
   for (const std::string& name : graph::executor_names()) {
-    if (name == "planned" && has_views_with_several_results(program)) {
-      continue;
-    }
     const auto executor = graph::make_executor(program, {.executor = name});
     Inputs inputs(step);
     for (std::size_t i = 0; i < expected.size(); ++i) {
