@@ -21,6 +21,7 @@ import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
+import tessera.record;
 import tessera.nn;
 import tessera.optim;
 import tessera.plugin;
