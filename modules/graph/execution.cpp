@@ -10,6 +10,7 @@ module tessera.graph;
 
 import tessera.base;
 import tessera.record;
+import :pass;
 import :planned;
 
 namespace tessera::graph {
@@ -22,10 +23,16 @@ void check(const ExecutionOptions& options) {
     fail_input({.wrong = fmt::format("there is no executor '{}'", options.executor),
                 .expected = "one of " + join_words(names)});
   }
+  check_passes(options.passes);
 }
 
 std::unique_ptr<Executor> make_executor(Program program, const ExecutionOptions& options) {
   check(options);
+  if (!options.passes.empty() || !options.dump.empty()) {
+    run_passes(program, options.passes,
+               options.dump.empty() ? std::string()
+                                    : fmt::format("{}/rank-{}", options.dump, program.rank));
+  }
   if (options.executor == "interpreter") {
     return std::make_unique<Replay>(std::move(program));
   }

@@ -2,17 +2,21 @@ export module tessera.graph:execution;
 
 import tessera.base;
 import tessera.record;
+import :pass;
 
 export namespace tessera::graph {
 
 /// How programs are executed.
 struct ExecutionOptions {
   std::string executor = "planned";
+  /// What the program is improved by before it is executed, in this order; see run_passes.
+  std::vector<std::string> passes = {};
+  std::string dump = {};  // a folder; rank r's program before and after each pass is in rank-r
 };
 
 /// "interpreter" (Replay), "planned" (Planned).
 std::vector<std::string> executor_names();
-/// Error (input): there is no executor of this name.
+/// Errors (input): there is no executor or pass of this name; a pass that another one must precede.
 void check(const ExecutionOptions& options);
 /// Error (input): see check(). Error: the program is another rank's.
 std::unique_ptr<Executor> make_executor(Program program, const ExecutionOptions& options = {});

@@ -39,18 +39,6 @@ void write(const std::string& dump, std::size_t number, const std::string& name,
   }
 }
 
-void check_order(std::span<const std::string> names) {
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    for (const std::string& needed : find_pass(names[i]).after) {
-      if (std::ranges::find(names.first(i), needed) == names.first(i).end()) {
-        fail_input({.thing = "passes",
-                    .wrong = fmt::format("'{}' needs '{}' before it", names[i], needed),
-                    .advice = fmt::format("add '{}' before '{}'", needed, names[i])});
-      }
-    }
-  }
-}
-
 }  // namespace
 
 const std::vector<Pass>& all_passes() {
@@ -101,9 +89,21 @@ const Pass& find_pass(const std::string& name) {
   return *found;
 }
 
+void check_passes(std::span<const std::string> names) {
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    for (const std::string& needed : find_pass(names[i]).after) {
+      if (std::ranges::find(names.first(i), needed) == names.first(i).end()) {
+        fail_input({.thing = "passes",
+                    .wrong = fmt::format("'{}' needs '{}' before it", names[i], needed),
+                    .advice = fmt::format("add '{}' before '{}'", needed, names[i])});
+      }
+    }
+  }
+}
+
 std::vector<PassReport> run_passes(Program& program, std::span<const std::string> names,
                                    const std::string& dump) {
-  check_order(names);
+  check_passes(names);
   verify(program);
   if (!dump.empty()) {
     std::error_code ignored;  // write() fails then

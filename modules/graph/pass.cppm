@@ -19,6 +19,9 @@ const std::vector<Pass>& all_passes();
 const Pass& find_pass(const std::string& name);
 std::vector<std::string> pass_names();
 
+/// Errors (input): an unknown name; a pass that another one must precede.
+void check_passes(std::span<const std::string> names);
+
 /// What a pass has changed. Bytes: the most that are needed at once, inputs excepted.
 struct PassReport {
   std::string name = {};

@@ -132,7 +132,7 @@ void replays_equal_eager(const Layouts& layout, const Options& options, std::int
     };
     set_seed(3);
     Run run(mesh, layout.styles, options);
-    run.training.set_replay(true);
+    run.training.set_replay(true, {.passes = graph::pass_names()});
     for (std::size_t i = 0; i < 14; ++i) {
       compare(run.step(), i);
     }

@@ -14,6 +14,7 @@
 #include "config/keys.hpp"
 
 import tessera.base;
+import tessera.graph;
 
 namespace tessera::app {
 namespace {
@@ -141,6 +142,16 @@ class Checks {
     if (known({"graph.program", "graph.capture"}) && !c_.graph.program.empty() &&
         !c_.graph.capture) {
       blame({"graph.program"}, "only captured steps have a program; set graph.capture=true");
+    }
+    if (known({"graph.passes"})) {
+      try {
+        graph::check_passes(c_.graph.passes);
+      } catch (const Error& error) {
+        blame({"graph.passes"}, error.what());
+      }
+    }
+    if (known({"graph.dump", "graph.capture"}) && !c_.graph.dump.empty() && !c_.graph.capture) {
+      blame({"graph.dump"}, "only captured steps have passes; set graph.capture=true");
     }
     if (known({"train.precision", "train.loss_scaling"}) && c_.train.precision == "f16" &&
         c_.train.loss_scaling == "none") {

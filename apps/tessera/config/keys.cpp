@@ -299,6 +299,15 @@ std::vector<Key> run_keys() {
        "without a dispatcher. `interpreter`: calls of the operators, one after the other.",
        {},
        {"planned", "interpreter"}},
+      {"graph.passes", field<g, &G::passes>,
+       "What improves the program, in this order ([graph.md](graph.md#passes)). `[]`: it is "
+       "executed as it was recorded."},
+      {.path = "graph.dump",
+       .slot = field<g, &G::dump>,
+       .doc =
+           "With `graph.capture`: a folder that gets the program before and after each pass, and "
+           "the differences; rank r's in `rank-r`.",
+       .is_path = true},
       {.path = "graph.program",
        .slot = field<g, &G::program>,
        .doc = "With `graph.capture`: a file to which rank 0's program is written as text; rank r's "

@@ -64,6 +64,9 @@ void check_outputs(const Config& config) {
     }
     check_can_write("log.metrics", std::filesystem::absolute(config.log.metrics).parent_path());
   }
+  if (!config.graph.dump.empty()) {
+    check_can_write("graph.dump", config.graph.dump);
+  }
   if (!config.graph.program.empty()) {
     if (std::filesystem::is_directory(config.graph.program)) {
       fail_input(fmt::format("graph.program: {} is a folder; name a file", config.graph.program));

@@ -100,7 +100,10 @@ Trainer::Trainer(const Run& run, Device device)
   if (run.config.train.loss_scaling == "dynamic") {
     training_->set_loss_scaling({});
   }
-  training_->set_replay(run.config.graph.capture, {.executor = run.config.graph.executor});
+  const GraphConfig& graph = run.config.graph;
+  training_->set_replay(graph.capture, {.executor = graph.executor,
+                                        .passes = graph.passes,
+                                        .dump = device_ == meta ? "" : graph.dump});
 }
 
 Batch Trainer::no_data(std::int64_t rows) const {
