@@ -178,6 +178,16 @@ class CommandLine {
     draw->callback([this] { chosen = [this] { return run_trace_draw(trace_, picture_); }; });
   }
 
+  void add_graph() {
+    CLI::App* command =
+        app_.add_subcommand("graph", "Describe the step that training with graph.program writes");
+    command->require_subcommand(1);
+    CLI::App* stats = command->add_subcommand(
+        "stats", "Print the operators, the collectives by phase and group, and the peak of memory");
+    stats->add_option("FILE", recorded_, "The program file")->required();
+    stats->callback([this] { chosen = [this] { return run_graph_stats(recorded_); }; });
+  }
+
   void add_bench() {
     CLI::App* command = add(
         "bench",
@@ -284,6 +294,7 @@ class CommandLine {
   LayoutArguments layout_;
   std::string checkpoint_;
   std::string trace_;
+  std::string recorded_;
   std::string picture_;
   ExportArguments export_;
   ConvertArguments convert_;

@@ -88,6 +88,9 @@ int run_trace_summary(const std::string& file);
 /// `tessera trace draw`: an SVG. Errors (input): the same; the picture cannot be written.
 int run_trace_draw(const std::string& file, const std::string& to);
 
+/// `tessera graph stats`. Errors (input): the file is not a program, or is damaged.
+int run_graph_stats(const std::string& file);
+
 struct OpsArguments {
   std::string name;    // of an operator; empty: all of them
   std::string values;  // its arguments, "dim=1, keepdim=true"; empty: zeros

@@ -1,0 +1,70 @@
+// `tessera graph`.
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "commands/commands.hpp"
+#include "table.hpp"
+
+import tessera.base;
+import tessera.device;
+import tessera.record;
+import tessera.graph;
+
+namespace tessera::app {
+namespace {
+
+Program read_program(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  if (!stream || text.empty()) {
+    fail_input({.thing = file,
+                .wrong = "cannot be read, or is empty",
+                .advice = "write a program with graph.capture=true graph.program=FILE"});
+  }
+  return Program::parse(text, file);
+}
+
+std::string bytes_in_words(std::int64_t bytes) {
+  return format_bytes(static_cast<std::uint64_t>(bytes));
+}
+
+}  // namespace
+
+int run_graph_stats(const std::string& file) {
+  const Program program = read_program(file);
+  const graph::ProgramStatistics statistics = graph::statistics_of(program);
+  fmt::print("rank {}: {} instructions, {}\n", program.rank, statistics.live.size(),
+             format_flops(statistics.flops));
+  TableRows rows = {{"operator", "calls"}};
+  for (const auto& [name, calls] : statistics.calls) {
+    rows.push_back({name, std::to_string(calls)});
+  }
+  fmt::print("\n{}", format_table(rows));
+  rows = {{"collective", "phase", "group", "calls", "bytes"}};
+  for (const graph::CollectiveCount& c : statistics.collectives) {
+    rows.push_back({c.op, c.phase, c.group, std::to_string(c.calls), std::to_string(c.bytes)});
+  }
+  fmt::print("\n{}", format_table(rows));
+  const auto peak_at = static_cast<std::size_t>(statistics.peak_at);
+  rows = {{"memory", "inputs", "at the peak"}};
+  for (int c = 0; c < memory_category_count; ++c) {
+    const auto at = static_cast<std::size_t>(c);
+    const std::int64_t peak = statistics.live.empty() ? 0 : statistics.live[peak_at][at];
+    if (statistics.inputs[at] != 0 || peak != 0) {
+      rows.push_back({std::string(name_of(static_cast<MemoryCategory>(c))),
+                      bytes_in_words(statistics.inputs[at]), bytes_in_words(peak)});
+    }
+  }
+  rows.push_back(
+      {"all", bytes_in_words(graph::total_of(statistics.inputs)), bytes_in_words(statistics.peak)});
+  fmt::print("\n{}\npeak at {}\n", format_table(rows),
+             graph::instruction_in_words(program, statistics.peak_at));
+  return 0;
+}
+
+}  // namespace tessera::app
