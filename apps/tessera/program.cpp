@@ -135,6 +135,10 @@ class CommandLine {
     add_run(*capture);
     capture->add_option("--to", train_.capture_to, "The file to write")->required();
     capture->callback([this] { chosen = [this] { return run_train(train_, &print_error); }; });
+    CLI::App* stats = command->add_subcommand(
+        "stats", "Print the operators, the collectives by phase and group, and the peak of memory");
+    stats->add_option("FILE", recorded_, "The program file")->required();
+    stats->callback([this] { chosen = [this] { return run_graph_stats(recorded_); }; });
   }
 
   void add_generate() {
@@ -176,16 +180,6 @@ class CommandLine {
     draw->add_option("FILE", trace_, "The trace file")->required();
     draw->add_option("--to", picture_, "The file to write")->required();
     draw->callback([this] { chosen = [this] { return run_trace_draw(trace_, picture_); }; });
-  }
-
-  void add_graph() {
-    CLI::App* command =
-        app_.add_subcommand("graph", "Describe the step that training with graph.program writes");
-    command->require_subcommand(1);
-    CLI::App* stats = command->add_subcommand(
-        "stats", "Print the operators, the collectives by phase and group, and the peak of memory");
-    stats->add_option("FILE", recorded_, "The program file")->required();
-    stats->callback([this] { chosen = [this] { return run_graph_stats(recorded_); }; });
   }
 
   void add_bench() {
