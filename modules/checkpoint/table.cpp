@@ -56,7 +56,8 @@ std::optional<std::vector<TableRow>> table_rows(std::string_view text) {
     const auto begin = take(text, ' ');
     const auto hashes = take(text, ';');
     TableRow row;
-    if (!hashes || !read_number(*tensor, row.tensor) || !read_number(*begin, row.begin)) {
+    const bool complete = tensor && offset && shape && begin && hashes;
+    if (!complete || !read_number(*tensor, row.tensor) || !read_number(*begin, row.begin)) {
       return std::nullopt;
     }
     const auto first = dims_from_text(*offset);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -20,12 +21,13 @@ namespace {
 
 Program read_program(const std::string& file) {
   std::ifstream stream(file, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (!stream || text.empty()) {
+  if (!stream || std::filesystem::is_directory(file)) {
     fail_input({.thing = file,
-                .wrong = "cannot be read, or is empty",
-                .advice = "write a program with graph.capture=true graph.program=FILE"});
+                .wrong = "the program cannot be read",
+                .expected = "a file",
+                .advice = "write one with tessera graph capture, or with graph.program=FILE"});
   }
+  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
   return Program::parse(text, file);
 }
 
