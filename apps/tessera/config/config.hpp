@@ -122,8 +122,8 @@ struct TraceConfig {
 struct GraphConfig {
   bool capture = false;
   std::string executor = "planned";
-  std::vector<std::string> passes = {"dead",      "views",        "common",
-                                     "lifetimes", "early_issues", "late_waits"};
+  /// All but early_issues, whose time grows with the square of the program.
+  std::vector<std::string> passes = {"dead", "views", "common", "lifetimes", "late_waits"};
   std::string dump;     // a folder with the program before and after each pass; empty: none
   std::string program;  // where the captured program is written; empty: nowhere
 };
