@@ -309,6 +309,13 @@ int train(const TrainArguments& arguments) {
   for (auto& row : plan.rows) {
     rows.push_back(std::move(row));
   }
+  if (!arguments.capture_to.empty()) {  // whatever the run has saved
+    if (first) {
+      write_output("graph capture", arguments.capture_to, capture_step(run).to_text());
+      fmt::print("{}\nprogram written: {}\n", format_table(rows), arguments.capture_to);
+    }
+    return 0;
+  }
   run.fingerprint = fingerprint_of(run.config, run.shape, *run.data);
   const StartPoint start = check_stored(run, checkpoint_to_resume(run.config), dry_run);
   check_folder(run.config, start);
@@ -320,11 +327,6 @@ int train(const TrainArguments& arguments) {
   if (dry_run) {
     if (first && arguments.account) {
       fmt::print("\nOne step on rank 0:\n\n{}", plan.account.to_string());
-    }
-    if (first && !arguments.capture_to.empty()) {
-      const Program program = capture_step(run);
-      write_output("graph capture", arguments.capture_to, program.to_text());
-      fmt::print("\nprogram written: {}\n", arguments.capture_to);
     }
     return 0;
   }
