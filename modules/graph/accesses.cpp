@@ -4,7 +4,6 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 module tessera.graph;
@@ -33,9 +32,7 @@ bool meet(const std::vector<int>& a, const std::vector<int>& b) {
 
 Access access_of(const Instruction& i, const Shadow& shadow) {
   Access access;
-  const auto memory = [&](int number) {
-    return shadow.memory_of[static_cast<std::size_t>(number)];
-  };
+  const auto memory = [&](int number) { return shadow.memory_of[index(number)]; };
   for (std::size_t k = 0; k < i.in.size(); ++k) {
     if (i.in[k] < 0) {
       continue;
@@ -81,27 +78,20 @@ std::vector<const Instruction*> places_of(const Program& program) {
 
 std::vector<Access> accesses_of(const Program& program, const Shadow& shadow) {
   std::vector<Access> accesses;
-  std::map<int, int> in_flight;  // the place of what issued, by the memory that wait() names
   for (const Instruction* i : places_of(program)) {
     Access access = access_of(*i, shadow);
     const int place = static_cast<int>(accesses.size());
-    if (i->kind == Kind::call && i->op->issues) {
-      const int key = !i->out.empty() ? i->out[0] : i->in[0];
-      in_flight[shadow.memory_of[static_cast<std::size_t>(key)]] = place;
-    } else if (i->kind == Kind::call && i->op->in_place && i->op->keeps_versions &&
-               i->op->communicates == Communicates::none) {
-      const auto pending = in_flight.find(access.writes[0]);
-      if (pending != in_flight.end()) {
-        Access& issued = accesses[static_cast<std::size_t>(pending->second)];
-        issued.completed = place;
-        access.issued = pending->second;
-        for (const int memory : issued.reads) {
-          add(access.reads, memory);
-        }
-        for (const int memory : issued.writes) {
-          add(access.writes, memory);
-        }
-        in_flight.erase(pending);
+    const int partner = shadow.partners[index(place)];
+    if (partner > place) {
+      access.completed = partner;
+    } else if (partner >= 0) {
+      access.issued = partner;
+      const Access& issued = accesses[index(partner)];
+      for (const int memory : issued.reads) {
+        add(access.reads, memory);
+      }
+      for (const int memory : issued.writes) {
+        add(access.writes, memory);
       }
     }
     accesses.push_back(std::move(access));
@@ -118,9 +108,8 @@ std::string place_in_words(const Program& program, int place) {
   for (const Section& section : program.sections) {
     const auto count = static_cast<int>(section.instructions.size());
     if (place < count) {
-      return fmt::format(
-          "section '{}', instruction {} ({})", section.name, place + 1,
-          tessera::to_text(program, section.instructions[static_cast<std::size_t>(place)]));
+      return fmt::format("section '{}', instruction {} ({})", section.name, place + 1,
+                         tessera::to_text(program, section.instructions[index(place)]));
     }
     place -= count;
   }
@@ -128,11 +117,11 @@ std::string place_in_words(const Program& program, int place) {
 }
 
 std::int64_t peak_bytes(const Shadow& shadow) {
-  std::vector<std::int64_t> change(static_cast<std::size_t>(shadow.places) + 2);
+  std::vector<std::int64_t> change(index(shadow.places) + 2);
   for (const Memory& memory : shadow.memories) {
     if (!memory.is_input) {
-      change[static_cast<std::size_t>(memory.first)] += memory.bytes;
-      change[static_cast<std::size_t>(memory.last) + 1] -= memory.bytes;
+      change[index(memory.first)] += memory.bytes;
+      change[index(memory.last) + 1] -= memory.bytes;
     }
   }
   std::int64_t bytes = 0;

@@ -20,8 +20,6 @@ namespace {
 
 using Kind = Instruction::Kind;
 
-std::size_t index(int number) { return static_cast<std::size_t>(number); }
-
 /// Operators that have an in-place form: their kernels may write operand 0.
 const std::set<const Op*>& with_in_place_form() {
   static const std::set<const Op*> all = [] {

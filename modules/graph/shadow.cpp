@@ -35,6 +35,7 @@ class Builder {
     }
     for (const Section& section : program_.sections) {
       for (const Instruction& instruction : section.instructions) {
+        shadow_.partners.push_back(-1);
         try {
           execute(instruction);
         } catch (const Error& error) {
@@ -60,16 +61,16 @@ class Builder {
 
  private:
   Tensor made(int number) const {
-    const ProgramTensor& x = program_.tensors[static_cast<std::size_t>(number)];
+    const ProgramTensor& x = program_.tensors[index(number)];
     return empty(x.shape, x.dtype, meta);
   }
 
-  const Tensor& at(int number) const { return shadow_.tensors[static_cast<std::size_t>(number)]; }
+  const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
 
   Memory& memory(int number) {
-    const int found = shadow_.memory_of[static_cast<std::size_t>(number)];
+    const int found = shadow_.memory_of[index(number)];
     require(found >= 0, "graph: a tensor of the program is used before it is defined");
-    return shadow_.memories[static_cast<std::size_t>(found)];
+    return shadow_.memories[index(found)];
   }
 
   void define(int number, const Tensor& x) {
@@ -81,8 +82,8 @@ class Builder {
            .first = shadow_.places,
            .last = shadow_.places});
     }
-    shadow_.memory_of[static_cast<std::size_t>(number)] = found->second;
-    shadow_.tensors[static_cast<std::size_t>(number)] = x;
+    shadow_.memory_of[index(number)] = found->second;
+    shadow_.tensors[index(number)] = x;
   }
 
   void use(int number) {
@@ -115,12 +116,9 @@ class Builder {
     }
     if (i.kind == Kind::alias) {
       const Tensor& base = operands[0];
-      const ProgramTensor& x = program_.tensors[static_cast<std::size_t>(i.out[0])];
+      const ProgramTensor& x = program_.tensors[index(i.out[0])];
       check_bounds(i, base, x);
-      const std::int64_t first = base.offset() * static_cast<std::int64_t>(size_of(base.dtype())) /
-                                 static_cast<std::int64_t>(size_of(x.dtype));
-      define(i.out[0], from_storage(base.impl()->storage, x.shape, i.strides, first + i.offset,
-                                    x.dtype, meta));
+      define(i.out[0], aliased(i, x, base));
     } else if (i.kind == Kind::call) {
       const Tensors out = call_kernel(*i.op, operands, i.attributes);
       for (std::size_t k = 0; k < i.out.size(); ++k) {
@@ -136,26 +134,28 @@ class Builder {
     }
   }
 
-  /// What is needed until a collective is complete.
-  void keep_until_complete(const Instruction& i) {
-    const Op& op = *i.op;
-    const int key = !i.out.empty() ? i.out[0] : i.in[0];
-    const auto pending =
-        in_flight_.find(key >= 0 ? shadow_.memory_of[static_cast<std::size_t>(key)] : -1);
-    if (op.issues) {
-      std::vector<int>& needed = in_flight_[shadow_.memory_of[static_cast<std::size_t>(key)]];
-      for (const std::vector<int>* numbers : {&i.in, &i.out}) {
-        for (const int number : *numbers) {
-          if (number >= 0) {
-            needed.push_back(number);
-          }
-        }
-      }
-    } else if (op.keeps_versions && op.communicates == Communicates::none &&
-               pending != in_flight_.end()) {
-      for (const int number : pending->second) {
+  void use_all(const Instruction& i) {
+    for (const std::vector<int>* numbers : {&i.in, &i.out}) {
+      for (const int number : *numbers) {
         use(number);
       }
+    }
+  }
+
+  /// What a collective reads and writes is needed until it is complete.
+  void keep_until_complete(const Instruction& i) {
+    if (i.op->issues) {
+      const int key = !i.out.empty() ? i.out[0] : i.in[0];
+      in_flight_[shadow_.memory_of[index(key)]] = {shadow_.places, &i};
+    } else if (i.op->completes) {
+      const auto pending = in_flight_.find(shadow_.memory_of[index(i.in[0])]);
+      if (pending == in_flight_.end()) {
+        fail("no collective was issued for it");
+      }
+      const auto [place, issue] = pending->second;
+      use_all(*issue);
+      shadow_.partners[index(place)] = shadow_.places;
+      shadow_.partners[index(shadow_.places)] = place;
       in_flight_.erase(pending);
     }
   }
@@ -163,7 +163,8 @@ class Builder {
   const Program& program_;
   Shadow shadow_;
   std::map<const Storage*, int> numbers_;
-  std::map<int, std::vector<int>> in_flight_;  // by the memory that wait() names
+  /// What was issued, with its place, by the memory that wait() names.
+  std::map<int, std::pair<int, const Instruction*>> in_flight_;
 };
 
 }  // namespace

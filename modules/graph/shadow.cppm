@@ -6,6 +6,9 @@ import tessera.record;
 
 namespace tessera::graph {
 
+/// Of a number or a place, in a vector.
+inline std::size_t index(int number) { return static_cast<std::size_t>(number); }
+
 /// Memory that tensors of a program share, with the places (instructions, counted through all
 /// sections) between which it is needed. What an issued collective reads or writes is needed until
 /// something waits for it; outputs are needed until the end.
@@ -25,6 +28,8 @@ struct Shadow {
   std::vector<Tensor> tensors = {};  // by number
   std::vector<int> memory_of = {};   // by number; -1: the program does not make it
   std::vector<Memory> memories = {};
+  /// By place: of what issues a collective, the place of what waits for it, and the reverse; -1.
+  std::vector<int> partners = {};
   int places = 0;
 };
 Shadow shadow_of(const Program& program);

@@ -23,8 +23,6 @@ namespace {
 
 using Kind = Instruction::Kind;
 
-std::size_t index(int number) { return static_cast<std::size_t>(number); }
-
 bool communicates(const Op& op) {
   return op.communicates != Communicates::none && op.communicates != Communicates::waits;
 }

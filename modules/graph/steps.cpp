@@ -25,8 +25,6 @@ namespace {
 using Kind = Instruction::Kind;
 using StepKind = PlannedStep::Kind;
 
-std::size_t index(int number) { return static_cast<std::size_t>(number); }
-
 /// Other views of `base`, as the instruction says.
 Tensors views_of(const Instruction& i, const ProgramTensor& shape, const Tensor& base) {
   Tensors out;
@@ -34,10 +32,7 @@ Tensors views_of(const Instruction& i, const ProgramTensor& shape, const Tensor&
     i.op->view({*i.op, {&base, 1}, i.attributes}, out);
     return out;
   }
-  const std::int64_t first = base.offset() * static_cast<std::int64_t>(size_of(base.dtype())) /
-                             static_cast<std::int64_t>(size_of(shape.dtype));
-  out.push_back(from_storage(base.impl()->storage, shape.shape, i.strides, first + i.offset,
-                             shape.dtype, base.device()));
+  out.push_back(aliased(i, shape, base));
   return out;
 }
 

@@ -55,7 +55,7 @@ class Describer {
 
  private:
   std::size_t memory(int number) const {
-    return static_cast<std::size_t>(shadow_.memory_of[static_cast<std::size_t>(number)]);
+    return static_cast<std::size_t>(shadow_.memory_of[index(number)]);
   }
 
   /// Whether an instruction so far has made it: its memory alone says nothing of a view.
@@ -66,10 +66,9 @@ class Describer {
   }
 
   std::string operand(int number) const {
-    return number < 0
-               ? "-"
-               : fmt::format("{}:{}", contents_[memory(number)],
-                             view_in_words(shadow_.tensors[static_cast<std::size_t>(number)]));
+    return number < 0 ? "-"
+                      : fmt::format("{}:{}", contents_[memory(number)],
+                                    view_in_words(shadow_.tensors[index(number)]));
   }
 
   /// Without the numbers of operands and results.
@@ -95,12 +94,12 @@ class Describer {
     return text + ")";
   }
 
-  const Tensor& at(int number) const { return shadow_.tensors[static_cast<std::size_t>(number)]; }
+  const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
 
   void set(int memory, std::string description, bool made) {
-    contents_[static_cast<std::size_t>(memory)] = names_.of(std::move(description));
+    contents_[index(memory)] = names_.of(std::move(description));
     if (!made) {
-      values_.is_written[static_cast<std::size_t>(memory)] = true;
+      values_.is_written[index(memory)] = true;
     }
   }
 
@@ -131,14 +130,12 @@ class Describer {
     void insert(const std::vector<int>& numbers) {
       for (const int number : numbers) {
         if (number >= 0) {
-          is.resize(std::max(is.size(), static_cast<std::size_t>(number) + 1));
-          is[static_cast<std::size_t>(number)] = true;
+          is.resize(std::max(is.size(), index(number) + 1));
+          is[index(number)] = true;
         }
       }
     }
-    bool contains(int number) const {
-      return static_cast<std::size_t>(number) < is.size() && is[static_cast<std::size_t>(number)];
-    }
+    bool contains(int number) const { return index(number) < is.size() && is[index(number)]; }
   };
 
   const Program& program_;

@@ -31,7 +31,7 @@ using Kind = Instruction::Kind;
 void check_numbers(const Program& program) {
   std::set<int> defined;
   const auto known = [&](int number) {
-    return number >= 0 && static_cast<std::size_t>(number) < program.tensors.size();
+    return number >= 0 && index(number) < program.tensors.size();
   };
   for (const auto& [name, number] : program.inputs) {
     if (!known(number) || !defined.insert(number).second) {
@@ -72,8 +72,8 @@ void check_shapes(const Program& program, const Shadow& shadow) {
       if (number < 0) {
         continue;
       }
-      const ProgramTensor& said = program.tensors[static_cast<std::size_t>(number)];
-      const Tensor& x = shadow.tensors[static_cast<std::size_t>(number)];
+      const ProgramTensor& said = program.tensors[index(number)];
+      const Tensor& x = shadow.tensors[index(number)];
       if (!(said.shape == x.shape()) || said.dtype != x.dtype()) {
         wrong_at(program, place,
                  fmt::format("%{} has the wrong shape or type (expected {}{}, got {}{})", number,
@@ -93,7 +93,7 @@ class MemoryStates {
 
   void check() {
     for (const Instruction* i : places_of(program_)) {
-      check_instruction(*i, accesses_[static_cast<std::size_t>(place_)]);
+      check_instruction(*i, accesses_[index(place_)]);
       ++place_;
     }
     if (!in_flight_.empty()) {
@@ -104,7 +104,7 @@ class MemoryStates {
  private:
   void check_instruction(const Instruction& i, const Access& access) {
     for (const int number : i.in) {
-      const int memory = number < 0 ? -1 : shadow_.memory_of[static_cast<std::size_t>(number)];
+      const int memory = number < 0 ? -1 : shadow_.memory_of[index(number)];
       const bool uses = std::ranges::find(access.reads, memory) != access.reads.end() ||
                         std::ranges::find(access.writes, memory) != access.writes.end();
       if (uses && i.kind != Kind::restore && released_.contains(memory)) {
@@ -118,7 +118,7 @@ class MemoryStates {
       in_flight_.erase(access.issued);
     }
     for (const int place : in_flight_) {
-      check_in_flight(access, accesses_[static_cast<std::size_t>(place)], place);
+      check_in_flight(access, accesses_[index(place)], place);
     }
     if (i.kind == Kind::call && i.op->issues) {
       in_flight_.insert(place_);
@@ -135,9 +135,7 @@ class MemoryStates {
     }
   }
 
-  int access_memory(const Instruction& i) const {
-    return shadow_.memory_of[static_cast<std::size_t>(i.in[0])];
-  }
+  int access_memory(const Instruction& i) const { return shadow_.memory_of[index(i.in[0])]; }
 
   void check_in_flight(const Access& access, const Access& issued, int place) const {
     const auto uses = [](const std::vector<int>& memories, const std::vector<int>& those) {
@@ -171,7 +169,7 @@ void check_interface(const Program& before, const Program& after) {
   const auto described = [](const Program& program, const std::map<std::string, int>& names) {
     std::string text;
     for (const auto& [name, number] : names) {
-      const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+      const ProgramTensor& x = program.tensors[index(number)];
       text += fmt::format("{} {}{}\n", name, name_of(x.dtype), to_string(x.shape));
     }
     return text;

@@ -144,6 +144,13 @@ Tensor filled(const Instruction& i, const ResultShape& shape, Device device) {
   return x;
 }
 
+Tensor aliased(const Instruction& i, const ResultShape& shape, const Tensor& base) {
+  const std::int64_t first = base.offset() * static_cast<std::int64_t>(size_of(base.dtype())) /
+                             static_cast<std::int64_t>(size_of(shape.dtype));
+  return from_storage(base.impl()->storage, shape.shape, i.strides, first + i.offset, shape.dtype,
+                      base.device());
+}
+
 void check_recorded_values(const Instruction& instruction, const Tensor& x) {
   if (!x.is_meta() && to_doubles(x) != instruction.values) {
     fail(

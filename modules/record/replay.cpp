@@ -82,15 +82,6 @@ struct Replay::State {
     at(number) = std::move(x);
   }
 
-  Tensor aliased(const Instruction& i) {
-    const Tensor& base = at(i.in[0]);
-    const ResultShape& shape = program.tensors[static_cast<std::size_t>(i.out[0])];
-    const auto first = base.offset() * static_cast<std::int64_t>(size_of(base.dtype())) /
-                       static_cast<std::int64_t>(size_of(shape.dtype));
-    return from_storage(base.impl()->storage, shape.shape, i.strides, first + i.offset, shape.dtype,
-                        base.device());
-  }
-
   void execute(const Instruction& i, const StepVariables& variables) {
     std::optional<PeersReadScope> scope;
     if (is_for_peers(i)) {
@@ -114,7 +105,7 @@ struct Replay::State {
         return;
       }
       case Kind::alias:
-        set(i.out[0], aliased(i));
+        set(i.out[0], aliased(i, program.tensors[static_cast<std::size_t>(i.out[0])], at(i.in[0])));
         return;
       case Kind::empty:
       case Kind::full:

@@ -189,6 +189,9 @@ struct Op {
   /// It begins a collective that `wait` of a result (of an in-place operator: of its first operand)
   /// completes. Until then nothing may use what it writes, or write what it reads.
   bool issues = false;
+  /// It completes the collective that was issued for its first operand, whose bytes it leaves
+  /// alone.
+  bool completes = false;
   /// Of an operator that is a form of another one (mul_ of mul): what its functions refer to.
   const Op* form_of = nullptr;
   bool never_replicated = false;

@@ -123,6 +123,8 @@ TEST_CASE("what an issued collective uses is left alone until the wait") {
                  "it writes what a collective reads, before the wait"));
   CHECK(contains(with("  memory.release(%1)\n  wait(%2)\n"),
                  "it writes what a collective reads, before the wait"));
+  CHECK(contains(with("  wait(%2)\n  wait(%2)\n"), "no collective was issued for it"));
+  CHECK(contains(with("  wait(%1)\n  wait(%2)\n"), "no collective was issued for it"));
   CHECK(contains(with(""), "identity=1)): it issues a collective, and nothing waits for it"));
 }
 

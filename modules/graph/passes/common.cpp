@@ -35,7 +35,7 @@ bool computes(const Instruction& i, const Access& access) {
 
 void renumber(Instruction& instruction, std::span<const int> number_of) {
   for (int& number : instruction.in) {
-    number = number < 0 ? number : number_of[static_cast<std::size_t>(number)];
+    number = number < 0 ? number : number_of[index(number)];
   }
 }
 
@@ -48,7 +48,7 @@ void merge_common(Program& program) {
   ValueNames names;
   const Values values = values_of(program, shadow, names);
   const auto memory = [&](int number) {
-    return static_cast<std::size_t>(shadow.memory_of[static_cast<std::size_t>(number)]);
+    return static_cast<std::size_t>(shadow.memory_of[index(number)]);
   };
   std::vector<int> last;
   for (const Memory& one : shadow.memories) {
@@ -63,7 +63,7 @@ void merge_common(Program& program) {
     std::erase_if(section.instructions, [&](Instruction& i) {
       ++place;
       renumber(i, number_of);
-      const auto at = static_cast<std::size_t>(place);
+      const auto at = index(place);
       // Results in new memory only: merging views is the pass `views`.
       if (!computes(i, accesses[at]) || values.calls[at] < 0 ||
           accesses[at].writes.size() != i.out.size() || !std::ranges::all_of(i.out, is_constant)) {
@@ -78,7 +78,7 @@ void merge_common(Program& program) {
         return false;
       }
       for (std::size_t k = 0; k < i.out.size(); ++k) {
-        number_of[static_cast<std::size_t>(i.out[k])] = found->second[k];
+        number_of[index(i.out[k])] = found->second[k];
         int& end = last[memory(found->second[k])];
         end = std::max(end, last[memory(i.out[k])]);
       }
@@ -86,7 +86,7 @@ void merge_common(Program& program) {
     });
   }
   for (auto& [name, number] : program.outputs) {
-    number = number_of[static_cast<std::size_t>(number)];
+    number = number_of[index(number)];
   }
 }
 

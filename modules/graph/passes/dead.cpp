@@ -42,11 +42,11 @@ class Needs {
 
  private:
   std::size_t memory(int number) const {
-    return static_cast<std::size_t>(shadow_.memory_of[static_cast<std::size_t>(number)]);
+    return static_cast<std::size_t>(shadow_.memory_of[index(number)]);
   }
 
   void name_(int number) {
-    named_[static_cast<std::size_t>(number)] = true;
+    named_[index(number)] = true;
     used_[memory(number)] = true;
   }
 
@@ -61,13 +61,13 @@ class Needs {
       return used_[memory(i.in[0])];
     }
     for (const int number : i.out) {
-      if (number >= 0 && named_[static_cast<std::size_t>(number)]) {
+      if (number >= 0 && named_[index(number)]) {
         return true;
       }
     }
     const bool writes = i.kind == Kind::call && i.op->in_place;
     for (const int written : access.writes) {
-      if (writes && read_[static_cast<std::size_t>(written)]) {
+      if (writes && read_[index(written)]) {
         return true;
       }
     }
@@ -89,11 +89,11 @@ class Needs {
         }
       }
       for (const int memory : accesses_[place].reads) {
-        read_[static_cast<std::size_t>(memory)] = true;
+        read_[index(memory)] = true;
       }
       if (accesses_[place].ordered) {
         for (const int memory : accesses_[place].writes) {
-          read_[static_cast<std::size_t>(memory)] = true;  // it is sent from where it is
+          read_[index(memory)] = true;  // it is sent from where it is
         }
       }
     }

@@ -37,7 +37,7 @@ void delay_waits(Program& program) {
       };
       const auto is_kept = [&](int place) {
         const auto is_used_later = [&](int memory) {
-          const Memory& used = shadow.memories[static_cast<std::size_t>(memory)];
+          const Memory& used = shadow.memories[index(memory)];
           return used.is_input || used.last > place;
         };
         return std::ranges::all_of(wait.reads, is_used_later) &&

@@ -39,7 +39,7 @@ class Lifetimes {
 
  private:
   std::size_t memory(int number) const {
-    return static_cast<std::size_t>(shadow_.memory_of[static_cast<std::size_t>(number)]);
+    return static_cast<std::size_t>(shadow_.memory_of[index(number)]);
   }
 
   /// Inputs and outputs are the caller's: they keep their memory.
@@ -66,14 +66,14 @@ class Lifetimes {
       if (number >= 0) {
         int& first = first_[memory(number)];
         first = first < 0 ? number : first;
-        time_of_[static_cast<std::size_t>(number)] = times_[memory(number)];
+        time_of_[index(number)] = times_[memory(number)];
       }
     }
     into.push_back(std::move(i));
   }
 
   int new_number(int like) {
-    program_.tensors.push_back(program_.tensors[static_cast<std::size_t>(like)]);
+    program_.tensors.push_back(program_.tensors[index(like)]);
     return static_cast<int>(program_.tensors.size()) - 1;
   }
 
@@ -87,7 +87,7 @@ class Lifetimes {
 
   /// A view that was made before the memory was restored is made again.
   void view_again(int number, int scope, std::vector<Instruction>& into) {
-    const auto at = static_cast<std::size_t>(number);
+    const auto at = index(number);
     if (time_of_[at] == times_[memory(number)]) {
       return;
     }

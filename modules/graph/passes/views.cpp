@@ -43,14 +43,14 @@ class Views {
                     [&](Instruction& i) { return is_known(i, accesses_[place++]); });
     }
     for (auto& [name, number] : program_.outputs) {
-      number = number_of_[static_cast<std::size_t>(number)];
+      number = number_of_[index(number)];
     }
   }
 
  private:
-  const Tensor& at(int number) const { return shadow_.tensors[static_cast<std::size_t>(number)]; }
+  const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
   std::size_t memory(int number) const {
-    return static_cast<std::size_t>(shadow_.memory_of[static_cast<std::size_t>(number)]);
+    return static_cast<std::size_t>(shadow_.memory_of[index(number)]);
   }
 
   /// Whether an earlier tensor is the same view; then that one takes its place.
@@ -59,7 +59,7 @@ class Views {
     first = first < 0 ? number : first;
     const auto [same, is_new] =
         known_.try_emplace({memory(number), view_in_words(at(number))}, number);
-    number_of_[static_cast<std::size_t>(number)] = same->second;
+    number_of_[index(number)] = same->second;
     return !is_new;
   }
 

@@ -33,6 +33,7 @@ const Op& wait_op = register_op({
     .any_device = wait_cpu,
     .in_place = true,
     .keeps_versions = true,
+    .completes = true,
     .moves_elements = true,
     .about = "Completes the collective that was issued for x; local tensors.",
 });
