@@ -82,19 +82,19 @@ TEST_CASE("collectives are counted by operator, phase and group") {
   const ProgramStatistics s = statistics(
       "input %0: f32[4] = x\n"
       "section all\n"
-      "  %1: f32[8] = all_gather(%0; dim=0, extent=8, group=ranks 0 1) @ forward\n"
+      "  %1: f32[8] = all_gather_async(%0; dim=0, extent=8, group=ranks 0 1) @ forward\n"
       "  wait(%1) @ forward\n"
-      "  %2: f32[8] = all_gather(%0; dim=0, extent=8, group=ranks 0 1) @ forward\n"
+      "  %2: f32[8] = all_gather_async(%0; dim=0, extent=8, group=ranks 0 1) @ forward\n"
       "  wait(%2) @ forward\n"
-      "  %3: f32[8] = all_gather(%0; dim=0, extent=8, group=ranks 0 2) @ forward\n"
+      "  %3: f32[8] = all_gather_async(%0; dim=0, extent=8, group=ranks 0 2) @ forward\n"
       "  wait(%3) @ forward\n"
-      "  %4: f32[8] = all_gather(%0; dim=0, extent=8, group=ranks 0 1) @ backward\n"
+      "  %4: f32[8] = all_gather_async(%0; dim=0, extent=8, group=ranks 0 1) @ backward\n"
       "  wait(%4) @ backward\n");
   REQUIRE(s.collectives.size() == 3);
   const auto is = [&s](std::size_t at, const std::string& phase, const std::string& group,
                        int calls, std::int64_t bytes) {
     const graph::CollectiveCount& c = s.collectives[at];
-    return c.op == "all_gather" && c.phase == phase && c.group == group && c.calls == calls &&
+    return c.op == "all_gather_async" && c.phase == phase && c.group == group && c.calls == calls &&
            c.bytes == bytes;
   };
   CHECK(is(0, "backward", "ranks 0 1", 1, 32));
