@@ -33,9 +33,14 @@ constexpr bool cache_blocks = true;
 
 constexpr std::size_t alignment = 64;
 constexpr std::size_t huge_page = std::size_t{2} << 20;
+constexpr std::size_t page = 4096;
+/// Blocks from here on are split and joined, so that lengths which change at every step need no new
+/// memory; below it, a size class costs fewer instructions.
+constexpr std::size_t large_bytes = std::size_t{1} << 20;
 constexpr std::size_t class_count = 8 * 48;
 
 /// Size classes: eight steps in each power of two, so that at most an eighth of a block is lost.
+/// Large blocks have whole pages.
 struct SizeClass {
   std::size_t index;
   std::size_t bytes;
@@ -52,7 +57,11 @@ SizeClass size_class(std::size_t bytes) {
   const auto power =
       static_cast<std::size_t>(std::bit_width(lines - 1)) - 4;  // steps of 2^power lines
   const std::size_t steps = (lines + (std::size_t{1} << power) - 1) >> power;  // 9 to 16
-  return {(power + 1) * 8 + (steps - 9), (steps << power) * alignment};
+  const std::size_t index = (power + 1) * 8 + (steps - 9);
+  if (bytes >= large_bytes) {
+    return {index, (bytes + page - 1) / page * page};
+  }
+  return {index, (steps << power) * alignment};
 }
 
 struct Cache {
@@ -92,9 +101,6 @@ Cache::~Cache() {
   clear();
 }
 
-/// Blocks from here on are split and joined, so that lengths which change at every step need no new
-/// memory; below it, a size class costs fewer instructions.
-constexpr std::size_t large_bytes = std::size_t{1} << 20;
 bool is_large(const SizeClass& size) { return cache_blocks && size.bytes >= large_bytes; }
 
 class SystemMemory final : public MemorySource {

@@ -4,6 +4,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 module tessera.graph;
@@ -58,14 +59,17 @@ int taken_over(const Instruction& i, int place, const Shadow& shadow) {
 
 }  // namespace
 
+bool is_copy(const Instruction& i, const Shadow& shadow) {
+  return i.kind == Kind::call && i.op->view != nullptr && i.out[0] >= 0 &&
+         shadow.memory_of[index(i.out[0])] != shadow.memory_of[index(i.in[0])];
+}
+
 bool is_called(const Instruction& i, const Shadow& shadow) {
-  if (i.kind != Kind::call) {
-    return false;
-  }
+  // Their copies have the operand's elements in row-major order.
+  static const std::set<std::string_view> keep_order = {"contiguous", "reshape"};
   const bool unused = std::ranges::find(i.out, -1) != i.out.end();
-  const bool copies = i.op->view != nullptr && !unused &&
-                      shadow.memory_of[index(i.out[0])] != shadow.memory_of[index(i.in[0])];
-  return unused || copies;
+  return i.kind == Kind::call &&
+         (unused || (is_copy(i, shadow) && !keep_order.contains(i.op->name)));
 }
 
 Block block_of(const Program& program, const Shadow& shadow) {
@@ -77,7 +81,7 @@ Block block_of(const Program& program, const Shadow& shadow) {
   std::vector<bool> fixed(count);
   for (std::size_t m = 0; m < count; ++m) {
     const Memory& memory = shadow.memories[m];
-    fixed[m] = !memory.is_input && !memory.for_peers;
+    fixed[m] = !memory.is_input && !memory.read_later;
   }
   std::vector<MemoryPiece> pieces;
   const auto each = [&](const auto& body) {
@@ -145,6 +149,7 @@ Block block_of(const Program& program, const Shadow& shadow) {
   for (std::size_t m = 0; m < count; ++m) {
     if (piece_of[m] != none) {
       block.offsets[m] = plan.offsets[piece_of[m]];
+      block.for_peers = block.for_peers || shadow.memories[m].for_peers;
     }
   }
   for (const auto& [piece, place] : workspaces) {

@@ -13,11 +13,15 @@ struct Block {
   std::vector<std::int64_t> workspace_bytes = {};
   std::int64_t bytes = 0;
   std::int64_t least = 0;  // the most that is needed at once
+  bool for_peers = false;  // ranks reduce something in it
 };
-/// Not in the block: inputs, what other ranks read where it is, and what the dispatcher makes.
+/// Not in the block: inputs, what other ranks may read later, and what the dispatcher makes.
 Block block_of(const Program& program, const Shadow& shadow);
 
-/// Whether the dispatcher makes the results: a view that is a copy here, results that nobody uses.
+/// Whether the result is a copy where the operator would make a view if it could.
+bool is_copy(const Instruction& i, const Shadow& shadow);
+/// Whether the dispatcher makes the results: nobody uses one of them, or it is a copy whose
+/// elements may be in another order than the operand's.
 bool is_called(const Instruction& i, const Shadow& shadow);
 
 }  // namespace tessera::graph

@@ -5,7 +5,9 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 module tessera.graph;
 
@@ -19,6 +21,13 @@ namespace tessera::graph {
 namespace {
 
 using Kind = Instruction::Kind;
+
+/// Whether a call communicates with no other rank.
+bool is_alone(const Instruction& i) {
+  const std::string group = group_of(i);
+  const std::string ranks = group.substr(0, group.find(" named "));
+  return std::ranges::count(ranks, ' ') <= 1;  // "ranks 0"
+}
 
 class Builder {
  public:
@@ -142,9 +151,19 @@ class Builder {
     }
   }
 
+  void mark_read_later(const Instruction& i) {
+    for (std::size_t k = 0; k < i.in.size(); ++k) {
+      if (i.in[k] >= 0 && i.op->in_place && !is_alone(i) &&
+          !i.op->writes(i.op->place_of(k, i.in.size()).operand)) {
+        memory(i.in[k]).read_later = true;
+      }
+    }
+  }
+
   /// What a collective reads and writes is needed until it is complete.
   void keep_until_complete(const Instruction& i) {
     if (i.op->issues) {
+      mark_read_later(i);
       const int key = !i.out.empty() ? i.out[0] : i.in[0];
       in_flight_[shadow_.memory_of[index(key)]] = {shadow_.places, &i};
     } else if (i.op->completes) {
@@ -170,5 +189,15 @@ class Builder {
 }  // namespace
 
 Shadow shadow_of(const Program& program) { return Builder(program).build(); }
+
+std::string group_of(const Instruction& instruction) {
+  const Op& op = *instruction.op;
+  for (std::size_t k = 0; k < op.parameters.size(); ++k) {
+    if (op.parameters[k].type == "group") {
+      return std::get<std::string>(op.arguments->values(instruction.attributes)[k]);
+    }
+  }
+  return "";
+}
 
 }  // namespace tessera::graph

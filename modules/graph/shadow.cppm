@@ -18,8 +18,11 @@ struct Memory {
   int last = 0;
   bool is_input = false;
   bool is_output = false;
-  /// Ranks reduce it, so they read it where it is, possibly when this rank is done with the call.
+  /// Ranks reduce it: it is best where they can read it.
   bool for_peers = false;
+  /// Other ranks may read it where it is although this rank has completed the call: operands that a
+  /// collective of several tensors leaves alone. Nothing else may take its place.
+  bool read_later = false;
 };
 
 /// A program's tensors on the meta device, which show what shares memory: exactly, because views
@@ -33,5 +36,8 @@ struct Shadow {
   int places = 0;
 };
 Shadow shadow_of(const Program& program);
+
+/// The ranks that a call communicates with, as text: "ranks 0 1 named reductions"; "": none.
+std::string group_of(const Instruction& instruction);
 
 }  // namespace tessera::graph

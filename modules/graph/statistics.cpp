@@ -27,16 +27,6 @@ bool communicates(const Op& op) {
   return op.communicates != Communicates::none && op.communicates != Communicates::waits;
 }
 
-std::string group_of(const Instruction& i) {
-  const Op& op = *i.op;
-  for (std::size_t k = 0; k < op.parameters.size(); ++k) {
-    if (op.parameters[k].type == "group") {
-      return std::get<std::string>(op.arguments->values(i.attributes)[k]);
-    }
-  }
-  return "";
-}
-
 std::int64_t bytes_of(const Tensor& x) {
   return x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
 }

@@ -1,5 +1,6 @@
 module;
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -40,10 +41,15 @@ Tensors views_of(const Instruction& i, const ProgramTensor& shape, const Tensor&
 
 PlannedSteps::PlannedSteps(const Program& program)
     : program_(program),
+      copy_op_(&find_op("copy_")),
       shadow_(shadow_of(program)),
-
       block_(block_of(program, shadow_)) {
+  std::optional<PeersReadScope> scope;
+  if (block_.for_peers) {
+    scope.emplace();
+  }
   memory_block_ = empty({block_.bytes}, DType::u8);
+  scope.reset();
   for (const std::int64_t offset : block_.offsets) {
     ++(offset >= 0 ? memory_.in_block : memory_.allocated);
   }
@@ -143,6 +149,8 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, int place) {
     case Kind::call:
       if (is_called(i, shadow_)) {
         step.kind = StepKind::call;
+      } else if (is_copy(i, shadow_)) {
+        step.kind = in_block(i.out[0]) ? StepKind::copy : StepKind::call;
       } else if (i.op->view != nullptr) {
         if (!in_block(i.out[0])) {
           views_[index(i.in[0])].push_back(&i);
@@ -171,6 +179,10 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, int place) {
   }
   if (i.kind == Kind::call && i.op->in_place) {
     step.out = {step.in[0]};
+  }
+  if (step.kind == StepKind::copy) {
+    const Dims& shape = shadow_.tensors[index(i.in[0])].shape();
+    step.out[0] = alias(step.out[0], shape, contiguous_strides(shape), step.out[0].offset());
   }
   sections_.back().push_back(std::move(step));
 }
@@ -272,6 +284,9 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
       }
       return;
     }
+    case StepKind::copy:
+      call_kernel(*copy_op_, std::array{step.out[0], step.in[0]}, {});
+      return;
     case StepKind::create:
     case StepKind::fill:
     case StepKind::kernel:

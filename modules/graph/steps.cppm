@@ -13,7 +13,8 @@ namespace tessera::graph {
 struct PlannedStep {
   enum class Kind : std::uint8_t {
     kernel,  // into results that are there
-    call,    // through the dispatcher: a view that is a copy here
+    call,    // through the dispatcher
+    copy,    // of the operand's elements in row-major order
     create,  // memory for this step only
     fill,    // with the bytes of `constant`
     check,
@@ -67,6 +68,7 @@ class PlannedSteps {
   void execute(PlannedStep& step, const Bound& bound);
 
   const Program& program_;
+  const Op* copy_op_ = nullptr;
   Shadow shadow_;
   Block block_;
   Tensor memory_block_;

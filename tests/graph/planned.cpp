@@ -109,6 +109,20 @@ TEST_CASE("views and writes through them reach the memory that they are of") {
   same_bits(program, planned, {6, 4});
 }
 
+TEST_CASE("views that are copies have their place in the block") {
+  const Tensor x = random({6, 4});
+  const Program program = program_of_step(x, [&] {
+    const Tensor turned = ops::transpose(x, 0, 1);
+    const Tensor inner = ops::narrow(x, 1, 1, 2);
+    return ops::add(
+        ops::mul(ops::reshape(turned, {3, 8}), ops::reshape(ops::contiguous(turned), {3, 8})),
+        ops::sum(ops::contiguous(inner)));
+  });
+  Planned planned(program);
+  same_bits(program, planned, {6, 4});
+  CHECK(planned.memory()->allocated == 0);
+}
+
 TEST_CASE("what is written into an input stays, and its version moves") {
   const Tensor x = zeros({3});
   const Program program = program_of_step(x, [&] {
@@ -197,7 +211,7 @@ TEST_CASE("a step that failed leaves nothing behind, and errors name the instruc
   CHECK(run(planned, x) == to_doubles(ops::exp(x)));
 }
 
-TEST_CASE("what ranks reduce is where they can read it, and what is issued is kept until its end") {
+TEST_CASE("what ranks reduce is in the block, and what is issued is kept until its end") {
   const auto on_rank = [](collective::World& world) {
     const ops::Ranks group = world.everyone();
     const Tensor x = full({1 << 16}, 1 + world.rank());
@@ -213,10 +227,32 @@ TEST_CASE("what ranks reduce is where they can read it, and what is issued is ke
     const std::vector<double> expected = run(replay, x);
     expect(run(planned, x) == expected && run(planned, x) == expected, "the same bits");
     const graph::PlannedMemory memory = *planned.memory();
-    expect(memory.allocated == 2, "the source and the result of the reduction");
-    // source, meanwhile, gathered, and scalars
-    expect(memory.block_bytes >= (4 << 18) && memory.block_bytes < (4 << 18) + 4096,
+    expect(memory.allocated == 0, "all is in the block");
+    // source, gathered (2), the product in the place of meanwhile, its sum, and scalars
+    expect(memory.block_bytes >= (5 << 18) && memory.block_bytes < (5 << 18) + 4096,
            std::to_string(memory.block_bytes));
+  };
+  REQUIRE_NOTHROW(collective::run_threads(2, on_rank));
+}
+
+TEST_CASE("what other ranks may read later is not in the block; alone, everything is") {
+  const auto on_rank = [](collective::World& world) {
+    const std::string inputs =
+        "tessera program 1\nrank " + std::to_string(world.rank()) +
+        "\ninput %0: f32[4096] = x\nsection all\n  %1: f32[4096] = exp(%0)\n";
+    const auto allocated = [&](const std::string& ranks, const std::string& body, int size) {
+      const std::string shape = "f32[" + std::to_string(size) + "]";
+      Planned planned(Program::parse(
+          inputs + "  %2: " + shape + " = memory.empty()\n  " + body + "group=ranks " + ranks +
+          ", identity=1)\n  wait(%2)\n  %3: f32[] = sum(%2; dims=[], keepdim=false)\noutput %3 "
+          "= y\nend\n"));
+      run(planned, full({4096}, 1));
+      return planned.memory()->allocated;
+    };
+    const std::string own = std::to_string(world.rank());
+    expect(allocated("0 1", "all_gather_into(%2, %1; ", 8192) == 1, "a gather's source");
+    expect(allocated("0 1", "reduce_scatter_into(%2, %1; op=sum, ", 2048) == 1, "a sum's source");
+    expect(allocated(own, "all_gather_into(%2, %1; ", 4096) == 0, "a gather alone");
   };
   REQUIRE_NOTHROW(collective::run_threads(2, on_rank));
 }
