@@ -13,8 +13,12 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
+import tessera.nn;
+import tessera.models;
 import tessera.checkpoint;
 
+#include "hub_weights.hpp"
+#include "model_sizes.hpp"
 #include "stored_sizes.hpp"
 
 namespace tessera::app {
@@ -34,10 +38,32 @@ std::string torch_name(DType dtype) {
   }
 }
 
-LlamaConfig folder_shape(const Config& config, std::int64_t tokenizer_vocab) {
+void check_family(const Config& config, const ModelShape& shape) {
+  if (config.given.contains("model.family") && config.model.family != shape.family) {
+    fail_input({.where = config.place("model.family"),
+                .wrong = fmt::format("the model in {} is of another family", config.model.from),
+                .expected = fmt::format("\"{}\"", shape.family),
+                .got = fmt::format("\"{}\"", config.model.family),
+                .advice = "correct it, or remove it"});
+  }
+}
+
+/// Error (input): the data's sequences are longer than the model can compute.
+void check_longest(const Config& config, const ModelShape& shape) {
+  const std::int64_t longest = family_of(shape).longest_sequence(sizes_of(shape));
+  if (longest > 0 && config.data.seq_len > longest) {
+    fail_input({.where = config.place("data.seq_len"),
+                .wrong = "the model has no positions for sequences of this length",
+                .expected = fmt::format("at most {}", longest),
+                .got = fmt::format("{}", config.data.seq_len)});
+  }
+}
+
+ModelShape folder_shape(const Config& config, std::int64_t tokenizer_vocab) {
   const std::filesystem::path folder = config.model.from;
   std::vector<std::string> unknown;
-  LlamaConfig shape = read_llama_config(folder, &unknown);
+  ModelShape shape = read_model_folder(folder, &unknown);
+  check_family(config, shape);
   if (!unknown.empty() && collective::is_first_process()) {
     log(LogLevel::warning, fmt::format("{}: ignored keys that are unknown: {}",
                                        (folder / "config.json").string(), join_words(unknown)));
@@ -46,10 +72,12 @@ LlamaConfig folder_shape(const Config& config, std::int64_t tokenizer_vocab) {
     check_tokenizer_fits(config.data.tokenizer, tokenizer_vocab, shape.vocab, folder,
                          config.place("model.from"));
   }
-  const SafetensorsFolder weights(folder.string());
+  const SafetensorsFolder files(folder.string());
+  const HubWeights weights(files, family_of(shape), sizes_of(shape));
   check_stored_sizes(shape, weights, "", (folder / "config.json").string());
   if (shape.dtype.empty()) {
-    shape.dtype = torch_name(weights.info("model.embed_tokens.weight").dtype);
+    const std::string first = family_of(shape).sized_tensors(sizes_of(shape)).front().parameter;
+    shape.dtype = torch_name(weights.info(first).dtype);
   }
   // Trained on longer sequences, the model is meant for them too.
   shape.max_positions = std::max(shape.max_positions, config.data.seq_len);
@@ -58,24 +86,57 @@ LlamaConfig folder_shape(const Config& config, std::int64_t tokenizer_vocab) {
 
 }  // namespace
 
-LlamaConfig model_shape(const Config& config, std::int64_t tokenizer_vocab) {
-  const ModelConfig& m = config.model;
-  if (!m.from.empty()) {
-    return folder_shape(config, tokenizer_vocab);
+const models::ModelFamily& family_of(const ModelShape& shape) {
+  return models::model_family(shape.family);
+}
+
+models::ModelSizes sizes_of(const ModelShape& shape) {
+  models::ModelSizes sizes{.vocab = shape.vocab, .max_positions = shape.max_positions};
+  for (const auto& [name, value] : shape.values) {
+    sizes.values.set(name, value);
   }
-  LlamaConfig shape;
-  shape.vocab = tokenizer_vocab > 0 ? tokenizer_vocab : m.vocab;
-  shape.dim = m.dim;
-  shape.layers = m.layers;
-  shape.heads = m.heads;
-  shape.kv_heads = m.kv_heads > 0 ? m.kv_heads : m.heads;
-  shape.head_dim = m.head_dim > 0 ? m.head_dim : m.dim / m.heads;
-  shape.ffn_dim = m.ffn_dim > 0 ? m.ffn_dim : (8 * m.dim / 3 + 63) / 64 * 64;
-  shape.rope_theta = m.rope_theta;
-  shape.norm_eps = m.norm_eps;
-  shape.tie_embeddings = m.tie_embeddings;
-  shape.max_positions = config.data.seq_len;
-  check_parameter_count(shape, config.place("model.dim"));
+  return sizes;
+}
+
+ModelShape shape_of(const std::string& family, const models::ModelSizes& sizes,
+                    const std::string& name) {
+  ModelShape shape{.family = family,
+                   .vocab = sizes.vocab,
+                   .values = sizes.values.all(),
+                   .max_positions = sizes.max_positions};
+  const double all = family_of(shape).parameters(sizes);
+  constexpr double limit = 0x1p50;
+  if (all > limit) {
+    fail_input({.thing = name,
+                .wrong = fmt::format("the sizes make {:.3g} parameters", all),
+                .expected = fmt::format("at most {:.3g}", limit)});
+  }
+  return shape;
+}
+
+std::int64_t ModelShape::parameters() const {
+  return static_cast<std::int64_t>(family_of(*this).parameters(sizes_of(*this)));
+}
+
+std::string ModelShape::text() const {
+  return fmt::format("{}, vocabulary {}", family_of(*this).describe(sizes_of(*this)), vocab);
+}
+
+ModelShape model_shape(const Config& config, std::int64_t tokenizer_vocab) {
+  const ModelConfig& model = config.model;
+  ModelShape shape;
+  if (!model.from.empty()) {
+    shape = folder_shape(config, tokenizer_vocab);
+  } else {
+    models::ModelSizes sizes =
+        sizes_of({.family = model.family,
+                  .vocab = tokenizer_vocab > 0 ? tokenizer_vocab : model.vocab,
+                  .values = model.sizes,
+                  .max_positions = config.data.seq_len});
+    models::model_family(model.family).complete(sizes);  // its problems: check_config
+    shape = shape_of(model.family, sizes, config.place("model.dim"));
+  }
+  check_longest(config, shape);
   return shape;
 }
 

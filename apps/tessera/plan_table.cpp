@@ -56,16 +56,12 @@ std::string optimizer_text(const Config& config) {
 
 }  // namespace
 
-TableRows plan_rows(const Config& config, const LlamaConfig& shape, const Dataset& data) {
+TableRows plan_rows(const Config& config, const ModelShape& shape, const Dataset& data) {
   const auto step_tokens = static_cast<double>(config.step_tokens());
   const double total = step_tokens * static_cast<double>(config.train.steps);
   TableRows rows = {
-      {"model",
-       fmt::format("{}: {} parameters, dim {}, {} layers, {} heads ({} of keys and values), "
-                   "ffn {}, vocabulary {}",
-                   config.model.family, format_count(static_cast<double>(shape.parameters())),
-                   shape.dim, shape.layers, shape.heads, shape.kv_heads, shape.ffn_dim,
-                   shape.vocab)},
+      {"model", fmt::format("{}: {} parameters, {}", shape.family,
+                            format_count(static_cast<double>(shape.parameters())), shape.text())},
       {"mesh", mesh_text(config.mesh)}};
   if (config.train.device != "cpu") {
     rows.push_back({"device", config.train.device});

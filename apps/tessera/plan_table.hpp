@@ -8,6 +8,6 @@
 namespace tessera::app {
 
 /// Model, mesh, styles, data, optimizer and outputs of a run: name and value of each row.
-TableRows plan_rows(const Config& config, const LlamaConfig& shape, const Dataset& data);
+TableRows plan_rows(const Config& config, const ModelShape& shape, const Dataset& data);
 
 }  // namespace tessera::app

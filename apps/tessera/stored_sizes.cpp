@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -11,16 +12,18 @@
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import tessera.nn;
+import tessera.models;
 import tessera.checkpoint;
 
+#include "model_sizes.hpp"
 #include "stored_sizes.hpp"
 
 namespace tessera::app {
 namespace {
 
-/// The number of different N in names "PREFIXmodel.layers.N.".
-std::int64_t stored_layers(const TensorSource& stored, const std::string& prefix) {
-  const std::string begin = prefix + "model.layers.";
+/// The number of different N in names "BEGIN.N.".
+std::int64_t stored_layers(const TensorSource& stored, const std::string& begin) {
   std::set<std::int64_t> layers;
   for (auto it = stored.tensors().lower_bound(begin);
        it != stored.tensors().end() && it->first.starts_with(begin); ++it) {
@@ -34,36 +37,34 @@ std::int64_t stored_layers(const TensorSource& stored, const std::string& prefix
   return std::ssize(layers);
 }
 
+/// "vocab_size is 256 and hidden_size 64".
+std::string sizes_text(const models::SizedTensor& tensor) {
+  std::string text;
+  for (std::size_t i = 0; i < tensor.keys.size(); ++i) {
+    text += fmt::format("{}{} {}{}", i == 0 ? "" : " and ", tensor.keys[i], i == 0 ? "is " : "",
+                        tensor.shape[i]);
+  }
+  return text;
+}
+
 }  // namespace
 
-void check_stored_sizes(const LlamaConfig& c, const TensorSource& stored, const std::string& prefix,
-                        const std::string& name) {
-  struct Expected {
-    const char* tensor;
-    const char* keys;
-    std::int64_t rows;
-  };
-  const Expected all[] = {{"model.embed_tokens.weight", "vocab_size", c.vocab},
-                          {"model.layers.0.self_attn.q_proj.weight",
-                           "num_attention_heads times head_dim", c.heads * c.head_dim},
-                          {"model.layers.0.self_attn.k_proj.weight",
-                           "num_key_value_heads times head_dim", c.kv_heads * c.head_dim},
-                          {"model.layers.0.mlp.gate_proj.weight", "intermediate_size", c.ffn_dim}};
+void check_stored_sizes(const ModelShape& shape, const TensorSource& stored,
+                        const std::string& prefix, const std::string& name) {
+  const models::ModelFamily& family = family_of(shape);
+  const models::ModelSizes sizes = sizes_of(shape);
   std::vector<std::string> problems;
-  if (const std::int64_t layers = stored_layers(stored, prefix); layers != c.layers) {
-    problems.push_back(
-        fmt::format("num_hidden_layers is {}, but the weights have {} layers", c.layers, layers));
+  const auto [begin, key, count] = family.layers(sizes);
+  if (const std::int64_t layers = stored_layers(stored, prefix + begin); layers != count) {
+    problems.push_back(fmt::format("{} is {}, but the weights have {} layers", key, count, layers));
   }
-  for (const Expected& one : all) {
-    const auto found = stored.tensors().find(prefix + one.tensor);
+  for (const models::SizedTensor& one : family.sized_tensors(sizes)) {
+    const auto found = stored.tensors().find(prefix + one.parameter);
     if (found == stored.tensors().end()) {
-      problems.push_back(fmt::format("the weights have no tensor {}", one.tensor));
-      continue;
-    }
-    const Dims expected = {one.rows, c.dim};
-    if (!(found->second.shape == expected)) {
-      problems.push_back(fmt::format("{} is {} and hidden_size {}, but {} has shape {}", one.keys,
-                                     one.rows, c.dim, one.tensor, to_string(found->second.shape)));
+      problems.push_back(fmt::format("the weights have no tensor {}", one.parameter));
+    } else if (!(found->second.shape == one.shape)) {
+      problems.push_back(fmt::format("{}, but {} has shape {}", sizes_text(one), one.parameter,
+                                     to_string(found->second.shape)));
     }
   }
   if (!problems.empty()) {

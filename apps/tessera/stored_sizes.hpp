@@ -3,14 +3,14 @@
 #pragma once
 #include <string>
 
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 
 namespace tessera::app {
 
-/// Compares every size of `config` with the shapes stored under `prefix`, before anything is built
+/// Compares every size of `shape` with the shapes stored under `prefix`, before anything is built
 /// by them: the work depends on what is stored, not on what is claimed. Throws Error (input) that
 /// lists the keys that differ; `name` begins it.
-void check_stored_sizes(const LlamaConfig& config, const TensorSource& stored,
+void check_stored_sizes(const ModelShape& shape, const TensorSource& stored,
                         const std::string& prefix, const std::string& name);
 
 }  // namespace tessera::app

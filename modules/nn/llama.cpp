@@ -1,10 +1,8 @@
 module;
 #include <fmt/format.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,7 +11,6 @@ module tessera.nn;
 
 import tessera.base;
 import tessera.tensor;
-import tessera.autograd;
 import tessera.ops;
 
 namespace tessera::nn {
@@ -104,21 +101,11 @@ std::string_view LlamaModel::kind() const { return "LlamaModel"; }
 std::vector<std::string> LlamaModel::input_names() const { return {"input_ids"}; }
 
 Tensors LlamaModel::forward(const Tensors& inputs) {
-  Tensor x = (*embedding_)(input(inputs, 0));
-  for (const Child& block : blocks_) {
-    if (activation_checkpointing && grad_enabled()) {
-      const Tensors in{x};
-      x = checkpoint([kept = block.pointer()](
-                         std::span<const Tensor> again) { return (*kept)(Tensors{again[0]}); },
-                     in)[0];
-    } else {
-      x = (*block)(x);
-    }
-  }
-  return {(*norm_)(x)};
+  return {(*norm_)(run_blocks(blocks_, (*embedding_)(input(inputs, 0)), activation_checkpointing))};
 }
 
-LlamaForCausalLM::LlamaForCausalLM(const LlamaShape& shape) : shape_(shape) {
+LlamaForCausalLM::LlamaForCausalLM(const LlamaShape& shape)
+    : LanguageModel(shape.layers), shape_(shape) {
   shape.check();
   model_ = add_child<LlamaModel>("model", shape);
   const AddedChild<Linear> head = add_child<Linear>("lm_head", shape.dim, shape.vocab, false,
@@ -127,37 +114,13 @@ LlamaForCausalLM::LlamaForCausalLM(const LlamaShape& shape) : shape_(shape) {
     head->set_parameter("weight", model_->embedding().parameter("weight"));
   }
   head_ = head;
-  loss_ = add_child<CrossEntropyLoss>("loss");
-  set_names();
+  complete();
 }
 
 std::string_view LlamaForCausalLM::kind() const { return "LlamaForCausalLM"; }
-std::vector<std::string> LlamaForCausalLM::input_names() const { return {"input_ids"}; }
 
 Tensors LlamaForCausalLM::forward(const Tensors& inputs) {
   return {(*head_)((*model_)(input(inputs, 0)))};
-}
-
-void LlamaForCausalLM::set_cache(KeyValueCache* cache) {
-  std::vector<Attention*> attentions;
-  for (Module* const module : all_modules(*this)) {
-    if (auto* const attention = dynamic_cast<Attention*>(module)) {
-      attentions.push_back(attention);
-    }
-  }
-  if (std::ssize(attentions) != shape_.layers) {
-    fail({.thing = "LlamaForCausalLM",
-          .wrong = "a cache needs an Attention in each layer",
-          .expected = fmt::format("{}", shape_.layers),
-          .got = fmt::format("{}", attentions.size()),
-          .advice = "generate with the model before its attention was replaced"});
-  }
-  if (cache != nullptr) {
-    cache->layers.resize(attentions.size());
-  }
-  for (std::size_t i = 0; i < attentions.size(); ++i) {
-    attentions[i]->set_cache(cache == nullptr ? nullptr : &cache->layers[i]);
-  }
 }
 
 void LlamaForCausalLM::set_activation_checkpointing(bool enabled) {

@@ -5,6 +5,7 @@ import tessera.tensor;
 import :tree;
 import :attention;
 import :layers;
+import :language_model;
 
 export namespace tessera::nn {
 
@@ -28,13 +29,6 @@ struct LlamaShape {
   /// head_dim.
   void check() const;
   std::int64_t head_extent() const { return head_dim > 0 ? head_dim : dim / heads; }
-};
-
-/// The caches of all attention layers, for generation.
-struct KeyValueCache {
-  std::vector<AttentionCache> layers;
-  /// How many tokens it has.
-  std::int64_t length() const { return layers.empty() ? 0 : layers.back().length(); }
 };
 
 class LlamaMLP : public Module {
@@ -77,31 +71,20 @@ class LlamaModel : public Module {
   Child norm_;
 };
 
-/// tokens [B, T] -> logits [B, T, vocab]. Built on the meta device; names are Hugging Face's. Its
-/// child "loss" is a module beside the model: training code calls loss(logits, targets), so that
-/// styles can be applied to it.
-class LlamaForCausalLM : public Module {
+/// tokens [B, T] -> logits [B, T, vocab]. Built on the meta device; names are Hugging Face's.
+class LlamaForCausalLM : public LanguageModel {
  public:
   explicit LlamaForCausalLM(const LlamaShape& shape);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
-  std::vector<std::string> input_names() const override;
 
   const LlamaShape& shape() const { return shape_; }
-  /// Each block recomputes its activations in backward instead of saving them.
-  void set_activation_checkpointing(bool enabled);
-  /// With a cache, forward takes the tokens that follow those in the cache and appends them; null
-  /// for none. The cache must live as long as it is set. Error: a layer's attention was replaced by
-  /// a module that is not an Attention.
-  void set_cache(KeyValueCache* cache);
-  /// logits [B, T, vocab], targets [B, T] -> the sum of the tokens' losses.
-  CrossEntropyLoss& loss() { return *loss_; }
+  void set_activation_checkpointing(bool enabled) override;
 
  private:
   LlamaShape shape_;
   std::shared_ptr<LlamaModel> model_;
   Child head_;
-  std::shared_ptr<CrossEntropyLoss> loss_;
 };
 
 }  // namespace tessera::nn

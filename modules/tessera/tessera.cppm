@@ -15,6 +15,7 @@ export import tessera.dtensor;     // redistribution, propagation of layouts, re
 export import tessera.record;      // steps recorded as programs, their text, replay
 export import tessera.graph;       // programs: analysis, passes, planned execution
 export import tessera.nn;          // modules, layers, the Llama family
+export import tessera.models;      // families of models: sizes, config keys, Hugging Face's format
 export import tessera.optim;       // optimizers, groups of parameters, schedules, clipping
 export import tessera.parallel;    // styles and the plan that applies them
 export import tessera.checkpoint;  // sharded checkpoints, safetensors

@@ -13,7 +13,7 @@
 #include "catch.hpp"
 #include "config/config.hpp"
 #include "data/dataset.hpp"
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 
 import tessera.base;
 import tessera.mesh;
@@ -119,17 +119,18 @@ void agree(const std::string& name, const std::vector<std::string>& overrides) {
 /// each query, key that it sees, and number of their heads, for scores and for values; backward
 /// twice as many.
 double llama_flops(const Run& run) {
-  const LlamaConfig& s = run.shape;
+  const auto size = [&](const char* key) {
+    return static_cast<double>(std::get<std::int64_t>(run.shape.values.at(key)));
+  };
+  const double dim = size("dim");
+  const double width = size("heads") * size("head_dim");
   const double layer =
-      static_cast<double>(2 * s.dim * s.heads * s.head_dim + 2 * s.dim * s.kv_heads * s.head_dim +
-                          3 * s.dim * s.ffn_dim);
+      2 * dim * width + 2 * dim * size("kv_heads") * size("head_dim") + 3 * dim * size("ffn_dim");
   const auto length = static_cast<double>(run.config.data.seq_len);
   const double rows = static_cast<double>(run.config.train.batch);
-  const double weights =
-      static_cast<double>(s.layers) * layer + static_cast<double>(s.dim * s.vocab);
+  const double weights = size("layers") * layer + dim * static_cast<double>(run.shape.vocab);
   const double pairs = length * (length + 1) / 2;
-  const double attention =
-      static_cast<double>(s.layers * s.heads * s.head_dim) * 2 * pairs;  // scores and values
+  const double attention = size("layers") * width * 2 * pairs;  // scores and values
   return 3 * 2 * rows * (weights * length + attention);
 }
 

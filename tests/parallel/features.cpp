@@ -7,7 +7,7 @@
 
 #include "config/config.hpp"
 #include "data/dataset.hpp"
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 
 import tessera.base;
 import tessera.mesh;

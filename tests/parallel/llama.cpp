@@ -8,7 +8,6 @@
 
 #include "catch.hpp"
 #include "config/config.hpp"
-#include "llama_config.hpp"
 #include "model_shape.hpp"
 
 import tessera.base;
@@ -79,7 +78,7 @@ struct Planned {
         plan(*model, mesh, style_entries(config), shipped_styles()) {}
 
   DeviceMesh mesh;
-  std::shared_ptr<nn::LlamaForCausalLM> model;
+  std::shared_ptr<nn::LanguageModel> model;
   parallel::ParallelPlan plan;
 };
 

@@ -4,7 +4,6 @@
 
 #include "config/config.hpp"
 #include "data/dataset.hpp"
-#include "llama_config.hpp"
 #include "model_shape.hpp"
 
 import tessera.base;

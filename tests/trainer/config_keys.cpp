@@ -187,9 +187,9 @@ TEST_CASE("a word that is not among a key's words is refused") {
     }
     CHECK(refused(key, "\"\""));
   }
-  // model.family, data.tokenizer and order, two of train's clipping, train.precision,
+  // data.tokenizer and order, two of train's clipping, train.precision,
   // optimizer.decay, schedule and its unit, two of checkpoint
-  CHECK(checked == 12);
+  CHECK(checked == 11);
 }
 
 TEST_CASE("entries of lists, required texts and texts with zero bytes are refused when empty") {
@@ -202,6 +202,9 @@ TEST_CASE("entries of lists, required texts and texts with zero bytes are refuse
       CHECK(refused(key, "[\"\"]"));
       CHECK(refused(key, "[\"a\", \"b\\u0000c\"]"));
     } else if (std::holds_alternative<std::string*>(slot)) {
+      if (key.path == "model.family") {
+        continue;  // its words are those of the plugins: models.cpp
+      }
       const bool is_number = key.path == "train.clip_norm_type";  // or "inf"
       CHECK(refused(key, "\"\"") ==
             (is_number || key.required || (!key.choices.empty() && !key.is_path)));

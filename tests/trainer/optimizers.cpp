@@ -5,7 +5,6 @@
 
 #include "catch.hpp"
 #include "config/config.hpp"
-#include "llama_config.hpp"
 #include "model_shape.hpp"
 #include "support.hpp"
 

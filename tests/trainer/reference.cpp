@@ -8,7 +8,7 @@
 #include "catch.hpp"
 #include "config/config.hpp"
 #include "data/dataset.hpp"
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 #include "support.hpp"
 
 import tessera.base;
@@ -39,37 +39,44 @@ std::vector<std::int64_t> shape_of(const std::filesystem::path& file, const std:
   return Json::parse(bytes.substr(8, length)).at(name).at("shape");
 }
 
+/// A value of a reference folder's model.
+template <class T>
+T value_of(const char* folder, const char* key) {
+  return std::get<T>(read_model_folder(reference / "folders" / folder).values.at(key));
+}
+
 }  // namespace
 
 TEST_CASE("the sizes read from transformers' folders are those of their weights") {
   for (const char* name : {"plain", "old_config", "first_config", "head_dim", "bf16", "tied"}) {
     INFO(name);
     const std::filesystem::path folder = reference / "folders" / name;
-    const LlamaConfig c = read_llama_config(folder);
+    const ModelShape shape = read_model_folder(folder);
+    const auto size = [&](const char* key) { return std::get<std::int64_t>(shape.values.at(key)); };
     const auto weights = folder / "model.safetensors";
     const std::string layer = "model.layers.1.";
     using Shape = std::vector<std::int64_t>;
-    CHECK(shape_of(weights, "model.embed_tokens.weight") == Shape{c.vocab, c.dim});
+    CHECK(shape_of(weights, "model.embed_tokens.weight") == Shape{shape.vocab, size("dim")});
     CHECK(shape_of(weights, layer + "self_attn.q_proj.weight") ==
-          Shape{c.heads * c.head_dim, c.dim});
+          Shape{size("heads") * size("head_dim"), size("dim")});
     CHECK(shape_of(weights, layer + "self_attn.k_proj.weight") ==
-          Shape{c.kv_heads * c.head_dim, c.dim});
-    CHECK(shape_of(weights, layer + "mlp.up_proj.weight") == Shape{c.ffn_dim, c.dim});
-    CHECK(c.layers == 2);
-    CHECK(c.norm_eps == 1e-5);
-    CHECK(c.tie_embeddings == (std::string(name) == "tied"));
+          Shape{size("kv_heads") * size("head_dim"), size("dim")});
+    CHECK(shape_of(weights, layer + "mlp.up_proj.weight") == Shape{size("ffn_dim"), size("dim")});
+    CHECK(size("layers") == 2);
+    CHECK(std::get<double>(shape.values.at("norm_eps")) == 1e-5);
+    CHECK(std::get<bool>(shape.values.at("tie_embeddings")) == (std::string(name) == "tied"));
   }
-  CHECK(read_llama_config(reference / "folders/plain").rope_theta == 20000.0);
-  CHECK(read_llama_config(reference / "folders/old_config").rope_theta == 500.0);
-  CHECK(read_llama_config(reference / "folders/first_config").rope_theta == 10000.0);
-  CHECK(read_llama_config(reference / "folders/head_dim").head_dim == 6);
-  CHECK(read_llama_config(reference / "folders/sharded_files").kv_heads == 1);
+  CHECK(value_of<double>("plain", "rope_theta") == 20000.0);
+  CHECK(value_of<double>("old_config", "rope_theta") == 500.0);
+  CHECK(value_of<double>("first_config", "rope_theta") == 10000.0);
+  CHECK(value_of<std::int64_t>("head_dim", "head_dim") == 6);
+  CHECK(value_of<std::int64_t>("sharded_files", "kv_heads") == 1);
 }
 
 TEST_CASE("transformers' configs of other models are refused with key and value") {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(reference / "folders/refused")) {
-    const std::string error = input_error([&] { read_llama_config(entry.path()); });
+    const std::string error = input_error([&] { read_model_folder(entry.path()); });
     std::istringstream why(read_file(entry.path() / "why.txt"));
     std::string key;
     std::string value;

@@ -10,7 +10,6 @@
 #include "catch.hpp"
 #include "config/config.hpp"
 #include "data/dataset.hpp"
-#include "llama_config.hpp"
 #include "model_shape.hpp"
 #include "support.hpp"
 

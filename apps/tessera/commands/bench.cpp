@@ -17,7 +17,6 @@
 #include "commands/dispatch_rows.hpp"
 #include "config/config.hpp"
 #include "data/dataset.hpp"
-#include "llama_config.hpp"
 #include "model_shape.hpp"
 #include "table.hpp"
 
@@ -213,8 +212,8 @@ on = ["model.layers.*", "."]
   run.shape = model_shape(run.config, 256);
   run.data = std::make_shared<Dataset>(run.config, run.shape.vocab);
   Run small = run;
-  small.config.model.dim = 64;
-  small.config.model.ffn_dim = 96;
+  small.config.model.sizes["dim"] = std::int64_t{64};
+  small.config.model.sizes["ffn_dim"] = std::int64_t{96};
   small.config.data.seq_len = 8;
   small.config.train.batch = 2;
   small.shape = model_shape(small.config, 256);

@@ -17,7 +17,7 @@
 
 #include "commands/commands.hpp"
 #include "config/config.hpp"
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 #include "output_file.hpp"
 
 import tessera.base;
@@ -25,12 +25,15 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.nn;
+import tessera.models;
 import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 
 #include "adapters/peft.hpp"
 #include "adapters/updates.hpp"
+#include "hub_weights.hpp"
+#include "model_sizes.hpp"
 #include "stored_sizes.hpp"
 
 namespace tessera::app {
@@ -151,7 +154,7 @@ int run_checkpoint_verify(const std::string& path) {
 int run_checkpoint_export(const ExportArguments& arguments) {
   const std::string& path = arguments.checkpoint;
   const CheckpointReader reader(path);
-  LlamaConfig model = stored_llama_config(reader.meta(), path);
+  ModelShape model = stored_model(reader.meta(), path);
   const Updates updates = stored_updates(reader.meta(), path);
   const MergedWeights merged(reader, updates, "model.");
   check_stored_sizes(model, merged, "model.", path);
@@ -179,13 +182,14 @@ int run_checkpoint_export(const ExportArguments& arguments) {
   std::size_t tensors = 0;
   std::string carried;
   write_folder(arguments.folder, [&](const fs::path& folder) {
-    write_text((folder / "config.json").string(), hugging_face_config(model));
+    write_text((folder / "config.json").string(), hub_config(model));
     write_text((folder / "generation_config.json").string(), generation_config(model));
-    const ExportOptions options{.prefix = "model.",
+    const ExportOptions options{.prefix = "",
                                 .exclude = {},
                                 .dtype = dtype_of(model.dtype),
                                 .max_file_bytes = arguments.max_file_bytes};
-    tensors = export_weights(merged, folder.string(), options).size();
+    const HubExport named(merged, "model.", family_of(model), sizes_of(model));
+    tensors = export_weights(named, folder.string(), options).size();
     carried = carry_tokenizer(reader, folder);
   });
   fmt::print("{} tensors as {}{}, config.json and generation_config.json{} written to {}\n",

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "commands/commands.hpp"
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 #include "table.hpp"
 
 import tessera.base;
@@ -60,11 +60,10 @@ About about(const CheckpointReader& reader, const std::string& path) {
   About result;
   nlohmann::json meta = parse_json(reader.meta());
   if (meta.contains("model")) {
-    const LlamaConfig model = stored_llama_config(reader.meta(), path);
+    const ModelShape model = stored_model(reader.meta(), path);
     check_stored_sizes(model, reader, "model.", path);
-    result.model = fmt::format("llama: {} parameters, dim {}, {} layers, vocabulary {}",
-                               format_count(static_cast<double>(model.parameters())), model.dim,
-                               model.layers, model.vocab);
+    result.model = fmt::format("{}: {} parameters, {}", model.family,
+                               format_count(static_cast<double>(model.parameters())), model.text());
   }
   if (meta.contains("fingerprint")) {
     result.fingerprint = std::move(meta["fingerprint"]);

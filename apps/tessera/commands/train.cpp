@@ -288,8 +288,14 @@ void print_ending(const Run& run) {
 int train(const TrainArguments& arguments) {
   const bool dry_run = arguments.dry_run || arguments.account || !arguments.capture_to.empty();
   Run run;
-  run.config = load_config(arguments.config, arguments.overrides);
-  configure_plugins(run.config, arguments);
+  bool configured = false;
+  run.config = load_config(arguments.config, arguments.overrides, [&](const Config& config) {
+    configure_plugins(config, arguments);
+    configured = true;
+  });
+  if (!configured) {
+    configure_plugins(run.config, arguments);
+  }
   check_outputs(run.config);
   const bool first = collective::is_first_process();
   // Nothing is looked at that another run may be changing, and nothing is written, without the

@@ -10,11 +10,13 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "config/keys.hpp"
 
 import tessera.base;
 import tessera.graph;
+import tessera.models;
 
 namespace tessera::app {
 namespace {
@@ -41,7 +43,7 @@ class Checks {
   }
 
   /// Adds a problem at the first of `keys` that was given.
-  void blame(std::initializer_list<std::string> keys, const std::string& text) {
+  void blame(const std::vector<std::string>& keys, const std::string& text) {
     for (const std::string& key : keys) {
       const auto found = c_.given.find(key);
       if (found != c_.given.end()) {
@@ -68,45 +70,42 @@ class Checks {
       }
       return;
     }
-    if (known({"model.heads", "model.kv_heads"}) && m.kv_heads > 0 && m.heads % m.kv_heads != 0) {
-      blame({"model.kv_heads", "model.heads"},
-            fmt::format("must divide model.heads ({} heads, {} kv_heads)", m.heads, m.kv_heads));
-    }
-    if (!known({"model.dim", "model.heads", "model.head_dim"})) {
+    const std::vector<models::ModelKey> keys = models::model_family(c_.model.family).keys();
+    if (!known({"model.vocab", "data.seq_len"}) || std::ranges::any_of(keys, [&](const auto& key) {
+          return unread_.contains("model." + key.name);
+        })) {
       return;
     }
-    if (m.head_dim == 0 && m.dim % m.heads != 0) {
-      blame({"model.heads", "model.dim"},
-            fmt::format("must divide model.dim (dim {}, {} heads); or set model.head_dim", m.dim,
-                        m.heads));
-    } else if (const std::int64_t width = m.head_dim > 0 ? m.head_dim : m.dim / m.heads;
-               width % 2 != 0) {
-      blame(
-          {"model.head_dim", "model.heads", "model.dim"},
-          fmt::format("the width of a head must be even for the rotary embedding (got {})", width));
+    models::ModelSizes sizes{.vocab = m.vocab, .max_positions = c_.data.seq_len};
+    for (const auto& [name, value] : m.sizes) {
+      sizes.values.set(name, value);
     }
-    total();
+    const auto problems = models::model_family(c_.model.family).complete(sizes);
+    for (const models::ModelProblem& problem : problems) {
+      std::vector<std::string> paths;
+      for (const std::string& key : problem.keys) {
+        paths.push_back("model." + key);
+      }
+      blame(paths, problem.text);
+    }
+    if (problems.empty()) {
+      total(keys, sizes);
+    }
   }
 
   /// Each size may be in its range while their product is a number of bytes that overflows.
-  void total() {
-    const ModelConfig& m = c_.model;
-    if (!known({"model.layers", "model.kv_heads", "model.ffn_dim", "model.vocab"})) {
-      return;
-    }
-    const auto dim = static_cast<double>(m.dim);
-    const auto heads = static_cast<double>(m.heads);
-    const double head = m.head_dim > 0 ? static_cast<double>(m.head_dim) : dim / heads;
-    const double ffn = m.ffn_dim > 0 ? static_cast<double>(m.ffn_dim) : 8 * dim / 3;
-    const double layer = dim * head * 4 * heads + 3 * dim * ffn;
-    const double all =
-        static_cast<double>(m.layers) * layer + 2 * static_cast<double>(m.vocab) * dim;
+  void total(const std::vector<models::ModelKey>& keys, const models::ModelSizes& sizes) {
+    const double all = models::model_family(c_.model.family).parameters(sizes);
     constexpr double most = 1e15;
     if (all > most) {
-      blame({"model.dim", "model.ffn_dim", "model.layers", "model.head_dim", "model.vocab"},
-            fmt::format("the sizes of the model make up to {:.1e} parameters (expected at most "
-                        "{:.0e})",
-                        all, most));
+      std::vector<std::string> paths;
+      for (const models::ModelKey& key : keys) {
+        paths.push_back("model." + key.name);
+      }
+      paths.emplace_back("model.vocab");
+      blame(paths, fmt::format("the sizes of the model make up to {:.1e} parameters (expected at "
+                               "most {:.0e})",
+                               all, most));
     }
   }
 
@@ -161,7 +160,7 @@ class Checks {
     }
     clipping();
     schedule();
-    const std::vector<std::string> names = allowable_names();
+    const std::vector<std::string> names = allowable_names(c_.model.family);
     for (const std::string& name : c_.checkpoint.allow) {
       if (std::ranges::find(names, name) == names.end()) {
         blame({"checkpoint.allow"},

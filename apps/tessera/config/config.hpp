@@ -3,29 +3,26 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace tessera::app {
 
+/// The values of the keys that belong to a family of models.
+using ModelNumbers = std::map<std::string, std::variant<bool, std::int64_t, double>>;
+
 struct ModelConfig {
   std::string family = "llama";
-  std::string from;     // a folder with config.json and *.safetensors; which determines all sizes
+  std::string from;     // a folder with config.json and *.safetensors, which determines all sizes
   std::string adapter;  // a folder of PEFT with the low-rank updates to start from
-  std::int64_t dim = 256;
-  std::int64_t layers = 8;
-  std::int64_t heads = 8;
-  std::int64_t kv_heads = 0;  // 0 = heads
-  std::int64_t head_dim = 0;  // 0 = dim / heads
-  std::int64_t ffn_dim = 0;   // 0 = 8/3 of dim, rounded up to a multiple of 64
-  std::int64_t vocab = 0;     // 0 = the tokenizer's
-  double rope_theta = 10000.0;
-  double norm_eps = 1e-5;
-  bool tie_embeddings = false;
+  std::int64_t vocab = 0;  // 0 = the tokenizer's
   double dropout = 0.0;
+  ModelNumbers sizes;  // of the family's own keys
 };
 
 struct DataConfig {
@@ -165,15 +162,20 @@ struct Config {
   std::string place(const std::string& key) const;
 };
 
+/// Makes plugins known that a config names; gets the config with its plugins alone.
+using PluginSetup = std::function<void(const Config&)>;
+
 /// Reads `file`, applies the overrides ("train.steps=50") in their order and checks all that can
 /// be known without opening other files. All paths in the result are absolute or relative to the
 /// working directory, no longer to the config's folder. Throws one Error (input) that lists every
-/// problem found, each with file and line.
-Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides = {});
+/// problem found, each with file and line. `plugins` is called before a family of models
+/// is looked up that is not built in.
+Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides = {},
+                   const PluginSetup& plugins = {});
 
 /// The same from a text; `file` is for error texts and relative paths.
 Config parse_config(std::string_view text, const std::filesystem::path& file,
-                    std::span<const std::string> overrides = {});
+                    std::span<const std::string> overrides = {}, const PluginSetup& plugins = {});
 
 /// All keys with their values as a JSON object, for records in checkpoints.
 std::string to_json(const Config& config);

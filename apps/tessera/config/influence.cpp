@@ -31,9 +31,9 @@ bool has_influence(const Key& key) {
          std::ranges::find(without_influence, key.path) == without_influence.end();
 }
 
-std::vector<std::string> allowable_names() {
+std::vector<std::string> allowable_names(const std::string& family) {
   std::vector<std::string> names;
-  for (const Key& key : config_keys()) {
+  for (const Key& key : config_keys(family)) {
     if (has_influence(key)) {
       if (names.empty() || !names.back().starts_with(key.section() + ".")) {
         names.push_back(key.section());

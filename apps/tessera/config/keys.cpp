@@ -1,6 +1,12 @@
 #include "config/keys.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
+#include <variant>
+
+import tessera.base;
+import tessera.models;
 
 namespace tessera::app {
 namespace {
@@ -27,7 +33,9 @@ std::vector<Key> model_keys() {
   using M = ModelConfig;
   constexpr auto s = &Config::model;
   return {
-      {"model.family", field<s, &M::family>, "The kind of model.", {}, {"llama"}},
+      {"model.family", field<s, &M::family>,
+       "The family of models ([models.md](models.md)): `llama`, or what a plugin provides. It "
+       "determines the further keys of this section."},
       {.path = "model.from",
        .slot = field<s, &M::from>,
        .doc =
@@ -41,27 +49,37 @@ std::vector<Key> model_keys() {
               "the low-rank updates to start from. Ranks, scales and layers must be those that the "
               "styles make.",
        .is_path = true},
-      {"model.dim", field<s, &M::dim>, "Width of the hidden state.", from(1, largest_size)},
-      {"model.layers", field<s, &M::layers>, "Number of transformer layers.", from(1, 10000)},
-      {"model.heads", field<s, &M::heads>, "Query heads of the attention.", from(1, 100000)},
-      {"model.kv_heads", field<s, &M::kv_heads>,
-       "Key and value heads; must divide `heads`. 0: as many as `heads`.", from(0, 100000)},
-      {"model.head_dim", field<s, &M::head_dim>, "Width of a head, even. 0: `dim / heads`.",
-       from(0, largest_size)},
-      {"model.ffn_dim", field<s, &M::ffn_dim>,
-       "Width of the feed-forward part. 0: 8/3 of `dim`, rounded up to a multiple of 64.",
-       from(0, largest_size)},
       {"model.vocab", field<s, &M::vocab>,
        "Number of token ids; only with `data.tokens`, otherwise the tokenizer determines it.",
        from(0, largest_size)},
-      {"model.rope_theta", field<s, &M::rope_theta>, "Base of the rotary embedding's wavelengths.",
-       positive},
-      {"model.norm_eps", field<s, &M::norm_eps>, "The epsilon of RMSNorm.", positive},
-      {"model.tie_embeddings", field<s, &M::tie_embeddings>,
-       "Use the token embedding as the output matrix too."},
       {"model.dropout", field<s, &M::dropout>,
        "Probability with which an activation is dropped while training.", below_one},
   };
+}
+
+Range range_of(const models::ModelRange& range) {
+  Range result;
+  result.low = range.low.value_or(result.low);
+  result.high = range.high.value_or(result.high);
+  result.low_open = range.low_open;
+  return result;
+}
+
+std::vector<Key> family_keys(const std::string& family) {
+  std::vector<Key> keys;
+  for (const models::ModelKey& own : models::model_family(family, "model.family").keys()) {
+    Key key{.path = "model." + own.name,
+            .slot =
+                [name = own.name, initial = own.initial](Config& config, std::size_t /*entry*/) {
+                  auto& value = config.model.sizes.try_emplace(name, initial).first->second;
+                  return std::visit([](auto& number) { return Slot(&number); }, value);
+                },
+            .doc = own.doc,
+            .range = range_of(own.range),
+            .of_family = true};
+    keys.push_back(std::move(key));
+  }
+  return keys;
 }
 
 std::vector<Key> data_keys() {
@@ -349,15 +367,13 @@ std::vector<Key> run_keys() {
 
 }  // namespace
 
-std::span<const Key> config_keys() {
-  static const std::vector<Key> keys = [] {
-    std::vector<Key> all;
-    for (auto part : {model_keys, data_keys, train_keys, optimizer_keys, run_keys}) {
-      std::ranges::move(part(), std::back_inserter(all));
-    }
-    return all;
-  }();
-  return keys;
+std::vector<Key> config_keys(const std::string& family) {
+  std::vector<Key> all = model_keys();
+  std::ranges::move(family_keys(family), std::back_inserter(all));
+  for (const auto part : {data_keys, train_keys, optimizer_keys, run_keys}) {
+    std::ranges::move(part(), std::back_inserter(all));
+  }
+  return all;
 }
 
 std::vector<std::string> config_sections() {

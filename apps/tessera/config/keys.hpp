@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -29,20 +30,22 @@ struct Range {
 
 struct Key {
   std::string path;  // "train.steps"; "parallel.style" is `style` of every [[parallel]] entry
-  Slot (*slot)(Config&, std::size_t entry);
+  std::function<Slot(Config&, std::size_t entry)> slot;
   std::string doc;
   Range range = {};
   std::vector<std::string> choices = {};  // allowed words; for a path: words that are not paths
   bool is_path = false;
   bool required = false;
+  bool of_family = false;  // of model.family, not of all models
 
   std::string section() const { return path.substr(0, path.find('.')); }
   std::string leaf() const { return path.substr(path.find('.') + 1); }
   bool in_list() const { return section() == "parallel"; }
 };
 
-/// Every key, in the order of the documentation.
-std::span<const Key> config_keys();
+/// Every key of a config with this model.family, in the order of the documentation. Error (input):
+/// there is no such family.
+std::vector<Key> config_keys(const std::string& family = ModelConfig().family);
 
 /// The sections' names, in the order of the documentation.
 std::vector<std::string> config_sections();
@@ -52,7 +55,7 @@ std::vector<std::string> config_sections();
 bool has_influence(const Key& key);
 
 /// What `checkpoint.allow` may name: those keys, their sections, and `data.content`.
-std::vector<std::string> allowable_names();
+std::vector<std::string> allowable_names(const std::string& family);
 
 /// "integer", "list of texts"...
 std::string type_name(const Slot& slot);
@@ -60,7 +63,8 @@ std::string type_name(const Slot& slot);
 /// "between 0 and 1 (1 excluded)", "at least 1" or "" where every number is allowed.
 std::string describe(const Range& range);
 
-/// The Markdown tables of docs/config.md: one heading for each section, one row for each key.
+/// The Markdown tables of docs/config.md: one heading for each section and each family of models,
+/// one row for each key.
 std::string config_reference();
 
 }  // namespace tessera::app

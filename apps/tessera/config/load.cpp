@@ -7,6 +7,7 @@
 #include <limits>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <tessera/json.hpp>
 
 #include "config/check.hpp"
@@ -17,26 +18,26 @@
 #include "config/values.hpp"
 
 import tessera.base;
+import tessera.models;
 
 namespace tessera::app {
 namespace {
 
 class Loader {
  public:
-  Loader(toml::table& root, Config& config, Problems& problems)
-      : root_(root), config_(config), problems_(problems) {}
+  Loader(toml::table& root, Config& config, Problems& problems, const PluginSetup& plugins)
+      : root_(root), config_(config), problems_(problems), plugins_(plugins) {}
 
   void load() {
+    choose_family();
     report_unknown();
     if (const toml::node* list = root_.get("parallel")) {
       load_styles(*list);
     }
-    for (const Key& key : config_keys()) {
-      if (key.in_list()) {
-        continue;
+    for (const Key& key : keys_) {
+      if (!key.in_list() && key.path != plugin_paths) {
+        load_key(key, root_[key.section()].as_table(), key.path, 0);
       }
-      const toml::table* section = root_[key.section()].as_table();
-      load_key(key, section, key.path, 0);
     }
   }
 
@@ -44,6 +45,31 @@ class Loader {
   std::set<std::string> unread;
 
  private:
+  static constexpr std::string_view plugin_paths = "plugins.paths";
+
+  /// The keys follow from the family of models, which may be in a plugin that the config names.
+  void choose_family() {
+    keys_ = config_keys();
+    const auto paths = std::ranges::find(keys_, plugin_paths, &Key::path);
+    load_key(*paths, root_[paths->section()].as_table(), paths->path, 0);
+    const auto given = root_["model"]["family"].value<std::string>();
+    const std::vector<std::string> built_in = models::built_in_families();
+    if (!given || std::ranges::find(built_in, *given) != built_in.end()) {
+      return;
+    }
+    try {
+      if (plugins_) {
+        plugins_(config_);
+      }
+      keys_ = config_keys(*given);
+    } catch (const Error& error) {
+      toml::table& section = *root_["model"].as_table();
+      problems_.add(place_of(section.get("family")->source(), config_.file.string()), error.what());
+      section.erase("family");  // the rest is compared with the keys of the default
+      family_is_known_ = false;
+    }
+  }
+
   void load_key(const Key& key, const toml::table* section, const std::string& name,
                 std::size_t entry) {
     const Slot slot = key.slot(config_, entry);
@@ -87,7 +113,7 @@ class Loader {
       }
       config_.parallel[i].where = place.text();
       report_unknown(*entry, "parallel", name);
-      for (const Key& key : config_keys()) {
+      for (const Key& key : keys_) {
         if (key.in_list()) {
           load_key(key, entry, fmt::format("{}.{}", name, key.leaf()), i);
         }
@@ -107,7 +133,7 @@ class Loader {
                         node.is_table() ? "section" : "key",
                         nearest.empty() ? elsewhere(name) : nearest, join_words(sections)));
       } else if (const toml::table* section = node.as_table()) {
-        if (name == "parallel") {
+        if (name == "parallel" || (name == "model" && !family_is_known_)) {
           continue;
         }
         report_unknown(*section, name, name);
@@ -121,7 +147,7 @@ class Loader {
   void report_unknown(const toml::table& table, const std::string& section,
                       const std::string& shown) {
     std::vector<std::string> leaves;
-    for (const Key& key : config_keys()) {
+    for (const Key& key : keys_) {
       if (key.section() == section) {
         leaves.push_back(key.leaf());
       }
@@ -148,19 +174,22 @@ class Loader {
   }
 
   /// The same or a near name in another section.
-  static std::string elsewhere(const std::string& leaf) {
+  std::string elsewhere(const std::string& leaf) const {
     std::vector<std::string> leaves;
-    for (const Key& key : config_keys()) {
+    for (const Key& key : keys_) {
       leaves.push_back(key.leaf());
     }
     const std::string nearest = nearest_name(leaf, leaves);
-    const auto key = std::ranges::find(config_keys(), nearest, &Key::leaf);
-    return key == config_keys().end() ? "" : fmt::format("; did you mean '{}'?", key->path);
+    const auto key = std::ranges::find(keys_, nearest, &Key::leaf);
+    return key == keys_.end() ? "" : fmt::format("; did you mean '{}'?", key->path);
   }
 
   toml::table& root_;
   Config& config_;
   Problems& problems_;
+  const PluginSetup& plugins_;
+  std::vector<Key> keys_;
+  bool family_is_known_ = true;
 };
 
 }  // namespace
@@ -187,7 +216,7 @@ std::string Config::place(const std::string& key) const {
 }
 
 Config parse_config(std::string_view text, const std::filesystem::path& file,
-                    std::span<const std::string> overrides) {
+                    std::span<const std::string> overrides, const PluginSetup& plugins) {
   toml::table root;
   try {
     root = toml::parse(text, file.string());
@@ -201,14 +230,15 @@ Config parse_config(std::string_view text, const std::filesystem::path& file,
   for (const std::string& argument : overrides) {
     apply_override(root, argument, problems);
   }
-  Loader loader(root, config, problems);
+  Loader loader(root, config, problems, plugins);
   loader.load();
   check_config(config, loader.unread, problems);
   problems.throw_if_any();
   return config;
 }
 
-Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides) {
+Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides,
+                   const PluginSetup& plugins) {
   if (std::filesystem::is_directory(file)) {
     fail_input(
         {.thing = file.string(), .wrong = "is a folder", .advice = "name the config file in it"});
@@ -220,13 +250,13 @@ Config load_config(const std::filesystem::path& file, std::span<const std::strin
   }
   std::stringstream text;
   text << stream.rdbuf();
-  return parse_config(text.str(), file, overrides);
+  return parse_config(text.str(), file, overrides, plugins);
 }
 
 std::string to_json(const Config& config) {
   Config copy = config;  // slots are not const
   nlohmann::ordered_json all = nlohmann::ordered_json::object();
-  for (const Key& key : config_keys()) {
+  for (const Key& key : config_keys(config.model.family)) {
     if (!key.in_list()) {
       all[key.section()][key.leaf()] = slot_json(key.slot(copy, 0));
       continue;

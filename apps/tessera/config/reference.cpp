@@ -7,6 +7,9 @@
 #include "config/keys.hpp"
 #include "config/values.hpp"
 
+import tessera.base;
+import tessera.models;
+
 namespace tessera::app {
 namespace {
 
@@ -66,18 +69,40 @@ std::string config_reference() {
   Config defaults;
   defaults.parallel.emplace_back();
   std::string text;
-  std::string section;
-  for (const Key& key : config_keys()) {
-    if (key.section() != section) {
-      section = key.section();
-      text += fmt::format("{}## {}\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
-                          text.empty() ? "" : "\n",
-                          key.in_list() ? "[[parallel]]" : fmt::format("[{}]", section));
-    }
+  const auto row = [&](const Key& key) {
     const Slot slot = key.slot(defaults, 0);
     text +=
         fmt::format("| `{}` | {} | {} | {} |\n", key.path, allowed(key, slot),
                     key.required ? "must be given" : fmt::format("`{}`", slot_text(slot)), key.doc);
+  };
+  const auto heading = [&](const std::string& title) {
+    text += fmt::format("{}## {}\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
+                        text.empty() ? "" : "\n", title);
+  };
+  const auto families = [&] {
+    for (const std::string& family : models::model_families()) {
+      heading(fmt::format("[model] with family = \"{}\"", family));
+      defaults.model.sizes.clear();
+      for (const Key& key : config_keys(family)) {
+        if (key.of_family) {
+          row(key);
+        }
+      }
+    }
+  };
+  std::string section;
+  for (const Key& key : config_keys()) {
+    if (key.of_family) {
+      continue;
+    }
+    if (key.section() != section) {
+      if (section == "model") {
+        families();
+      }
+      section = key.section();
+      heading(key.in_list() ? "[[parallel]]" : fmt::format("[{}]", section));
+    }
+    row(key);
   }
   return text;
 }

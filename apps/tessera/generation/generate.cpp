@@ -18,7 +18,7 @@
 
 #include "config/config.hpp"
 #include "data/tokenizer.hpp"
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 
 import tessera.base;
 import tessera.mesh;
@@ -99,7 +99,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const std::string& meta, const std::stri
 
 /// A thread for each 4 million parameters: a token's products are one pass over the weights, and
 /// waking a thread for a small part of it costs more than the part.
-void choose_threads(const LlamaConfig& shape) {
+void choose_threads(const ModelShape& shape) {
   constexpr std::int64_t parameters_of_thread = std::int64_t{1} << 22;
   ops::set_threads(static_cast<int>(
       std::clamp<std::int64_t>(shape.parameters() / parameters_of_thread, 1, available_cores())));
@@ -110,7 +110,7 @@ class Generator {
  public:
   explicit Generator(const std::string& checkpoint) {
     const CheckpointReader reader(checkpoint);
-    shape_ = stored_llama_config(reader.meta(), checkpoint);
+    shape_ = stored_model(reader.meta(), checkpoint);
     tokenizer_ = tokenizer_of(reader.meta(), checkpoint);
     if (shape_.vocab != tokenizer_->vocab()) {
       fail_input({.thing = checkpoint,
@@ -154,9 +154,9 @@ class Generator {
   }
 
  private:
-  LlamaConfig shape_;
+  ModelShape shape_;
   std::unique_ptr<Tokenizer> tokenizer_;
-  std::shared_ptr<nn::LlamaForCausalLM> model_;
+  std::shared_ptr<nn::LanguageModel> model_;
   nn::KeyValueCache cache_;
 };
 

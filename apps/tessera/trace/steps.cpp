@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "config/config.hpp"
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 
 import tessera.base;
 import tessera.mesh;

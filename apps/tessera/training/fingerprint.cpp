@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "config/keys.hpp"
@@ -68,22 +69,21 @@ bool is_allowed(const std::string& name, const std::vector<std::string>& allow) 
 
 }  // namespace
 
-Fingerprint fingerprint_of(const Config& config, const LlamaConfig& shape, const Dataset& data) {
+Fingerprint fingerprint_of(const Config& config, const ModelShape& shape, const Dataset& data) {
   Config copy = config;  // slots are not const
   Fingerprint values;
-  for (const Key& key : config_keys()) {
-    if (has_influence(key)) {
+  for (const Key& key : config_keys(config.model.family)) {
+    if (has_influence(key) && !key.of_family) {
       values[key.path] = json_text(slot_json(key.slot(copy, 0)));
     }
   }
-  const nlohmann::ordered_json sizes = {
-      {"vocab", shape.vocab},       {"dim", shape.dim},
-      {"layers", shape.layers},     {"heads", shape.heads},
-      {"kv_heads", shape.kv_heads}, {"head_dim", shape.head_dim},
-      {"ffn_dim", shape.ffn_dim},   {"rope_theta", shape.rope_theta},
-      {"norm_eps", shape.norm_eps}, {"tie_embeddings", shape.tie_embeddings}};
-  for (const auto& [name, value] : sizes.items()) {
-    values["model." + name] = json_text(value);
+  values["model.vocab"] = json_text(nlohmann::json(shape.vocab));
+  for (const auto& [name, value] : shape.values) {
+    values["model." + name] =
+        json_text(std::visit([](auto number) { return nlohmann::json(number); }, value));
+  }
+  if (shape.family != ModelConfig().family) {
+    values["model.family"] = json_text(nlohmann::json(shape.family));
   }
   if (!config.model.from.empty()) {
     values["model.from"] = json_text(nlohmann::json("weights " + weights_hash(config.model.from)));

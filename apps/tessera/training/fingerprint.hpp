@@ -7,7 +7,7 @@
 
 #include "config/config.hpp"
 #include "data/dataset.hpp"
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 
 namespace tessera::app {
 
@@ -17,7 +17,7 @@ namespace tessera::app {
 /// `model.from` are hashes of what is read, not paths.
 using Fingerprint = std::map<std::string, std::string>;
 
-Fingerprint fingerprint_of(const Config& config, const LlamaConfig& shape, const Dataset& data);
+Fingerprint fingerprint_of(const Config& config, const ModelShape& shape, const Dataset& data);
 
 /// As a JSON object, for a checkpoint's meta data.
 std::string to_json(const Fingerprint& fingerprint);

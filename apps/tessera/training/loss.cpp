@@ -10,12 +10,11 @@ import tessera.parallel;
 
 namespace tessera::app {
 
-Tensor loss_sum(nn::LlamaForCausalLM& model, const parallel::ParallelPlan& plan,
-                const Tensor& inputs, const Tensor& targets) {
+Tensor loss_sum(nn::LanguageModel& model, const parallel::ParallelPlan& plan, const Tensor& inputs,
+                const Tensor& targets) {
   const Layout layout = plan.batch_layout();
   const Dims shape = {inputs.size(0) * plan.batch_parts(), inputs.size(1)};
-  const Tensor logits = model(from_local(inputs, layout, shape));
-  return model.loss()({logits, from_local(targets, layout, shape)})[0];
+  return model.loss_sum(from_local(inputs, layout, shape), from_local(targets, layout, shape));
 }
 
 }  // namespace tessera::app

@@ -6,7 +6,7 @@ namespace tessera::app {
 
 /// The SUM of the losses of this rank's rows: Partial along the axes that split the batch. inputs
 /// and targets are local [rows, seq_len] (i64).
-Tensor loss_sum(nn::LlamaForCausalLM& model, const parallel::ParallelPlan& plan,
-                const Tensor& inputs, const Tensor& targets);
+Tensor loss_sum(nn::LanguageModel& model, const parallel::ParallelPlan& plan, const Tensor& inputs,
+                const Tensor& targets);
 
 }  // namespace tessera::app

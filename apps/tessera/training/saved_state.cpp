@@ -19,7 +19,7 @@
 
 #include "config/config.hpp"
 #include "data/dataset.hpp"
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 
 import tessera.base;
 import tessera.plugin;
@@ -31,6 +31,7 @@ import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
+import tessera.models;
 import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
@@ -38,6 +39,8 @@ import tessera.train;
 
 #include "adapters/peft.hpp"
 #include "adapters/updates.hpp"
+#include "hub_weights.hpp"
+#include "model_sizes.hpp"
 #include "training/setup.hpp"
 #include "training/trainer.hpp"
 
@@ -64,7 +67,8 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
                                     plugin::host());  // styles replace modules
   if (!run.config.model.from.empty()) {
     const StateDict named = model_weights(*model);
-    const SafetensorsFolder weights(run.config.model.from);
+    const SafetensorsFolder folder(run.config.model.from);
+    const HubWeights weights(folder, family_of(run.shape), sizes_of(run.shape));
     check_weights(weights, named);
     if (weight_values) {
       check_weight_values(weights, named);
@@ -116,7 +120,7 @@ RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say)
   const auto meta_data = [&run = run_, updates = to_json(updates_of(*model_))] {
     return fmt::format(
         R"({{"config": {}, "model": {}, "generation": {}, "fingerprint": {}, "low_rank_updates": {}}})",
-        to_json(run.config), hugging_face_config(run.shape), generation_config(run.shape),
+        to_json(run.config), hub_config(run.shape), generation_config(run.shape),
         to_json(run.fingerprint), updates);
   };
   return {*training_,

@@ -10,37 +10,27 @@
 
 #include "config/check.hpp"
 #include "config/config.hpp"
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 
 import tessera.base;
 import tessera.options;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.nn;
+import tessera.models;
 import tessera.optim;
 import tessera.parallel;
 
+#include "model_sizes.hpp"
 #include "training/setup.hpp"
 
 namespace tessera::app {
 
-std::shared_ptr<nn::LlamaForCausalLM> make_model(const LlamaConfig& shape, double dropout) {
-  nn::LlamaShape s;
-  s.vocab = shape.vocab;
-  s.dim = shape.dim;
-  s.layers = shape.layers;
-  s.heads = shape.heads;
-  s.kv_heads = shape.kv_heads;
-  s.head_dim = shape.head_dim;
-  s.ffn_dim = shape.ffn_dim;
-  s.rope_theta = shape.rope_theta;
-  s.norm_eps = shape.norm_eps;
-  s.tie_embeddings = shape.tie_embeddings;
-  s.dropout = dropout;
-  return std::make_shared<nn::LlamaForCausalLM>(s);
+std::shared_ptr<nn::LanguageModel> make_model(const ModelShape& shape, double dropout) {
+  return family_of(shape).build(sizes_of(shape), dropout);
 }
 
-std::shared_ptr<nn::LlamaForCausalLM> make_model(const LlamaConfig& shape, const Config& config) {
+std::shared_ptr<nn::LanguageModel> make_model(const ModelShape& shape, const Config& config) {
   auto model = make_model(shape, config.model.dropout);
   try {
     nn::freeze(*model, config.train.freeze);

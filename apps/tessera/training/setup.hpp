@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "config/config.hpp"
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 
 namespace tessera::app {
 
-/// The Llama that a config trains, on the meta device, with its frozen parameters. Errors (input):
+/// The model that a config trains, on the meta device, with its frozen parameters. Errors (input):
 /// see nn::freeze.
-std::shared_ptr<nn::LlamaForCausalLM> make_model(const LlamaConfig& shape, const Config& config);
-/// A Llama on the meta device.
-std::shared_ptr<nn::LlamaForCausalLM> make_model(const LlamaConfig& shape, double dropout);
+std::shared_ptr<nn::LanguageModel> make_model(const ModelShape& shape, const Config& config);
+/// A model on the meta device.
+std::shared_ptr<nn::LanguageModel> make_model(const ModelShape& shape, double dropout);
 
 /// The config's mesh; one axis "rank" of size 1 where it has none.
 DeviceMesh make_mesh(const Config& config);

@@ -17,7 +17,7 @@
 
 #include "config/config.hpp"
 #include "data/dataset.hpp"
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 #include "table.hpp"
 
 import tessera.base;
@@ -31,6 +31,7 @@ import tessera.ops;
 import tessera.dtensor;
 import tessera.record;
 import tessera.nn;
+import tessera.models;
 import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
@@ -38,6 +39,8 @@ import tessera.train;
 
 #include "adapters/peft.hpp"
 #include "adapters/updates.hpp"
+#include "hub_weights.hpp"
+#include "model_sizes.hpp"
 #include "training/links.hpp"
 #include "training/loss.hpp"
 #include "training/setup.hpp"
@@ -83,7 +86,8 @@ Trainer::Trainer(const Run& run, Device device)
     nn::initialize(*model_);
   } else {
     plan_->materialize(device_);
-    load_model_weights(SafetensorsFolder(run.config.model.from), *model_);
+    const SafetensorsFolder folder(run.config.model.from);
+    load_model_weights(HubWeights(folder, family_of(run.shape), sizes_of(run.shape)), *model_);
     nn::initialize(nn::update_parameters(*model_));
   }
   if (device_ != meta) {

@@ -12,7 +12,7 @@
 
 #include "config/config.hpp"
 #include "data/dataset.hpp"
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 #include "training/fingerprint.hpp"
 #include "training/setup.hpp"
 
@@ -21,7 +21,7 @@ namespace tessera::app {
 /// What all ranks agree on before they start.
 struct Run {
   Config config;
-  LlamaConfig shape;
+  ModelShape shape;
   std::shared_ptr<const Dataset> data;
   Fingerprint fingerprint = {};  // kept in checkpoints
 };
@@ -64,7 +64,7 @@ class Trainer {
   /// Replays the program of this text from the next step on. Errors (input): see Program::parse.
   void set_program(const std::string& text, const std::string& where);
   const parallel::ParallelPlan& plan() const { return *plan_; }
-  nn::LlamaForCausalLM& model() { return *model_; }
+  nn::LanguageModel& model() { return *model_; }
   std::size_t shared_bytes() const { return training_->shared_bytes(); }
   std::size_t bytes_elsewhere() const { return training_->bytes_elsewhere(); }
   /// What a save in the background keeps in memory, besides the state itself.
@@ -78,7 +78,7 @@ class Trainer {
   const Run& run_;
   Device device_;
   DeviceMesh mesh_;
-  std::shared_ptr<nn::LlamaForCausalLM> model_;
+  std::shared_ptr<nn::LanguageModel> model_;
   std::unique_ptr<parallel::ParallelPlan> plan_;
   std::unique_ptr<Training> training_;
 };

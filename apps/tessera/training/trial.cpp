@@ -9,7 +9,7 @@
 
 #include "config/config.hpp"
 #include "data/dataset.hpp"
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 
 import tessera.base;
 import tessera.plugin;
@@ -44,7 +44,7 @@ class ReadsOne final : public Mode {
 };
 
 /// Parameters, which exist before the first step.
-void book_parameters(nn::LlamaForCausalLM& model) {
+void book_parameters(nn::LanguageModel& model) {
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
     if (parameter->places.value) {
       continue;

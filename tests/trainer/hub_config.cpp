@@ -1,12 +1,12 @@
-#include "llama_config.hpp"
-
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "catch.hpp"
+#include "model_shape.hpp"
 #include "support.hpp"
 
 import tessera.base;
@@ -24,7 +24,14 @@ Json plain() {
           {"vocab_size", 101},        {"tie_word_embeddings", true}, {"attention_bias", false}};
 }
 
-LlamaConfig parse(const Json& json) { return parse_llama_config(json.dump(), "config.json"); }
+ModelShape parse(const Json& json) { return parse_hub_config(json.dump(), "config.json"); }
+
+/// A whole number as the value of a key.
+std::int64_t whole(std::int64_t value) { return value; }
+
+std::int64_t size_of(const ModelShape& shape, const char* name) {
+  return std::get<std::int64_t>(shape.values.at(name));
+}
 
 void refused(const std::string& key, const Json& value, const std::string& part) {
   Json json = plain();
@@ -38,23 +45,24 @@ void refused(const std::string& key, const Json& value, const std::string& part)
 }  // namespace
 
 TEST_CASE("config.json of a Llama is read") {
-  const LlamaConfig c = parse(plain());
-  CHECK(c == LlamaConfig{.vocab = 101,
-                         .dim = 48,
-                         .layers = 2,
-                         .heads = 6,
-                         .kv_heads = 3,
-                         .head_dim = 8,
-                         .ffn_dim = 72,
-                         .rope_theta = 5000.0,
-                         .norm_eps = 1e-5,
-                         .tie_embeddings = true,
-                         // The defaults of transformers for keys that are absent.
-                         .max_positions = 2048,
-                         .dtype = "",
-                         .eos = {2},
-                         .others = R"({"bos_token_id":1,"eos_token_id":2,"pad_token_id":null})",
-                         .generation = ""});
+  const ModelShape c = parse(plain());
+  CHECK(c == ModelShape{.family = "llama",
+                        .vocab = 101,
+                        .values = {{"dim", whole(48)},
+                                   {"layers", whole(2)},
+                                   {"heads", whole(6)},
+                                   {"kv_heads", whole(3)},
+                                   {"head_dim", whole(8)},
+                                   {"ffn_dim", whole(72)},
+                                   {"rope_theta", 5000.0},
+                                   {"norm_eps", 1e-5},
+                                   {"tie_embeddings", true}},
+                        // The defaults of transformers for keys that are absent.
+                        .max_positions = 2048,
+                        .dtype = "",
+                        .eos = {2},
+                        .others = R"({"bos_token_id":1,"eos_token_id":2,"pad_token_id":null})",
+                        .generation = ""});
   // 101*48 embeddings; a layer: q, o 48*48 each, k, v 48*24 each, three 48*72, two norms; a norm.
   CHECK(c.parameters() == 101 * 48 + 2 * (2 * 48 * 48 + 2 * 48 * 24 + 3 * 48 * 72 + 96) + 48);
 }
@@ -67,11 +75,11 @@ TEST_CASE("newer writers' rotary settings, a given head_dim and absent keys are 
   json["rope_parameters"] = {{"rope_theta", 1000000.0}, {"rope_type", "default"}};
   json["rope_scaling"] = nullptr;
   json["head_dim"] = 10;
-  const LlamaConfig c = parse(json);
-  CHECK(c.rope_theta == 1000000.0);
-  CHECK(c.kv_heads == 6);
-  CHECK(c.head_dim == 10);
-  CHECK_FALSE(c.tie_embeddings);
+  const ModelShape c = parse(json);
+  CHECK(std::get<double>(c.values.at("rope_theta")) == 1000000.0);
+  CHECK(size_of(c, "kv_heads") == 6);
+  CHECK(size_of(c, "head_dim") == 10);
+  CHECK_FALSE(std::get<bool>(c.values.at("tie_embeddings")));
 }
 
 TEST_CASE("what the program does not compute is refused by name") {
@@ -130,7 +138,7 @@ TEST_CASE("what transformers sets without effect on the model is accepted") {
   for (const auto& [key, value] : accepted.items()) {
     INFO(key);
     json[key] = value;
-    CHECK(parse(json).dim == 48);
+    CHECK(size_of(parse(json), "dim") == 48);
   }
 }
 
@@ -159,7 +167,7 @@ TEST_CASE("a misspelt key of config.json is refused with the right one, an unkno
   json["made_by"] = "a tool";
   json["bits_and_pieces"] = {1, 2};
   folder.write("config.json", json.dump());
-  CHECK(read_llama_config(folder.path()).dim == 48);
+  CHECK(size_of(read_model_folder(folder.path()), "dim") == 48);
 }
 
 TEST_CASE("what came in with config.json goes out again") {
@@ -173,11 +181,11 @@ TEST_CASE("what came in with config.json goes out again") {
                    {"use_cache", false},
                    {"made_by", "a tool"},
                    {"transformers_version", "4.40.0"}});
-  const LlamaConfig c = parse(json);
+  const ModelShape c = parse(json);
   CHECK(c.eos == std::vector<std::int64_t>{7, 100});
   CHECK(c.max_positions == 512);
   CHECK(c.dtype == "bfloat16");
-  const Json out = Json::parse(hugging_face_config(c));
+  const Json out = Json::parse(hub_config(c));
   json.erase("transformers_version");  // of the program that wrote the file
   for (const auto& [key, value] : json.items()) {
     INFO(key);
@@ -191,11 +199,11 @@ TEST_CASE("what came in with config.json goes out again") {
 }
 
 TEST_CASE("a model that was trained from nothing says so: no special tokens") {
-  LlamaConfig c = parse(plain());
+  ModelShape c = parse(plain());
   c.others.clear();
   c.max_positions = 77;
   c.dtype = "float32";
-  const Json out = Json::parse(hugging_face_config(c));
+  const Json out = Json::parse(hub_config(c));
   for (const char* key : {"eos_token_id", "bos_token_id", "pad_token_id"}) {
     INFO(key);
     CHECK(out.at(key).is_null());  // absent, transformers would take 2 and 1
@@ -211,18 +219,18 @@ TEST_CASE("generation_config.json decides what ends a text") {
   Json json = plain();
   json["eos_token_id"] = 5;
   folder.write("config.json", json.dump());
-  CHECK(read_llama_config(folder.path()).eos == std::vector<std::int64_t>{5});
+  CHECK(read_model_folder(folder.path()).eos == std::vector<std::int64_t>{5});
   const auto with = [&](const std::string& text) {
     folder.write("generation_config.json", text);
-    return read_llama_config(folder.path());
+    return read_model_folder(folder.path());
   };
   CHECK(with(R"({"eos_token_id": [9, 8]})").eos == std::vector<std::int64_t>{9, 8});
   CHECK(with(R"({"eos_token_id": 9})").eos == std::vector<std::int64_t>{9});
   CHECK(with("{}").eos.empty());
-  const LlamaConfig c = with(R"({"eos_token_id": 9, "temperature": 0.6})");
+  const ModelShape c = with(R"({"eos_token_id": 9, "temperature": 0.6})");
   CHECK(Json::parse(generation_config(c)) ==
         Json::parse(R"({"eos_token_id":9,"temperature":0.6})"));
-  CHECK(Json::parse(hugging_face_config(c)).at("eos_token_id") == 5);
+  CHECK(Json::parse(hub_config(c)).at("eos_token_id") == 5);
   for (const char* wrong : {"[]", "{", R"({"eos_token_id": 101})", R"({"eos_token_id": "a"})"}) {
     INFO(wrong);
     CHECK(input_error([&] { with(wrong); }).find("generation_config.json: ") != std::string::npos);
@@ -277,15 +285,15 @@ TEST_CASE("impossible sizes in config.json are errors") {
   refused("head_dim", 7, "head_dim 7 is odd");
   refused("rope_parameters", 3, "rope_parameters: expected an object");
   refused("tie_word_embeddings", "yes", "tie_word_embeddings: expected true or false");
-  CHECK(input_error([] { parse_llama_config("{", "c"); }).starts_with("c: it is not JSON"));
-  CHECK(input_error([] { parse_llama_config("[]", "c"); }) == "c: it is not a JSON object");
+  CHECK(input_error([] { parse_hub_config("{", "c"); }).starts_with("c: it is not JSON"));
+  CHECK(input_error([] { parse_hub_config("[]", "c"); }) == "c: it is not a JSON object");
   CHECK(input_error([] {
-          parse_llama_config(R"({"hidden_size":1,"hidden_size":2})", "c");
+          parse_hub_config(R"({"hidden_size":1,"hidden_size":2})", "c");
         }).find("hidden_size") != std::string::npos);
-  CHECK(input_error([] { read_llama_config("/nowhere"); }).find("no such folder") !=
+  CHECK(input_error([] { read_model_folder("/nowhere"); }).find("no such folder") !=
         std::string::npos);
   const trainer_test::Folder folder;
   CHECK(input_error([&] {
-          read_llama_config(folder.path());
+          read_model_folder(folder.path());
         }).find("config.json: it cannot be read") != std::string::npos);
 }

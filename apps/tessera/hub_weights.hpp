@@ -1,0 +1,44 @@
+// The tensors of a folder in Hugging Face's format by the names and shapes of the model's
+// parameters, and the other way round (models::HubTensor).
+// Included after the imports of tessera.{base,placement,tensor,nn,models,checkpoint}.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tessera::app {
+
+/// A folder's tensors as the model's parameters. Tensors that the family does not rename keep their
+/// names; those that it ignores are not there.
+class HubWeights : public TensorSource {
+ public:
+  /// The source must outlive this.
+  HubWeights(const TensorSource& folder, const models::ModelFamily& family,
+             const models::ModelSizes& sizes);
+  std::uint64_t bytes_read() const override;
+
+ private:
+  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;
+
+  const TensorSource& folder_;
+  std::map<std::string, models::HubTensor> entries_;  // by the parameter's name
+};
+
+/// The model's parameters as a folder's tensors. Tensors of the source without `prefix` are not
+/// there, and it is removed from the names.
+class HubExport : public TensorSource {
+ public:
+  /// The source must outlive this.
+  HubExport(const TensorSource& model, const std::string& prefix, const models::ModelFamily& family,
+            const models::ModelSizes& sizes);
+  std::uint64_t bytes_read() const override;
+
+ private:
+  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;
+
+  const TensorSource& model_;
+  std::map<std::string, std::vector<models::HubTensor>> parts_;  // by the tensor's name, in order
+};
+
+}  // namespace tessera::app

@@ -1,0 +1,99 @@
+export module tessera.models:family;
+
+import tessera.base;
+import tessera.plugin;
+import tessera.tensor;
+import tessera.nn;
+import :values;
+import :hub_config;
+
+export namespace tessera::models {
+
+/// Where a parameter is in a folder of transformers, if not under its own name and with its own
+/// shape. Several parameters may be parts of one tensor.
+struct HubTensor {
+  std::string parameter;    // its qualified name in the model
+  std::string tensor;       // its name in the folder
+  bool transposed = false;  // the folder's is [in, out], as of transformers' Conv1D
+  int part = 0;   // this part of `parts` equal ones along dim 0 of the parameter's layout,
+  int parts = 1;  // which is the folder's last dim where it is transposed
+};
+
+/// A parameter whose shape follows from sizes, for a comparison before anything is built.
+struct SizedTensor {
+  std::string parameter;
+  std::vector<std::string> keys;  // of config.json, one for each dim of the shape
+  Dims shape;
+};
+
+/// The tokens that transformers assumes where config.json does not say; -1: none.
+struct SpecialTokens {
+  std::int64_t bos = -1;
+  std::int64_t eos = -1;
+};
+
+/// The plugin kind "model": a family of models of the next token. Its name is model.family in a
+/// config and model_type in config.json. It has no state: everything about one model is in its
+/// sizes. It need not know the keys that all families have: from, adapter, vocab, dropout.
+class ModelFamily {
+ public:
+  static constexpr plugin::Kind plugin_kind{"model"};
+  using Factory = std::function<std::unique_ptr<ModelFamily>()>;
+
+  virtual ~ModelFamily();
+
+  // A config.
+  /// The keys of [model], in the order of the documentation.
+  virtual std::vector<ModelKey> keys() const = 0;
+  /// Replaces values that stand for a default ("0: dim / heads"). Returns what does not fit
+  /// together; the sizes are then used no further.
+  virtual std::vector<ModelProblem> complete(ModelSizes& sizes) const = 0;
+
+  // A model. The sizes are complete.
+  /// "dim 256, 8 layers", for the table before a run.
+  virtual std::string describe(const ModelSizes& sizes) const = 0;
+  /// The number of parameters, tied ones once; sizes may be far too large to be built.
+  virtual double parameters(const ModelSizes& sizes) const = 0;
+  /// The longest sequence that can be computed; 0: any. 0 is the default.
+  virtual std::int64_t longest_sequence(const ModelSizes& sizes) const;
+  /// On the meta device. `dropout` is model.dropout.
+  virtual std::shared_ptr<nn::LanguageModel> build(const ModelSizes& sizes,
+                                                   double dropout) const = 0;
+
+  // Hugging Face's format.
+  /// The class in transformers: "LlamaForCausalLM".
+  virtual std::string architecture() const = 0;
+  virtual SpecialTokens special_tokens() const;
+  /// The sizes of a folder's config.json, complete; problems go to `config`.
+  virtual ModelSizes read(HubConfig& config) const = 0;
+  /// The keys of config.json that read() reads, and those that it requires to have one value.
+  virtual std::vector<HubKey> write(const ModelSizes& sizes) const = 0;
+  /// Parameters that have another name or form there. The default: none.
+  virtual std::vector<HubTensor> tensors(const ModelSizes& sizes) const;
+  /// What names of a folder may lack at their beginning ("transformer."), as transformers' base
+  /// model writes them. The default: nothing.
+  virtual std::string base_prefix() const;
+  /// Patterns of tensors in a folder that are no parameters. The default: none.
+  virtual std::vector<std::string> ignored_tensors() const;
+  /// What a layer's name has before its number, "model.layers.", and the size that counts them.
+  struct Layers {
+    std::string prefix;
+    std::string key;  // of config.json
+    std::int64_t count = 0;
+  };
+  virtual Layers layers(const ModelSizes& sizes) const = 0;
+  /// Parameters that show every size. A stored model is compared with them first, so that the work
+  /// depends on what is stored, not on what config.json claims.
+  virtual std::vector<SizedTensor> sized_tensors(const ModelSizes& sizes) const = 0;
+};
+
+/// The family of this name: a built-in one, or what a plugin provides; it lives as long as the
+/// process. Error (input) that begins with `where`: there is none.
+const ModelFamily& model_family(std::string_view name, const std::string& where = "model");
+
+/// The names of all families, built-in or found as plugins, sorted.
+std::vector<std::string> model_families();
+/// The names of those that need no plugin.
+std::vector<std::string> built_in_families();
+
+}  // namespace tessera::models

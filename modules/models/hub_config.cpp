@@ -1,0 +1,363 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tessera/json.hpp>
+#include <utility>
+#include <vector>
+module tessera.models;
+
+import tessera.base;
+
+namespace tessera::models {
+
+using Json = nlohmann::json;
+
+/// Declared in hub_keys.cpp.
+std::span<const std::string_view> irrelevant_hub_keys();
+
+namespace {
+
+// Written by every export, whatever was read.
+constexpr std::string_view always_written[] = {"model_type", "architectures", "dtype",
+                                               "torch_dtype", "transformers_version"};
+
+bool present(const Json& object, const std::string& key) {
+  return object.contains(key) && !object[key].is_null();
+}
+
+/// A value as an error shows it: its JSON, cut after 60 characters.
+std::string shown(const Json& value) {
+  constexpr std::size_t longest = 60;
+  std::string text = json_text(value);
+  if (text.size() > longest) {
+    std::size_t end = longest;
+    while ((static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) {
+      --end;  // not inside a UTF-8 character
+    }
+    text.resize(end);
+    text += "...";
+  }
+  return text;
+}
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+}  // namespace
+
+struct HubConfig::State {
+  Json json;
+  std::string name;
+  std::vector<std::string> problems;
+  std::set<std::string> read;     // they change the model, and a family writes them
+  std::set<std::string> checked;  // they must have one value
+  std::set<std::string> ignored;
+  std::vector<std::string> unknown;
+
+  void refuse(const std::string& key, const Json& value, const std::string& only,
+              const std::string& reason) {
+    problems.push_back(
+        fmt::format("{} {} is not supported (only {}): {}", key, shown(value), only, reason));
+  }
+
+  double positive(const Json& object, const std::string& key, double otherwise) {
+    if (!present(object, key)) {
+      return otherwise;
+    }
+    const Json& value = object[key];
+    if (!value.is_number() || !(value.get<double>() > 0) || !std::isfinite(value.get<double>())) {
+      problems.push_back(fmt::format("{}: expected a positive number, got {}", key, shown(value)));
+      return otherwise;
+    }
+    return value.get<double>();
+  }
+
+  /// Only the default embedding is computed; what else is set there would be ignored in silence.
+  void check_rope(const std::string& key, const Json& rope) {
+    const std::vector<std::string> known = {"rope_theta", "rope_type", "type",
+                                            "partial_rotary_factor"};
+    for (const char* type : {"rope_type", "type"}) {
+      if (present(rope, type) && rope[type] != "default") {
+        problems.push_back(fmt::format("{}.{} {} is not supported (only \"default\")", key, type,
+                                       shown(rope[type])));
+        return;
+      }
+    }
+    if (present(rope, "factor") && !present(rope, "rope_type") && !present(rope, "type")) {
+      problems.push_back(
+          fmt::format("{}: has a factor but no type; only \"default\" is supported", key));
+      return;
+    }
+    if (present(rope, "partial_rotary_factor") && rope["partial_rotary_factor"] != 1.0) {
+      problems.push_back(fmt::format("{}.partial_rotary_factor {} is not supported (only 1)", key,
+                                     shown(rope["partial_rotary_factor"])));
+    }
+    for (const auto& [part, value] : rope.items()) {
+      if (!value.is_null() && std::ranges::find(known, part) == known.end()) {
+        problems.push_back(
+            fmt::format("{}.{}: the default rotary embedding has no such setting{}; remove it", key,
+                        part, did_you_mean(part, known)));
+      }
+    }
+  }
+
+  void check_names() {
+    std::vector<std::string> changing(read.begin(), read.end());
+    changing.insert(changing.end(), checked.begin(), checked.end());
+    for (const auto& [key, value] : json.items()) {
+      if (read.contains(key) || checked.contains(key) || ignored.contains(key)) {
+        continue;
+      }
+      if (const std::string nearest = nearest_name(key, changing); !nearest.empty()) {
+        problems.push_back(fmt::format(
+            "{}: unknown key; did you mean '{}'? Correct it, or remove it", key, nearest));
+      } else {
+        unknown.push_back(key);
+      }
+    }
+  }
+
+  void throw_if_any() const {
+    if (problems.size() == 1) {
+      fail_input({.thing = name, .wrong = problems[0]});
+    }
+    if (!problems.empty()) {
+      std::string text = fmt::format("{}: {} problems", name, problems.size());
+      for (const std::string& problem : problems) {
+        text += "\n  " + problem;
+      }
+      fail_input(text);
+    }
+  }
+};
+
+HubConfig::HubConfig(std::string_view json, std::string name) : state_(std::make_shared<State>()) {
+  ParsedJson parsed =
+      parse_json_object(json, {.bytes = 16'000'000, .values = 1'000'000, .depth = 64});
+  if (!parsed.problem.empty()) {
+    fail_input({.thing = name, .wrong = parsed.problem});
+  }
+  state_->json = std::move(parsed.value);
+  state_->name = std::move(name);
+  for (const std::string_view key : irrelevant_hub_keys()) {
+    state_->ignored.emplace(key);
+  }
+  state_->read.emplace("model_type");
+}
+
+void HubConfig::problem(std::string text) { state_->problems.push_back(std::move(text)); }
+bool HubConfig::sound() const { return state_->problems.empty(); }
+std::vector<std::string> HubConfig::unknown() const { return state_->unknown; }
+
+std::int64_t HubConfig::size(const std::string& key, std::int64_t limit) {
+  if (!present(state_->json, key)) {
+    problem(fmt::format("{} is missing", key));
+  }
+  return size(key, limit, 1);
+}
+
+std::int64_t HubConfig::size(const std::string& key, std::int64_t limit, std::int64_t otherwise) {
+  state_->read.insert(key);
+  if (!present(state_->json, key)) {
+    return otherwise;
+  }
+  const Json& value = state_->json[key];
+  if (!value.is_number_integer() || !(value > 0) || value > limit) {
+    problem(fmt::format("{}: expected a positive integer of at most {}, got {}", key, limit,
+                        shown(value)));
+    return otherwise;
+  }
+  return value.get<std::int64_t>();
+}
+
+double HubConfig::positive(const std::string& key, double otherwise) {
+  state_->read.insert(key);
+  return state_->positive(state_->json, key, otherwise);
+}
+
+bool HubConfig::flag(const std::string& key, bool otherwise) {
+  state_->read.insert(key);
+  if (!present(state_->json, key)) {
+    return otherwise;
+  }
+  if (!state_->json[key].is_boolean()) {
+    problem(fmt::format("{}: expected true or false, got {}", key, shown(state_->json[key])));
+    return otherwise;
+  }
+  return state_->json[key].get<bool>();
+}
+
+double HubConfig::rope_theta() {
+  std::optional<double> theta;
+  const auto take = [&](const Json& object) {
+    if (!present(object, "rope_theta")) {
+      return;
+    }
+    const double value = state_->positive(object, "rope_theta", 1);
+    if (theta && *theta != value) {
+      problem(fmt::format("rope_theta is given twice, as {} and as {}; remove one of the two",
+                          *theta, value));
+    }
+    theta = value;
+  };
+  state_->read.insert("rope_theta");
+  take(state_->json);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    state_->read.insert(key);
+    if (!present(state_->json, key)) {
+      continue;
+    }
+    const Json& rope = state_->json[key];
+    if (!rope.is_object()) {
+      problem(fmt::format("{}: expected an object, got {}", key, shown(rope)));
+      continue;
+    }
+    take(rope);
+    state_->check_rope(key, rope);
+  }
+  return theta.value_or(10000.0);
+}
+
+void HubConfig::only(const std::string& key, const std::string& json, const std::string& reason) {
+  state_->checked.insert(key);
+  if (present(state_->json, key) && state_->json[key] != parse_json(json)) {
+    state_->refuse(key, state_->json[key], json, reason);
+  }
+}
+
+void HubConfig::only_entries(const std::string& key, const std::string& json,
+                             const std::string& reason) {
+  state_->checked.insert(key);
+  const Json entry = parse_json(json);
+  if (present(state_->json, key) &&
+      (!state_->json[key].is_array() ||
+       std::ranges::any_of(state_->json[key], [&](const Json& one) { return one != entry; }))) {
+    state_->refuse(key, state_->json[key], json, reason);
+  }
+}
+
+void HubConfig::ignore(std::span<const std::string> keys) {
+  state_->ignored.insert(keys.begin(), keys.end());
+}
+
+void HubConfig::check_common(const std::string& architecture) {
+  const Json& json = state_->json;
+  only("is_causal", "true", "a token attends to earlier tokens only");
+  only("is_encoder_decoder", "false", "the model is a decoder");
+  only("add_cross_attention", "false", "the model is a decoder");
+  only("pruned_heads", "{}", "all heads are computed");
+  only("per_layer_config", "{}", "all layers have the same sizes");
+  only("quantization_config", "null", "weights are floating numbers");
+  only("compression_config", "null", "weights are floating numbers");
+  only("loss_type", "\"ForCausalLM\"", "the loss is the cross entropy of the next token");
+  if (present(json, "architectures")) {
+    // Of a folder that names several classes, or none, or another one. Early writers differ in
+    // upper and lower case.
+    const Json& classes = json["architectures"];
+    const bool known = classes.is_array() && classes.size() == 1 && classes.front().is_string() &&
+                       lower(classes.front().get<std::string>()) == lower(architecture);
+    if (!known && !(classes.is_array() && classes.empty())) {
+      state_->refuse("architectures", classes, fmt::format("[\"{}\"]", architecture),
+                     "another model, or another head on it");
+    }
+  }
+  if (!present(json, "auto_map") || !json["auto_map"].is_object()) {
+    return;
+  }
+  for (const auto& [name, code] : json["auto_map"].items()) {
+    if (name.starts_with("AutoModel")) {
+      state_->refuse("auto_map", json["auto_map"], "null",
+                     "the folder brings its own code for the model");
+      return;
+    }
+  }
+}
+
+void HubConfig::throw_if_any() const { state_->throw_if_any(); }
+
+void HubConfig::finish() {
+  state_->check_names();
+  state_->throw_if_any();
+}
+
+std::vector<std::int64_t> HubConfig::tokens(const std::string& key, std::int64_t vocab,
+                                            std::int64_t otherwise) {
+  std::vector<std::int64_t> ids;
+  const auto found = state_->json.find(key);
+  if (found == state_->json.end()) {
+    return otherwise >= 0 && otherwise < vocab ? std::vector{otherwise} : ids;
+  }
+  const Json list = found->is_array()  ? *found
+                    : found->is_null() ? Json::array()
+                                       : Json::array({*found});
+  for (const Json& id : list) {
+    if (!id.is_number_integer() || id < 0 || id >= vocab) {
+      problem(fmt::format("{}: expected null, a token id from 0 to {} or a list of them, got {}",
+                          key, vocab - 1, shown(*found)));
+      return {};
+    }
+    ids.push_back(id.get<std::int64_t>());
+  }
+  return ids;
+}
+
+std::string HubConfig::dtype() {
+  std::string type;
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    if (!present(state_->json, key)) {
+      continue;
+    }
+    const Json& value = state_->json[key];
+    if (value != "float32" && value != "bfloat16" && value != "float16" && value != "float64") {
+      problem(fmt::format("{} {} is not supported (only float32, bfloat16, float16 or float64)",
+                          key, shown(value)));
+    } else if (!type.empty() && value != type) {
+      problem(fmt::format("dtype is \"{}\", but torch_dtype is {}; remove one of the two", type,
+                          shown(value)));
+    } else {
+      type = value.get<std::string>();
+    }
+  }
+  return type;
+}
+
+std::string HubConfig::others() const {
+  Json json = state_->json;
+  for (const std::string& key : state_->read) {
+    json.erase(key);
+  }
+  for (const std::string_view key : always_written) {
+    json.erase(std::string(key));
+  }
+  return json_text(json);
+}
+
+HubKey::HubKey(std::string name, bool value)
+    : key(std::move(name)), json(value ? "true" : "false") {}
+HubKey::HubKey(std::string name, std::int64_t value)
+    : key(std::move(name)), json(fmt::format("{}", value)) {}
+HubKey::HubKey(std::string name, double value)
+    : key(std::move(name)), json(json_text(Json(value))) {}
+HubKey::HubKey(std::string name, const char* text)
+    : key(std::move(name)), json(json_text(Json(text))) {}
+
+HubKey HubKey::raw(std::string name, std::string json) {
+  HubKey result(std::move(name), false);
+  result.json = std::move(json);
+  return result;
+}
+
+}  // namespace tessera::models

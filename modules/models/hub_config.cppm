@@ -1,0 +1,73 @@
+export module tessera.models:hub_config;
+
+import tessera.base;
+
+export namespace tessera::models {
+
+/// A config.json in Hugging Face's format, read key by key. Everything that is wrong with it is
+/// collected, and a key that is null is treated as absent. A key that no read asked for and that
+/// nobody knows is ignored, unless it is nearly the name of one that was asked for.
+class HubConfig {
+ public:
+  /// `name` begins the errors. Errors (input): the text is not a JSON object, or names a key twice.
+  HubConfig(std::string_view json, std::string name);
+
+  // Each returns a value that can be used where the file's is wrong, and notes the problem.
+  /// A size from 1 to `limit` that must be there.
+  std::int64_t size(const std::string& key, std::int64_t limit);
+  /// The same, `otherwise` where it is absent.
+  std::int64_t size(const std::string& key, std::int64_t limit, std::int64_t otherwise);
+  double positive(const std::string& key, double otherwise);
+  bool flag(const std::string& key, bool otherwise);
+  /// The base of the rotary embedding, from the top, rope_scaling (older writers) or
+  /// rope_parameters. Any other rotary embedding is a problem.
+  double rope_theta();
+
+  /// The key must be absent, null or have this value (JSON); `reason` follows in the error.
+  void only(const std::string& key, const std::string& json, const std::string& reason);
+  /// The same for each entry of a list.
+  void only_entries(const std::string& key, const std::string& json, const std::string& reason);
+  /// Keys that do not change what is computed, besides those of every model in transformers.
+  void ignore(std::span<const std::string> keys);
+
+  void problem(std::string text);
+  /// Whether there is no problem so far: only then do values fit to be compared with each other.
+  bool sound() const;
+
+  // For who reads the whole file; a family only reads its own keys.
+  /// What is the same for all families: the class, the tasks of the weights, quantization.
+  void check_common(const std::string& architecture);
+  /// Error (input) that lists the problems, if there are any.
+  void throw_if_any() const;
+  /// The same after all reads, with the keys that are misspelt.
+  void finish();
+  /// After finish(): keys that are ignored because nobody knows them.
+  std::vector<std::string> unknown() const;
+  /// Token ids below `vocab`: none for null, one, or a list; `otherwise` where the key is absent
+  /// (none if that is not from 0 to vocab).
+  std::vector<std::int64_t> tokens(const std::string& key, std::int64_t vocab,
+                                   std::int64_t otherwise);
+  /// The type of the weights by its name in PyTorch, from dtype or torch_dtype (older writers);
+  /// "" where neither is there.
+  std::string dtype();
+  /// What an export passes on: a JSON object with the keys that were not read.
+  std::string others() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+/// A key that an export writes into config.json.
+struct HubKey {
+  std::string key;
+  std::string json;
+  HubKey(std::string name, bool value);
+  HubKey(std::string name, std::int64_t value);
+  HubKey(std::string name, double value);
+  HubKey(std::string name, const char* text);
+  /// A value that is JSON already.
+  static HubKey raw(std::string name, std::string json);
+};
+
+}  // namespace tessera::models

@@ -1,0 +1,7 @@
+// Families of models, the plugin kind "model": config keys, sizes, building on the meta device, and
+// Hugging Face's format.
+export module tessera.models;
+
+export import :values;      // ModelKey, ModelValues, ModelSizes: a model's sizes by name
+export import :hub_config;  // HubConfig: a config.json, read key by key
+export import :family;      // ModelFamily, and the families by name

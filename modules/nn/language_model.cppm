@@ -1,0 +1,50 @@
+export module tessera.nn:language_model;
+
+import tessera.base;
+import tessera.tensor;
+import :tree;
+import :attention;
+import :layers;
+
+export namespace tessera::nn {
+
+/// The caches of all attention layers, for generation.
+struct KeyValueCache {
+  std::vector<AttentionCache> layers;
+  /// How many tokens it has.
+  std::int64_t length() const { return layers.empty() ? 0 : layers.back().length(); }
+};
+
+/// A model of the next token: tokens [B, T] (i64) -> logits [B, T, vocab]. Its child "loss" is a
+/// module beside the model: loss_sum calls it with logits and targets, so that styles can be
+/// applied to it.
+class LanguageModel : public Module {
+ public:
+  std::vector<std::string> input_names() const override;
+
+  /// tokens [B, T], targets [B, T] -> the sum of the tokens' losses.
+  virtual Tensor loss_sum(const Tensor& tokens, const Tensor& targets);
+  /// With a cache, forward takes the tokens that follow those in the cache and appends them; null
+  /// for none. The cache must live as long as it is set. Error: a layer's attention was replaced by
+  /// a module that is not an Attention.
+  virtual void set_cache(KeyValueCache* cache);
+  /// Each block recomputes its activations in backward instead of saving them.
+  virtual void set_activation_checkpointing(bool enabled) = 0;
+  /// logits [B, T, vocab], targets [B, T] -> the sum of the tokens' losses.
+  CrossEntropyLoss& loss() { return *loss_; }
+
+ protected:
+  /// `layers`: how many modules in it are an Attention.
+  explicit LanguageModel(std::int64_t layers) : layers_(layers) {}
+  /// Adds the child "loss" and names everything: the last call of a constructor.
+  void complete();
+
+ private:
+  std::int64_t layers_;
+  std::shared_ptr<CrossEntropyLoss> loss_;
+};
+
+/// The blocks one after the other; with `recompute`, each recomputes its activations in backward.
+Tensor run_blocks(std::span<const Child> blocks, Tensor hidden, bool recompute);
+
+}  // namespace tessera::nn
