@@ -117,4 +117,5 @@ def main():
               f"norm {relative:.1e} relative, final logits {logits:.1e}")
 
 
-main()
+if __name__ == "__main__":
+    main()
