@@ -12,7 +12,7 @@ import pathlib
 import sys
 
 import torch
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from common import evaluate
 
@@ -22,7 +22,7 @@ parser.add_argument("expected", type=pathlib.Path, nargs="?")
 parser.add_argument("--tolerance", type=float, default=1e-4)
 arguments = parser.parse_args()
 
-model, report = LlamaForCausalLM.from_pretrained(
+model, report = AutoModelForCausalLM.from_pretrained(
     arguments.folder, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True)
 problems = {name: value for name, value in report.items() if value}
 if problems:

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from common import DATA, VERSIONS, fresh, save_llama, write_json, write_tensors
+from common import DATA, VERSIONS, evaluate, fresh, save_llama, write_json, write_tensors
 from llama_curves import train
 
 OUT = DATA / "gpt2"
@@ -18,8 +18,8 @@ VARIANT = dict(decay="matrices", weight_decay=0.1, clip=1.0, schedule="constant"
 
 
 def make(seed, **changes):
-    config = GPT2Config(**(SIZES | changes), resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=7, eos_token_id=7,
-                        attn_implementation="sdpa", use_cache=False)
+    config = GPT2Config(**(SIZES | changes), resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=7,
+                        eos_token_id=7, attn_implementation="sdpa", use_cache=False)
     model = GPT2LMHeadModel(config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -31,10 +31,9 @@ def make(seed, **changes):
 
 
 def expected(path, model, ids):
-    with torch.no_grad():
-        logits = model.eval()(input_ids=ids).logits
-        wide = copy.deepcopy(model).double()(input_ids=ids).logits
-    write_json(path, {"input_ids": ids.tolist(), "shape": list(logits.shape), "logits": logits.tolist(),
+    logits, loss = evaluate(model.eval(), ids)
+    wide, _ = evaluate(copy.deepcopy(model).double(), ids)
+    write_json(path, {"input_ids": ids.tolist(), "shape": list(logits.shape), "logits": logits.tolist(), "loss": loss,
                       "largest_f32_error": (logits - wide).abs().max().item(), "made_with": VERSIONS})
 
 
