@@ -1,10 +1,10 @@
 // Modules with qualified names, hooks and parameters; layers; the model families.
 export module tessera.nn;
 
-export import :parameter;  // Parameter, Buffer, LayerSplit
-export import :tree;       // Module, Child, hooks, EvaluationScope
-export import :layers;     // Linear, Embedding, norms, Dropout, the loss
-export import :attention;  // Attention with masks and a cache, PositionEmbedding
+export import :parameter;       // Parameter, Buffer, LayerSplit
+export import :tree;            // Module, Child, hooks, EvaluationScope
+export import :layers;          // Linear, Embedding, norms, Dropout, the loss
+export import :attention;       // Attention with masks and a cache, PositionEmbedding
 export import :language_model;  // LanguageModel: loss, cache, recomputed blocks
-export import :llama;      // the Llama family, with Hugging Face's names
-export import :nf4;        // weights as 4-bit codes
+export import :llama;           // the Llama family, with Hugging Face's names
+export import :nf4;             // weights as 4-bit codes
