@@ -23,6 +23,8 @@ import tessera.nn;
 import tessera.plugin;
 import tessera.parallel;
 
+#include "plugin_suite/split_batch.hpp"
+
 namespace tessera::app {
 namespace {
 
@@ -48,13 +50,6 @@ parallel::StyleFacts facts_of(const std::string& style) {
   parallel::Options options;
   return plugin::host().find<parallel::ParallelStyle>(style)(options)->facts();
 }
-
-/// Works on the batch along an axis that the tested style has no use for.
-class SplitBatch final : public parallel::ParallelStyle {
- public:
-  parallel::StyleFacts facts() const override { return {.splits_batch = true}; }
-  void apply(const parallel::StyleTarget&) override {}
-};
 
 /// The style on a module; a style without an axis beside one that uses the mesh.
 std::vector<parallel::StyleEntry> entries_of(const std::string& style, const std::string& on) {

@@ -21,6 +21,9 @@ std::vector<SuiteCheck> suite_of(const SuiteSubject& subject) {
   if (subject.kind == "optimizer") {
     return optimizer_suite(subject.name);
   }
+  if (subject.kind == "model") {
+    return model_suite(subject.name);
+  }
   if (subject.kind == "device") {
     return device_suite(subject.name);
   }

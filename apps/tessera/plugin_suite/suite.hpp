@@ -44,6 +44,7 @@ void trying(const std::string& what);
 // The suites. The plugin is loaded by the process's host when they run.
 std::vector<SuiteCheck> style_suite(const std::string& name);
 std::vector<SuiteCheck> optimizer_suite(const std::string& name);
+std::vector<SuiteCheck> model_suite(const std::string& name);
 std::vector<SuiteCheck> device_suite(const std::string& name);
 std::vector<SuiteCheck> operator_suite(const std::string& name);
 

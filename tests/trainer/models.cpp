@@ -1,0 +1,90 @@
+// Families of models as plugins: their keys in a config, what is refused, and what
+// `tessera plugin check` finds.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+using trainer_test::Folder;
+using trainer_test::has;
+using trainer_test::Result;
+using trainer_test::run_program;
+
+namespace {
+
+const std::string models = TESSERA_MODELS;
+const std::string no_others = "XDG_DATA_HOME=/nowhere TESSERA_PLUGIN_PATH= ";
+
+/// A dry run of this [model] on a small text.
+Result dry_run(const std::string& model, const std::string& more = "") {
+  const Folder folder;
+  folder.write("text.txt", std::string(4000, 'a'));
+  folder.write("run.toml", "[model]\n" + model +
+                               "\n[data]\ntext = [\"text.txt\"]\nseq_len = 16\n[train]\nbatch = 2\n"
+                               "[plugins]\npaths = [\"" +
+                               models + "\"]\n");
+  return run_program(
+      "train '" + (folder.path() / "run.toml").string() + "' --dry-run checkpoint.folder= " + more,
+      no_others);
+}
+
+void refused(const Result& result, const std::string& part) {
+  CHECK(result.code == 2);
+  has(result.error, part);
+}
+
+Result check(const std::string& name) {
+  return run_program("plugin check '" + models + "/" + name + ".so'", no_others);
+}
+
+}  // namespace
+
+TEST_CASE("a family from a plugin that the config names has its own keys") {
+  const Result good = dry_run("family = \"Chain\"\ndim = 24\nlayers = 3\nheads = 2");
+  INFO(good.error);
+  CHECK(good.code == 0);
+  // Two embeddings of 256, three blocks of 12 * 24 * 24 + 48, a norm.
+  has(good.out, "Chain: 33.2 k parameters, dim 24, 3 layers, vocabulary 256");
+
+  refused(dry_run("family = \"Chain\"\ndimm = 24"),
+          "run.toml:3: model.dimm: unknown key; did you mean 'model.dim'?");
+  refused(dry_run("family = \"Chain\"\nkv_heads = 2"), "run.toml:3: model.kv_heads: unknown key");
+  refused(dry_run("family = \"Chain\"\ndim = 0"),
+          "run.toml:3: model.dim: expected an integer at least 1");
+  refused(dry_run("family = \"Chain\"\ndim = 24\nheads = 5"),
+          "run.toml:4: model.heads: dim / heads must be an even whole number");
+  refused(dry_run("", "model.family=Chain model.dim=24.5"), "model.dim: expected an integer");
+}
+
+TEST_CASE("a family that there is not is refused with the nearest name, in any case") {
+  refused(dry_run("family = \"Chian\""),
+          "run.toml:2: model.family: there is no family of models 'Chian'");
+  refused(dry_run("family = \"Chian\""), "did you mean 'Chain'?");
+  refused(dry_run("family = \"\""), "there is no family of models ''");
+  refused(dry_run("family = 3"), "model.family: expected a text");
+  // What is not the family's fault is reported too, and its keys are not.
+  const Result both = dry_run("family = \"Chian\"\nlink = 3", "train.stepz=3");
+  refused(both, "train.stepz: unknown key");
+  CHECK(both.error.find("model.link") == std::string::npos);
+}
+
+TEST_CASE("check holds a family to its promises") {
+  const Result good = check("Chain");
+  INFO(good.out);
+  CHECK(good.code == 0);
+  has(good.out, "model Chain: 5 of 5 checks passed\n");
+  const std::vector<std::pair<const char*, const char*>> faults = {
+      {"Miscounted", "failed: its sizes describe the model that it builds: parameters() is "},
+      {"Detached",
+       "failed: the loss is finite and its gradient is that of differences: parameter '"},
+      {"Forgetful", "failed: a cache changes no logit: logits with a cache differ"},
+      {"Misread",
+       "failed: a folder in Hugging Face's format comes back: read() of what write() wrote"}};
+  for (const auto& [name, part] : faults) {
+    const Result result = check(name);
+    CHECK(result.code == 2);
+    has(result.out, part);
+  }
+}
