@@ -114,6 +114,15 @@ HubExport::HubExport(const TensorSource& model, const std::string& prefix,
   }
 }
 
+void check_takes_adapters(const models::ModelFamily& family, const models::ModelSizes& sizes,
+                          const std::string& where) {
+  if (!family.tensors(sizes).empty()) {
+    fail_input({.where = where,
+                .wrong = "adapters need a model whose parameters have Hugging Face's names",
+                .advice = "export the whole model instead, with the updates merged"});
+  }
+}
+
 std::uint64_t HubExport::bytes_read() const { return model_.bytes_read(); }
 
 void HubExport::copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const {

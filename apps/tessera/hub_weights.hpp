@@ -41,4 +41,9 @@ class HubExport : public TensorSource {
   std::map<std::string, std::vector<models::HubTensor>> parts_;  // by the tensor's name, in order
 };
 
+/// Error (input) that begins with `where`: parameters have other names or forms in a folder, so the
+/// names in an adapter of PEFT are not those of the model's layers.
+void check_takes_adapters(const models::ModelFamily& family, const models::ModelSizes& sizes,
+                          const std::string& where);
+
 }  // namespace tessera::app

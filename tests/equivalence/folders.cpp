@@ -12,74 +12,25 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "hub_folder.hpp"
 #include "safetensors.hpp"
 #include "support.hpp"
 
 using equivalence::difference;
 using equivalence::Folder;
+using equivalence::has_the_same_words;
+using equivalence::holds_the_same;
+using equivalence::json_of;
 using equivalence::layout;
+using equivalence::one_step;
 using equivalence::read_file;
 using equivalence::reference;
+using equivalence::tensors_of;
 
 namespace {
 
 const std::vector<std::string> kFolders = {
     "plain", "old_config", "first_config", "head_dim", "sharded_files", "bf16", "tied"};
-
-/// One step that changes no bit of a weight.
-std::string config(const std::string& model, const std::string& tokens, std::int64_t seq_len,
-                   std::int64_t batch) {
-  return "[model]\nfrom = \"" + model + "\"\n[data]\ntokens = [\"" + tokens +
-         "\"]\nseq_len = " + std::to_string(seq_len) +
-         "\nvalidation = 0.0\norder = \"sequential\"\n[train]\nsteps = 1\nbatch = " +
-         std::to_string(batch) + "\n[optimizer]\nlr = 1e-30\nweight_decay = 0.0\n";
-}
-
-/// The tensors of all safetensors files of a folder.
-std::map<std::string, StoredTensor> tensors_of(const std::string& folder) {
-  std::map<std::string, StoredTensor> all;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors") {
-      all.merge(read_safetensors(entry.path()));
-    }
-  }
-  return all;
-}
-
-nlohmann::json json_of(const std::string& folder, const char* file) {
-  return nlohmann::json::parse(read_file(folder + "/" + file));
-}
-
-/// What other programs read of config.json: the same, where the source leaves it to the defaults
-/// of transformers too.
-void has_the_same_words(const std::string& exported, const std::string& source) {
-  const auto written = json_of(exported, "config.json");
-  const auto read = json_of(source, "config.json");
-  for (const auto& [key, value] : read.items()) {
-    if (key != "transformers_version" && key != "rope_scaling") {
-      INFO(key);
-      CHECK(written.at(key) == value);
-    }
-  }
-  const std::string dtype = read.value("dtype", read.value("torch_dtype", ""));
-  CHECK(written.at("dtype") == dtype);
-  CHECK(written.at("torch_dtype") == dtype);
-  CHECK(json_of(exported, "generation_config.json") == json_of(source, "generation_config.json"));
-}
-
-void holds_the_same(const std::string& exported, const std::string& source) {
-  const auto written = tensors_of(exported);
-  const auto read = tensors_of(source);
-  CHECK(written.size() == read.size());
-  for (const auto& [name, tensor] : read) {
-    INFO(name);
-    const auto found = written.find(name);
-    REQUIRE(found != written.end());
-    CHECK(found->second.shape == tensor.shape);
-    CHECK(found->second.dtype == tensor.dtype);
-    CHECK((found->second.bytes == tensor.bytes));
-  }
-}
 
 /// A copy of a stored folder whose config.json has these values in place of its own.
 std::string changed_copy(const Folder& folder, const std::string& name, const std::string& to,
@@ -97,7 +48,7 @@ equivalence::Result start(const Folder& folder, const std::string& model, const 
                           const std::string& text = "") {
   const std::string tokens =
       equivalence::write_tokens(folder, "ids.npy", std::vector<std::int32_t>(20, 1));
-  std::string run = config(model, tokens, 4, 2);
+  std::string run = one_step(model, tokens, 4, 2);
   if (!text.empty()) {
     const std::string line = "tokens = [\"" + tokens + "\"]";
     run.replace(run.find(line), line.size(), "text = [\"" + folder.write("a.txt", text) + "\"]");
@@ -151,10 +102,11 @@ TEST_CASE("folders that transformers wrote give its losses", "[folders]") {
         const Folder folder;
         const auto ids = row.get<std::vector<std::int32_t>>();
         const std::string tokens = equivalence::write_tokens(folder, "ids.npy", ids);
-        const auto steps = equivalence::train(folder, "run",
-                                              config(reference("folders/" + name), tokens,
-                                                     static_cast<std::int64_t>(ids.size()) - 1, 1),
-                                              layout(where));
+        const auto steps =
+            equivalence::train(folder, "run",
+                               one_step(reference("folders/" + name), tokens,
+                                        static_cast<std::int64_t>(ids.size()) - 1, 1),
+                               layout(where));
         REQUIRE(steps.size() == 1);
         sum += steps[0].loss;
       }
@@ -180,14 +132,15 @@ TEST_CASE("an exported folder holds the tensors that were read, from every kind 
       INFO(name << " on " << where);
       const Folder own;
       const auto first = equivalence::train(
-          own, "run", config(reference("folders/" + name), tokens, 8, 12), layout(where));
+          own, "run", one_step(reference("folders/" + name), tokens, 8, 12), layout(where));
       const std::string exported =
           equivalence::export_checkpoint(own, equivalence::checkpoint(own, "run", 1), "export");
       holds_the_same(exported, reference("folders/" + name));
       has_the_same_words(exported, reference("folders/" + name));
       // And it is a folder to start from: the same model.
       CHECK(equivalence::same_bits(
-          equivalence::train(own, "again", config(exported, tokens, 8, 12), layout(where)), first));
+          equivalence::train(own, "again", one_step(exported, tokens, 8, 12), layout(where)),
+          first));
     }
   }
 }
@@ -296,7 +249,8 @@ TEST_CASE("folders whose model would be computed wrongly are refused by key and 
     std::getline(why, value);
     const std::string tokens =
         equivalence::write_tokens(folder, "ids.npy", std::vector<std::int32_t>(20, 1));
-    const std::string file = folder.write("run.toml", config(entry.path().string(), tokens, 4, 2));
+    const std::string file =
+        folder.write("run.toml", one_step(entry.path().string(), tokens, 4, 2));
     const auto result = equivalence::run("train " + file + " log.metrics= checkpoint.folder=");
     INFO(entry.path().string() << ": " << result.error);
     CHECK(result.code == 2);

@@ -70,6 +70,13 @@ TEST_CASE("a family that there is not is refused with the nearest name, in any c
   CHECK(both.error.find("model.link") == std::string::npos);
 }
 
+TEST_CASE("info lists the keys of a family") {
+  const Result info = run_program("plugin info '" + models + "/Chain.so'", no_others);
+  CHECK(info.code == 0);
+  has(info.out, "Keys of model Chain\n");
+  has(info.out, "model.layers  Number of blocks.\n");
+}
+
 TEST_CASE("check holds a family to its promises") {
   const Result good = check("Chain");
   INFO(good.out);

@@ -167,6 +167,7 @@ int run_checkpoint_export(const ExportArguments& arguments) {
     model.dtype = arguments.dtype;
   }
   if (arguments.adapter) {
+    check_takes_adapters(family_of(model), sizes_of(model), path);
     const std::string dtype = arguments.dtype.empty() ? "float32" : arguments.dtype;
     std::size_t tensors = 0;
     write_folder(arguments.folder, [&](const fs::path& folder) {

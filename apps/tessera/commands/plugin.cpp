@@ -20,6 +20,9 @@
 import tessera.base;
 import tessera.options;
 import tessera.plugin;
+import tessera.tensor;
+import tessera.nn;
+import tessera.models;
 import tessera.optim;
 import tessera.parallel;
 
@@ -185,6 +188,17 @@ std::string options_of(const std::string& file, const plugin::Offer& offer) {
                      rows.empty() ? ": none" : "", format_table(rows), failure);
 }
 
+/// The keys of [model] that a family declares.
+std::string keys_of(const std::string& file, const plugin::Offer& offer) {
+  plugin::Host host({{}, false, false});
+  host.load(file);
+  TableRows rows;
+  for (const models::ModelKey& key : host.find<models::ModelFamily>(offer.name)()->keys()) {
+    rows.push_back({"model." + key.name, key.doc});
+  }
+  return fmt::format("\nKeys of {} {}\n{}", offer.kind, offer.name, format_table(rows));
+}
+
 std::string refusals_as_text(const CheckReport& report) {
   std::string text;
   for (const std::string& why : report.found.refusals) {
@@ -214,6 +228,8 @@ int run_info(const PluginArguments& arguments) {
         text += options_of<parallel::ParallelStyle, parallel::Options>(report.found.file, offer);
       } else if (offer.kind == optim::UpdateRule::plugin_kind.name) {
         text += options_of<optim::UpdateRule, PluginOptions>(report.found.file, offer);
+      } else if (offer.kind == models::ModelFamily::plugin_kind.name) {
+        text += keys_of(report.found.file, offer);
       }
     }
   }

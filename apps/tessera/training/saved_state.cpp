@@ -75,6 +75,8 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
     }
   }
   if (!run.config.model.adapter.empty()) {
+    check_takes_adapters(family_of(run.shape), sizes_of(run.shape),
+                         run.config.place("model.adapter"));
     check_peft(run.config.model.adapter, *model, weight_values);
   }
   StartPoint start;
