@@ -1,0 +1,79 @@
+// Folders in Hugging Face's format by the names of a model's parameters, and back: any box of a
+// tensor, as a rank or a writer of large tensors asks for it.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+import tessera.base;
+import tessera.plugin;
+import tessera.placement;
+import tessera.tensor;
+import tessera.ops;
+import tessera.nn;
+import tessera.models;
+import tessera.checkpoint;
+
+#include "hub_weights.hpp"
+#include "model_sizes.hpp"
+
+using namespace tessera;
+using namespace tessera::app;
+
+namespace {
+
+const std::string folder = TESSERA_SOURCE_FOLDER "/tests/reference/data/gpt2/tied";
+
+/// The box by the source, and cut from the whole tensor.
+void has_the_box(const TensorSource& source, const std::string& name, const Tensor& whole,
+                 const LocalPart& box) {
+  INFO(name << " from " << to_string(box.offset) << ", " << to_string(box.shape));
+  const Tensor part = empty(box.shape);
+  source.read(name, box, part);
+  Tensor cut = whole;
+  for (int dim = 0; dim < whole.dims(); ++dim) {
+    cut = ops::narrow(cut, dim, box.offset[dim], box.shape[dim]);
+  }
+  CHECK(to_doubles(part) == to_doubles(cut));
+}
+
+/// The whole tensor, and boxes that begin and end inside of it, across the thirds of each dim.
+void has_all_boxes(const TensorSource& source, const std::string& name, const Tensor& whole) {
+  has_the_box(source, name, whole, {Dims::filled(whole.dims(), 0), whole.shape()});
+  for (int dim = 0; dim < whole.dims(); ++dim) {
+    const std::int64_t extent = whole.size(dim);
+    for (const std::int64_t begin : {std::int64_t{1}, extent / 3 - 1, 2 * extent / 3}) {
+      LocalPart box{Dims::filled(whole.dims(), 0), whole.shape()};
+      box.offset[dim] = begin;
+      box.shape[dim] = extent / 2 < extent - begin ? extent / 2 : extent - begin;
+      has_the_box(source, name, whole, box);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("boxes of a fused and transposed tensor are those of its parts, both ways") {
+  const NoGrad no_grad;
+  plugin::host().load(TESSERA_SHIPPED_PLUGINS "/gpt2.so");
+  const ModelShape shape = read_model_folder(folder);
+  const SafetensorsFolder stored(folder);
+  const HubWeights weights(stored, family_of(shape), sizes_of(shape));
+  const HubExport back(weights, "", family_of(shape), sizes_of(shape));
+  const std::string attention = "transformer.h.1.attn.";
+  const Tensor fused = stored.read(attention + "c_attn.weight");
+  const Tensor bias = stored.read(attention + "c_attn.bias");
+  std::int64_t part = 0;
+  for (const char* name : {"q_proj", "k_proj", "v_proj"}) {
+    has_all_boxes(weights, attention + name + ".weight",
+                  ops::transpose(ops::narrow(fused, 1, part * 40, 40), 0, 1));
+    has_all_boxes(weights, attention + name + ".bias", ops::narrow(bias, 0, part * 40, 40));
+    ++part;
+  }
+  REQUIRE(back.tensors() == stored.tensors());
+  for (const auto& [name, info] : stored.tensors()) {
+    has_all_boxes(back, name, stored.read(name));
+  }
+}
