@@ -12,7 +12,7 @@ namespace tessera::app {
 
 /// A model of a family: the family gives the values their meaning (models::ModelFamily).
 struct ModelShape {
-  std::string family = "llama";
+  std::string family = ModelConfig().family;
   std::int64_t vocab = 0;
   ModelNumbers values = {};  // of the family's keys, complete
 

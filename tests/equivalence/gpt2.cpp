@@ -51,6 +51,55 @@ void follows_everywhere(const std::string& name) {
           "train.activation_checkpointing=true graph.capture=true");
 }
 
+/// Fully sharded, tensor, sequence and loss parallel together. The embedding of positions comes
+/// after the tokens' and before the sequence is split.
+const Layout kSequence = {"FSDP 2 x TP 2 with sequence and loss parallel", R"~([mesh]
+axes = ["shard", "tensor"]
+shape = [2, 2]
+[[parallel]]
+style = "RowwiseParallel"
+axis = "tensor"
+on = ["transformer.wte"]
+options = { input = "Replicate", output = "Replicate" }
+[[parallel]]
+style = "PrepareModuleOutput"
+axis = "tensor"
+on = ["transformer.wpe"]
+options = { output = "Replicate", desired = "Shard(1)" }
+[[parallel]]
+style = "SequenceParallel"
+axis = "tensor"
+on = ["transformer.h.*.ln_{1,2}", "transformer.ln_f"]
+[[parallel]]
+style = "PrepareModuleInput"
+axis = "tensor"
+on = ["transformer.h.*.{attn,mlp}"]
+options = { input = "Shard(1)", desired = "Replicate" }
+[[parallel]]
+style = "ColwiseParallel"
+axis = "tensor"
+on = ["transformer.h.*.attn.{q,k,v}_proj", "transformer.h.*.mlp.c_fc"]
+[[parallel]]
+style = "RowwiseParallel"
+axis = "tensor"
+on = ["transformer.h.*.attn.o_proj", "transformer.h.*.mlp.c_proj"]
+options = { output = "Shard(1)" }
+[[parallel]]
+style = "ColwiseParallel"
+axis = "tensor"
+on = ["lm_head"]
+options = { input = "Shard(1)", output = "Shard(-1)" }
+[[parallel]]
+style = "LossParallel"
+axis = "tensor"
+on = ["loss"]
+[[parallel]]
+style = "FSDP"
+axis = "shard"
+on = ["transformer.h.*", "."]
+)~",
+                          2};
+
 /// Tokens for a batch of 12 sequences of 8.
 std::string some_tokens(const Folder& folder) {
   std::vector<std::int32_t> ids(12 * 8 + 1);
@@ -86,6 +135,12 @@ TEST_CASE("GPT-2 with tied embeddings follows PyTorch's curve in every layout", 
 
 TEST_CASE("GPT-2 without tied embeddings follows PyTorch's curve in every layout", "[gpt2]") {
   follows_everywhere("untied");
+}
+
+TEST_CASE("GPT-2 follows PyTorch's curve with sequence and loss parallel", "[gpt2]") {
+  for (const char* name : {"tied", "untied"}) {
+    follows(Curve("gpt2", name), kSequence, "train.micro_batch=2");
+  }
 }
 
 TEST_CASE("a folder as GPT-2's first ones gives transformers' loss", "[gpt2]") {

@@ -137,7 +137,7 @@ TEST_CASE("check says usable, or every reason against a file") {
 TEST_CASE("check tests what a usable plugin provides") {
   std::string all;
   for (const char* name : {"Replicate", "FSDP", "ColwiseParallel", "RowwiseParallel", "NoParallel",
-                           "SequenceParallel", "PrepareModuleInput", "adafactor", "muon"}) {
+                           "SequenceParallel", "PrepareModuleInput", "adafactor", "muon", "gpt2"}) {
     all += " " + shipped + "/" + name + ".so";
   }
   const Result good = plugin("check" + all);
@@ -146,6 +146,7 @@ TEST_CASE("check tests what a usable plugin provides") {
   contains(good.out, "  style FSDP: 3 of 3 checks passed\n");
   contains(good.out, "  style Replicate: 3 of 3 checks passed\n");
   contains(good.out, "  style ColwiseParallel: 3 of 3 checks passed\n");
+  contains(good.out, "  model gpt2: 5 of 5 checks passed\n");
   CHECK(good.out.find("failed:") == std::string::npos);
 
   const Result styles = plugin("check " TESSERA_WRONG_STYLES);

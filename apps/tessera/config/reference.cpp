@@ -81,9 +81,15 @@ std::string config_reference() {
   };
   const auto families = [&] {
     for (const std::string& family : models::model_families()) {
+      std::vector<Key> keys;
+      try {
+        keys = config_keys(family);
+      } catch (const Error&) {
+        continue;  // its file is refused; `tessera plugin list` says why
+      }
       heading(fmt::format("[model] with family = \"{}\"", family));
       defaults.model.sizes.clear();
-      for (const Key& key : config_keys(family)) {
+      for (const Key& key : keys) {
         if (key.of_family) {
           row(key);
         }
