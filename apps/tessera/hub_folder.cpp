@@ -42,7 +42,7 @@ std::string family_name(const Json& json, const std::string& name) {
                 .wrong = fmt::format("model_type {} is not supported (only {}): another kind of "
                                      "model",
                                      json_text(*type), join_words(known)),
-                .advice = "a plugin of the kind model can provide it"});
+                .advice = "name the plugin that provides it: --plugin PATH, or plugins.paths"});
   }
   return text;
 }

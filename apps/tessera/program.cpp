@@ -10,9 +10,11 @@
 #include <functional>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "commands/commands.hpp"
+#include "commands/named_plugins.hpp"
 #include "commands/plugin.hpp"
 #include "process.hpp"
 
@@ -59,8 +61,10 @@ class CommandLine {
     add_bench();
     add_layout();
     add("doctor", "Show the resources and limits of this machine", [] { return run_doctor(); });
-    add("keys", "Print every key of the config with type, default and meaning (Markdown)",
-        [] { return run_keys(); });
+    add_plugins(
+        *add("keys", "Print every key of the config with type, default and meaning (Markdown)",
+             with_plugins([] { return run_keys(); })),
+        plugins_);
     add_ops();
     add_trace();
     add_graph();
@@ -117,13 +121,25 @@ class CommandLine {
     command.add_option(
         "OVERRIDES", train_.overrides,
         "KEY=VALUE pairs that replace keys of the config: train.steps=50 mesh.shape=[2,2]");
+    add_plugins(command, train_.plugins);
+  }
+
+  static void add_plugins(CLI::App& command, std::vector<std::string>& paths) {
     command
-        .add_option("--plugin", train_.plugins,
+        .add_option("--plugin", paths,
                     "Load this plugin (a file or a folder of them); may be repeated")
         ->type_name("PATH")
         ->expected(1)
         ->take_all()
         ->allow_extra_args(false);
+  }
+
+  /// A command whose model may be in a plugin.
+  std::function<int()> with_plugins(std::function<int()> run) {
+    return [this, run = std::move(run)] {
+      use_plugins(plugins_);
+      return run();
+    };
   }
 
   void add_graph() {
@@ -143,7 +159,8 @@ class CommandLine {
 
   void add_generate() {
     CLI::App* command = add("generate", "Continue a text with a trained model",
-                            [this] { return run_generate(generate_); });
+                            with_plugins([this] { return run_generate(generate_); }));
+    add_plugins(*command, plugins_);
     command->add_option("CHECKPOINT", generate_.checkpoint, "The folder of the checkpoint")
         ->required();
     command->add_option("--prompt", generate_.prompt, "The text to continue")->required();
@@ -229,8 +246,10 @@ class CommandLine {
     CLI::App* info = command->add_subcommand("info", "Print the contents of a checkpoint");
     info->add_option("PATH", checkpoint_, "The folder of a checkpoint or model")->required();
     info->add_flag("--json", diff_.json, "As one JSON object");
-    info->callback(
-        [this] { chosen = [this] { return run_checkpoint_info(checkpoint_, diff_.json); }; });
+    add_plugins(*info, plugins_);
+    info->callback([this] {
+      chosen = with_plugins([this] { return run_checkpoint_info(checkpoint_, diff_.json); });
+    });
     CLI::App* verify = command->add_subcommand(
         "verify", "Compare all bytes of a checkpoint with the hashes that were saved");
     verify
@@ -249,7 +268,9 @@ class CommandLine {
     add_file_size(out, export_.max_file_bytes);
     out->add_flag("--adapter", export_.adapter,
                   "Only the low-rank updates (LoRA), as a folder in the format of PEFT");
-    out->callback([this] { chosen = [this] { return run_checkpoint_export(export_); }; });
+    add_plugins(*out, plugins_);
+    out->callback(
+        [this] { chosen = with_plugins([this] { return run_checkpoint_export(export_); }); });
     CLI::App* convert =
         command->add_subcommand("convert", "Write the tensors of a checkpoint in another format");
     convert
@@ -287,6 +308,7 @@ class CommandLine {
   BenchArguments bench_;
   LayoutArguments layout_;
   std::string checkpoint_;
+  std::vector<std::string> plugins_;
   std::string trace_;
   std::string recorded_;
   std::string picture_;

@@ -1,5 +1,6 @@
 // Folders in Hugging Face's format by the names of a model's parameters, and back: any box of a
 // tensor, as a rank or a writer of large tensors asks for it.
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -53,6 +54,14 @@ void has_all_boxes(const TensorSource& source, const std::string& name, const Te
   }
 }
 
+double deviation_of(const Tensor& values) {
+  double squares = 0;
+  for (const double value : to_doubles(values)) {
+    squares += value * value;
+  }
+  return std::sqrt(squares / static_cast<double>(values.numel()));
+}
+
 }  // namespace
 
 TEST_CASE("boxes of a fused and transposed tensor are those of its parts, both ways") {
@@ -75,5 +84,24 @@ TEST_CASE("boxes of a fused and transposed tensor are those of its parts, both w
   REQUIRE(back.tensors() == stored.tensors());
   for (const auto& [name, info] : stored.tensors()) {
     has_all_boxes(back, name, stored.read(name));
+  }
+}
+
+TEST_CASE("what GPT-2's layers add to the residual stream begins smaller") {
+  plugin::host().load(TESSERA_SHIPPED_PLUGINS "/gpt2.so");
+  const models::ModelFamily& family = models::model_family("gpt2");
+  models::ModelSizes sizes{
+      .vocab = 16, .max_positions = 8, .values = models::ModelValues(family.keys())};
+  REQUIRE(family.complete(sizes).empty());
+  const auto model = family.build(sizes, 0);
+  nn::materialize(*model);
+  set_seed(1);
+  nn::initialize(*model);
+  for (const auto& [name, parameter] : nn::named_parameters(*model)) {
+    if (name.ends_with("_proj.weight") || name.ends_with("c_fc.weight")) {
+      INFO(name);
+      const bool added = name.ends_with("o_proj.weight") || name.ends_with("c_proj.weight");
+      CHECK(deviation_of(parameter->value) == Approx(added ? 0.02 / 4 : 0.02).epsilon(0.02));
+    }
   }
 }

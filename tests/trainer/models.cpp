@@ -70,6 +70,35 @@ TEST_CASE("a family that there is not is refused with the nearest name, in any c
   CHECK(both.error.find("model.link") == std::string::npos);
 }
 
+TEST_CASE("a checkpoint of a family from a plugin needs the plugin, and says so") {
+  const Folder folder;
+  folder.write("text.txt", std::string(4000, 'a'));
+  const std::string out = (folder.path() / "out").string();
+  const std::string named = " --plugin '" + models + "/Chain.so'";
+  folder.write("run.toml",
+               "[model]\nfamily = \"Chain\"\ndim = 16\nlayers = 1\nheads = 2\n[data]\n"
+               "text = [\"text.txt\"]\nseq_len = 16\n[train]\nsteps = 1\nbatch = 2\n"
+               "[log]\nmetrics = \"\"\n[checkpoint]\nfolder = \"out\"\n");
+  const Result trained =
+      run_program("train '" + (folder.path() / "run.toml").string() + "'" + named, no_others);
+  INFO(trained.error);
+  REQUIRE(trained.code == 0);
+  const std::string saved = "'" + out + "/step-00000001'";
+  const std::vector<std::string> commands = {
+      "generate " + saved + " --prompt a --tokens 3", "checkpoint info " + saved,
+      "checkpoint export " + saved + " --to '" + out + "/exported'"};
+  for (const std::string& command : commands) {
+    INFO(command);
+    refused(run_program(command, no_others),
+            "model_type \"Chain\" is not supported (only gpt2 and llama)");
+    CHECK(run_program(command + named, no_others).code == 0);
+  }
+  has(trainer_test::read_file(out + "/exported/config.json"), "\"model_type\": \"Chain\"");
+  has(run_program("keys" + named, no_others).out,
+      "| `model.layers` | integer, at least 1 and at most "
+      "10000 | `4` | Number of blocks. |");
+}
+
 TEST_CASE("info lists the keys of a family") {
   const Result info = run_program("plugin info '" + models + "/Chain.so'", no_others);
   CHECK(info.code == 0);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "commands/commands.hpp"
+#include "commands/named_plugins.hpp"
 #include "config/config.hpp"
 #include "data/dataset.hpp"
 #include "data/tokenizer.hpp"
@@ -60,26 +61,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 void configure_plugins(const Config& config, const TrainArguments& arguments) {
   std::vector<std::string> paths = arguments.plugins;
   paths.insert(paths.end(), config.plugins.paths.begin(), config.plugins.paths.end());
-  for (std::string& path : paths) {
-    if (!std::filesystem::exists(path)) {
-      fail_input(
-          {.thing = fmt::format("plugin {}", path), .wrong = "there is no such file or folder"});
-    }
-    path = std::filesystem::absolute(path).string();
-  }
-  plugin::configure_host({.paths = paths});
-  // A file that was named is wanted, whether or not a style of the run comes from it.
-  for (const plugin::Found& found :
-       paths.empty() ? std::vector<plugin::Found>{} : plugin::host().list()) {
-    const bool named = std::ranges::any_of(paths, [&](const std::string& path) {
-      std::error_code ignored;
-      return std::filesystem::equivalent(path, found.file, ignored);
-    });
-    if (named && !found.refusals.empty()) {
-      fail_input({.thing = fmt::format("plugin {}", found.file),
-                  .wrong = fmt::format("is refused: {}", fmt::join(found.refusals, "; "))});
-    }
-  }
+  use_plugins(std::move(paths));
 }
 
 /// All ranks must have loaded the same plugins: compared before any other collective.

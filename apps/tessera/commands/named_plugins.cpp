@@ -1,0 +1,40 @@
+#include "commands/named_plugins.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+import tessera.base;
+import tessera.plugin;
+
+namespace tessera::app {
+
+void use_plugins(std::vector<std::string> paths) {
+  for (std::string& path : paths) {
+    if (!std::filesystem::exists(path)) {
+      fail_input(
+          {.thing = fmt::format("plugin {}", path), .wrong = "there is no such file or folder"});
+    }
+    path = std::filesystem::absolute(path).string();
+  }
+  plugin::configure_host({.paths = paths});
+  // A file that was named is wanted, whether or not a style of the run comes from it.
+  for (const plugin::Found& found :
+       paths.empty() ? std::vector<plugin::Found>{} : plugin::host().list()) {
+    const bool named = std::ranges::any_of(paths, [&](const std::string& path) {
+      std::error_code ignored;
+      return std::filesystem::equivalent(path, found.file, ignored);
+    });
+    if (named && !found.refusals.empty()) {
+      fail_input({.thing = fmt::format("plugin {}", found.file),
+                  .wrong = fmt::format("is refused: {}", fmt::join(found.refusals, "; "))});
+    }
+  }
+}
+
+}  // namespace tessera::app
