@@ -143,8 +143,11 @@ std::vector<parallel::Payload> CodesExtension::payloads(const parallel::Gathered
 
 void CodesExtension::pack(const parallel::Gathered&, const Tensor& shard,
                           std::span<const Tensor> parts) {
-  weights_->ensure();
-  ops::copy_(parts[0], codes_of(shard, local_of(weight_->scale->value), DType::f8e4m3));
+  const std::shared_ptr<Weights> weights = weights_.lock();
+  const std::shared_ptr<Weight> weight = weight_.lock();
+  require(weights && weight, "Float8: a weight is gathered whose layer is gone");
+  weights->ensure();
+  ops::copy_(parts[0], codes_of(shard, local_of(weight->scale->value), DType::f8e4m3));
 }
 
 void CodesExtension::unpack(const parallel::Gathered&, std::span<const Tensor>, const Tensor&) {

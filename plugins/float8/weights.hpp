@@ -50,8 +50,8 @@ class Weights {
 /// Gathers codes instead of values: a quarter of f32's bytes. The layer computes with them.
 class CodesExtension final : public tessera::parallel::ShardExtension {
  public:
-  CodesExtension(std::shared_ptr<Weights> weights, std::shared_ptr<Weight> weight)
-      : weights_(std::move(weights)), weight_(std::move(weight)) {}
+  CodesExtension(const std::shared_ptr<Weights>& weights, const std::shared_ptr<Weight>& weight)
+      : weights_(weights), weight_(weight) {}
   std::vector<tessera::parallel::Payload> payloads(
       const tessera::parallel::Gathered& gathered) const override;
   void pack(const tessera::parallel::Gathered& gathered, const tessera::Tensor& shard,
@@ -61,8 +61,10 @@ class CodesExtension final : public tessera::parallel::ShardExtension {
               std::span<const tessera::Tensor> payloads, const tessera::Tensor& values) override;
 
  private:
-  std::shared_ptr<Weights> weights_;
-  std::shared_ptr<Weight> weight_;
+  // The layer has them. The parameter that this belongs to is one of theirs, so to own them would
+  // be a circle.
+  std::weak_ptr<Weights> weights_;
+  std::weak_ptr<Weight> weight_;
 };
 
 }  // namespace float8

@@ -13,7 +13,7 @@ namespace {
 
 kernels::Adagrad adagrad_of(const AdagradStep& s) {
   return {.gradient = updates::own_gradient(s),
-          .rate = s.lr / (1.0 + static_cast<double>(s.step.value - 1) * s.lr_decay),
+          .rate = s.lr / (1.0 + (static_cast<double>(s.step.value) - 1) * s.lr_decay),
           .eps = s.eps,
           .initial = s.initial,
           .first = s.step == 1};

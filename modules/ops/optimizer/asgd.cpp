@@ -15,7 +15,7 @@ namespace tessera::ops {
 namespace {
 
 kernels::Asgd asgd_of(const AsgdStep& s) {
-  const auto before = static_cast<double>(s.step.value - 1);
+  const double before = static_cast<double>(s.step.value) - 1;
   const double rate = s.lr / std::pow(1.0 + s.lambd * s.lr * before, s.alpha.value);
   return {.gradient = updates::own_gradient(s),
           .shrink = 1.0 - s.lambd * rate,
