@@ -57,6 +57,11 @@ const std::vector<Pass>& all_passes() {
        .about = "Memory that is released and restored becomes a new memory for each time, so that "
                 "others can take its place in between.",
        .run = split_lifetimes},
+      {.name = "recompute",
+       .about = "What is cheap to compute again is not kept from forward, where that lowers the "
+                "peak of memory.",
+       .after = {"lifetimes"},
+       .run = recompute_cheap},
       {.name = "early_issues",
        .about = "Collectives are issued as early as their operands and the peak of memory permit.",
        .after = {"lifetimes"},

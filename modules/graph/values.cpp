@@ -3,6 +3,7 @@ module;
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -30,11 +31,13 @@ class Describer {
         accesses_(accesses_of(program, shadow)),
         contents_(shadow.memories.size(), -1) {
     values_.is_written.assign(shadow.memories.size(), false);
+    values_.changes.resize(shadow.memories.size());
   }
 
   Values describe() {
     for (const auto& [name, number] : program_.inputs) {
       contents_[memory(number)] = names_.of("input " + name);
+      values_.changes[memory(number)].push_back({-1, contents_[memory(number)]});
     }
     for (const Section& section : program_.sections) {
       for (const Instruction& i : section.instructions) {
@@ -97,7 +100,10 @@ class Describer {
   const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
 
   void set(int memory, std::string description, bool made) {
+    const int place = static_cast<int>(values_.calls.size());
+    const bool in_flight = accesses_[index(place)].completed >= 0;
     contents_[index(memory)] = names_.of(std::move(description));
+    values_.changes[index(memory)].push_back({place, in_flight ? -1 : contents_[index(memory)]});
     if (!made) {
       values_.is_written[index(memory)] = true;
     }
@@ -116,7 +122,9 @@ class Describer {
         values_.ordered_places.push_back(static_cast<int>(values_.calls.size()));
       }
       const bool made = i.kind != Kind::call || !i.op->in_place;
-      for (std::size_t k = 0; k < access.writes.size(); ++k) {
+      // What only waits for readers leaves the bytes.
+      const bool keeps = i.kind == Kind::call && i.op->communicates == Communicates::waits;
+      for (std::size_t k = 0; k < access.writes.size() && !keeps; ++k) {
         set(access.writes[k], fmt::format("{} of {}", k, call), made);
       }
     }
@@ -148,6 +156,12 @@ class Describer {
 };
 
 }  // namespace
+
+int Values::contents_before(int place, int memory) const {
+  const std::vector<Change>& all = changes[index(memory)];
+  const auto after = std::ranges::lower_bound(all, place, {}, &Change::place);
+  return after == all.begin() ? -1 : std::prev(after)->contents;
+}
 
 int ValueNames::of(std::string text) {
   return names_.try_emplace(std::move(text), static_cast<int>(names_.size())).first->second;

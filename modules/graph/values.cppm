@@ -29,6 +29,15 @@ struct Values {
   std::vector<int> ordered = {};
   std::vector<int> ordered_places = {};
   std::vector<bool> is_written = {};  // by memory: after it was made
+  /// What a memory holds from after `place` on: a description, or -1 while a collective writes it.
+  struct Change {
+    int place = 0;
+    int contents = -1;
+  };
+  std::vector<std::vector<Change>> changes = {};  // by memory, in their order
+
+  /// Before the instruction at this place; -1: nothing, or what is not complete.
+  int contents_before(int place, int memory) const;
 };
 Values values_of(const Program& program, const Shadow& shadow, ValueNames& names);
 

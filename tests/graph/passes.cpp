@@ -384,7 +384,7 @@ TEST_CASE("passes have names, an order, reports and files") {
       "output %2 = y\n");
   CHECK(error_of([&] { graph::run_passes(one, std::vector<std::string>{"ded"}); }) ==
         "passes: there is no pass 'ded' (expected one of dead, views, common, lifetimes, "
-        "early_issues and late_waits); did you mean 'dead'?");
+        "recompute, early_issues and late_waits); did you mean 'dead'?");
   CHECK(error_of([&] {
           graph::run_passes(one, std::vector<std::string>{"early_issues", "lifetimes"});
         }) ==

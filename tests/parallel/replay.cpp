@@ -143,6 +143,11 @@ TEST_CASE(
                       ? Overrides{R"(parallel[0].options.what=["parameters", "optimizer"])"}
                       : Overrides{});
   }
+  for (const char* name : {"demo.toml", "fully_sharded.toml", "qlora.toml", "bf16.toml"}) {
+    replays(name,
+            {R"(graph.passes=["dead", "views", "common", "lifetimes", "recompute", "late_waits"])",
+             "model.dropout=0.1"});
+  }
   for (const char* name : {"fully_sharded.toml", "fsdp_tensor.toml"}) {
     replays(name, {"train.micro_batch=1", "model.dropout=0.1"});
     replays(name, {"train.activation_checkpointing=true", "model.dropout=0.1"});

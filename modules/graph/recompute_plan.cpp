@@ -1,0 +1,330 @@
+module;
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+module tessera.graph;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import :accesses;
+import :recompute_plan;
+import :shadow;
+import :values;
+
+namespace tessera::graph {
+namespace {
+
+using Kind = Instruction::Kind;
+
+// What a core computes and moves in a second, roughly: only which value is dropped first depends on
+// it.
+constexpr double flops_per_second = 5e10;
+constexpr double bytes_per_second = 5e9;
+/// Values that are made for a value at most.
+constexpr int longest_chain = 16;
+
+/// A value's recomputations at a place, and what they cost.
+struct Chain {
+  std::vector<Recomputation> recomputations = {};
+  double seconds = 0;
+  std::int64_t bytes = 0;  // of results that are needed only there
+};
+
+class Planner {
+ public:
+  Planner(const Program& program, const RecomputeLimits& limits)
+      : limits_(limits),
+        shadow_(shadow_of(program)),
+        accesses_(accesses_of(program, shadow_)),
+        values_(values_of(program, shadow_, names_)),
+        instructions_(places_of(program)),
+        maker_(shadow_.memories.size(), -1),
+        uses_(shadow_.memories.size()),
+        gaps_(shadow_.memories.size()),
+        bytes_(index(shadow_.places) + 1, 0) {
+    find_uses();
+    find_makers();
+    find_holders();
+  }
+
+  RecomputePlan plan() {
+    while (true) {
+      const auto most = std::ranges::max_element(bytes_);
+      if (*most <= limits_.bytes || !lower(static_cast<int>(most - bytes_.begin()))) {
+        plan_.bytes = peak();
+        std::ranges::stable_sort(plan_.recomputations, {}, &Recomputation::place);
+        return std::move(plan_);
+      }
+    }
+  }
+
+ private:
+  struct Gap {
+    int after = 0;   // the last use before it
+    int before = 0;  // the next use
+  };
+
+  void find_uses() {
+    for (int place = 0; place < shadow_.places; ++place) {
+      const Access& access = accesses_[index(place)];
+      const auto use = [&](int memory) {
+        std::vector<int>& uses = uses_[index(memory)];
+        if (uses.empty() || uses.back() != place) {
+          uses.push_back(place);
+        }
+      };
+      for (const std::vector<int>* numbers :
+           {&instructions_[index(place)]->in, &instructions_[index(place)]->out}) {
+        for (const int number : *numbers) {
+          if (number >= 0) {
+            use(shadow_.memory_of[index(number)]);
+          }
+        }
+      }
+      for (const int memory : access.reads) {  // also of what is in flight
+        use(memory);
+      }
+    }
+    for (const Memory& memory : shadow_.memories) {
+      if (!memory.is_input) {
+        add_bytes(memory.first, memory.last, memory.bytes);
+      }
+    }
+  }
+
+  void add_bytes(int first, int last, std::int64_t bytes) {
+    for (int place = first; place <= last; ++place) {
+      bytes_[index(place)] += bytes;
+    }
+  }
+
+  /// Whether the call can be made again, with the same results.
+  bool is_pure(int place) const {
+    const Instruction& i = *instructions_[index(place)];
+    const Access& access = accesses_[index(place)];
+    return i.kind == Kind::call && !i.op->in_place && i.op->view == nullptr && !access.ordered &&
+           !i.op->issues && !i.out.empty() && access.writes.size() == i.out.size() &&
+           std::ranges::none_of(i.out, [](int number) { return number < 0; }) &&
+           (limits_.products || i.op->flops == nullptr);
+  }
+
+  void find_holders() {
+    for (int memory = 0; memory < static_cast<int>(shadow_.memories.size()); ++memory) {
+      for (const Values::Change& change : values_.changes[index(memory)]) {
+        if (change.contents >= 0) {
+          holders_[change.contents].push_back(memory);
+        }
+      }
+    }
+  }
+
+  void find_makers() {
+    for (int place = 0; place < shadow_.places; ++place) {
+      if (!is_pure(place)) {
+        continue;
+      }
+      for (const int memory : accesses_[index(place)].writes) {
+        const Memory& made = shadow_.memories[index(memory)];
+        if (!made.is_output && !values_.is_written[index(memory)]) {
+          maker_[index(memory)] = place;
+        }
+      }
+    }
+  }
+
+  /// Whether an instruction at the place finds the memory's first contents in it.
+  bool is_there(int memory, int place) const {
+    const Memory& one = shadow_.memories[index(memory)];
+    return (one.is_input || (one.first < place && one.last >= place)) &&
+           std::ranges::none_of(gaps_[index(memory)], [&](const Gap& gap) {
+             return gap.after < place && place < gap.before;
+           });
+  }
+
+  /// A memory that holds the description before the place; -1: none.
+  int holder(int contents, int liked, int place) const {
+    const auto holds = [&](int memory) {
+      return contents >= 0 && is_there(memory, place) &&
+             values_.contents_before(place, memory) == contents;
+    };
+    if (holds(liked)) {
+      return liked;
+    }
+    const auto others = holders_.find(contents);
+    if (others == holders_.end()) {
+      return -1;
+    }
+    const auto found = std::ranges::find_if(others->second, holds);
+    return found == others->second.end() ? -1 : *found;
+  }
+
+  double seconds_of(int place) const {
+    const Instruction& i = *instructions_[index(place)];
+    std::vector<Tensor> in;
+    std::vector<Tensor> out;
+    double moved = 0;
+    for (auto [numbers, tensors] : {std::pair(&i.in, &in), std::pair(&i.out, &out)}) {
+      for (const int number : *numbers) {
+        tensors->push_back(number < 0 ? Tensor() : shadow_.tensors[index(number)]);
+        if (number >= 0) {
+          moved += static_cast<double>(tensors->back().numel()) *
+                   static_cast<double>(size_of(tensors->back().dtype()));
+        }
+      }
+    }
+    const double flops = i.op->flops == nullptr ? 0 : i.op->flops({*i.op, in, i.attributes}, out);
+    return flops / flops_per_second + moved / bytes_per_second;
+  }
+
+  /// Adds what makes the memory's value again before the place. False: it cannot be made.
+  bool add_to(Chain& chain, int memory, int place) const {
+    const int maker = maker_[index(memory)];
+    if (maker < 0 || maker >= place || chain.recomputations.size() >= longest_chain) {
+      return false;
+    }
+    const auto same = [&](const Recomputation& other) {
+      return other.place == place && other.maker == maker;
+    };
+    if (std::ranges::any_of(chain.recomputations, same) ||
+        std::ranges::any_of(plan_.recomputations, same)) {
+      return true;
+    }
+    const Instruction& i = *instructions_[index(maker)];
+    Recomputation again{.place = place, .maker = maker};
+    for (const int number : i.in) {
+      const int source = number < 0 ? -1 : shadow_.memory_of[index(number)];
+      const int found =
+          source < 0 ? -1 : holder(values_.contents_before(maker, source), source, place);
+      if (source >= 0 && found < 0 && !add_to(chain, source, place)) {
+        return false;
+      }
+      again.sources.push_back(found >= 0 ? found : source);
+    }
+    for (const int number : i.out) {
+      chain.bytes += shadow_.memories[index(shadow_.memory_of[index(number)])].bytes;
+    }
+    chain.seconds += seconds_of(maker);
+    chain.recomputations.push_back(std::move(again));
+    return true;
+  }
+
+  /// The uses of a memory before and after the place, which is none.
+  std::optional<Gap> gap_at(int memory, int place) const {
+    const std::vector<int>& uses = uses_[index(memory)];
+    const auto next = std::ranges::lower_bound(uses, place);
+    if (next == uses.begin() || next == uses.end() || *next == place || !is_there(memory, place)) {
+      return std::nullopt;
+    }
+    return Gap{*std::prev(next), *next};
+  }
+
+  struct Candidate {
+    int memory = -1;
+    Gap gap;
+    double freed_per_second = 0;
+  };
+
+  /// What drops a memory at the place, if less is needed at once then.
+  std::optional<Chain> chain_of(int memory, const Gap& gap, int place) const {
+    Chain chain;
+    const std::int64_t bytes = shadow_.memories[index(memory)].bytes;
+    if (!add_to(chain, memory, gap.before) ||
+        bytes_[index(gap.before)] + chain.bytes - bytes >= bytes_[index(place)]) {
+      return std::nullopt;
+    }
+    return chain;
+  }
+
+  std::vector<Candidate> candidates_at(int place) const {
+    std::vector<Candidate> all;
+    for (int memory = 0; memory < static_cast<int>(maker_.size()); ++memory) {
+      const std::int64_t bytes = shadow_.memories[index(memory)].bytes;
+      const std::optional<Gap> gap =
+          maker_[index(memory)] < 0 || bytes == 0 ? std::nullopt : gap_at(memory, place);
+      const std::optional<Chain> chain = gap ? chain_of(memory, *gap, place) : std::nullopt;
+      if (chain) {
+        all.push_back({memory, *gap, static_cast<double>(bytes) / (chain->seconds + 1e-9)});
+      }
+    }
+    std::ranges::stable_sort(all, std::greater(), &Candidate::freed_per_second);
+    return all;
+  }
+
+  std::int64_t peak() const { return std::ranges::max(bytes_); }
+
+  /// Drops values, those first for which a second of computing frees most, until the place needs
+  /// less than another one. False: none helps.
+  bool lower(int place) {
+    bool lowered = false;
+    for (const Candidate& candidate : candidates_at(place)) {
+      const std::int64_t most = peak();
+      if (most <= limits_.bytes || bytes_[index(place)] < most) {
+        break;
+      }
+      const std::optional<Gap> gap = gap_at(candidate.memory, place);
+      std::optional<Chain> chain = gap ? chain_of(candidate.memory, *gap, place) : std::nullopt;
+      if (chain) {
+        drop(candidate.memory, *gap, std::move(*chain));
+        lowered = true;
+      }
+    }
+    return lowered;
+  }
+
+  void drop(int memory, const Gap& gap, Chain chain) {
+    const std::int64_t bytes = shadow_.memories[index(memory)].bytes;
+    add_bytes(gap.after + 1, gap.before - 1, -bytes);
+    if (!chain.recomputations.empty()) {
+      bytes_[index(gap.before)] += chain.bytes - bytes;
+    }
+    gaps_[index(memory)].push_back(gap);
+    for (Recomputation& again : chain.recomputations) {
+      for (const int source : again.sources) {
+        if (source >= 0 && is_there(source, gap.before)) {
+          use_at(source, gap.before);
+        }
+      }
+      plan_.recomputations.push_back(std::move(again));
+    }
+    const auto made = std::ranges::find_if(plan_.recomputations, [&](const Recomputation& other) {
+      return other.place == gap.before && other.maker == maker_[index(memory)];
+    });
+    made->revived.push_back(memory);
+  }
+
+  void use_at(int memory, int place) {
+    std::vector<int>& uses = uses_[index(memory)];
+    const auto at = std::ranges::lower_bound(uses, place);
+    if (at == uses.end() || *at != place) {
+      uses.insert(at, place);
+    }
+  }
+
+  RecomputeLimits limits_;
+  Shadow shadow_;
+  std::vector<Access> accesses_;
+  ValueNames names_;
+  Values values_;
+  std::vector<const Instruction*> instructions_;
+  std::map<int, std::vector<int>> holders_;  // memories, by what they hold at some time
+  std::vector<int> maker_;              // by memory: the place of the call that can be made again
+  std::vector<std::vector<int>> uses_;  // by memory: places
+  std::vector<std::vector<Gap>> gaps_;  // by memory: while it is dropped
+  std::vector<std::int64_t> bytes_;     // by place: that are needed at once
+  RecomputePlan plan_;
+};
+
+}  // namespace
+
+RecomputePlan plan_recompute(const Program& program, const RecomputeLimits& limits) {
+  return Planner(program, limits).plan();
+}
+
+}  // namespace tessera::graph
