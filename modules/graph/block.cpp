@@ -157,6 +157,14 @@ Block block_of(const Program& program, const Shadow& shadow) {
   }
   block.bytes = plan.bytes;
   block.least = plan.least;
+  std::vector<MemoryPiece> outside;
+  for (std::size_t m = 0; m < count; ++m) {
+    const Memory& memory = shadow.memories[m];
+    if (block.offsets[m] < 0 && !memory.is_input) {
+      outside.push_back({memory.bytes, memory.first, memory.last});
+    }
+  }
+  block.outside = plan_memory(outside).least;
   return block;
 }
 

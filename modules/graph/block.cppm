@@ -13,6 +13,8 @@ struct Block {
   std::vector<std::int64_t> workspace_bytes = {};
   std::int64_t bytes = 0;
   std::int64_t least = 0;  // the most that is needed at once
+  std::int64_t outside =
+      0;                   // the most that is needed at once of what is neither in it nor an input
   bool for_peers = false;  // ranks reduce something in it
 };
 /// Not in the block: inputs, what other ranks may read later, and what the dispatcher makes.

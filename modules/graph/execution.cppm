@@ -11,6 +11,9 @@ struct ExecutionOptions {
   std::string executor = "planned";
   /// What the program is improved by before it is executed, in this order; see run_passes.
   std::vector<std::string> passes = {};
+  /// Bytes that a step may need at once; 0: any. After the pass `lifetimes` the program is fitted;
+  /// see fit_memory.
+  std::int64_t memory_budget = 0;
   std::string dump = {};  // a folder; rank r's program before and after each pass is in rank-r
 };
 

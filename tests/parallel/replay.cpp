@@ -83,7 +83,9 @@ std::map<std::string, int> calls_of(const Program& program) {
   return calls;
 }
 
-void replays(const std::string& name, const std::vector<std::string>& overrides) {
+/// `budget`: of the captured steps' memory.
+void replays(const std::string& name, const std::vector<std::string>& overrides,
+             const std::string& budget = "") {
   std::string what = name;
   for (const std::string& one : overrides) {
     what += " " + one;
@@ -104,6 +106,7 @@ void replays(const std::string& name, const std::vector<std::string>& overrides)
     eager.at_end = parameters_of(trainer);
   });
   run.config.graph.capture = true;
+  run.config.graph.memory_budget = budget;
   REQUIRE_NOTHROW(on_ranks(ranks, [&](int rank) {
     Eager& eager = all[static_cast<std::size_t>(rank)];
     Trainer trainer(run);
@@ -117,6 +120,7 @@ void replays(const std::string& name, const std::vector<std::string>& overrides)
   CHECK(calls_of(capture_step(run)) == calls_of(Program::parse(all[0].text)));  // after passes
   run.config.graph.executor = "interpreter";
   run.config.graph.passes = {};  // they were run
+  run.config.graph.memory_budget = "";
   REQUIRE_NOTHROW(on_ranks(ranks, [&](int rank) {
     const Eager& eager = all[static_cast<std::size_t>(rank)];
     Trainer trainer(run);
@@ -148,6 +152,8 @@ TEST_CASE(
             {R"(graph.passes=["dead", "views", "common", "lifetimes", "recompute", "late_waits"])",
              "model.dropout=0.1"});
   }
+  replays("fully_sharded.toml", {"model.dropout=0.1"}, "1600KiB");
+  replays("demo.toml", {}, "1100KiB");
   for (const char* name : {"fully_sharded.toml", "fsdp_tensor.toml"}) {
     replays(name, {"train.micro_batch=1", "model.dropout=0.1"});
     replays(name, {"train.activation_checkpointing=true", "model.dropout=0.1"});

@@ -5,11 +5,16 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <initializer_list>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "config/keys.hpp"
@@ -147,6 +152,17 @@ class Checks {
         graph::check_passes(c_.graph.passes);
       } catch (const Error& error) {
         blame({"graph.passes"}, error.what());
+      }
+    }
+    if (known({"graph.memory_budget", "graph.capture"}) && !c_.graph.memory_budget.empty()) {
+      if (!c_.graph.capture) {
+        blame({"graph.memory_budget"},
+              "only captured steps have a budget of memory; set graph.capture=true");
+      } else if (!bytes_of_text(c_.graph.memory_budget)) {
+        blame({"graph.memory_budget"},
+              fmt::format("'{}' is no amount of memory (expected a number and KiB, MiB, GiB or "
+                          "TiB: 4GiB, 1.5GiB)",
+                          c_.graph.memory_budget));
       }
     }
     if (known({"graph.dump", "graph.capture"}) && !c_.graph.dump.empty() && !c_.graph.capture) {
@@ -317,6 +333,21 @@ class Checks {
 };
 
 }  // namespace
+
+std::optional<std::int64_t> bytes_of_text(const std::string& text) {
+  constexpr std::pair<std::string_view, int> units[] = {
+      {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  unit.remove_prefix(std::min(unit.find_first_not_of(' '), unit.size()));
+  const auto found = std::ranges::find(units, unit, &std::pair<std::string_view, int>::first);
+  const double bytes = found == std::end(units) ? 0 : std::ldexp(value, found->second);
+  if (error != std::errc() || !(bytes >= 1) || bytes > 0x1p60) {
+    return std::nullopt;
+  }
+  return static_cast<std::int64_t>(bytes);
+}
 
 std::optional<double> norm_order(const std::string& text) {
   if (text == "inf") {

@@ -121,8 +121,9 @@ struct GraphConfig {
   std::string executor = "planned";
   /// All but early_issues, whose time grows with the square of the program.
   std::vector<std::string> passes = {"dead", "views", "common", "lifetimes", "late_waits"};
-  std::string dump;     // a folder with the program before and after each pass; empty: none
-  std::string program;  // where the captured program is written; empty: nowhere
+  std::string memory_budget;  // of a step, "4GiB"; empty: none. See budget_bytes
+  std::string dump;           // a folder with the program before and after each pass; empty: none
+  std::string program;        // where the captured program is written; empty: nowhere
 };
 
 struct CheckpointConfig {

@@ -320,6 +320,11 @@ std::vector<Key> run_keys() {
       {"graph.passes", field<g, &G::passes>,
        "What improves the program, in this order ([graph.md](graph.md#passes)). `[]`: it is "
        "executed as it was recorded."},
+      {"graph.memory_budget", field<g, &G::memory_budget>,
+       "With `graph.capture`: the memory that a step of a rank may need, as `4GiB` or `900MiB`. "
+       "What "
+       "is needed for backward is then computed again instead of kept, where this costs least "
+       "([graph.md](graph.md#a-budget-of-memory)). Empty: all is kept."},
       {.path = "graph.dump",
        .slot = field<g, &G::dump>,
        .doc =

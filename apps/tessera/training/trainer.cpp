@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "config/check.hpp"
 #include "config/config.hpp"
 #include "data/dataset.hpp"
 #include "model_shape.hpp"
@@ -30,6 +31,7 @@ import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
 import tessera.record;
+import tessera.graph;
 import tessera.nn;
 import tessera.models;
 import tessera.optim;
@@ -105,9 +107,11 @@ Trainer::Trainer(const Run& run, Device device)
     training_->set_loss_scaling({});
   }
   const GraphConfig& graph = run.config.graph;
-  training_->set_replay(graph.capture, {.executor = graph.executor,
-                                        .passes = graph.passes,
-                                        .dump = device_ == meta ? "" : graph.dump});
+  training_->set_replay(graph.capture,
+                        {.executor = graph.executor,
+                         .passes = graph.passes,
+                         .memory_budget = bytes_of_text(graph.memory_budget).value_or(0),
+                         .dump = device_ == meta ? "" : graph.dump});
 }
 
 Batch Trainer::no_data(std::int64_t rows) const {
@@ -206,6 +210,12 @@ CheckedPlan check_plan(const Run& run) {
     rows.push_back({"links", links});
   }
   rows.push_back({"memory", "per rank, estimated: " + memory_text(account.memory)});
+  if (!run.config.graph.memory_budget.empty()) {
+    const std::int64_t bytes = graph::planned_bytes(capture_step(run));  // refused if it is more
+    rows.push_back({"budget", fmt::format("a captured step needs {} of {}",
+                                          format_bytes(static_cast<std::uint64_t>(bytes)),
+                                          run.config.graph.memory_budget)});
+  }
   if (trial.bytes_elsewhere > 0) {
     rows.push_back({"kept elsewhere", fmt::format("{} per rank, in other places than the device's "
                                                   "memory",

@@ -5,9 +5,9 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 module tessera.graph;
@@ -16,10 +16,12 @@ import tessera.base;
 import tessera.tensor;
 import tessera.record;
 import :accesses;
+import :block;
 import :passes;
 import :recompute;
 import :recompute_plan;
 import :shadow;
+import :verify;
 
 namespace tessera::graph {
 namespace {
@@ -168,13 +170,34 @@ class Recomputer {
   std::map<int, Results> made_;            // before the instruction, by the place of the call
 };
 
-std::int64_t bytes_of_inputs(const Shadow& shadow) {
-  std::int64_t bytes = 0;
+/// What a planned step needs.
+struct Needs {
+  std::int64_t inputs = 0;
+  std::int64_t peak = 0;  // of what is alive, inputs excepted
+  std::int64_t all = 0;
+};
+
+Needs needs_of(const Program& program) {
+  const Shadow shadow = shadow_of(program);
+  const Block block = block_of(program, shadow);
+  Needs needs{.peak = peak_bytes(shadow)};
   for (const Memory& memory : shadow.memories) {
-    bytes += memory.is_input ? memory.bytes : 0;
+    needs.inputs += memory.is_input ? memory.bytes : 0;
   }
-  return bytes;
+  needs.all = needs.inputs + block.bytes + block.outside;
+  return needs;
 }
+
+/// The program with a peak of at most `bytes` besides inputs, or as near as it gets.
+Program lowered(const Program& program, const RecomputeLimits& limits, int& calls) {
+  Program changed = program;
+  const RecomputePlan plan = plan_recompute(program, limits);
+  Recomputer(changed, plan).recompute();
+  calls = static_cast<int>(plan.recomputations.size());
+  return changed;
+}
+
+std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<std::uint64_t>(bytes)); }
 
 }  // namespace
 
@@ -183,26 +206,43 @@ void recompute_cheap(Program& program) {
   Recomputer(program, plan).recompute();
 }
 
-std::int64_t fit_memory(Program& program, std::int64_t budget) {
-  const std::int64_t inputs = bytes_of_inputs(shadow_of(program));
-  const auto needed = [&](const RecomputePlan& plan) { return inputs + plan.bytes; };
-  const std::int64_t rest = std::max<std::int64_t>(0, budget - inputs);
-  RecomputePlan plan = plan_recompute(program, {.bytes = rest});
-  if (needed(plan) > budget) {
-    plan = plan_recompute(program, {.bytes = rest, .products = true});
+std::int64_t planned_bytes(const Program& program) { return needs_of(program).all; }
+
+MemoryFit fit_memory(Program& program, std::int64_t budget) {
+  const Needs needs = needs_of(program);
+  if (needs.all <= budget) {
+    return {.bytes = needs.all};
   }
-  if (needed(plan) > budget) {
-    fail_input({.thing = "memory budget",
-                .wrong = fmt::format("the step needs {} at once at least",
-                                     format_bytes(static_cast<std::uint64_t>(needed(plan)))),
-                .got = fmt::format("{}", format_bytes(static_cast<std::uint64_t>(budget))),
-                .advice = fmt::format("{} of it are parameters, state of the optimizer and other "
-                                      "inputs of the step; shard them over more ranks, or train "
-                                      "with smaller micro-batches",
-                                      format_bytes(static_cast<std::uint64_t>(inputs)))});
+  std::int64_t least = needs.all;
+  for (const bool products : {false, true}) {
+    // In place, less is needed than what is alive at the peak; for workspaces and gaps in the
+    // block, more: then a lower peak is tried.
+    std::int64_t rest = needs.peak - (needs.all - budget);
+    while (true) {
+      int calls = 0;
+      Program changed =
+          lowered(program, {.bytes = std::max<std::int64_t>(0, rest), .products = products}, calls);
+      const std::int64_t all = needs_of(changed).all;
+      least = std::min(least, all);
+      if (all <= budget) {
+        verify(changed);
+        verify_same(program, changed);
+        program = std::move(changed);
+        return {.bytes = all, .calls = calls};
+      }
+      if (rest <= 0) {
+        break;
+      }
+      rest = std::min(rest - (all - budget), rest - rest / 32);
+    }
   }
-  Recomputer(program, plan).recompute();
-  return needed(plan);
+  fail_input({.thing = "memory budget",
+              .wrong = fmt::format("the step needs at least {} at once", in_words(least)),
+              .got = in_words(budget),
+              .advice = fmt::format("{} are parameters, state of the optimizer and other inputs of "
+                                    "the step; shard them over more ranks, or train with smaller "
+                                    "micro-batches",
+                                    in_words(needs.inputs))});
 }
 
 }  // namespace tessera::graph
