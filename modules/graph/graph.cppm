@@ -3,6 +3,7 @@ export module tessera.graph;
 
 export import :memory_plan;  // MemoryPlan: places of memories with known lifetimes in one block
 export import :verify;       // verify, verify_same: what a program must be, and what passes keep
+export import :analysis;     // Analysis: what is known of a program's memories and order
 export import :pass;         // run_passes: improves a program and verifies each change
 export import :recompute;    // fit_memory: a program under a budget of memory
 export import :statistics;   // statistics_of: calls, collectives and memory of a program

@@ -5,25 +5,29 @@ module;
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <ranges>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 module tessera.graph;
 
 import tessera.base;
+import tessera.plugin;
 import tessera.record;
-import :accesses;
+import :analysis;
+import :checks;
 import :difference;
 import :pass;
 import :passes;
-import :shadow;
-import :verify;
+import :values;
 
 namespace tessera::graph {
 namespace {
-
-int size_of_program(const Program& program) { return static_cast<int>(places_of(program).size()); }
 
 void write(const std::string& dump, std::size_t number, const std::string& name,
            const std::string& text) {
@@ -39,23 +43,59 @@ void write(const std::string& dump, std::size_t number, const std::string& name,
   }
 }
 
+[[maybe_unused]] const bool declared = plugin::declare_kind<Pass>();
+
+const Pass* built_in(const std::string& name) {
+  const auto found = std::ranges::find(built_in_passes(), name, &Pass::name);
+  return found == built_in_passes().end() ? nullptr : &*found;
+}
+
+[[noreturn]] void fail_unknown(const std::string& name, const std::vector<std::string>& known) {
+  const std::string nearest = nearest_name(name, known);
+  fail_input({.thing = "passes",
+              .wrong = fmt::format("there is no pass '{}'", name),
+              .expected = fmt::format("one of {}", join_words(known)),
+              .advice = nearest.empty() ? "'tessera plugin list' shows the plugins"
+                                        : fmt::format("did you mean '{}'?", nearest)});
+}
+
+Pass from_plugin(const std::string& name) {
+  const std::vector<std::string> known = pass_names();
+  if (std::ranges::find(known, name) == known.end()) {
+    fail_unknown(name, known);
+  }
+  Pass pass = plugin::host().find<Pass>(name)();
+  if (pass.name != name || !pass.run) {
+    fail({.thing = fmt::format("pass '{}'", name),
+          .wrong = pass.run ? "its plugin returned a pass of another name"
+                            : "its plugin returned a pass without a function",
+          .expected = fmt::format("'{}'", name),
+          .got = fmt::format("'{}'", pass.name)});
+  }
+  return pass;
+}
+
 }  // namespace
 
-const std::vector<Pass>& all_passes() {
+const std::vector<Pass>& built_in_passes() {
   static const std::vector<Pass> passes = {
       {.name = "dead",
        .about = "Removes instructions whose results nothing needs. What other ranks take part in "
                 "stays.",
+       .is_default = true,
        .run = remove_dead},
       {.name = "views",
        .about = "Views of views become views of the memory's first tensor; equal views become one.",
+       .is_default = true,
        .run = simplify_views},
       {.name = "common",
        .about = "Merges calls that compute the same values, where the first result is still there.",
+       .is_default = true,
        .run = merge_common},
       {.name = "lifetimes",
        .about = "Memory that is released and restored becomes a new memory for each time, so that "
                 "others can take its place in between.",
+       .is_default = true,
        .run = split_lifetimes},
       {.name = "recompute",
        .about = "What is cheap to compute again is not kept from forward, where that lowers the "
@@ -65,33 +105,45 @@ const std::vector<Pass>& all_passes() {
       {.name = "early_issues",
        .about = "Collectives are issued as early as their operands and the peak of memory permit.",
        .after = {"lifetimes"},
+       .is_default = true,
        .run = advance_issues},
       {.name = "late_waits",
        .about = "Waits for collectives move down to where their results are first used.",
+       .is_default = true,
        .run = delay_waits},
   };
   return passes;
 }
 
-std::vector<std::string> pass_names() {
+std::vector<std::string> default_passes() {
   std::vector<std::string> names;
-  for (const Pass& pass : all_passes()) {
-    names.push_back(pass.name);
+  for (const Pass& pass : built_in_passes()) {
+    if (pass.is_default) {
+      names.push_back(pass.name);
+    }
   }
   return names;
 }
 
-const Pass& find_pass(const std::string& name) {
-  const auto found = std::ranges::find(all_passes(), name, &Pass::name);
-  if (found == all_passes().end()) {
-    const std::vector<std::string> known = pass_names();
-    const std::string nearest = nearest_name(name, known);
-    fail_input({.thing = "passes",
-                .wrong = fmt::format("there is no pass '{}'", name),
-                .expected = fmt::format("one of {}", join_words(known)),
-                .advice = nearest.empty() ? "" : fmt::format("did you mean '{}'?", nearest)});
+std::vector<std::string> pass_names() {
+  std::vector<std::string> names;
+  for (const Pass& pass : built_in_passes()) {
+    names.push_back(pass.name);
   }
-  return *found;
+  std::ranges::copy(plugin::host().names(Pass::plugin_kind.name), std::back_inserter(names));
+  return names;
+}
+
+const Pass& find_pass(const std::string& name) {
+  if (const Pass* const pass = built_in(name)) {
+    return *pass;  // a program without plugins has no host
+  }
+  static std::mutex mutex;  // ranks that are threads call this at the same time
+  static std::map<std::string, Pass> loaded;
+  const std::lock_guard lock(mutex);
+  const auto found = loaded.find(name);
+  return found != loaded.end() ? found->second
+                               : loaded.emplace(name, from_plugin(name)).first->second;
 }
 
 void check_passes(std::span<const std::string> names) {
@@ -109,7 +161,9 @@ void check_passes(std::span<const std::string> names) {
 std::vector<PassReport> run_passes(Program& program, std::span<const std::string> names,
                                    const std::string& dump) {
   check_passes(names);
-  verify(program);
+  std::unique_ptr<Analysis> known = verified(program);
+  ValueNames value_names;
+  Values values = values_of(program, *known, value_names);
   if (!dump.empty()) {
     std::error_code ignored;  // write() fails then
     std::filesystem::create_directories(dump, ignored);
@@ -118,18 +172,20 @@ std::vector<PassReport> run_passes(Program& program, std::span<const std::string
   std::vector<PassReport> reports;
   for (const std::string& name : names) {
     const Program before = program;
-    find_pass(name).run(program);
+    PassReport report = {
+        .name = name, .instructions_before = known->places(), .peak_before = known->peak_bytes()};
     try {
-      verify(program);
-      verify_same(before, program);
+      find_pass(name).run(program, *known);
+      known = verified(program);
+      Values left = values_of(program, *known, value_names);
+      compare(before, values, program, left);
+      values = std::move(left);
     } catch (const Error& error) {
       throw Error(fmt::format("pass '{}': {}", name, error.what()), error.kind());
     }
-    reports.push_back({.name = name,
-                       .instructions_before = size_of_program(before),
-                       .instructions_after = size_of_program(program),
-                       .peak_before = peak_bytes(shadow_of(before)),
-                       .peak_after = peak_bytes(shadow_of(program))});
+    report.instructions_after = known->places();
+    report.peak_after = known->peak_bytes();
+    reports.push_back(std::move(report));
     if (!dump.empty()) {
       const std::string text = program.to_text();
       write(dump, reports.size(), name + ".txt", text);

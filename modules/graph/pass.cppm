@@ -1,22 +1,41 @@
 export module tessera.graph:pass;
 
 import tessera.base;
+import tessera.plugin;
 import tessera.record;
+import :analysis;
 
 export namespace tessera::graph {
 
-/// One way to improve a program. It leaves the bits of inputs and outputs, and the communication.
+/// One way to improve a program, and the plugin kind "pass". It leaves the bits of inputs and
+/// outputs, and the communication. In a plugin's register_plugin:
+///     registrar.add<graph::Pass>("fold", [] {
+///       return graph::Pass{.name = "fold", .about = "...", .run = fold}; });
 struct Pass {
+  static constexpr plugin::Kind plugin_kind{"pass"};
+  using Factory = std::function<Pass()>;
+
   std::string name = {};
   std::string about = {};               // one sentence
   std::vector<std::string> after = {};  // passes that must have run before
-  void (*run)(Program& program) = nullptr;
+  /// Of a built-in pass: it runs where nothing else is said. Those of plugins run where they are
+  /// named.
+  bool is_default = false;
+  /// Changes the program; `known` describes it before. All ranks run the same passes on their own
+  /// programs, so what changes the order of communication must follow from what all of them have in
+  /// common.
+  std::function<void(Program& program, const Analysis& known)> run = {};
 };
 
-/// All passes, in the order in which they are useful.
-const std::vector<Pass>& all_passes();
-/// Error (input): unknown; the nearest name is offered.
+/// The built-in passes, in the order in which they are useful.
+const std::vector<Pass>& built_in_passes();
+/// The built-in passes that run where nothing else is said.
+std::vector<std::string> default_passes();
+/// A built-in pass, or that of the plugin that offers it, which is found and loaded. Safe to call
+/// from several threads. Errors (input): there is none (with all names), its plugin is refused;
+/// (run): the plugin's pass has another name, or does nothing.
 const Pass& find_pass(const std::string& name);
+/// Those of plugins too, which are not loaded.
 std::vector<std::string> pass_names();
 
 /// Errors (input): an unknown name; a pass that another one must precede.

@@ -2,18 +2,20 @@ module tessera.graph:passes;
 
 import tessera.base;
 import tessera.record;
+import :analysis;
 
-// The passes: each changes a program, and leaves the bits of its results.
+// The passes: each changes a program, and leaves the bits of its results. `known`: the analysis of
+// the program as it comes in.
 namespace tessera::graph {
 
-void remove_dead(Program& program);
-void merge_common(Program& program);
-void simplify_views(Program& program);
-void split_lifetimes(Program& program);
-void advance_issues(Program& program);
-void delay_waits(Program& program);
+void remove_dead(Program& program, const Analysis& known);
+void merge_common(Program& program, const Analysis& known);
+void simplify_views(Program& program, const Analysis& known);
+void split_lifetimes(Program& program, const Analysis& known);
+void advance_issues(Program& program, const Analysis& known);
+void delay_waits(Program& program, const Analysis& known);
 /// What is cheap to compute again is not kept, where that lowers the peak of memory.
-void recompute_cheap(Program& program);
+void recompute_cheap(Program& program, const Analysis& known);
 
 /// Tensors of a program take other numbers: `number_of[n]` instead of n.
 void renumber(Instruction& instruction, std::span<const int> number_of);

@@ -14,6 +14,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.record;
 import :accesses;
+import :analysis;
 import :recompute_plan;
 import :shadow;
 import :values;
@@ -43,7 +44,7 @@ class Planner {
       : limits_(limits),
         shadow_(shadow_of(program)),
         accesses_(accesses_of(program, shadow_)),
-        values_(values_of(program, shadow_, names_)),
+        values_(values_of(program, Analysis(program), names_)),
         instructions_(places_of(program)),
         maker_(shadow_.memories.size(), -1),
         uses_(shadow_.memories.size()),

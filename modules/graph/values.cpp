@@ -14,6 +14,8 @@ import tessera.base;
 import tessera.tensor;
 import tessera.record;
 import :accesses;
+import :analysis;
+import :analysis_state;
 import :shadow;
 import :values;
 
@@ -24,14 +26,14 @@ using Kind = Instruction::Kind;
 
 class Describer {
  public:
-  Describer(const Program& program, const Shadow& shadow, ValueNames& names)
+  Describer(const Program& program, const Analysis& known, ValueNames& names)
       : program_(program),
-        shadow_(shadow),
+        shadow_(known.state().shadow),
         names_(names),
-        accesses_(accesses_of(program, shadow)),
-        contents_(shadow.memories.size(), -1) {
-    values_.is_written.assign(shadow.memories.size(), false);
-    values_.changes.resize(shadow.memories.size());
+        accesses_(known.state().accesses),
+        contents_(shadow_.memories.size(), -1) {
+    values_.is_written.assign(shadow_.memories.size(), false);
+    values_.changes.resize(shadow_.memories.size());
   }
 
   Values describe() {
@@ -78,10 +80,7 @@ class Describer {
   std::string what(const Instruction& i) const {
     std::string text;
     if (i.kind == Kind::call) {
-      text = fmt::format("{}({}", i.op->name, print_arguments(*i.op, i.attributes));
-      for (const Binding& b : i.bindings) {
-        text += fmt::format(" {}=${}{:+}", b.field, b.variable, b.offset);
-      }
+      text = call_in_words(i);
     } else {
       text = i.kind == Kind::check ? "check(" : i.kind == Kind::full ? "full(" : "values(";
       for (const double value : i.values) {
@@ -109,12 +108,23 @@ class Describer {
     }
   }
 
+  /// What only waits for readers.
+  static bool leaves_bytes(const Instruction& i) {
+    return i.kind == Kind::call && i.op->communicates == Communicates::waits;
+  }
+
   void execute(const Instruction& i, const Access& access) {
     int call = -1;
     if (i.kind == Kind::empty || i.kind == Kind::restore || i.kind == Kind::release) {
       const std::size_t changed = memory(i.kind == Kind::empty ? i.out[0] : i.in[0]);
       set(static_cast<int>(changed), fmt::format("empty {}", shadow_.memories[changed].bytes),
           i.kind == Kind::empty);
+    } else if (i.kind == Kind::call && i.op->completes) {
+      for (const int completed : access.writes) {
+        set(completed, fmt::format("complete {}", contents_[index(completed)]), false);
+      }
+    } else if (i.kind == Kind::call && works_by_place(*i.op)) {
+      execute_by_place(i, access);
     } else if (!access.writes.empty() || access.ordered) {
       call = names_.of(what(i));
       if (access.ordered) {
@@ -122,14 +132,34 @@ class Describer {
         values_.ordered_places.push_back(static_cast<int>(values_.calls.size()));
       }
       const bool made = i.kind != Kind::call || !i.op->in_place;
-      // What only waits for readers leaves the bytes.
-      const bool keeps = i.kind == Kind::call && i.op->communicates == Communicates::waits;
-      for (std::size_t k = 0; k < access.writes.size() && !keeps; ++k) {
+      for (std::size_t k = 0; k < access.writes.size() && !leaves_bytes(i); ++k) {
         set(access.writes[k], fmt::format("{} of {}", k, call), made);
       }
     }
     values_.calls.push_back(call);
     defined_.insert(i.out);
+  }
+
+  void execute_by_place(const Instruction& i, const Access& access) {
+    const std::string begin = call_in_words(i);
+    const std::size_t count = i.in.size() / i.op->counts.lists;
+    for (std::size_t k = 0; k < count; ++k) {
+      std::string text = begin;
+      for (std::size_t at = k; at < i.in.size(); at += count) {
+        text += fmt::format("; {}", operand(i.in[at]));
+      }
+      const int call = names_.of(text + ")");
+      if (access.ordered) {
+        values_.ordered.push_back(call);
+        values_.ordered_places.push_back(static_cast<int>(values_.calls.size()));
+      }
+      for (std::size_t list = 0; list < i.op->counts.lists; ++list) {
+        const int number = i.in[list * count + k];
+        if (number >= 0 && i.op->writes(list) && !leaves_bytes(i)) {
+          set(static_cast<int>(memory(number)), fmt::format("{} of {}", list, call), false);
+        }
+      }
+    }
   }
 
   /// Numbers, in the order of a program's definitions.
@@ -149,7 +179,7 @@ class Describer {
   const Program& program_;
   const Shadow& shadow_;
   ValueNames& names_;
-  std::vector<Access> accesses_;
+  const std::vector<Access>& accesses_;
   std::vector<int> contents_;
   Defined defined_;
   Values values_;
@@ -172,8 +202,8 @@ std::string view_in_words(const Tensor& x) {
                      x.offset());
 }
 
-Values values_of(const Program& program, const Shadow& shadow, ValueNames& names) {
-  return Describer(program, shadow, names).describe();
+Values values_of(const Program& program, const Analysis& known, ValueNames& names) {
+  return Describer(program, known, names).describe();
 }
 
 }  // namespace tessera::graph

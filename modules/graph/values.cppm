@@ -3,7 +3,7 @@ module tessera.graph:values;
 import tessera.base;
 import tessera.tensor;
 import tessera.record;
-import :shadow;
+import :analysis;
 
 namespace tessera::graph {
 
@@ -19,7 +19,8 @@ class ValueNames {
 /// A program executed on descriptions instead of numbers. Equal descriptions (of programs that
 /// share ValueNames) are equal bits, whatever the inputs, the step's variables and other ranks'
 /// values are: a result is described by the operator, its arguments and the descriptions of the
-/// operands; a memory by what was written into it, in order.
+/// operands; a memory by what was written into it, in order. A call that works by place (see
+/// works_by_place) is described as one call for each place, so that lists may be cut and joined.
 struct Values {
   /// By place: what it computes, or -1 (views, releases).
   std::vector<int> calls = {};
@@ -39,7 +40,7 @@ struct Values {
   /// Before the instruction at this place; -1: nothing, or what is not complete.
   int contents_before(int place, int memory) const;
 };
-Values values_of(const Program& program, const Shadow& shadow, ValueNames& names);
+Values values_of(const Program& program, const Analysis& known, ValueNames& names);
 
 /// Where a tensor is in its memory: type, shape, strides and place.
 std::string view_in_words(const Tensor& x);

@@ -5,6 +5,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,6 +16,9 @@ import tessera.base;
 import tessera.tensor;
 import tessera.record;
 import :accesses;
+import :analysis;
+import :analysis_state;
+import :checks;
 import :shadow;
 import :values;
 import :verify;
@@ -88,8 +92,8 @@ void check_shapes(const Program& program, const Shadow& shadow) {
 /// What holds of memories while a program runs.
 class MemoryStates {
  public:
-  MemoryStates(const Program& program, const Shadow& shadow)
-      : program_(program), shadow_(shadow), accesses_(accesses_of(program, shadow)) {}
+  MemoryStates(const Program& program, const Analysis& known)
+      : program_(program), shadow_(known.state().shadow), accesses_(known.state().accesses) {}
 
   void check() {
     for (const Instruction* i : places_of(program_)) {
@@ -142,20 +146,20 @@ class MemoryStates {
       return std::ranges::any_of(
           memories, [&](int memory) { return std::ranges::find(those, memory) != those.end(); });
     };
-    const std::string what = place_in_words(program_, place);
+    const auto what = [&] { return place_in_words(program_, place); };
     if (uses(access.reads, issued.writes) || uses(access.writes, issued.writes)) {
       wrong_at(program_, place_,
-               "it uses what a collective writes, before the wait; issued by " + what);
+               "it uses what a collective writes, before the wait; issued by " + what());
     }
     if (uses(access.writes, issued.reads)) {
       wrong_at(program_, place_,
-               "it writes what a collective reads, before the wait; issued by " + what);
+               "it writes what a collective reads, before the wait; issued by " + what());
     }
   }
 
   const Program& program_;
   const Shadow& shadow_;
-  std::vector<Access> accesses_;
+  const std::vector<Access>& accesses_;
   std::set<int> released_;
   std::set<int> in_flight_;  // places of what issued
   int place_ = 0;
@@ -190,18 +194,24 @@ void check_interface(const Program& before, const Program& after) {
 
 }  // namespace
 
-void verify(const Program& program) {
+std::unique_ptr<Analysis> verified(const Program& program) {
   check_numbers(program);
-  const Shadow shadow = shadow_of(program);
-  check_shapes(program, shadow);
-  MemoryStates(program, shadow).check();
+  auto known = std::make_unique<Analysis>(program);
+  check_shapes(program, known->state().shadow);
+  MemoryStates(program, *known).check();
+  return known;
 }
 
+void verify(const Program& program) { static_cast<void>(verified(program)); }
+
 void verify_same(const Program& before, const Program& after) {
-  check_interface(before, after);
   ValueNames names;
-  const Values left = values_of(before, shadow_of(before), names);
-  const Values right = values_of(after, shadow_of(after), names);
+  compare(before, values_of(before, Analysis(before), names), after,
+          values_of(after, Analysis(after), names));
+}
+
+void compare(const Program& before, const Values& left, const Program& after, const Values& right) {
+  check_interface(before, after);
   for (std::size_t k = 0; k < std::max(left.ordered.size(), right.ordered.size()); ++k) {
     if (k >= right.ordered.size() || k >= left.ordered.size() ||
         left.ordered[k] != right.ordered[k]) {

@@ -382,9 +382,12 @@ TEST_CASE("passes have names, an order, reports and files") {
       "  %2: f32[2] = neg(%0)\n"
       "  %3: f32[2] = neg(%1)\n"
       "output %2 = y\n");
-  CHECK(error_of([&] { graph::run_passes(one, std::vector<std::string>{"ded"}); }) ==
-        "passes: there is no pass 'ded' (expected one of dead, views, common, lifetimes, "
-        "recompute, early_issues and late_waits); did you mean 'dead'?");
+  const std::string unknown =
+      error_of([&] { graph::run_passes(one, std::vector<std::string>{"ded"}); });
+  CHECK(unknown.starts_with(
+      "passes: there is no pass 'ded' (expected one of dead, views, common, lifetimes, "
+      "recompute, early_issues, late_waits"));
+  CHECK(unknown.ends_with("did you mean 'dead'?"));
   CHECK(error_of([&] {
           graph::run_passes(one, std::vector<std::string>{"early_issues", "lifetimes"});
         }) ==

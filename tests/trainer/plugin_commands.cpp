@@ -136,8 +136,9 @@ TEST_CASE("check says usable, or every reason against a file") {
 
 TEST_CASE("check tests what a usable plugin provides") {
   std::string all;
-  for (const char* name : {"Replicate", "FSDP", "ColwiseParallel", "RowwiseParallel", "NoParallel",
-                           "SequenceParallel", "PrepareModuleInput", "adafactor", "muon", "gpt2"}) {
+  for (const char* name :
+       {"Replicate", "FSDP", "ColwiseParallel", "RowwiseParallel", "NoParallel", "SequenceParallel",
+        "PrepareModuleInput", "adafactor", "muon", "gpt2", "lists"}) {
     all += " " + shipped + "/" + name + ".so";
   }
   const Result good = plugin("check" + all);
@@ -147,6 +148,8 @@ TEST_CASE("check tests what a usable plugin provides") {
   contains(good.out, "  style Replicate: 3 of 3 checks passed\n");
   contains(good.out, "  style ColwiseParallel: 3 of 3 checks passed\n");
   contains(good.out, "  model gpt2: 5 of 5 checks passed\n");
+  contains(good.out, "  pass buckets: 5 of 5 checks passed\n");
+  contains(good.out, "  pass split_lists: 5 of 5 checks passed\n");
   CHECK(good.out.find("failed:") == std::string::npos);
 
   const Result styles = plugin("check " TESSERA_WRONG_STYLES);
@@ -169,6 +172,28 @@ TEST_CASE("check tests what a usable plugin provides") {
   contains(optimizer.out, "failed: gradients are multiplied by grad_scale: ");
   contains(optimizer.out, "failed: lr = 0 changes no parameter: a step with lr = 0");
   contains(optimizer.out, "failed: a resumed run has the same bits: ");
+}
+
+TEST_CASE("check finds what is wrong with a pass") {
+  const Result result = plugin("check " TESSERA_WRONG_PASSES);
+  INFO(result.out);
+  CHECK(result.code == 2);
+  contains(result.out, "pass removes_writes: 1 of 5 checks passed");
+  contains(result.out,
+           "failed: programs after it are right and have the same values: pass 'removes_writes': "
+           "program: it is not the same after a pass: output z has other values");
+  contains(result.out, "pass depends_on_rank: 3 of 5 checks passed");
+  contains(result.out,
+           "failed: it decides alike each time and on all ranks: a program of two ranks: equal "
+           "programs are changed in different ways (rank 1)");
+  contains(result.out, "not tried: it changes a program: it changes none of the suite's programs");
+  contains(result.out, "pass misnamed: 0 of 5 checks passed");
+  contains(result.out,
+           "its plugin returned a pass of another name (expected 'misnamed', got "
+           "'another')");
+  contains(result.out,
+           "failed: it is described, and what must precede it is known: it has no "
+           "description");
 }
 
 TEST_CASE("check finds what is wrong with an operator") {

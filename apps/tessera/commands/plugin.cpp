@@ -345,8 +345,9 @@ void add_plugin_command(CLI::App& program, std::function<int()>& chosen) {
                   "Only whether a file can be loaded, without the tests of its kind");
   check->footer(
       "A usable plugin is then tested as its kind demands: a style and an optimizer against one\n"
-      "rank, a device against the CPU. The exit code is 0 if all plugins are usable and no test\n"
-      "has failed, and 2 otherwise.");
+      "rank, a device against the CPU, a pass on programs of one and two ranks. The exit code is "
+      "0\n"
+      "if all plugins are usable and no test has failed, and 2 otherwise.");
 
   CLI::App* const fresh =
       add("new", "Create a folder with a small plugin that works without changes", run_new);

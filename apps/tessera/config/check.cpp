@@ -147,13 +147,6 @@ class Checks {
         !c_.graph.capture) {
       blame({"graph.program"}, "only captured steps have a program; set graph.capture=true");
     }
-    if (known({"graph.passes"})) {
-      try {
-        graph::check_passes(c_.graph.passes);
-      } catch (const Error& error) {
-        blame({"graph.passes"}, error.what());
-      }
-    }
     if (known({"graph.memory_budget", "graph.capture"}) && !c_.graph.memory_budget.empty()) {
       if (!c_.graph.capture) {
         blame({"graph.memory_budget"},
@@ -364,5 +357,7 @@ std::optional<double> norm_order(const std::string& text) {
 void check_config(const Config& config, const std::set<std::string>& unread, Problems& problems) {
   Checks(config, unread, problems).all();
 }
+
+std::vector<std::string> default_passes() { return graph::default_passes(); }
 
 }  // namespace tessera::app

@@ -116,11 +116,13 @@ struct TraceConfig {
   std::vector<std::int64_t> steps;  // the first and the last one, from 1; empty: see trace_range
 };
 
+/// Those that say of themselves that they run by default.
+std::vector<std::string> default_passes();
+
 struct GraphConfig {
   bool capture = false;
   std::string executor = "planned";
-  /// All but early_issues, whose time grows with the square of the program.
-  std::vector<std::string> passes = {"dead", "views", "common", "lifetimes", "late_waits"};
+  std::vector<std::string> passes = default_passes();
   std::string memory_budget;  // of a step, "4GiB"; empty: none. See budget_bytes
   std::string dump;           // a folder with the program before and after each pass; empty: none
   std::string program;        // where the captured program is written; empty: nowhere

@@ -27,6 +27,9 @@ std::vector<SuiteCheck> suite_of(const SuiteSubject& subject) {
   if (subject.kind == "device") {
     return device_suite(subject.name);
   }
+  if (subject.kind == "pass") {
+    return pass_suite(subject.name);
+  }
   return subject.kind == "operator" ? operator_suite(subject.name) : std::vector<SuiteCheck>{};
 }
 

@@ -73,6 +73,21 @@ std::vector<std::vector<std::string>> communication_rows(const Account& account)
   return rows;
 }
 
+/// Errors (input), with the place in the config: see graph::check.
+graph::ExecutionOptions make_execution(const Config& config) {
+  graph::ExecutionOptions execution = {
+      .executor = config.graph.executor,
+      .passes = config.graph.passes,
+      .memory_budget = bytes_of_text(config.graph.memory_budget).value_or(0),
+      .dump = config.graph.dump};
+  try {
+    graph::check(execution);
+  } catch (const Error& error) {
+    fail_at(config.place("graph.passes"), error);
+  }
+  return execution;
+}
+
 }  // namespace
 
 Trainer::Trainer(const Run& run, Device device)
@@ -106,12 +121,11 @@ Trainer::Trainer(const Run& run, Device device)
   if (run.config.train.loss_scaling == "dynamic") {
     training_->set_loss_scaling({});
   }
-  const GraphConfig& graph = run.config.graph;
-  training_->set_replay(graph.capture,
-                        {.executor = graph.executor,
-                         .passes = graph.passes,
-                         .memory_budget = bytes_of_text(graph.memory_budget).value_or(0),
-                         .dump = device_ == meta ? "" : graph.dump});
+  graph::ExecutionOptions execution = make_execution(run.config);
+  if (device_ == meta) {
+    execution.dump.clear();
+  }
+  training_->set_replay(run.config.graph.capture, execution);
 }
 
 Batch Trainer::no_data(std::int64_t rows) const {

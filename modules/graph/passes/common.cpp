@@ -13,6 +13,8 @@ import tessera.base;
 import tessera.tensor;
 import tessera.record;
 import :accesses;
+import :analysis;
+import :analysis_state;
 import :passes;
 import :shadow;
 import :values;
@@ -42,11 +44,10 @@ void renumber(Instruction& instruction, std::span<const int> number_of) {
 /// The earlier results stay where they are needed until the later call anyway. So nothing is kept
 /// longer than the later results would be: an activation that is computed again in backward is not
 /// kept from forward instead.
-void merge_common(Program& program) {
-  const Shadow shadow = shadow_of(program);
-  const std::vector<Access> accesses = accesses_of(program, shadow);
+void merge_common(Program& program, const Analysis& analysis) {
+  const auto& [shadow, accesses] = analysis.state();
   ValueNames names;
-  const Values values = values_of(program, shadow, names);
+  const Values values = values_of(program, analysis, names);
   const auto memory = [&](int number) {
     return static_cast<std::size_t>(shadow.memory_of[index(number)]);
   };

@@ -9,6 +9,8 @@ import tessera.base;
 import tessera.tensor;
 import tessera.record;
 import :accesses;
+import :analysis;
+import :analysis_state;
 import :passes;
 import :shadow;
 
@@ -20,10 +22,10 @@ using Kind = Instruction::Kind;
 /// What is needed: tensors, because what remains names them, and the contents of memories.
 class Needs {
  public:
-  explicit Needs(const Program& program)
+  Needs(const Program& program, const Analysis& known)
       : places_(places_of(program)),
-        shadow_(shadow_of(program)),
-        accesses_(accesses_of(program, shadow_)),
+        shadow_(known.state().shadow),
+        accesses_(known.state().accesses),
         needed_(places_.size(), false),
         named_(program.tensors.size(), false),
         read_(shadow_.memories.size(), false),
@@ -101,8 +103,8 @@ class Needs {
   }
 
   std::vector<const Instruction*> places_;
-  Shadow shadow_;
-  std::vector<Access> accesses_;
+  const Shadow& shadow_;
+  const std::vector<Access>& accesses_;
   std::vector<bool> needed_;  // by place
   std::vector<bool> named_;   // by number
   std::vector<bool> read_;    // by memory
@@ -111,8 +113,8 @@ class Needs {
 
 }  // namespace
 
-void remove_dead(Program& program) {
-  const Needs needs(program);
+void remove_dead(Program& program, const Analysis& known) {
+  const Needs needs(program, known);
   std::size_t place = 0;
   for (Section& section : program.sections) {
     std::erase_if(section.instructions, [&](const Instruction&) { return !needs.needed(place++); });

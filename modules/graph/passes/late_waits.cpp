@@ -9,6 +9,8 @@ import tessera.base;
 import tessera.tensor;
 import tessera.record;
 import :accesses;
+import :analysis;
+import :analysis_state;
 import :passes;
 import :shadow;
 
@@ -17,9 +19,9 @@ namespace tessera::graph {
 /// A wait passes neither other communication, so that ranks agree on the order of all of it
 /// whatever their programs are, nor the last use of what the collective reads or writes, so that
 /// nothing is kept longer.
-void delay_waits(Program& program) {
-  const Shadow shadow = shadow_of(program);
-  std::vector<Access> accesses = accesses_of(program, shadow);
+void delay_waits(Program& program, const Analysis& known) {
+  const Shadow& shadow = known.state().shadow;
+  std::vector<Access> accesses = known.state().accesses;
   std::size_t begin = 0;
   for (Section& section : program.sections) {
     std::vector<Instruction>& all = section.instructions;

@@ -9,6 +9,8 @@ module tessera.graph;
 import tessera.base;
 import tessera.tensor;
 import tessera.record;
+import :analysis;
+import :analysis_state;
 import :passes;
 import :shadow;
 
@@ -19,9 +21,9 @@ using Kind = Instruction::Kind;
 
 class Lifetimes {
  public:
-  explicit Lifetimes(Program& program)
+  Lifetimes(Program& program, const Analysis& known)
       : program_(program),
-        shadow_(shadow_of(program)),
+        shadow_(known.state().shadow),
         first_(shadow_.memories.size(), -1),
         times_(shadow_.memories.size(), 0),
         number_of_(program.tensors.size()),
@@ -104,7 +106,7 @@ class Lifetimes {
   }
 
   Program& program_;
-  Shadow shadow_;
+  const Shadow& shadow_;
   std::vector<int> first_;      // by memory: the tensor that it was made as
   std::vector<int> times_;      // by memory: how often it was restored so far
   std::vector<int> number_of_;  // by number, at present
@@ -113,6 +115,6 @@ class Lifetimes {
 
 }  // namespace
 
-void split_lifetimes(Program& program) { Lifetimes(program).split(); }
+void split_lifetimes(Program& program, const Analysis& known) { Lifetimes(program, known).split(); }
 
 }  // namespace tessera::graph

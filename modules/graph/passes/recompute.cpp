@@ -16,6 +16,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.record;
 import :accesses;
+import :analysis;
 import :block;
 import :passes;
 import :recompute;
@@ -201,7 +202,7 @@ std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<std::
 
 }  // namespace
 
-void recompute_cheap(Program& program) {
+void recompute_cheap(Program& program, const Analysis& /*known*/) {
   const RecomputePlan plan = plan_recompute(program, {});
   Recomputer(program, plan).recompute();
 }

@@ -13,6 +13,8 @@ import tessera.base;
 import tessera.tensor;
 import tessera.record;
 import :accesses;
+import :analysis;
+import :analysis_state;
 import :passes;
 import :shadow;
 import :values;
@@ -24,10 +26,10 @@ using Kind = Instruction::Kind;
 
 class Views {
  public:
-  explicit Views(Program& program)
+  Views(Program& program, const Analysis& known)
       : program_(program),
-        shadow_(shadow_of(program)),
-        accesses_(accesses_of(program, shadow_)),
+        shadow_(known.state().shadow),
+        accesses_(known.state().accesses),
         first_(shadow_.memories.size(), -1),
         number_of_(program.tensors.size()) {
     std::iota(number_of_.begin(), number_of_.end(), 0);
@@ -99,8 +101,8 @@ class Views {
   }
 
   Program& program_;
-  Shadow shadow_;
-  std::vector<Access> accesses_;
+  const Shadow& shadow_;
+  const std::vector<Access>& accesses_;
   std::vector<int> first_;  // by memory
   std::vector<int> number_of_;
   std::map<std::pair<std::size_t, std::string>, int> known_;
@@ -108,6 +110,6 @@ class Views {
 
 }  // namespace
 
-void simplify_views(Program& program) { Views(program).simplify(); }
+void simplify_views(Program& program, const Analysis& known) { Views(program, known).simplify(); }
 
 }  // namespace tessera::graph
