@@ -41,7 +41,7 @@ using namespace parallel_test;
 
 namespace {
 
-using Names = std::vector<std::string>;
+using Passes = std::vector<std::string>;
 
 /// Every config, small; a program cannot say where gradients are kept.
 std::vector<std::pair<std::string, Run>> runs() {
@@ -61,8 +61,8 @@ std::vector<std::pair<std::string, Run>> runs() {
   return all;
 }
 
-Names every_pass() {
-  Names names;
+Passes every_pass() {
+  Passes names;
   for (const graph::Pass& pass : graph::built_in_passes()) {
     names.push_back(pass.name);
   }
@@ -71,7 +71,7 @@ Names every_pass() {
 }
 
 /// Adds a pass after what must precede it.
-void add(const std::string& name, Names& into) {
+void add(const std::string& name, Passes& into) {
   for (const std::string& before : graph::find_pass(name).after) {
     if (std::ranges::find(into, before) == into.end()) {
       add(before, into);
@@ -80,9 +80,9 @@ void add(const std::string& name, Names& into) {
   into.push_back(name);
 }
 
-std::vector<Names> alone_and_together() {
-  std::vector<Names> all;
-  Names together;
+std::vector<Passes> alone_and_together() {
+  std::vector<Passes> all;
+  Passes together;
   for (const std::string& name : every_pass()) {
     add(name, all.emplace_back());
     add(name, together);
@@ -92,18 +92,18 @@ std::vector<Names> alone_and_together() {
 }
 
 /// Some passes in any order, some of them twice.
-Names random_passes(std::mt19937& random) {
-  Names names = every_pass();
+Passes random_passes(std::mt19937& random) {
+  Passes names = every_pass();
   std::ranges::shuffle(names, random);
   names.resize(1 + random() % names.size());
-  Names passes;
+  Passes passes;
   for (const std::string& name : names) {
     add(name, passes);
   }
   return passes;
 }
 
-std::string in_words(const Names& passes) {
+std::string in_words(const Passes& passes) {
   std::string text;
   for (const std::string& name : passes) {
     text += " " + name;
@@ -181,11 +181,11 @@ TEST_CASE("captured steps of every config are right after each pass, all, and ra
   for (const auto& [name, run] : runs()) {
     INFO(name);
     const Program program = capture_step(run);
-    std::vector<Names> all = alone_and_together();
+    std::vector<Passes> all = alone_and_together();
     for (int i = 0; i < 50; ++i) {
       all.push_back(random_passes(random));
     }
-    for (const Names& passes : all) {
+    for (const Passes& passes : all) {
       INFO(in_words(passes));
       Program changed = program;
       REQUIRE_NOTHROW(graph::run_passes(changed, passes));
@@ -200,11 +200,11 @@ TEST_CASE("early_issues makes the moves that the peak of memory allows, one afte
   for (const auto& [name, run] : runs()) {
     INFO(name);
     Program program = capture_step(run);
-    graph::run_passes(program, Names{"lifetimes"});
+    graph::run_passes(program, Passes{"lifetimes"});
     const auto [expected, not_made] = early_issues_by_trial(program);
     refused += not_made;
     Program changed = program;
-    graph::run_passes(changed, Names{"lifetimes", "early_issues"});
+    graph::run_passes(changed, Passes{"lifetimes", "early_issues"});
     changes += changed.to_text() == program.to_text() ? 0 : 1;
     CHECK(changed.to_text() == expected.to_text());
     CHECK(graph::Analysis(changed).peak_bytes() <= graph::Analysis(program).peak_bytes());
@@ -216,7 +216,7 @@ TEST_CASE("early_issues makes the moves that the peak of memory allows, one afte
 TEST_CASE(
     "steps of every config, changed by each pass, all and random ones, have the bits of eager",
     "[.long]") {
-  constexpr int steps = 8;
+  constexpr int steps = 20;
   std::mt19937 random(11);
   for (auto& [name, run] : runs()) {
     INFO(name);
@@ -238,11 +238,11 @@ TEST_CASE(
       });
     });
     run.config.graph.capture = true;
-    std::vector<Names> all = alone_and_together();
-    for (int i = 0; i < 4; ++i) {
+    std::vector<Passes> all = alone_and_together();
+    for (int i = 0; i < 10; ++i) {
       all.push_back(random_passes(random));
     }
-    for (const Names& passes : all) {
+    for (const Passes& passes : all) {
       INFO(in_words(passes));
       run.config.graph.passes = passes;
       REQUIRE_NOTHROW(on_ranks(ranks, [&](int rank) {

@@ -54,6 +54,7 @@ section second
   foreach_mul_(%2; value=0.5)
   foreach_add_(%1, %2, %12, %11; alpha=0.25)
   %14: f32[4] = neg(%11)
+  %15: f32[2] = memory.alias(%0; strides=[1], offset=1)
 output %10 = y
 output %12 = z
 )";
