@@ -14,7 +14,7 @@
 #include "catch.hpp"
 #include "config/config.hpp"
 #include "data/dataset.hpp"
-#include "llama_config.hpp"
+#include "model_shape.hpp"
 
 import tessera.base;
 import tessera.mesh;
