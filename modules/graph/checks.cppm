@@ -3,6 +3,7 @@ module tessera.graph:checks;
 import tessera.base;
 import tessera.record;
 import :analysis;
+import :pass;
 import :values;
 
 namespace tessera::graph {
@@ -11,5 +12,9 @@ namespace tessera::graph {
 std::unique_ptr<Analysis> verified(const Program& program);
 /// Errors: see verify_same. The values share their ValueNames.
 void compare(const Program& before, const Values& left, const Program& after, const Values& right);
+
+/// As run_passes, of names that were checked.
+std::vector<PassReport> run_checked(Program& program, std::span<const std::string> names,
+                                    const std::string& dump);
 
 }  // namespace tessera::graph

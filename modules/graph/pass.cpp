@@ -161,6 +161,11 @@ void check_passes(std::span<const std::string> names) {
 std::vector<PassReport> run_passes(Program& program, std::span<const std::string> names,
                                    const std::string& dump) {
   check_passes(names);
+  return run_checked(program, names, dump);
+}
+
+std::vector<PassReport> run_checked(Program& program, std::span<const std::string> names,
+                                    const std::string& dump) {
   std::unique_ptr<Analysis> known = verified(program);
   ValueNames value_names;
   Values values = values_of(program, *known, value_names);
