@@ -283,6 +283,14 @@ void Optimizer::count_step(std::span<const std::string> names) {
   }
 }
 
+std::vector<std::int64_t> Optimizer::steps() const {
+  std::vector<std::int64_t> all;
+  for (const Entry& entry : entries_) {
+    all.push_back(entry.step);
+  }
+  return all;
+}
+
 std::vector<double> Optimizer::lr_scales() const {
   std::set<double> scales;
   for (const Entry& entry : entries_) {

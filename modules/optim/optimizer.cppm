@@ -54,6 +54,8 @@ class Optimizer {
   void rehearse(double lr, double grad_scale, std::int64_t more_steps);
   /// Counts a step of the parameters of these names: one that was executed without step().
   void count_step(std::span<const std::string> names);
+  /// How many steps each parameter has taken, in the order of parameters().
+  std::vector<std::int64_t> steps() const;
   /// The factors of the learning rate that its parameters have, each once.
   std::vector<double> lr_scales() const;
   /// What the rules compute from the step besides learning rates, if the parameters had taken

@@ -182,6 +182,8 @@ class GradientFinisher::Sums {
     in_backward_ = true;
   }
 
+  void count_step() { ++step_; }
+
   void finish(std::span<const nn::ParameterPointer> parameters) {
     in_backward_ = false;
     for (const nn::ParameterPointer& parameter : parameters) {
@@ -333,6 +335,8 @@ GradientFinisher::~GradientFinisher() = default;
 void GradientFinisher::begin(std::span<const nn::ParameterPointer> parameters) {
   sums_->begin(parameters, sums_);
 }
+
+void GradientFinisher::count_step() { sums_->count_step(); }
 
 void GradientFinisher::finish(std::span<const nn::ParameterPointer> parameters) {
   run_phase("gradient reduction", [&] {

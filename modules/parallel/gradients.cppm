@@ -46,6 +46,8 @@ class GradientFinisher {
   void begin(std::span<const nn::ParameterPointer> parameters);
   /// Errors: a parameter has a gradient on some ranks only (one small all-reduce finds it).
   void finish(std::span<const nn::ParameterPointer> parameters);
+  /// Counts a step whose sums something else has issued. Sums have the number of their step.
+  void count_step();
 
  private:
   class Sums;

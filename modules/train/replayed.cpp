@@ -5,6 +5,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,6 +32,10 @@ namespace {
 /// In the first step styles record the order of their groups, and the optimizer makes its state.
 constexpr std::int64_t steps_before = 2;
 
+/// Programs that are kept, each with its memory; and kinds of steps that are waiting for one.
+constexpr std::size_t most_captures = 4;
+constexpr std::size_t most_kinds = 16;
+
 constexpr std::string_view parameter_prefix = "parameter.";
 
 std::string lr_name(double scale) { return scale == 1 ? "lr" : fmt::format("lr*{}", scale); }
@@ -53,26 +58,30 @@ void Training::set_replay(bool enabled, const graph::ExecutionOptions& execution
   replays_ = enabled;
   execution_ = execution;
   counts_ = {};
-  first_recording_.reset();
-  replay_.reset();
+  captures_.clear();
+  kinds_.clear();
+  replayed_last_ = false;
 }
 
 void Training::set_program(Program program) {
   set_replay(true, execution_);
-  set_executor(std::move(program));
+  add_capture(std::move(program));
 }
 
-void Training::set_executor(Program program) {
-  updated_.clear();
+void Training::add_capture(Program program) {
+  Capture capture{.executor = nullptr, .trained = trained(), .missed = missed_updates()};
   for (const std::string& name : program.written("update")) {
     if (name.starts_with(parameter_prefix)) {
-      updated_.push_back(name.substr(parameter_prefix.size()));
+      capture.updated.push_back(name.substr(parameter_prefix.size()));
     }
   }
-  given_parameters_.clear();
-  replay_ = graph::make_executor(std::move(program), execution_);
+  if (captures_.size() >= most_captures) {
+    captures_.erase(captures_.begin());  // its memory is free before the new one's is taken
+  }
+  capture.executor = graph::make_executor(std::move(program), execution_);
+  captures_.push_back(std::move(capture));
+  ++counts_.captured;
   replayed_last_ = false;
-  trained_ = trained();
 }
 
 std::vector<bool> Training::trained() const {
@@ -83,7 +92,16 @@ std::vector<bool> Training::trained() const {
   return all;
 }
 
-StepVariables Training::variables_of(const StepBatch& batch) const {
+std::vector<std::int64_t> Training::missed_updates() const {
+  std::vector<std::int64_t> missed = optimizer_->steps();
+  const std::vector<bool> is_trained = trained();
+  for (std::size_t i = 0; i < missed.size(); ++i) {
+    missed[i] = is_trained[i] && missed[i] > 0 ? done_ - skipped_ - missed[i] : 0;
+  }
+  return missed;
+}
+
+StepVariables Training::variables_of(const StepBatch& batch, const Program* program) const {
   StepVariables variables;
   variables.numbers["loss_scale"] = 1.0 / batch.weight;
   variables.numbers["max_value"] = clipping_.max_value * scale();
@@ -95,7 +113,7 @@ StepVariables Training::variables_of(const StepBatch& batch) const {
   variables.counts["begun"] = done_ + 1;
   variables.counts["step"] = done_ - skipped_ + 1;
   for (const auto& [name, drawn] :
-       replay_ ? replay_->program().draws : std::map<std::string, std::uint64_t>()) {
+       program != nullptr ? program->draws : std::map<std::string, std::uint64_t>()) {
     random_stream(name);  // made at its first use, which a replay from the first step has not had
   }
   variables.streams = random_state();
@@ -133,26 +151,34 @@ std::map<std::string, Tensor> Training::inputs() const {
 }
 
 StepResult Training::record_step(const StepBatch& batch, const StepFunctions& functions) {
-  if (replay_) {
-    counts_.refusal = refusal(batch);
+  const StepRows rows = load_rows(batch, functions);
+  counts_.refusal = captures_.empty() ? "" : misfit(captures_.back(), rows);
+  Capture* const capture = capture_of(rows);
+  if (capture != nullptr) {
+    counts_.refusal =
+        capture->executor->refusal(variables_of(batch, &capture->executor->program()));
     if (counts_.refusal.empty()) {
-      if (!replayed_last_) {  // what styles derive from parameters is an input of the program
-        plan_.after_optimizer();
-      }
-      if (const std::optional<StepResult> result = replay_step(batch, functions)) {
-        ++counts_.replayed;
-        replayed_last_ = true;
-        return *result;
-      }
+      return replay_step(batch, rows, *capture);
     }
   }
   replayed_last_ = false;
-  if (replay_ || counts_.eager < steps_before) {
-    const StepResult result = take_step(batch, functions, nullptr);
-    ++counts_.eager;
-    return result;
+  const std::string name = kind_of(rows);
+  if (kinds_.size() >= most_kinds && !kinds_.contains(name)) {
+    kinds_.clear();
   }
-  StepVariables variables = variables_of(batch);
+  Kind& kind = kinds_[name];
+  if (capture == nullptr && kind.eager >= steps_before) {
+    return record_first_or_second(batch, functions, kind);
+  }
+  const StepResult result = take_step(batch, functions, nullptr);
+  ++counts_.eager;
+  ++kind.eager;
+  return result;
+}
+
+StepResult Training::record_first_or_second(const StepBatch& batch, const StepFunctions& functions,
+                                            Kind& kind) {
+  StepVariables variables = variables_of(batch, nullptr);
   Recorder recorder;
   for (const auto& [name, tensor] : inputs()) {
     recorder.input(name, tensor);
@@ -169,102 +195,136 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
              already_counted);
   Recording recording = recorder.finish(variables);
   ++counts_.recorded;
-  if (!first_recording_) {
-    first_recording_ = std::move(recording);
+  if (!kind.first) {
+    kind.first = std::move(recording);
   } else {
-    set_executor(program_of(*std::exchange(first_recording_, std::nullopt), recording));
+    add_capture(program_of(*std::exchange(kind.first, std::nullopt), recording));
   }
   return result;
 }
 
-std::string Training::refusal(const StepBatch& batch) const {
-  const Program& program = replay_->program();
-  const std::int64_t micro_batches = rows_of(batch).micro_batches();
-  if (trained() != trained_) {
-    return "other parameters are frozen than when the step was recorded";
-  }
-  std::set<std::string> recorded;
-  for (const auto& [name, number] : program.inputs) {
-    if (name.starts_with("rows.")) {
-      recorded.insert(name.substr(0, name.rfind('.')));
-    }
-  }
-  if (!recorded.empty() && static_cast<std::int64_t>(recorded.size()) != micro_batches) {
-    return fmt::format("the step has {} micro-batches and the recorded one had {}", micro_batches,
-                       recorded.size());
-  }
-  return replay_->refusal(variables_of(batch));
-}
-
-bool Training::gather_inputs(const StepBatch& batch, const StepFunctions& functions) {
-  const Program& program = replay_->program();
-  std::map<std::string, Tensor> rows;
+Training::StepRows Training::load_rows(const StepBatch& batch, const StepFunctions& functions) {
+  StepRows rows{.micro_batches = rows_of(batch).micro_batches()};
   rows_of(batch).each(done_, [&](const MicroPart& part) {
     const Tensors tensors = functions.rows(part.batch);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const std::string name = fmt::format("rows.{}.{}", part.number, i);
-      const auto recorded = program.inputs.find(name);
-      if (recorded != program.inputs.end() &&
-          !(program.tensors[static_cast<std::size_t>(recorded->second)].shape ==
-            tensors[i].shape())) {
-        counts_.refusal = fmt::format("the rows have another shape ({}) than the recorded ones",
-                                      to_string(tensors[i].shape()));
-      }
-      rows.emplace(name, tensors[i]);
+      rows.tensors.emplace(fmt::format("rows.{}.{}", part.number, i), tensors[i]);
     }
   });
-  if (!counts_.refusal.empty()) {
-    return false;
+  return rows;
+}
+
+std::string Training::misfit(const Capture& capture, const StepRows& rows) const {
+  if (trained() != capture.trained) {
+    return "other parameters are frozen than when the step was recorded";
   }
+  const std::vector<std::int64_t> missed = missed_updates();
+  for (std::size_t i = 0; i < missed.size(); ++i) {
+    const std::string& name = optimizer_->parameters()[i]->name;
+    if (missed[i] != capture.missed[i] &&
+        std::ranges::find(capture.updated, name) != capture.updated.end()) {
+      return fmt::format("'{}' has missed {} updates, and {} when the step was recorded", name,
+                         missed[i], capture.missed[i]);
+    }
+  }
+  const Program& program = capture.executor->program();
+  std::set<std::string> recorded;
+  for (const auto& [name, number] : program.inputs) {
+    if (!name.starts_with("rows.")) {
+      continue;
+    }
+    recorded.insert(name.substr(0, name.rfind('.')));
+    const auto found = rows.tensors.find(name);
+    const ProgramTensor& expected = program.tensors[static_cast<std::size_t>(number)];
+    if (found != rows.tensors.end() &&
+        (!(expected.shape == found->second.shape()) || expected.dtype != found->second.dtype())) {
+      return fmt::format("the rows have another shape ({}) than the recorded ones",
+                         to_string(found->second.shape()));
+    }
+  }
+  if (!recorded.empty() && static_cast<std::int64_t>(recorded.size()) != rows.micro_batches) {
+    return fmt::format("the step has {} micro-batches and the recorded one had {}",
+                       rows.micro_batches, recorded.size());
+  }
+  return "";
+}
+
+Training::Capture* Training::capture_of(const StepRows& rows) {
+  const auto found = std::ranges::find_if(
+      captures_, [&](const Capture& capture) { return misfit(capture, rows).empty(); });
+  if (found == captures_.end()) {
+    return nullptr;
+  }
+  if (std::next(found) != captures_.end()) {
+    replayed_last_ = false;
+    std::rotate(found, std::next(found), captures_.end());
+  }
+  return &captures_.back();
+}
+
+std::string Training::kind_of(const StepRows& rows) const {
+  std::string text = fmt::format("{}", rows.micro_batches);
+  for (const auto& [name, x] : rows.tensors) {
+    text += fmt::format(" {}{}", name_of(x.dtype()), to_string(x.shape()));
+  }
+  for (const bool is_trained : trained()) {
+    text += is_trained ? '1' : '0';
+  }
+  text += fmt::format(" {}", fmt::join(missed_updates(), " "));
+  return text;
+}
+
+void Training::gather_inputs(const StepRows& rows, Capture& capture) {
   const std::vector<nn::ParameterPointer>& parameters = optimizer_->parameters();
-  const bool same = std::ranges::equal(parameters, given_parameters_,
+  const bool same = std::ranges::equal(parameters, capture.parameters,
                                        [](const nn::ParameterPointer& now, const Tensor& before) {
                                          return now->value.same_as(before);
                                        });
   if (!same || !replayed_last_) {  // otherwise only the rows are others
-    given_parameters_.clear();
+    capture.parameters.clear();
     for (const nn::ParameterPointer& parameter : parameters) {
-      given_parameters_.push_back(parameter->value);
+      capture.parameters.push_back(parameter->value);
     }
     std::map<std::string, Tensor> all = inputs();
-    all.merge(rows);
-    given_ = replay_->arranged(all);
-    return true;
+    all.insert(rows.tensors.begin(), rows.tensors.end());
+    capture.given = capture.executor->arranged(all);
+    return;
   }
   std::size_t at = 0;
-  auto row = rows.begin();
-  for (const auto& [name, number] : program.inputs) {
-    if (row != rows.end() && row->first == name) {
-      given_[at] = row->second;
-      ++row;
+  for (const auto& [name, number] : capture.executor->program().inputs) {
+    if (const auto row = rows.tensors.find(name); row != rows.tensors.end()) {
+      capture.given[at] = row->second;
     }
     ++at;
   }
-  return true;
 }
 
-std::optional<StepResult> Training::replay_step(const StepBatch& batch,
-                                                const StepFunctions& functions) {
+StepResult Training::replay_step(const StepBatch& batch, const StepRows& rows, Capture& capture) {
+  if (!replayed_last_) {  // what styles derive from parameters is an input of the program
+    plan_.after_optimizer();
+  }
   optimizer_->prepare_state();
   const MemoryScope scope(MemoryCategory::activation);
-  if (!gather_inputs(batch, functions)) {
-    return std::nullopt;
-  }
-  StepVariables variables = variables_of(batch);
-  replay_->begin_in_order(given_);
-  run_phase("replayed gradients", [&] { replay_->run("gradients", variables); });
+  gather_inputs(rows, capture);
+  Executor& executor = *capture.executor;
+  StepVariables variables = variables_of(batch, &executor.program());
+  executor.begin_in_order(capture.given);
+  finisher_.count_step();
+  run_phase("replayed gradients", [&] { executor.run("gradients", variables); });
   const StepResult result =
-      checked(batch, replay_->output("loss").item(), replay_->output(norm_output()).item());
-  replay_->run("free", variables);
+      checked(batch, executor.output("loss").item(), executor.output(norm_output()).item());
+  executor.run("free", variables);
+  ++counts_.replayed;
+  replayed_last_ = true;
   if (result.skipped) {
-    replay_->end();
+    executor.end();
     count_step(batch, true);
     return result;
   }
   set_update(variables, result.lr, grad_scale(result));
-  run_phase("replayed update", [&] { replay_->run("update", variables); });
-  replay_->end();
-  optimizer_->count_step(updated_);
+  run_phase("replayed update", [&] { executor.run("update", variables); });
+  executor.end();
+  optimizer_->count_step(capture.updated);
   count_step(batch, false);
   return result;
 }

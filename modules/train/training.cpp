@@ -146,8 +146,9 @@ StepResult Training::step(const StepBatch& batch, const StepFunctions& functions
   try {
     return replays_ ? record_step(batch, functions) : take_step(batch, functions, nullptr);
   } catch (...) {
-    if (replay_) {
-      replay_->abandon();
+    replayed_last_ = false;
+    if (!captures_.empty()) {
+      captures_.back().executor->abandon();
     }
     optimizer_->zero_grad();
     throw;
@@ -264,7 +265,7 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
       const double lr = result.lr * 1.7320508 + 1e-3;
       const double scale = grad_scale * 0.5772156 + 1e-3;
       constexpr std::int64_t later = 1'000'003;
-      StepVariables other = variables_of(batch);
+      StepVariables other = variables_of(batch, nullptr);
       set_update(other, lr, scale, later);
       recorder->rehearse(other, [&] { optimizer_->rehearse(lr, scale, later); });
     }

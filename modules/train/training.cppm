@@ -49,6 +49,7 @@ struct ReplayCounts {
   std::int64_t eager = 0;
   std::int64_t recorded = 0;
   std::int64_t replayed = 0;
+  std::int64_t captured = 0;  // programs, of steps with other rows or other frozen parameters
   std::string refusal =
       {};  // why the last eager step was not replayed; empty: before the recording
 };
@@ -110,9 +111,10 @@ class Training {
   /// gradients are dropped and done() is as before.
   StepResult step(const StepBatch& batch, const LossSum& loss_sum);
   /// The same. With set_replay(true) two steps are taken as always, two are recorded, and the
-  /// following ones are replayed: the same bits, without autograd, layouts and hooks. A step that
-  /// differs from the recorded ones (other rows, another weight where the recorded ones were equal,
-  /// parameters that were frozen) is taken as always, and counted. Errors: two recorded steps
+  /// following ones are replayed: the same bits, without autograd, layouts and hooks. Steps with
+  /// other rows, or other frozen parameters, get a program of their own in the same way; the last
+  /// few programs are kept. A step with another weight, where the recorded ones were equal, is
+  /// taken as always. Errors: two recorded steps
   /// differ in what no variable explains (see program_of). Error (input) of set_replay: gradients
   /// are kept elsewhere, which a program cannot say.
   StepResult step(const StepBatch& batch, const StepFunctions& functions);
@@ -121,8 +123,10 @@ class Training {
   /// Replays this program from the next step on: of the same model, plan, optimizer and rank.
   /// Error: another rank's program. Other differences are errors of the next step.
   void set_program(Program program);
-  /// What the steps are replayed from; null: nothing yet.
-  const Program* program() const { return replay_ ? &replay_->program() : nullptr; }
+  /// What the last replayed or recorded step has; null: nothing yet.
+  const Program* program() const {
+    return captures_.empty() ? nullptr : &captures_.back().executor->program();
+  }
   const ReplayCounts& replays() const { return counts_; }
 
   /// The sum of all losses of `batches` batches divided by `batch.weight`, which is that of all of
@@ -212,20 +216,47 @@ class Training {
 
   // In replayed.cpp.
   StepResult record_step(const StepBatch& batch, const StepFunctions& functions);
-  /// Nothing where the step's rows do not fit the program; counts_.refusal says why.
-  std::optional<StepResult> replay_step(const StepBatch& batch, const StepFunctions& functions);
-  std::string refusal(const StepBatch& batch) const;
+  /// The rows of a step's micro-batches, by the names that they have as inputs of a program.
+  struct StepRows {
+    std::int64_t micro_batches = 0;
+    std::map<std::string, Tensor> tensors = {};
+  };
+  /// A program that steps are replayed from.
+  struct Capture {
+    std::unique_ptr<Executor> executor;
+    std::vector<bool> trained = {};         // by parameter
+    std::vector<std::int64_t> missed = {};  // by parameter: see missed_updates
+    std::vector<std::string> updated = {};  // parameters that the program's update writes
+    std::vector<Tensor> given = {};         // inputs of the program, in its order
+    std::vector<Tensor> parameters = {};    // that `given` has the local tensors of
+  };
+  /// Steps of a kind that has no program yet.
+  struct Kind {
+    std::int64_t eager = 0;
+    std::optional<Recording> first = {};
+  };
+  StepRows load_rows(const StepBatch& batch, const StepFunctions& functions);
+  /// Why the program is none of such steps; "": it is.
+  std::string misfit(const Capture& capture, const StepRows& rows) const;
+  /// The program of such steps, which is the last of captures_ then; null: there is none.
+  Capture* capture_of(const StepRows& rows);
+  /// Equal for steps that one program can be right for.
+  std::string kind_of(const StepRows& rows) const;
+  StepResult record_first_or_second(const StepBatch& batch, const StepFunctions& functions,
+                                    Kind& kind);
+  StepResult replay_step(const StepBatch& batch, const StepRows& rows, Capture& capture);
   /// What a step's dynamic arguments follow from, before its update is known.
-  StepVariables variables_of(const StepBatch& batch) const;
+  StepVariables variables_of(const StepBatch& batch, const Program* program) const;
   void set_update(StepVariables& variables, double lr, double grad_scale,
                   std::int64_t more_steps = 0) const;
   /// Tensors that exist before a step.
   std::map<std::string, Tensor> inputs() const;
-  void set_executor(Program program);
-  /// What the program needs in this step, in given_. False: the rows have other shapes than the
-  /// recorded ones; counts_.refusal says so.
-  bool gather_inputs(const StepBatch& batch, const StepFunctions& functions);
+  void add_capture(Program program);
+  void gather_inputs(const StepRows& rows, Capture& capture);
   std::vector<bool> trained() const;
+  /// How many of the training's updates each parameter that is trained has not taken, because it
+  /// was frozen: its step count is the training's less that. 0 for those that have taken none.
+  std::vector<std::int64_t> missed_updates() const;
 
   nn::Module& model_;
   parallel::ParallelPlan& plan_;
@@ -240,15 +271,11 @@ class Training {
   std::int64_t skipped_ = 0;
   bool replays_ = false;
   ReplayCounts counts_;
-  std::optional<Recording> first_recording_;
   graph::ExecutionOptions execution_;
-  std::unique_ptr<Executor> replay_;
-  std::vector<Tensor> given_;             // inputs of the program, in its order
-  std::vector<Tensor> given_parameters_;  // the parameters that given_ has the local tensors of
-  std::vector<std::string> updated_;      // parameters that the program's update writes
-  bool replayed_last_ = false;            // and nothing else has written parameters since
-  std::vector<bool> trained_;             // which parameters were, when the program was made
-  std::string last_checkpoint_;           // saved or loaded; empty: none
+  std::vector<Capture> captures_;      // the one that was used last is the last
+  std::map<std::string, Kind> kinds_;  // of steps without a program
+  bool replayed_last_ = false;         // by the last capture, and nothing else has written since
+  std::string last_checkpoint_;        // saved or loaded; empty: none
   CheckpointSaver saver_;
 };
 

@@ -155,8 +155,9 @@ class RankRun {
         progress_->finish();  // no further step: notes come below its line
         if (run_.config.graph.capture) {
           const ReplayCounts& counts = trainer_->replays();
-          note(fmt::format("steps: {} replayed, {} recorded, {} others{}", counts.replayed,
+          note(fmt::format("steps: {} replayed, {} recorded, {} others{}{}", counts.replayed,
                            counts.recorded, counts.eager,
+                           counts.captured < 2 ? "" : fmt::format("; {} programs", counts.captured),
                            counts.refusal.empty() ? "" : "; " + counts.refusal));
         }
         note("peak memory of rank 0: " + memory_text(memory_statistics(device_)));
