@@ -151,6 +151,22 @@ class CommandLine {
     add_run(*capture);
     capture->add_option("--to", train_.capture_to, "The file to write")->required();
     capture->callback([this] { chosen = [this] { return run_train(train_, &print_error); }; });
+    CLI::App* show = command->add_subcommand(
+        "show", "Print the parts of a step in their order: phase, module, memory, collectives");
+    show->add_option("FILE", recorded_, "The program file")->required();
+    show->add_option("--module", show_.module, "Only this module and those within it");
+    show->add_option("--depth", show_.depth, "How many parts of a module's name are told apart")
+        ->check(CLI::Range(0, 100))
+        ->capture_default_str();
+    CLI::Option* all = show->add_flag("--all", show_.all, "Print the instructions themselves");
+    show->add_flag("--json", show_.json, "Print JSON")->excludes(all);
+    show->callback([this] { chosen = [this] { return run_graph_show(recorded_, show_); }; });
+    CLI::App* diff = command->add_subcommand(
+        "diff", "Print the instructions that differ; the exit status is 1 if there are any");
+    diff->add_option("BEFORE", recorded_, "A program file")->required();
+    diff->add_option("AFTER", other_recorded_, "Another one")->required();
+    diff->callback(
+        [this] { chosen = [this] { return run_graph_diff(recorded_, other_recorded_); }; });
     CLI::App* stats = command->add_subcommand(
         "stats", "Print the operators, the collectives by phase and group, and the peak of memory");
     stats->add_option("FILE", recorded_, "The program file")->required();
@@ -311,6 +327,8 @@ class CommandLine {
   std::vector<std::string> plugins_;
   std::string trace_;
   std::string recorded_;
+  std::string other_recorded_;
+  GraphShowOptions show_;
   std::string picture_;
   ExportArguments export_;
   ConvertArguments convert_;

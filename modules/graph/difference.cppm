@@ -1,8 +1,8 @@
-module tessera.graph:difference;
+export module tessera.graph:difference;
 
 import tessera.base;
 
-namespace tessera::graph {
+export namespace tessera::graph {
 
 /// The lines that differ, "- " before and "+ " after, in their order, each run of them below a line
 /// "@ line N". Lines that occur once in both texts are matched.

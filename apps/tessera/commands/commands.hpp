@@ -88,6 +88,18 @@ int run_trace_summary(const std::string& file);
 /// `tessera trace draw`: an SVG. Errors (input): the same; the picture cannot be written.
 int run_trace_draw(const std::string& file, const std::string& to);
 
+struct GraphShowOptions {
+  std::string module;  // only this part of the model; empty: all
+  int depth = 3;       // parts of a module's name that are told apart
+  bool all = false;    // the instructions instead of a table
+  bool json = false;
+};
+/// `tessera graph show`. Errors (input): the file is not a program, or is damaged; no instruction
+/// is of this module.
+int run_graph_show(const std::string& file, const GraphShowOptions& options);
+/// `tessera graph diff`: 1 where the programs differ. Errors (input): as above.
+int run_graph_diff(const std::string& before, const std::string& after);
+
 /// `tessera graph stats`. Errors (input): the file is not a program, or is damaged.
 int run_graph_stats(const std::string& file);
 

@@ -16,8 +16,9 @@ import tessera.device;
 import tessera.record;
 import tessera.graph;
 
+#include "commands/program_file.hpp"
+
 namespace tessera::app {
-namespace {
 
 Program read_program(const std::string& file) {
   std::ifstream stream(file, std::ios::binary);
@@ -30,6 +31,8 @@ Program read_program(const std::string& file) {
   const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
   return Program::parse(text, file);
 }
+
+namespace {
 
 std::string bytes_in_words(std::int64_t bytes) {
   return format_bytes(static_cast<std::uint64_t>(bytes));

@@ -1,0 +1,155 @@
+// `tessera graph show`: the regions of a captured step.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "commands/commands.hpp"
+#include "table.hpp"
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import tessera.graph;
+
+#include "commands/program_file.hpp"
+
+namespace tessera::app {
+namespace {
+
+/// Instructions that follow one another, of one phase in one part of the model.
+struct Region {
+  std::string section;
+  std::string phase;
+  std::string module;
+  int first = 0;  // instructions, counted through all sections
+  int count = 0;
+  std::map<std::string, int> collectives = {};  // by operator: calls
+  std::int64_t peak = 0;                        // bytes that are needed at once, inputs included
+};
+
+/// The first `depth` parts of a module's name.
+std::string outer_name(const std::string& module, int depth) {
+  std::size_t end = 0;
+  for (int part = 0; part < depth && end != std::string::npos; ++part) {
+    end = module.find('.', end == 0 ? 0 : end + 1);
+  }
+  return module.substr(0, end);
+}
+
+bool is_within(const std::string& module, const std::string& outer) {
+  return outer.empty() || module == outer || module.starts_with(outer + ".");
+}
+
+std::vector<Region> regions_of(const Program& program, const GraphShowOptions& options) {
+  const graph::ProgramStatistics statistics = graph::statistics_of(program);
+  std::vector<Region> regions;
+  int place = 0;
+  for (const Section& section : program.sections) {
+    for (const Instruction& i : section.instructions) {
+      const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
+      const std::string module = outer_name(scope.module, options.depth);
+      const bool same = !regions.empty() && regions.back().section == section.name &&
+                        regions.back().phase == scope.phase && regions.back().module == module;
+      if (!same) {
+        regions.push_back(
+            {.section = section.name, .phase = scope.phase, .module = module, .first = place});
+      }
+      Region& region = regions.back();
+      ++region.count;
+      region.peak =
+          std::max(region.peak, graph::total_of(statistics.live[static_cast<std::size_t>(place)]));
+      if (i.op != nullptr && i.op->communicates != Communicates::none &&
+          i.op->communicates != Communicates::waits) {
+        ++region.collectives[i.op->name];
+      }
+      ++place;
+    }
+  }
+  std::erase_if(regions,
+                [&](const Region& region) { return !is_within(region.module, options.module); });
+  return regions;
+}
+
+void print_json(const Program& program, const std::vector<Region>& regions) {
+  nlohmann::ordered_json all = {{"rank", program.rank},
+                                {"regions", nlohmann::ordered_json::array()}};
+  for (const Region& region : regions) {
+    all["regions"].push_back({{"section", region.section},
+                              {"phase", region.phase},
+                              {"module", region.module},
+                              {"first", region.first},
+                              {"instructions", region.count},
+                              {"collectives", region.collectives},
+                              {"peak_bytes", region.peak}});
+  }
+  fmt::print("{}\n", all.dump(2));
+}
+
+void print_table(const std::vector<Region>& regions) {
+  TableRows rows = {{"section", "phase", "module", "from", "instructions", "peak", "collectives"}};
+  std::string section;
+  for (const Region& region : regions) {
+    std::string collectives;
+    for (const auto& [name, calls] : region.collectives) {
+      collectives += fmt::format("{}{} {}", collectives.empty() ? "" : ", ", calls, name);
+    }
+    rows.push_back({region.section == section ? "" : region.section, region.phase, region.module,
+                    std::to_string(region.first + 1), std::to_string(region.count),
+                    format_bytes(static_cast<std::uint64_t>(region.peak)), collectives});
+    section = region.section;
+  }
+  fmt::print("{}", format_table(rows, ""));
+}
+
+/// The instructions of modules within `outer`, as the program's text has them.
+void print_instructions(const Program& program, const std::string& outer) {
+  for (const Section& section : program.sections) {
+    for (const Instruction& i : section.instructions) {
+      const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
+      if (is_within(scope.module, outer)) {
+        fmt::print("{}  {}\n", section.name, to_text(program, i));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int run_graph_show(const std::string& file, const GraphShowOptions& options) {
+  const Program program = read_program(file);
+  const std::vector<Region> regions = regions_of(program, options);
+  if (regions.empty() && !options.module.empty()) {
+    std::vector<std::string> known;
+    for (const ProgramScope& scope : program.scopes) {
+      known.push_back(scope.module);
+    }
+    const std::string nearest = nearest_name(options.module, known);
+    fail_input({.thing = file,
+                .wrong = fmt::format("no instruction is of a module '{}'", options.module),
+                .advice = nearest.empty() ? "" : fmt::format("did you mean '{}'?", nearest)});
+  }
+  if (options.json) {
+    print_json(program, regions);
+  } else if (options.all) {
+    print_instructions(program, options.module);
+  } else {
+    print_table(regions);
+  }
+  return 0;
+}
+
+int run_graph_diff(const std::string& before, const std::string& after) {
+  const std::string differences =
+      graph::difference(read_program(before).to_text(), read_program(after).to_text());
+  fmt::print("{}", differences);
+  return differences.empty() ? 0 : 1;
+}
+
+}  // namespace tessera::app

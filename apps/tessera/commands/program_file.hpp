@@ -1,0 +1,11 @@
+// Programs that were written by tessera graph capture, or with graph.program.
+#pragma once
+#include <string>
+
+// Users import tessera.record.
+namespace tessera::app {
+
+/// Errors (input): the file cannot be read, is no program, or is damaged.
+tessera::Program read_program(const std::string& file);
+
+}  // namespace tessera::app

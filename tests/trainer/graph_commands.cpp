@@ -1,0 +1,101 @@
+// tessera graph: what it prints of a program, and what it refuses.
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+using trainer_test::Folder;
+using trainer_test::Result;
+using trainer_test::run_program;
+
+namespace {
+
+const std::string body =
+    "input %0: f32[4, 4] parameter = w\n"
+    "section gradients\n"
+    "  %1: f32[4, 4] activation = exp(%0) @ forward in model.layers.0.mlp\n"
+    "  %2: f32[8, 4] activation = all_gather(%1; dim=0, extent=8, group=ranks 0 1) @ forward in "
+    "model.layers.0.mlp\n"
+    "  %3: f32[8, 4] activation = neg(%2) @ forward in model.layers.1\n"
+    "  %4: f32[] activation = sum(%3; dims=[], keepdim=false) @ forward\n"
+    "section update\n"
+    "  neg_(%0) @ optimizer\n"
+    "output %4 = loss\n";
+
+std::string text(const std::string& of = body) {
+  return "tessera program 1\nrank 0\n" + of + "end\n";
+}
+
+bool has(const std::string& all, const std::string& part) {
+  return all.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("graph show: the parts of a step in their order") {
+  const Folder folder;
+  const std::string file = folder.write("step.txt", text());
+  const Result table = run_program("graph show " + file);
+  INFO(table.out << table.error);
+  REQUIRE(table.code == 0);
+  CHECK(has(table.out,
+            "gradients  forward    model.layers.0  1     2             256 B  1 all_gather"));
+  CHECK(has(table.out, "           forward    model.layers.1  3     1             320 B"));
+  CHECK(has(table.out, "update     optimizer"));
+  CHECK(has(run_program("graph show " + file + " --depth 1").out, "model   1     3"));
+  const Result one = run_program("graph show " + file + " --module model.layers.0 --all");
+  CHECK(has(one.out, "gradients  %1: f32[4, 4] activation = exp(%0)"));
+  CHECK(!has(one.out, "neg"));
+  const auto json = nlohmann::json::parse(run_program("graph show " + file + " --json").out);
+  REQUIRE(json.at("regions").size() == 4);
+  CHECK(json.at("regions")[0].at("collectives").at("all_gather") == 1);
+  CHECK(json.at("regions")[0].at("instructions") == 2);
+  CHECK(json.at("regions")[3].at("section") == "update");
+}
+
+TEST_CASE("graph diff: the instructions that differ, and the exit status") {
+  const Folder folder;
+  std::string other = body;
+  other.replace(other.find("exp(%0)"), 7, "sin(%0)");
+  const std::string one = folder.write("one.txt", text());
+  const std::string two = folder.write("two.txt", text(other));
+  const Result same = run_program("graph diff " + one + " " + one);
+  CHECK(same.code == 0);
+  CHECK(same.out.empty());
+  const Result differs = run_program("graph diff " + one + " " + two);
+  CHECK(differs.code == 1);
+  CHECK(has(differs.out, "-   %1: f32[4, 4] activation = exp(%0)"));
+  CHECK(has(differs.out, "+   %1: f32[4, 4] activation = sin(%0)"));
+}
+
+TEST_CASE("graph: what is no program is refused with the reason") {
+  const Folder folder;
+  const std::string good = folder.write("step.txt", text());
+  const std::string whole = text();
+  const std::string cut = folder.write("cut.txt", whole.substr(0, whole.size() / 2));
+  const std::string other = folder.write("other.txt", "a poem\n");
+  std::string damaged = whole;
+  damaged.replace(damaged.find("neg(%2)"), 7, "neg(%9)");
+  const std::string wrong = folder.write("wrong.txt", damaged);
+  for (const std::string& command :
+       {std::string("show "), std::string("stats "), "diff " + good + " "}) {
+    const auto refused = [&](const std::string& file, const std::string& why) {
+      const Result result = run_program("graph " + command + file);
+      INFO(command << file << ": " << result.error);
+      CHECK(result.code == 2);
+      CHECK(result.out.empty());
+      CHECK(result.error.starts_with("error: "));
+      CHECK(has(result.error, why));
+    };
+    refused((folder.path() / "none.txt").string(), "the program cannot be read");
+    refused(folder.path().string(), "the program cannot be read (expected a file)");
+    refused(cut, "cut.txt, line ");
+    refused(other, "other.txt, line 1");
+    refused(wrong, "wrong.txt, line ");
+  }
+  const Result module = run_program("graph show " + good + " --module model.layer.0");
+  CHECK(module.code == 2);
+  CHECK(has(module.error,
+            "no instruction is of a module 'model.layer.0'; did you mean 'model.layers."));
+}
