@@ -2,7 +2,6 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -60,7 +59,9 @@ class Planner {
       const auto most = std::ranges::max_element(bytes_);
       if (*most <= limits_.bytes || !lower(static_cast<int>(most - bytes_.begin()))) {
         plan_.bytes = peak();
-        std::ranges::stable_sort(plan_.recomputations, {}, &Recomputation::place);
+        std::ranges::sort(plan_.recomputations, [](const Recomputation& a, const Recomputation& b) {
+          return std::pair(a.place, a.maker) < std::pair(b.place, b.maker);
+        });
         return std::move(plan_);
       }
     }
@@ -254,7 +255,10 @@ class Planner {
         all.push_back({memory, *gap, static_cast<double>(bytes) / (chain->seconds + 1e-9)});
       }
     }
-    std::ranges::stable_sort(all, std::greater(), &Candidate::freed_per_second);
+    std::ranges::sort(all, [](const Candidate& a, const Candidate& b) {
+      return a.freed_per_second != b.freed_per_second ? a.freed_per_second > b.freed_per_second
+                                                      : a.memory < b.memory;
+    });
     return all;
   }
 

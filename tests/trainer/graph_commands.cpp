@@ -47,6 +47,8 @@ TEST_CASE("graph show: the parts of a step in their order") {
   const Result one = run_program("graph show " + file + " --module model.layers.0 --all");
   CHECK(has(one.out, "gradients  %1: f32[4, 4] activation = exp(%0)"));
   CHECK(!has(one.out, "neg"));
+  const Result inner = run_program("graph show " + file + " --module model.layers.0.mlp");
+  CHECK(has(inner.out, "model.layers.0.mlp  1     2"));
   const auto json = nlohmann::json::parse(run_program("graph show " + file + " --json").out);
   REQUIRE(json.at("regions").size() == 4);
   CHECK(json.at("regions")[0].at("collectives").at("all_gather") == 1);

@@ -49,12 +49,18 @@ bool is_within(const std::string& module, const std::string& outer) {
 
 std::vector<Region> regions_of(const Program& program, const GraphShowOptions& options) {
   const graph::ProgramStatistics statistics = graph::statistics_of(program);
+  const auto parts = static_cast<int>(std::ranges::count(options.module, '.')) + 1;
+  const int depth = options.module.empty() ? options.depth : std::max(options.depth, parts);
   std::vector<Region> regions;
-  int place = 0;
+  int place = -1;
   for (const Section& section : program.sections) {
     for (const Instruction& i : section.instructions) {
+      ++place;
       const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
-      const std::string module = outer_name(scope.module, options.depth);
+      if (!is_within(scope.module, options.module)) {
+        continue;
+      }
+      const std::string module = outer_name(scope.module, depth);
       const bool same = !regions.empty() && regions.back().section == section.name &&
                         regions.back().phase == scope.phase && regions.back().module == module;
       if (!same) {
@@ -69,11 +75,8 @@ std::vector<Region> regions_of(const Program& program, const GraphShowOptions& o
           i.op->communicates != Communicates::waits) {
         ++region.collectives[i.op->name];
       }
-      ++place;
     }
   }
-  std::erase_if(regions,
-                [&](const Region& region) { return !is_within(region.module, options.module); });
   return regions;
 }
 
