@@ -104,6 +104,11 @@ bool conflict(const Access& a, const Access& b) {
          meet(a.reads, b.writes);
 }
 
+bool is_pure_call(const Instruction& i, const Access& access) {
+  return i.kind == Kind::call && !i.op->in_place && !access.ordered && !i.op->issues &&
+         !i.out.empty() && std::ranges::none_of(i.out, [](int number) { return number < 0; });
+}
+
 std::string place_in_words(const Program& program, int place) {
   for (const Section& section : program.sections) {
     const auto count = static_cast<int>(section.instructions.size());

@@ -25,6 +25,10 @@ std::vector<const Instruction*> places_of(const Program& program);
 std::vector<Access> accesses_of(const Program& program, const Shadow& shadow);
 bool conflict(const Access& a, const Access& b);
 
+/// Whether it is a call that only makes results, all of which are used, from its operands: the same
+/// ones whenever it is made with the same values.
+bool is_pure_call(const Instruction& i, const Access& access);
+
 /// "section 'update', instruction 3 (%4: f32[2] = neg(%2))".
 std::string place_in_words(const Program& program, int place);
 

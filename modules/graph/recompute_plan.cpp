@@ -14,14 +14,13 @@ import tessera.tensor;
 import tessera.record;
 import :accesses;
 import :analysis;
+import :analysis_state;
 import :recompute_plan;
 import :shadow;
 import :values;
 
 namespace tessera::graph {
 namespace {
-
-using Kind = Instruction::Kind;
 
 // What a core computes and moves in a second, roughly: only which value is dropped first depends on
 // it.
@@ -39,11 +38,11 @@ struct Chain {
 
 class Planner {
  public:
-  Planner(const Program& program, const RecomputeLimits& limits)
+  Planner(const Program& program, const Analysis& known, const RecomputeLimits& limits)
       : limits_(limits),
-        shadow_(shadow_of(program)),
-        accesses_(accesses_of(program, shadow_)),
-        values_(values_of(program, Analysis(program), names_)),
+        shadow_(known.state().shadow),
+        accesses_(known.state().accesses),
+        values_(values_of(program, known, names_)),
         instructions_(places_of(program)),
         maker_(shadow_.memories.size(), -1),
         uses_(shadow_.memories.size()),
@@ -54,12 +53,11 @@ class Planner {
     find_holders();
   }
 
-  RecomputePlan plan() {
+  std::vector<Recomputation> plan() {
     while (true) {
       const auto most = std::ranges::max_element(bytes_);
       if (*most <= limits_.bytes || !lower(static_cast<int>(most - bytes_.begin()))) {
-        plan_.bytes = peak();
-        std::ranges::sort(plan_.recomputations, [](const Recomputation& a, const Recomputation& b) {
+        std::ranges::sort(plan_, [](const Recomputation& a, const Recomputation& b) {
           return std::pair(a.place, a.maker) < std::pair(b.place, b.maker);
         });
         return std::move(plan_);
@@ -111,10 +109,8 @@ class Planner {
   bool is_pure(int place) const {
     const Instruction& i = *instructions_[index(place)];
     const Access& access = accesses_[index(place)];
-    return i.kind == Kind::call && !i.op->in_place && i.op->view == nullptr && !access.ordered &&
-           !i.op->issues && !i.out.empty() && access.writes.size() == i.out.size() &&
-           std::ranges::none_of(i.out, [](int number) { return number < 0; }) &&
-           (limits_.products || i.op->flops == nullptr);
+    return is_pure_call(i, access) && i.op->view == nullptr &&
+           access.writes.size() == i.out.size() && (limits_.products || i.op->flops == nullptr);
   }
 
   void find_holders() {
@@ -194,8 +190,7 @@ class Planner {
     const auto same = [&](const Recomputation& other) {
       return other.place == place && other.maker == maker;
     };
-    if (std::ranges::any_of(chain.recomputations, same) ||
-        std::ranges::any_of(plan_.recomputations, same)) {
+    if (std::ranges::any_of(chain.recomputations, same) || std::ranges::any_of(plan_, same)) {
       return true;
     }
     const Instruction& i = *instructions_[index(maker)];
@@ -296,9 +291,9 @@ class Planner {
           use_at(source, gap.before);
         }
       }
-      plan_.recomputations.push_back(std::move(again));
+      plan_.push_back(std::move(again));
     }
-    const auto made = std::ranges::find_if(plan_.recomputations, [&](const Recomputation& other) {
+    const auto made = std::ranges::find_if(plan_, [&](const Recomputation& other) {
       return other.place == gap.before && other.maker == maker_[index(memory)];
     });
     made->revived.push_back(memory);
@@ -313,8 +308,8 @@ class Planner {
   }
 
   RecomputeLimits limits_;
-  Shadow shadow_;
-  std::vector<Access> accesses_;
+  const Shadow& shadow_;
+  const std::vector<Access>& accesses_;
   ValueNames names_;
   Values values_;
   std::vector<const Instruction*> instructions_;
@@ -323,13 +318,14 @@ class Planner {
   std::vector<std::vector<int>> uses_;  // by memory: places
   std::vector<std::vector<Gap>> gaps_;  // by memory: while it is dropped
   std::vector<std::int64_t> bytes_;     // by place: that are needed at once
-  RecomputePlan plan_;
+  std::vector<Recomputation> plan_;
 };
 
 }  // namespace
 
-RecomputePlan plan_recompute(const Program& program, const RecomputeLimits& limits) {
-  return Planner(program, limits).plan();
+std::vector<Recomputation> plan_recompute(const Program& program, const Analysis& known,
+                                          const RecomputeLimits& limits) {
+  return Planner(program, known, limits).plan();
 }
 
 }  // namespace tessera::graph

@@ -2,7 +2,7 @@ module tessera.graph:recompute_plan;
 
 import tessera.base;
 import tessera.record;
-import :shadow;
+import :analysis;
 
 namespace tessera::graph {
 
@@ -22,14 +22,10 @@ struct RecomputeLimits {
   bool products = false;   // whether products (operators that declare FLOPs) are made again
 };
 
-struct RecomputePlan {
-  std::vector<Recomputation> recomputations = {};  // by place
-  std::int64_t bytes = 0;                          // that are needed at once then
-};
-
 /// What to make again, so that fewer bytes are needed at once: at each peak, the value for which a
 /// second of computing frees most. A value can be made again where its operands' values are there,
-/// or can be made again themselves.
-RecomputePlan plan_recompute(const Program& program, const RecomputeLimits& limits);
+/// or can be made again themselves. By place. `known`: of the program.
+std::vector<Recomputation> plan_recompute(const Program& program, const Analysis& known,
+                                          const RecomputeLimits& limits);
 
 }  // namespace tessera::graph

@@ -152,13 +152,12 @@ std::map<std::string, Tensor> Training::inputs() const {
 
 StepResult Training::record_step(const StepBatch& batch, const StepFunctions& functions) {
   const StepRows rows = load_rows(batch, functions);
-  counts_.refusal = captures_.empty() ? "" : misfit(captures_.back(), rows);
   Capture* const capture = capture_of(rows);
   if (capture != nullptr) {
-    counts_.refusal =
-        capture->executor->refusal(variables_of(batch, &capture->executor->program()));
+    StepVariables variables = variables_of(batch, &capture->executor->program());
+    counts_.refusal = capture->executor->refusal(variables);
     if (counts_.refusal.empty()) {
-      return replay_step(batch, rows, *capture);
+      return replay_step(batch, rows, *capture, std::move(variables));
     }
   }
   replayed_last_ = false;
@@ -250,16 +249,21 @@ std::string Training::misfit(const Capture& capture, const StepRows& rows) const
 }
 
 Training::Capture* Training::capture_of(const StepRows& rows) {
-  const auto found = std::ranges::find_if(
-      captures_, [&](const Capture& capture) { return misfit(capture, rows).empty(); });
-  if (found == captures_.end()) {
-    return nullptr;
+  counts_.refusal.clear();
+  for (auto one = captures_.end(); one != captures_.begin();) {
+    --one;
+    const std::string why = misfit(*one, rows);
+    if (!why.empty()) {
+      counts_.refusal = counts_.refusal.empty() ? why : counts_.refusal;
+      continue;
+    }
+    if (std::next(one) != captures_.end()) {
+      replayed_last_ = false;
+      std::rotate(one, std::next(one), captures_.end());
+    }
+    return &captures_.back();
   }
-  if (std::next(found) != captures_.end()) {
-    replayed_last_ = false;
-    std::rotate(found, std::next(found), captures_.end());
-  }
-  return &captures_.back();
+  return nullptr;
 }
 
 std::string Training::kind_of(const StepRows& rows) const {
@@ -299,7 +303,8 @@ void Training::gather_inputs(const StepRows& rows, Capture& capture) {
   }
 }
 
-StepResult Training::replay_step(const StepBatch& batch, const StepRows& rows, Capture& capture) {
+StepResult Training::replay_step(const StepBatch& batch, const StepRows& rows, Capture& capture,
+                                 StepVariables variables) {
   if (!replayed_last_) {  // what styles derive from parameters is an input of the program
     plan_.after_optimizer();
   }
@@ -307,7 +312,6 @@ StepResult Training::replay_step(const StepBatch& batch, const StepRows& rows, C
   const MemoryScope scope(MemoryCategory::activation);
   gather_inputs(rows, capture);
   Executor& executor = *capture.executor;
-  StepVariables variables = variables_of(batch, &executor.program());
   executor.begin_in_order(capture.given);
   finisher_.count_step();
   run_phase("replayed gradients", [&] { executor.run("gradients", variables); });

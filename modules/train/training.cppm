@@ -238,13 +238,15 @@ class Training {
   StepRows load_rows(const StepBatch& batch, const StepFunctions& functions);
   /// Why the program is none of such steps; "": it is.
   std::string misfit(const Capture& capture, const StepRows& rows) const;
-  /// The program of such steps, which is the last of captures_ then; null: there is none.
+  /// The program of such steps, which is the last of captures_ then. Null: there is none, and
+  /// counts_.refusal says why the one that was used last is not.
   Capture* capture_of(const StepRows& rows);
   /// Equal for steps that one program can be right for.
   std::string kind_of(const StepRows& rows) const;
   StepResult record_first_or_second(const StepBatch& batch, const StepFunctions& functions,
                                     Kind& kind);
-  StepResult replay_step(const StepBatch& batch, const StepRows& rows, Capture& capture);
+  StepResult replay_step(const StepBatch& batch, const StepRows& rows, Capture& capture,
+                         StepVariables variables);
   /// What a step's dynamic arguments follow from, before its update is known.
   StepVariables variables_of(const StepBatch& batch, const Program* program) const;
   void set_update(StepVariables& variables, double lr, double grad_scale,

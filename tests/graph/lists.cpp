@@ -11,22 +11,18 @@ import tessera.record;
 import tessera.graph;
 
 #include "errors.hpp"
+#include "program_text.hpp"
 
 using namespace tessera;
+using graph_test::program;
 using testing::error_of;
 
 namespace {
 
-Program program(const std::string& body) {
-  return Program::parse("tessera program 1\nrank 0\n" + body + "end\n");
-}
-
 std::string after(const std::vector<std::string>& passes, const std::string& body) {
   Program changed = program(body);
   graph::run_passes(changed, passes);
-  const std::string text = changed.to_text();
-  const std::string head = "tessera program 1\nrank 0\n";
-  return text.substr(head.size(), text.size() - head.size() - 4);
+  return graph_test::body_of(changed);
 }
 
 const std::string three_inputs =

@@ -15,21 +15,14 @@ import tessera.record;
 import tessera.graph;
 
 #include "errors.hpp"
+#include "program_text.hpp"
 
 using namespace tessera;
+using graph_test::body_of;
+using graph_test::program;
 using testing::error_of;
 
 namespace {
-
-Program program(const std::string& body) {
-  return Program::parse("tessera program 1\nrank 0\n" + body + "end\n");
-}
-
-std::string body_of(const Program& program) {
-  const std::string text = program.to_text();
-  const std::string head = "tessera program 1\nrank 0\n";
-  return text.substr(head.size(), text.size() - head.size() - 4);
-}
 
 /// What the executor leaves in outputs and inputs.
 template <class Executes>

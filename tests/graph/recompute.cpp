@@ -15,16 +15,14 @@ import tessera.record;
 import tessera.graph;
 
 #include "errors.hpp"
+#include "program_text.hpp"
 
 using namespace tessera;
+using graph_test::program;
 using testing::contains;
 using testing::error_of;
 
 namespace {
-
-Program program(const std::string& body) {
-  return Program::parse("tessera program 1\nrank 0\n" + body + "end\n");
-}
 
 std::vector<double> result_of(Executor& executor, const Program& program) {
   std::map<std::string, Tensor> inputs;

@@ -15,6 +15,7 @@ import tessera.record;
 import tessera.graph;
 
 #include "errors.hpp"
+#include "program_text.hpp"
 
 using namespace tessera;
 using graph::ProgramStatistics;
@@ -24,7 +25,7 @@ using testing::error_of;
 namespace {
 
 ProgramStatistics statistics(const std::string& body) {
-  return graph::statistics_of(Program::parse("tessera program 1\nrank 0\n" + body + "end\n"));
+  return graph::statistics_of(graph_test::program(body));
 }
 
 std::vector<std::int64_t> totals(const ProgramStatistics& statistics) {

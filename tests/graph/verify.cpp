@@ -11,16 +11,14 @@ import tessera.record;
 import tessera.graph;
 
 #include "errors.hpp"
+#include "program_text.hpp"
 
 using namespace tessera;
+using graph_test::program;
 using testing::contains;
 using testing::error_of;
 
 namespace {
-
-Program program(const std::string& body) {
-  return Program::parse("tessera program 1\nrank 0\n" + body + "end\n");
-}
 
 std::string error_in(const std::string& body) {
   return error_of([&] { graph::verify(program(body)); });

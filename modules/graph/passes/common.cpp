@@ -26,11 +26,7 @@ using Kind = Instruction::Kind;
 
 /// Whether the instruction makes its results, whose values are known from its operands.
 bool computes(const Instruction& i, const Access& access) {
-  if (i.kind == Kind::full || i.kind == Kind::values) {
-    return true;
-  }
-  return i.kind == Kind::call && !i.op->in_place && !access.ordered && !i.op->issues &&
-         !i.out.empty() && std::ranges::none_of(i.out, [](int number) { return number < 0; });
+  return i.kind == Kind::full || i.kind == Kind::values || is_pure_call(i, access);
 }
 
 }  // namespace

@@ -6,21 +6,22 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 module tessera.graph;
 
 import tessera.base;
-import tessera.tensor;
 import tessera.record;
 import :accesses;
 import :analysis;
+import :analysis_state;
 import :block;
 import :passes;
 import :recompute;
 import :recompute_plan;
+import :renumbering;
 import :shadow;
 import :verify;
 
@@ -29,38 +30,30 @@ namespace {
 
 class Recomputer {
  public:
-  Recomputer(Program& program, const RecomputePlan& plan)
-      : program_(program),
-        plan_(plan),
-        shadow_(shadow_of(program)),
-        base_(shadow_.memories.size(), -1),
-        times_(shadow_.memories.size(), 0),
-        number_of_(program.tensors.size()),
-        time_of_(program.tensors.size(), 0) {
+  using Plan = std::span<const Recomputation>;
+
+  /// `plan`: by place.
+  Recomputer(Program& program, const Shadow& shadow, Plan plan)
+      : program_(program), plan_(plan), numbers_(program, shadow) {
     for (const Instruction* i : places_of(program)) {
       instructions_.push_back(*i);
-    }
-    std::iota(number_of_.begin(), number_of_.end(), 0);
-    for (const auto& [name, number] : program.inputs) {
-      base_[memory(number)] = number;
     }
   }
 
   void recompute() {
     int place = 0;
-    auto next = plan_.recomputations.begin();
     for (Section& section : program_.sections) {
       for (Instruction& i : std::exchange(section.instructions, {})) {
-        for (; next != plan_.recomputations.end() && next->place == place; ++next) {
-          make(*next, section.instructions);
+        const Plan here = next_at(place++);
+        for (const Recomputation& again : here) {
+          make(again, here, section.instructions);
         }
         made_.clear();
-        add(std::move(i), section.instructions);
-        ++place;
+        numbers_.add(std::move(i), section.instructions);
       }
     }
     for (auto& [name, number] : program_.outputs) {
-      number = number_of_[index(number)];
+      number = numbers_.present(number);
     }
   }
 
@@ -68,54 +61,24 @@ class Recomputer {
   /// The results of a recomputation, by the memory that the first call made.
   using Results = std::map<int, int>;
 
-  std::size_t memory(int number) const {
-    return static_cast<std::size_t>(shadow_.memory_of[index(number)]);
+  /// What is made again before this place; places are asked for in their order.
+  Plan next_at(int place) {
+    const auto end = std::ranges::find_if(
+        plan_, [&](const Recomputation& again) { return again.place != place; });
+    const auto count = static_cast<std::size_t>(end - plan_.begin());
+    const Plan here = plan_.first(count);
+    plan_ = plan_.subspan(count);
+    return here;
   }
 
-  int new_number(int like) {
-    program_.tensors.push_back(program_.tensors[index(like)]);
-    return static_cast<int>(program_.tensors.size()) - 1;
-  }
-
-  /// A tensor as `number` is one, in the memory that `base` begins.
-  int view(int number, int base, int scope, std::vector<Instruction>& into) {
-    const Tensor& x = shadow_.tensors[index(number)];
-    const int made = new_number(number);
-    into.push_back({.kind = Instruction::Kind::alias,
-                    .in = {base},
-                    .out = {made},
-                    .strides = x.strides(),
-                    .offset = x.offset(),
-                    .scope = scope});
-    return made;
-  }
-
-  void add(Instruction i, std::vector<Instruction>& into) {
-    for (const int number : i.in) {
-      if (number >= 0 && time_of_[index(number)] != times_[memory(number)]) {
-        time_of_[index(number)] = times_[memory(number)];
-        number_of_[index(number)] = view(number, base_[memory(number)], i.scope, into);
-      }
-    }
-    renumber(i, number_of_);
-    for (const int number : i.out) {
-      if (number >= 0) {
-        int& base = base_[memory(number)];
-        base = base < 0 ? number : base;
-        time_of_[index(number)] = times_[memory(number)];
-      }
-    }
-    into.push_back(std::move(i));
-  }
-
-  /// Makes a call again, after those at the same place that make its operands.
-  void make(const Recomputation& again, std::vector<Instruction>& into) {
+  /// Makes a call again, after those of `here` that make its operands.
+  void make(const Recomputation& again, Plan here, std::vector<Instruction>& into) {
     if (made_.contains(again.maker)) {
       return;
     }
-    for (const Recomputation& other : plan_.recomputations) {
-      if (other.place == again.place && other.maker != again.maker && makes_for(other, again)) {
-        make(other, into);
+    for (const Recomputation& other : here) {
+      if (other.maker != again.maker && makes_for(other, again)) {
+        make(other, here, into);
       }
     }
     const Instruction& call = instructions_[index(again.maker)];
@@ -123,17 +86,16 @@ class Recomputer {
     i.scope = scope_of(call);
     Results& results = made_[again.maker];
     for (std::size_t k = 0; k < i.in.size(); ++k) {
-      i.in[k] =
-          again.sources[k] < 0 ? -1 : view(call.in[k], found(again.sources[k]), i.scope, into);
+      const int source = again.sources[k];
+      i.in[k] = source < 0 ? -1 : numbers_.view(call.in[k], found(source), i.scope, into);
     }
     for (std::size_t k = 0; k < i.out.size(); ++k) {
-      i.out[k] = new_number(call.out[k]);
-      results[static_cast<int>(memory(call.out[k]))] = i.out[k];
+      i.out[k] = numbers_.new_number(call.out[k]);
+      results[static_cast<int>(numbers_.memory(call.out[k]))] = i.out[k];
     }
     into.push_back(std::move(i));
     for (const int revived : again.revived) {
-      base_[index(revived)] = results.at(revived);
-      ++times_[index(revived)];
+      numbers_.renew(index(revived), results.at(revived));
     }
   }
 
@@ -141,7 +103,7 @@ class Recomputer {
   bool makes_for(const Recomputation& first, const Recomputation& second) const {
     const Instruction& call = instructions_[index(first.maker)];
     return std::ranges::any_of(call.out, [&](int number) {
-      return std::ranges::find(second.sources, static_cast<int>(memory(number))) !=
+      return std::ranges::find(second.sources, static_cast<int>(numbers_.memory(number))) !=
              second.sources.end();
     });
   }
@@ -153,7 +115,7 @@ class Recomputer {
         return result->second;
       }
     }
-    return base_[index(source)];
+    return numbers_.base(index(source));
   }
 
   int scope_of(const Instruction& call) {
@@ -161,13 +123,9 @@ class Recomputer {
   }
 
   Program& program_;
-  const RecomputePlan& plan_;
-  Shadow shadow_;
+  Plan plan_;  // of the places that follow
+  Renumbering numbers_;
   std::vector<Instruction> instructions_;  // of the program as it was
-  std::vector<int> base_;                  // by memory: the tensor that it begins with, at present
-  std::vector<int> times_;                 // by memory: how often it was made again so far
-  std::vector<int> number_of_;             // by number, at present
-  std::vector<int> time_of_;               // by number: of the memory when it was last made
   std::map<int, Results> made_;            // before the instruction, by the place of the call
 };
 
@@ -178,8 +136,7 @@ struct Needs {
   std::int64_t all = 0;
 };
 
-Needs needs_of(const Program& program) {
-  const Shadow shadow = shadow_of(program);
+Needs needs_of(const Program& program, const Shadow& shadow) {
   const Block block = block_of(program, shadow);
   Needs needs{.peak = peak_bytes(shadow)};
   for (const Memory& memory : shadow.memories) {
@@ -189,28 +146,23 @@ Needs needs_of(const Program& program) {
   return needs;
 }
 
-/// The program with a peak of at most `bytes` besides inputs, or as near as it gets.
-Program lowered(const Program& program, const RecomputeLimits& limits, int& calls) {
-  Program changed = program;
-  const RecomputePlan plan = plan_recompute(program, limits);
-  Recomputer(changed, plan).recompute();
-  calls = static_cast<int>(plan.recomputations.size());
-  return changed;
-}
-
 std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<std::uint64_t>(bytes)); }
 
 }  // namespace
 
-void recompute_cheap(Program& program, const Analysis& /*known*/) {
-  const RecomputePlan plan = plan_recompute(program, {});
-  Recomputer(program, plan).recompute();
+void recompute_cheap(Program& program, const Analysis& known) {
+  const std::vector<Recomputation> plan = plan_recompute(program, known, {});
+  Recomputer(program, known.state().shadow, plan).recompute();
 }
 
-std::int64_t planned_bytes(const Program& program) { return needs_of(program).all; }
+std::int64_t planned_bytes(const Program& program) {
+  return needs_of(program, shadow_of(program)).all;
+}
 
 MemoryFit fit_memory(Program& program, std::int64_t budget) {
-  const Needs needs = needs_of(program);
+  const Analysis known(program);
+  const Shadow& shadow = known.state().shadow;
+  const Needs needs = needs_of(program, shadow);
   if (needs.all <= budget) {
     return {.bytes = needs.all};
   }
@@ -220,16 +172,17 @@ MemoryFit fit_memory(Program& program, std::int64_t budget) {
     // block, more: then a lower peak is tried.
     std::int64_t rest = needs.peak - (needs.all - budget);
     while (true) {
-      int calls = 0;
-      Program changed =
-          lowered(program, {.bytes = std::max<std::int64_t>(0, rest), .products = products}, calls);
-      const std::int64_t all = needs_of(changed).all;
+      const std::vector<Recomputation> plan = plan_recompute(
+          program, known, {.bytes = std::max<std::int64_t>(0, rest), .products = products});
+      Program changed = program;
+      Recomputer(changed, shadow, plan).recompute();
+      const std::int64_t all = planned_bytes(changed);
       least = std::min(least, all);
       if (all <= budget) {
         verify(changed);
         verify_same(program, changed);
         program = std::move(changed);
-        return {.bytes = all, .calls = calls};
+        return {.bytes = all, .calls = static_cast<int>(plan.size())};
       }
       if (rest <= 0) {
         break;
