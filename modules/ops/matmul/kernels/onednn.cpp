@@ -251,9 +251,14 @@ template bool product(Workspace&, const Gemm&, const BFloat16*, const BFloat16*,
 bool native_bfloat16() {
   static const bool native = [] {
 #if defined(__x86_64__)
+    // An AVX-512 unit of Intel's without AMX computes bfloat16 no faster than float.
     __builtin_cpu_init();
-    return dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx ||
-           __builtin_cpu_is("amd");
+    const auto has = [](dnnl::cpu_isa isa) {  // an instruction set has the bits of those below it
+      const auto bits = static_cast<unsigned>(isa);
+      return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+    };
+    return has(dnnl::cpu_isa::avx512_core_amx) ||
+           (__builtin_cpu_is("amd") && has(dnnl::cpu_isa::avx512_core_bf16));
 #else
     return true;
 #endif
