@@ -167,6 +167,11 @@ class CommandLine {
     diff->add_option("AFTER", other_recorded_, "Another one")->required();
     diff->callback(
         [this] { chosen = [this] { return run_graph_diff(recorded_, other_recorded_); }; });
+    CLI::App* draw =
+        command->add_subcommand("draw", "Draw a step as a picture: modules, collectives, memory");
+    draw->add_option("FILE", recorded_, "The program file")->required();
+    draw->add_option("--to", picture_, "The SVG file to write")->required();
+    draw->callback([this] { chosen = [this] { return run_graph_draw(recorded_, picture_); }; });
     CLI::App* stats = command->add_subcommand(
         "stats", "Print the operators, the collectives by phase and group, and the peak of memory");
     stats->add_option("FILE", recorded_, "The program file")->required();

@@ -18,6 +18,7 @@ import :checks;
 import :pass;
 import :planned;
 import :recompute;
+import :statistics;
 
 namespace tessera::graph {
 
@@ -34,12 +35,10 @@ void check(const ExecutionOptions& options) {
 
 namespace {
 
-std::ptrdiff_t communication_of(const Program& program) {
+std::ptrdiff_t collectives_of(const Program& program) {
   std::ptrdiff_t calls = 0;
   for (const Section& section : program.sections) {
-    calls += std::ranges::count_if(section.instructions, [](const Instruction& i) {
-      return i.op != nullptr && i.op->communicates != Communicates::none;
-    });
+    calls += std::ranges::count_if(section.instructions, is_collective);
   }
   return calls;
 }
@@ -52,8 +51,7 @@ std::vector<std::string> within_budget(Program program, std::span<const std::str
   for (const std::string& name : names) {
     Program changed = program;
     run_checked(changed, {&name, 1}, {});
-    if (planned_bytes(changed) <= budget ||
-        communication_of(changed) != communication_of(program)) {
+    if (planned_bytes(changed) <= budget || collectives_of(changed) != collectives_of(program)) {
       kept.push_back(name);
       program = std::move(changed);
     }

@@ -7,6 +7,7 @@ export import :analysis;     // Analysis: what is known of a program's memories 
 export import :pass;         // run_passes: improves a program and verifies each change
 export import :recompute;    // fit_memory: a program under a budget of memory
 export import :statistics;   // statistics_of: calls, collectives and memory of a program
+export import :regions;      // regions_of: a program by phase and module
 export import :difference;   // difference: the lines in which two texts differ
 export import :planned;      // Planned: executes a program as a list of kernel calls
 export import :execution;    // make_executor: an executor by its name

@@ -91,6 +91,8 @@ void Planned::end() {
   state_->steps->end(false);
 }
 
+void Planned::rest() noexcept { state_->steps.reset(); }
+
 void Planned::abandon() noexcept {
   state_->replay.abandon();
   if (state_->steps) {

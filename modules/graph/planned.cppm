@@ -32,6 +32,7 @@ class Planned final : public Executor {
   void run(std::string_view section, const StepVariables& variables) override;
   const Tensor& output(const std::string& name) const override;
   void end() override;
+  void rest() noexcept override;
   void abandon() noexcept override;
 
   /// Nothing until a step has begun that was planned.

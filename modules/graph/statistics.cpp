@@ -23,10 +23,6 @@ namespace {
 
 using Kind = Instruction::Kind;
 
-bool communicates(const Op& op) {
-  return op.communicates != Communicates::none && op.communicates != Communicates::waits;
-}
-
 std::int64_t bytes_of(const Tensor& x) {
   return x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
 }
@@ -120,6 +116,11 @@ void add_live(const Program& program, const Shadow& shadow, ProgramStatistics& s
 
 }  // namespace
 
+bool is_collective(const Instruction& i) {
+  return i.op != nullptr && i.op->communicates != Communicates::none &&
+         i.op->communicates != Communicates::waits;
+}
+
 std::int64_t total_of(const CategoryBytes& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
 }
@@ -134,7 +135,7 @@ ProgramStatistics statistics_of(const Program& program) {
     }
     ++statistics.calls[i->op->name];
     statistics.flops += flops_of(*i, shadow);
-    if (communicates(*i->op)) {
+    if (is_collective(*i)) {
       const std::string& phase = program.scopes[index(i->scope)].phase;
       const std::string group = group_of(*i);
       CollectiveCount& count = collectives[{i->op->name, phase, group}];

@@ -6,6 +6,9 @@ import tessera.record;
 
 export namespace tessera::graph {
 
+/// Whether it is a call of an operator that communicates, and not a wait for one.
+bool is_collective(const Instruction& i);
+
 /// Collectives of one operator in one phase among one group of ranks.
 struct CollectiveCount {
   std::string op = {};

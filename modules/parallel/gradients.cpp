@@ -108,8 +108,8 @@ void check_presence(std::span<const nn::ParameterPointer> parameters) {
   std::iota(axes.begin(), axes.end(), 0);
   const Dims shape = {static_cast<std::int64_t>(mine.size())};
   const bool on_meta = parameters.front()->value.is_meta();  // a trial: nothing can be compared
-  const Tensor present = on_meta ? empty(shape, DType::i32, meta)
-                                 : from_values(std::span<const std::int32_t>(mine), shape);
+  const Tensor present =
+      from_values(std::span<const std::int32_t>(mine), shape, on_meta ? meta : cpu);
   const CommunicationTimer timer;
   ops::all_reduce_(present, ReduceOp::sum,
                    ops::GroupArgument::of(mesh->group(axes, current_rank())));

@@ -32,6 +32,8 @@ class Executor {
   virtual const Tensor& output(const std::string& name) const = 0;
   /// Ends the step: the random streams move on as in the recorded step, and tensors are dropped.
   virtual void end() = 0;
+  /// Gives back the memory that is kept from step to step; the next step takes it again.
+  virtual void rest() noexcept {}
   /// Drops what the step has computed, after an error.
   virtual void abandon() noexcept = 0;
 

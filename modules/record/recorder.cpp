@@ -24,7 +24,7 @@ Recorder::Recorder() : state_(std::make_unique<State>()) {
 }
 Recorder::~Recorder() = default;
 
-void Recorder::input(const std::string& name, const Tensor& local) {
+void Recorder::input(const std::string& name, const Tensor& local, MemoryCategory category) {
   State& s = *state_;
   if (s.program().inputs.contains(name)) {
     fail({.thing = "record",
@@ -36,7 +36,7 @@ void Recorder::input(const std::string& name, const Tensor& local) {
           .wrong = fmt::format("input '{}' is not contiguous", name),
           .advice = "pass contiguous(x)"});
   }
-  s.program().inputs[name] = s.define(local);
+  s.program().inputs[name] = s.define(local, category);
 }
 
 void Recorder::output(const std::string& name, const Tensor& local) {

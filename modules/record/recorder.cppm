@@ -15,8 +15,11 @@ class Recorder final : public Mode {
   Recorder();
   ~Recorder() override;
 
-  /// A tensor that exists before it is used. Errors: it is not contiguous, or has a name already.
-  void input(const std::string& name, const Tensor& local);
+  /// A tensor that exists before it is used. `category`: what its memory counts as where it is
+  /// booked on nothing, because it is a part of other memory or on the meta device. Errors: it is
+  /// not contiguous, or has a name already.
+  void input(const std::string& name, const Tensor& local,
+             MemoryCategory category = MemoryCategory::other);
   /// A tensor that is read after the step, or between two sections. Error: no section has made it.
   void output(const std::string& name, const Tensor& local);
   /// Runs `body` and records it as a section.

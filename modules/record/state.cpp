@@ -30,9 +30,8 @@ std::string described(const Tensor& x) {
   return fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape()));
 }
 
-/// The tensor's values, exactly. Error: integers that f64 cannot hold.
-std::vector<double> exact_values(const Tensor& x) {
-  std::vector<double> values = to_doubles(x);
+/// Error: integers that f64 cannot hold.
+std::vector<double> exact(std::vector<double> values, const Tensor& x) {
   const auto too_large = [](double v) { return std::fabs(v) > 9007199254740992.0; };
   if (x.dtype() == DType::i64 && std::ranges::any_of(values, too_large)) {
     fail({.thing = "record",
@@ -41,6 +40,9 @@ std::vector<double> exact_values(const Tensor& x) {
   }
   return values;
 }
+
+/// The tensor's values, exactly.
+std::vector<double> exact_values(const Tensor& x) { return exact(to_doubles(x), x); }
 
 /// What the memory is booked on at present; the last one is in the program.
 void note_category(RecordedMemory& memory, const Tensor& x) {
@@ -105,10 +107,11 @@ int Recorder::State::new_number(const ResultShape& shape) {
   return static_cast<int>(program().tensors.size()) - 1;
 }
 
-int Recorder::State::define(const Tensor& x) {
+int Recorder::State::define(const Tensor& x, MemoryCategory category) {
   RecordedMemory* memory = memory_of(x.storage());
   if (memory == nullptr) {
     memory = &new_memory(x.storage());
+    memory->category = category;
   }
   const int number = new_number({.shape = x.shape(), .dtype = x.dtype()});
   const auto replaced = [&](const RecordedView& v) { return memory->views.size() > 1 && is(v, x); };
@@ -211,7 +214,7 @@ void Recorder::State::create(const Action& action) {
   Instruction made{.kind = Kind::empty};
   if (action.name == "from_values") {
     made.kind = Kind::values;
-    made.values = exact_values(x);
+    made.values = x.is_meta() ? exact(action.values, x) : exact_values(x);
   } else if (action.name == "zeros" || action.name == "full") {
     made.kind = x.numel() > 0 ? Kind::full : Kind::empty;
     if (x.numel() > 0) {

@@ -45,7 +45,7 @@ struct Recorder::State {
   /// Appends an instruction of the phase and module that are running.
   void add(Instruction made);
   /// A tensor that an instruction has made.
-  int define(const Tensor& x);
+  int define(const Tensor& x, MemoryCategory category = MemoryCategory::other);
   /// The number of an operand; an alias of its memory where it is another view of it.
   int number_of(const Tensor& x, const std::string& what);
 

@@ -328,26 +328,39 @@ Tensor zeros(const Dims& shape, DType dtype, Device device) {
 }
 
 template <class T>
-Tensor from_values(std::span<const T> values, const Dims& shape) {
+Tensor from_values(std::span<const T> values, const Dims& shape, Device device) {
   const std::int64_t count = checked_product(shape, "from_values");
   if (count != static_cast<std::int64_t>(values.size())) {
     fail({.thing = "from_values",
           .wrong = fmt::format("shape {} holds {} elements", to_string(shape), count),
           .got = fmt::format("{} values", values.size())});
   }
-  return create("from_values", shape, DTypeOf<T>::value, {}, [&] {
-    Tensor t = allocate_result(shape, DTypeOf<T>::value, cpu, "empty");
-    std::copy(values.begin(), values.end(), t.data<T>());
+  if (device != cpu && device != meta) {
+    fail({.thing = "from_values",
+          .wrong = "values are on the host",
+          .expected = "the device cpu or meta",
+          .got = to_string(device),
+          .advice = "make the tensor there, and move it with to_device"});
+  }
+  std::vector<double> described;
+  if (device == meta && modes_installed()) {
+    described.assign(values.begin(), values.end());
+  }
+  return create("from_values", shape, DTypeOf<T>::value, std::move(described), [&] {
+    Tensor t = allocate_result(shape, DTypeOf<T>::value, device, "empty");
+    if (device == cpu) {
+      std::copy(values.begin(), values.end(), t.data<T>());
+    }
     return t;
   });
 }
-template Tensor from_values(std::span<const float>, const Dims&);
-template Tensor from_values(std::span<const double>, const Dims&);
-template Tensor from_values(std::span<const std::int64_t>, const Dims&);
-template Tensor from_values(std::span<const std::int32_t>, const Dims&);
-template Tensor from_values(std::span<const std::uint8_t>, const Dims&);
-template Tensor from_values(std::span<const std::int8_t>, const Dims&);
-template Tensor from_values(std::span<const bool>, const Dims&);
+template Tensor from_values(std::span<const float>, const Dims&, Device);
+template Tensor from_values(std::span<const double>, const Dims&, Device);
+template Tensor from_values(std::span<const std::int64_t>, const Dims&, Device);
+template Tensor from_values(std::span<const std::int32_t>, const Dims&, Device);
+template Tensor from_values(std::span<const std::uint8_t>, const Dims&, Device);
+template Tensor from_values(std::span<const std::int8_t>, const Dims&, Device);
+template Tensor from_values(std::span<const bool>, const Dims&, Device);
 
 Tensor from_memory(void* data, const Dims& shape, DType dtype, std::shared_ptr<void> keep_alive) {
   const Contiguous memory = contiguous_memory(shape, dtype, "from_memory");

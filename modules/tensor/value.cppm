@@ -190,9 +190,11 @@ Tensor empty(const Dims& shape, DType dtype = DType::f32, Device device = cpu,
 Tensor zeros(const Dims& shape, DType dtype = DType::f32, Device device = cpu);
 /// Every element is `value`, rounded to the type.
 Tensor full(const Dims& shape, double value, DType dtype = DType::f32, Device device = cpu);
-/// A copy of `values` in the given shape. Errors: the product of `shape` is not values.size().
+/// A copy of `values` in the given shape. On the meta device only modes see the values, as
+/// Action::values. Errors: the product of `shape` is not values.size(); a device that is neither
+/// the CPU nor meta.
 template <class T>
-Tensor from_values(std::span<const T> values, const Dims& shape);
+Tensor from_values(std::span<const T> values, const Dims& shape, Device device = cpu);
 template <class T>
 inline Tensor from_values(std::initializer_list<T> values, const Dims& shape) {
   return from_values(std::span<const T>(values.begin(), values.size()), shape);

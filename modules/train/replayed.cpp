@@ -17,6 +17,7 @@ module;
 module tessera.train;
 
 import tessera.base;
+import tessera.device;
 import tessera.tensor;
 import tessera.ops;
 import tessera.dtensor;
@@ -65,11 +66,11 @@ void Training::set_replay(bool enabled, const graph::ExecutionOptions& execution
 
 void Training::set_program(Program program) {
   set_replay(true, execution_);
-  add_capture(std::move(program));
+  add_capture(std::move(program), std::vector<std::int64_t>(optimizer_->parameters().size(), 0));
 }
 
-void Training::add_capture(Program program) {
-  Capture capture{.executor = nullptr, .trained = trained(), .missed = missed_updates()};
+void Training::add_capture(Program program, std::vector<std::int64_t> missed) {
+  Capture capture{.executor = nullptr, .trained = trained(), .missed = std::move(missed)};
   for (const std::string& name : program.written("update")) {
     if (name.starts_with(parameter_prefix)) {
       capture.updated.push_back(name.substr(parameter_prefix.size()));
@@ -160,7 +161,7 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
       return replay_step(batch, rows, *capture, std::move(variables));
     }
   }
-  replayed_last_ = false;
+  rest_captures();
   const std::string name = kind_of(rows);
   if (kinds_.size() >= most_kinds && !kinds_.contains(name)) {
     kinds_.clear();
@@ -175,12 +176,27 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
   return result;
 }
 
+void Training::rest_captures() noexcept {
+  for (Capture& capture : captures_) {
+    capture.executor->rest();
+    capture.given.clear();
+  }
+  replayed_last_ = false;
+}
+
 StepResult Training::record_first_or_second(const StepBatch& batch, const StepFunctions& functions,
                                             Kind& kind) {
   StepVariables variables = variables_of(batch, nullptr);
   Recorder recorder;
+  std::set<std::string> kept_here;  // of the parameters
+  for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
+    if (!parameter->places.value) {
+      kept_here.insert(std::string(parameter_prefix) + parameter->name);
+    }
+  }
   for (const auto& [name, tensor] : inputs()) {
-    recorder.input(name, tensor);
+    recorder.input(name, tensor,
+                   kept_here.contains(name) ? MemoryCategory::parameter : MemoryCategory::other);
   }
   const double scale_of_step = scale();
   const StepResult result = take_step(batch, functions, &recorder);
@@ -197,7 +213,7 @@ StepResult Training::record_first_or_second(const StepBatch& batch, const StepFu
   if (!kind.first) {
     kind.first = std::move(recording);
   } else {
-    add_capture(program_of(*std::exchange(kind.first, std::nullopt), recording));
+    add_capture(program_of(*std::exchange(kind.first, std::nullopt), recording), missed_updates());
   }
   return result;
 }
@@ -217,13 +233,14 @@ std::string Training::misfit(const Capture& capture, const StepRows& rows) const
   if (trained() != capture.trained) {
     return "other parameters are frozen than when the step was recorded";
   }
-  const std::vector<std::int64_t> missed = missed_updates();
-  for (std::size_t i = 0; i < missed.size(); ++i) {
+  const std::vector<std::int64_t> steps = optimizer_->steps();
+  for (std::size_t i = 0; i < steps.size(); ++i) {
     const std::string& name = optimizer_->parameters()[i]->name;
-    if (missed[i] != capture.missed[i] &&
+    const std::int64_t missed = done_ - skipped_ - steps[i];  // also of one that had no update yet
+    if (missed != capture.missed[i] &&
         std::ranges::find(capture.updated, name) != capture.updated.end()) {
       return fmt::format("'{}' has missed {} updates, and {} when the step was recorded", name,
-                         missed[i], capture.missed[i]);
+                         missed, capture.missed[i]);
     }
   }
   const Program& program = capture.executor->program();

@@ -281,6 +281,7 @@ double Training::evaluate(std::int64_t batches, const StepBatch& batch, const Lo
   const NoGrad no_grad;
   const Rows rows = rows_of(batch);
   const nn::EvaluationScope evaluation(model_);
+  rest_captures();
   Tensor loss;
   for (std::int64_t b = 0; b < batches; ++b) {
     rows.each(b, [&](const MicroPart& m) {

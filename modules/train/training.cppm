@@ -120,7 +120,8 @@ class Training {
   StepResult step(const StepBatch& batch, const StepFunctions& functions);
   /// `execution`: what executes the program. Error (input): an executor that does not exist.
   void set_replay(bool enabled, const graph::ExecutionOptions& execution = {});
-  /// Replays this program from the next step on: of the same model, plan, optimizer and rank.
+  /// Replays this program from the next step on: of the same model, plan, optimizer and rank, and
+  /// of a step in which no parameter that it updates had missed an update.
   /// Error: another rank's program. Other differences are errors of the next step.
   void set_program(Program program);
   /// What the last replayed or recorded step has; null: nothing yet.
@@ -253,7 +254,10 @@ class Training {
                   std::int64_t more_steps = 0) const;
   /// Tensors that exist before a step.
   std::map<std::string, Tensor> inputs() const;
-  void add_capture(Program program);
+  /// `missed`: the updates that each parameter had missed when the program was recorded.
+  void add_capture(Program program, std::vector<std::int64_t> missed);
+  /// Their memory is free for what is computed without them.
+  void rest_captures() noexcept;
   void gather_inputs(const StepRows& rows, Capture& capture);
   std::vector<bool> trained() const;
   /// How many of the training's updates each parameter that is trained has not taken, because it

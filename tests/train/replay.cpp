@@ -245,7 +245,11 @@ TEST_CASE("validations, checkpoints and steps of another shape may come between 
       std::vector<double> own;
       for (int at = 0; at < 12; ++at) {
         own.push_back(run.step(other_rows(at)).loss);
+        reset_memory_peaks();
+        const std::int64_t before = memory_statistics().total;
         own.push_back(at % 4 == 1 ? run.evaluate() : 0);
+        check(at != 9 || memory_statistics().total_peak == before,
+              "an evaluation is in the memory that the program has given back");
         const ReplayCounts& counts = run.training.replays();
         check((at == 6) == (counts.refusal.find("another shape") != std::string::npos),
               "the step of another shape is taken as always: " + counts.refusal);
@@ -383,6 +387,37 @@ TEST_CASE("what a program is not right for is taken as always, or is an error th
               error.find("differs from step to step") != std::string::npos &&
               error.find("grad_scale, loss_scale, lr") != std::string::npos,
           error);
+  }));
+}
+
+TEST_CASE("a program is not used for the late first update of a parameter") {
+  const Layouts layout = layouts()[0];
+  REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+    Run early(mesh, layout.styles);
+    early.training.set_replay(true);
+    while (early.training.program() == nullptr) {
+      early.step();
+    }
+    const auto late_steps = [&](bool replayed) {
+      set_seed(3);
+      auto run = std::make_unique<Run>(mesh, layout.styles);
+      Tensor& first = nn::all_parameters(*run->net.model)[0]->value;
+      first.set_requires_grad(false);
+      for (int i = 0; i < 3; ++i) {
+        run->step();
+      }
+      first.set_requires_grad(true);
+      if (replayed) {
+        run->training.set_program(*early.training.program());
+      }
+      run->step();
+      return run;
+    };
+    const auto run = late_steps(true);
+    check(run->training.replays().refusal.find("has missed 3 updates, and 0 when") !=
+              std::string::npos,
+          run->training.replays().refusal);
+    same_state(run->training, late_steps(false)->training, "the step is as always");
   }));
 }
 

@@ -56,6 +56,39 @@ TEST_CASE("graph show: the parts of a step in their order") {
   CHECK(json.at("regions")[3].at("section") == "update");
 }
 
+TEST_CASE("graph draw: modules, collectives from issue to wait, and memory at each instruction") {
+  const Folder folder;
+  const std::string file = folder.write(
+      "step.txt", text("input %0: f32[4, 4] parameter = w\n"
+                       "section gradients\n"
+                       "  %1: f32[8, 4] communication = memory.empty() @ forward\n"
+                       "  all_gather_into(%1, %0; group=ranks 0 1, identity=7) @ forward\n"
+                       "  %2: f32[4, 4] activation = exp(%0) @ forward in model.layers.0.mlp.up\n"
+                       "  wait(%1) @ forward in model.layers.1\n"
+                       "  %3: f32[8, 4] activation = neg(%1) @ backward in model.layers.1\n"
+                       "section update\n"
+                       "  neg_(%0) @ optimizer\n"
+                       "output %3 = loss\n"));
+  const std::string to = (folder.path() / "step.svg").string();
+  const Result done = run_program("graph draw " + file + " --to " + to);
+  INFO(done.error);
+  REQUIRE(done.code == 0);
+  const std::string svg = trainer_test::read_file(to);
+  INFO(svg);
+  CHECK(has(svg, "Step of rank 0: 6 instructions, 0 FLOP, 320 B at the peak of memory"));
+  // Five calls are 1160 pixels, from 96 on; the gather takes the first three.
+  CHECK(has(svg, R"(x="96.0" y="110.0" width="696.0" height="19" fill="#3f9c5a")"));
+  CHECK(has(svg, R"(text-anchor="middle">layers.1<)"));
+  CHECK(has(svg, R"(text-anchor="middle">mlp<)"));
+  CHECK(has(svg, "peak at instruction 5"));
+  CHECK(has(svg, ">communication<"));
+  CHECK(!has(svg, ">optimizer state<"));
+  const Result refused =
+      run_program("graph draw " + file + " --to " + (folder.path() / "no/step.svg").string());
+  CHECK(refused.code == 2);
+  CHECK(has(refused.error, "cannot write"));
+}
+
 TEST_CASE("graph diff: the instructions that differ, and the exit status") {
   const Folder folder;
   std::string other = body;

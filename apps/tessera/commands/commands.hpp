@@ -100,6 +100,9 @@ int run_graph_show(const std::string& file, const GraphShowOptions& options);
 /// `tessera graph diff`: 1 where the programs differ. Errors (input): as above.
 int run_graph_diff(const std::string& before, const std::string& after);
 
+/// `tessera graph draw`. Errors (input): as above; the picture cannot be written.
+int run_graph_draw(const std::string& file, const std::string& to);
+
 /// `tessera graph stats`. Errors (input): the file is not a program, or is damaged.
 int run_graph_stats(const std::string& file);
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "commands/commands.hpp"
+#include "output_file.hpp"
 #include "table.hpp"
 
 import tessera.base;
@@ -17,6 +18,7 @@ import tessera.record;
 import tessera.graph;
 
 #include "commands/program_file.hpp"
+#include "graph/draw.hpp"
 
 namespace tessera::app {
 
@@ -69,6 +71,11 @@ int run_graph_stats(const std::string& file) {
       {"all", bytes_in_words(graph::total_of(statistics.inputs)), bytes_in_words(statistics.peak)});
   fmt::print("\n{}\npeak at {}\n", format_table(rows),
              graph::instruction_in_words(program, statistics.peak_at));
+  return 0;
+}
+
+int run_graph_draw(const std::string& file, const std::string& to) {
+  write_output("graph", to, draw_program(read_program(file)));
   return 0;
 }
 

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -23,67 +21,16 @@ import tessera.graph;
 namespace tessera::app {
 namespace {
 
-/// Instructions that follow one another, of one phase in one part of the model.
-struct Region {
-  std::string section;
-  std::string phase;
-  std::string module;
-  int first = 0;  // instructions, counted through all sections
-  int count = 0;
-  std::map<std::string, int> collectives = {};  // by operator: calls
-  std::int64_t peak = 0;                        // bytes that are needed at once, inputs included
-};
-
-/// The first `depth` parts of a module's name.
-std::string outer_name(const std::string& module, int depth) {
-  std::size_t end = 0;
-  for (int part = 0; part < depth && end != std::string::npos; ++part) {
-    end = module.find('.', end == 0 ? 0 : end + 1);
-  }
-  return module.substr(0, end);
-}
-
-bool is_within(const std::string& module, const std::string& outer) {
-  return outer.empty() || module == outer || module.starts_with(outer + ".");
-}
-
-std::vector<Region> regions_of(const Program& program, const GraphShowOptions& options) {
-  const graph::ProgramStatistics statistics = graph::statistics_of(program);
+std::vector<graph::Region> regions_of(const Program& program, const GraphShowOptions& options) {
   const auto parts = static_cast<int>(std::ranges::count(options.module, '.')) + 1;
   const int depth = options.module.empty() ? options.depth : std::max(options.depth, parts);
-  std::vector<Region> regions;
-  int place = -1;
-  for (const Section& section : program.sections) {
-    for (const Instruction& i : section.instructions) {
-      ++place;
-      const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
-      if (!is_within(scope.module, options.module)) {
-        continue;
-      }
-      const std::string module = outer_name(scope.module, depth);
-      const bool same = !regions.empty() && regions.back().section == section.name &&
-                        regions.back().phase == scope.phase && regions.back().module == module;
-      if (!same) {
-        regions.push_back(
-            {.section = section.name, .phase = scope.phase, .module = module, .first = place});
-      }
-      Region& region = regions.back();
-      ++region.count;
-      region.peak =
-          std::max(region.peak, graph::total_of(statistics.live[static_cast<std::size_t>(place)]));
-      if (i.op != nullptr && i.op->communicates != Communicates::none &&
-          i.op->communicates != Communicates::waits) {
-        ++region.collectives[i.op->name];
-      }
-    }
-  }
-  return regions;
+  return graph::regions_of(program, graph::statistics_of(program), depth, options.module);
 }
 
-void print_json(const Program& program, const std::vector<Region>& regions) {
+void print_json(const Program& program, const std::vector<graph::Region>& regions) {
   nlohmann::ordered_json all = {{"rank", program.rank},
                                 {"regions", nlohmann::ordered_json::array()}};
-  for (const Region& region : regions) {
+  for (const graph::Region& region : regions) {
     all["regions"].push_back({{"section", region.section},
                               {"phase", region.phase},
                               {"module", region.module},
@@ -95,10 +42,10 @@ void print_json(const Program& program, const std::vector<Region>& regions) {
   fmt::print("{}\n", all.dump(2));
 }
 
-void print_table(const std::vector<Region>& regions) {
+void print_table(const std::vector<graph::Region>& regions) {
   TableRows rows = {{"section", "phase", "module", "from", "instructions", "peak", "collectives"}};
   std::string section;
-  for (const Region& region : regions) {
+  for (const graph::Region& region : regions) {
     std::string collectives;
     for (const auto& [name, calls] : region.collectives) {
       collectives += fmt::format("{}{} {}", collectives.empty() ? "" : ", ", calls, name);
@@ -116,7 +63,7 @@ void print_instructions(const Program& program, const std::string& outer) {
   for (const Section& section : program.sections) {
     for (const Instruction& i : section.instructions) {
       const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
-      if (is_within(scope.module, outer)) {
+      if (graph::is_within(scope.module, outer)) {
         fmt::print("{}  {}\n", section.name, to_text(program, i));
       }
     }
@@ -127,7 +74,7 @@ void print_instructions(const Program& program, const std::string& outer) {
 
 int run_graph_show(const std::string& file, const GraphShowOptions& options) {
   const Program program = read_program(file);
-  const std::vector<Region> regions = regions_of(program, options);
+  const std::vector<graph::Region> regions = regions_of(program, options);
   if (regions.empty() && !options.module.empty()) {
     std::vector<std::string> known;
     for (const ProgramScope& scope : program.scopes) {

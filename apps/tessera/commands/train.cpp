@@ -113,6 +113,9 @@ class RankRun {
     if (start.checkpoint) {
       trainer_->resume(*start.checkpoint);
     }
+    if (run.config.graph.capture) {
+      trainer_->capture_ahead();
+    }
     if (world.rank() == 0) {
       if (!run.config.log.metrics.empty()) {
         metrics_ = std::make_unique<MetricsWriter>(run.config.log.metrics, trainer_->done());

@@ -308,8 +308,8 @@ std::vector<Key> run_keys() {
        "of the run.",
        from(1)},
       {"graph.capture", field<g, &G::capture>,
-       "Record two steps as a program of local operators and collectives, and execute that program "
-       "instead of the following steps: the same bits, less time of the host "
+       "Capture the step as a program of local operators and collectives before the first one, and "
+       "execute that program in every step: the same bits, less time of the host "
        "([graph.md](graph.md))."},
       {"graph.executor",
        field<g, &G::executor>,

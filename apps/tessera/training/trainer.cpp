@@ -88,6 +88,24 @@ graph::ExecutionOptions make_execution(const Config& config) {
   return execution;
 }
 
+/// What is known of a captured step before the ranks start. Errors: see capture_step; the budget of
+/// memory is too small.
+std::string captured_text(const Run& run) {
+  const Program program = capture_step(run);
+  std::size_t instructions = 0;
+  for (const Section& section : program.sections) {
+    instructions += section.instructions.size();
+  }
+  const std::string& budget = run.config.graph.memory_budget;
+  const std::string reads = reads_values(program);
+  return fmt::format("{} instructions, needs {}{}; {}", instructions,
+                     format_bytes(static_cast<std::uint64_t>(graph::planned_bytes(program))),
+                     budget.empty() ? "" : " of " + budget,
+                     reads.empty()
+                         ? "replayed from the first step on"
+                         : "recorded in steps 3 and 4, as the host reads values in " + reads);
+}
+
 }  // namespace
 
 Trainer::Trainer(const Run& run, Device device)
@@ -168,6 +186,16 @@ std::string Trainer::program_text() const {
   return program == nullptr ? std::string() : program->to_text();
 }
 
+void Trainer::capture_ahead() {
+  Run as_recorded = run_;  // passes are run where the program is used
+  as_recorded.config.graph.passes = {};
+  as_recorded.config.graph.memory_budget = "";
+  Program program = capture_step(as_recorded, current_rank());
+  if (reads_values(program).empty()) {
+    training_->set_program(std::move(program));
+  }
+}
+
 void Trainer::set_program(const std::string& text, const std::string& where) {
   training_->set_program(Program::parse(text, where));
 }
@@ -224,11 +252,8 @@ CheckedPlan check_plan(const Run& run) {
     rows.push_back({"links", links});
   }
   rows.push_back({"memory", "per rank, estimated: " + memory_text(account.memory)});
-  if (!run.config.graph.memory_budget.empty()) {
-    const std::int64_t bytes = graph::planned_bytes(capture_step(run));  // refused if it is more
-    rows.push_back({"budget", fmt::format("a captured step needs {} of {}",
-                                          format_bytes(static_cast<std::uint64_t>(bytes)),
-                                          run.config.graph.memory_budget)});
+  if (run.config.graph.capture) {
+    rows.push_back({"captured step", captured_text(run)});
   }
   if (trial.bytes_elsewhere > 0) {
     rows.push_back({"kept elsewhere", fmt::format("{} per rank, in other places than the device's "

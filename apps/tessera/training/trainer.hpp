@@ -61,6 +61,10 @@ class Trainer {
   /// Its text; empty: nothing yet.
   std::string program_text() const;
   void set_capture(bool enabled) { training_->set_replay(enabled); }
+  /// Replays from the next step on, by a program that is captured on the meta device now. Where a
+  /// step reads values on the host, which the meta device does not have, nothing changes: two steps
+  /// are recorded as they are taken. Errors: see capture_step.
+  void capture_ahead();
   /// Replays the program of this text from the next step on. Errors (input): see Program::parse.
   void set_program(const std::string& text, const std::string& where);
   const parallel::ParallelPlan& plan() const { return *plan_; }

@@ -19,6 +19,7 @@ import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
 import tessera.record;
+import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
@@ -133,8 +134,26 @@ Program capture_steps(Run run) {
 
 }  // namespace
 
-Program capture_step(const Run& run) {
-  return std::async(std::launch::async, [&] { return capture_steps(run); }).get();
+Program capture_step(const Run& run, int rank) {
+  return std::async(std::launch::async,
+                    [&] {
+                      set_current_rank(rank);
+                      return capture_steps(run);
+                    })
+      .get();
+}
+
+std::string reads_values(const Program& program) {
+  int place = 0;
+  for (const Section& section : program.sections) {
+    for (const Instruction& i : section.instructions) {
+      if (i.kind == Instruction::Kind::check) {
+        return graph::instruction_in_words(program, place);
+      }
+      ++place;
+    }
+  }
+  return "";
 }
 
 Trial try_step(const Run& run) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "training/trainer.hpp"
@@ -29,8 +30,13 @@ struct Trial {
 /// fit; module, operator and the entries at work are named.
 Trial try_step(const Run& run);
 
-/// The program of a step of this process' rank, recorded on the meta device: of the whole batch, in
-/// the state that training settles in. Errors: see try_step; what cannot be recorded.
-Program capture_step(const Run& run);
+/// The program of a rank's step, recorded on the meta device: of the whole batch, in the state that
+/// training settles in. Values that the host reads within the step are 1 in it (reads_values).
+/// Errors: see try_step; what cannot be recorded.
+Program capture_step(const Run& run, int rank = 0);
+
+/// The first instruction at which the host reads values, in words; empty: none. The meta device has
+/// no values, so such a program is not that of a step with data.
+std::string reads_values(const Program& program);
 
 }  // namespace tessera::app
