@@ -146,11 +146,13 @@ class CommandLine {
     CLI::App* command = app_.add_subcommand("graph", "Programs of captured steps");
     command->require_subcommand(1);
     CLI::App* capture = command->add_subcommand(
-        "capture",
-        "Write the program of a step of rank 0, for a mesh of any size, without training");
+        "capture", "Write the program of a rank's step, for a mesh of any size, without training");
     add_run(*capture);
-    capture->add_option("--to", train_.capture_to, "The file to write")->required();
-    capture->callback([this] { chosen = [this] { return run_train(train_, &print_error); }; });
+    capture->add_option("--to", capture_.to, "The file to write")->required();
+    capture->add_option("--rank", capture_.rank, "The rank whose step it is")
+        ->capture_default_str();
+    capture->callback(
+        [this] { chosen = [this] { return run_graph_capture(train_, capture_, &print_error); }; });
     CLI::App* show = command->add_subcommand(
         "show", "Print the parts of a step in their order: phase, module, memory, collectives");
     show->add_option("FILE", recorded_, "The program file")->required();
@@ -331,6 +333,7 @@ class CommandLine {
   std::string checkpoint_;
   std::vector<std::string> plugins_;
   std::string trace_;
+  CaptureArguments capture_;
   std::string recorded_;
   std::string other_recorded_;
   GraphShowOptions show_;

@@ -213,6 +213,39 @@ TEST_CASE("early_issues makes the moves that the peak of memory allows, one afte
   CHECK(refused > 0);
 }
 
+TEST_CASE("passes after the program was fitted into its budget leave it there") {
+  int worse = 0;
+  for (auto& [name, run] : runs()) {
+    INFO(name);
+    run.config.graph.passes = {};
+    const Program recorded = capture_step(run);
+    const Passes before = {"dead", "views", "common", "lifetimes"};
+    const Passes after = {"early_issues", "late_waits"};
+    Passes all = before;
+    all.insert(all.end(), after.begin(), after.end());
+    Program improved = recorded;
+    graph::run_passes(improved, before);
+    const std::int64_t most = graph::planned_bytes(improved);
+    for (const double part : {0.99, 0.95, 0.9, 0.85, 0.8}) {
+      const auto budget = static_cast<std::int64_t>(part * static_cast<double>(most));
+      Program fitted = improved;
+      try {
+        graph::fit_memory(fitted, budget);
+      } catch (const Error&) {  // less than the least
+        continue;
+      }
+      const auto executor =
+          graph::make_executor(recorded, {.passes = all, .memory_budget = budget});
+      CHECK(graph::planned_bytes(executor->program()) <= budget);
+      for (const std::string& pass : after) {
+        graph::find_pass(pass).run(fitted, graph::Analysis(fitted));
+      }
+      worse += graph::planned_bytes(fitted) > budget ? 1 : 0;
+    }
+  }
+  CHECK(worse > 0);  // where a pass must be left out
+}
+
 TEST_CASE(
     "steps of every config, changed by each pass, all and random ones, have the bits of eager",
     "[.long]") {

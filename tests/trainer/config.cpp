@@ -188,6 +188,8 @@ TEST_CASE("wrong types and impossible values are errors with their line") {
       {"graph.capture = true\ngraph.memory_budget = \"4 GB\"", "'4 GB' is no amount of memory"},
       {"graph.capture = true\ngraph.memory_budget = \"-1GiB\"", "no amount of memory"},
       {"graph.capture = true\ngraph.memory_budget = \"1e9TiB\"", "no amount of memory"},
+      {"graph.passes = [\"ded\"]", "graph.passes: "},
+      {"graph.passes = [\"recompute\"]", "'recompute' needs 'lifetimes' before it"},
       {"train.seed = -1", "train.seed: expected an integer at least 0"},
       {"mesh.axes = [\"a\"]", "needs one extent for each of mesh.axes (1 axes, 0 extents)"},
       {"mesh = {axes = [\"a\", \"a\"], shape = [1, 2]}", "the axis 'a' is named twice"},

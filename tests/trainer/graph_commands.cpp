@@ -134,3 +134,24 @@ TEST_CASE("graph: what is no program is refused with the reason") {
   CHECK(has(module.error,
             "no instruction is of a module 'model.layer.0'; did you mean 'model.layers."));
 }
+
+TEST_CASE("graph capture: of any rank of the mesh, before anything is trained") {
+  const Folder folder;
+  const std::string config =
+      folder.write("run.toml",
+                   "[model]\ndim = 16\nlayers = 1\nheads = 2\nkv_heads = 2\n"
+                   "ffn_dim = 16\n[data]\ntext = [\"text.txt\"]\nseq_len = 8\n"
+                   "[train]\nsteps = 4\nbatch = 4\n[mesh]\naxes = [\"data\"]\n"
+                   "shape = [4]\n[[parallel]]\nstyle = \"Replicate\"\n"
+                   "axis = \"data\"\non = [\".\"]\n");
+  folder.write("text.txt", std::string(4000, 'x'));
+  const std::string to = (folder.path() / "step.txt").string();
+  const Result done = run_program("graph capture " + config + " --rank 3 --to " + to);
+  INFO(done.error);
+  REQUIRE(done.code == 0);
+  CHECK(has(done.out, "replayed from the first step on"));
+  CHECK(has(trainer_test::read_file(to), "tessera program 1\nrank 3\n"));
+  const Result refused = run_program("graph capture " + config + " --rank 4 --to " + to);
+  CHECK(refused.code == 2);
+  CHECK(has(refused.error, "--rank: the mesh has no such rank (expected 0 to 3, got 4)"));
+}

@@ -14,13 +14,20 @@ struct TrainArguments {
   std::vector<std::string> plugins;    // files or folders, besides plugins.paths
   bool dry_run = false;
   bool account = false;  // prints the account of a step; a dry run
-  /// Where the program of a step of rank 0 is written; a dry run. Empty: nowhere.
-  std::string capture_to = {};
 };
 using ErrorPrinter = std::function<void(const std::string&)>;
 /// Errors are printed by `print`, by one rank only where another program started several, and
 /// thrown as PeerFailed.
 int run_train(const TrainArguments& arguments, const ErrorPrinter& print);
+
+struct CaptureArguments {
+  std::string to;  // the file to write
+  int rank = 0;
+};
+/// `tessera graph capture`: the program of a step of such a run, without ranks. Errors as above; a
+/// rank that the mesh does not have.
+int run_graph_capture(const TrainArguments& arguments, const CaptureArguments& captured,
+                      const ErrorPrinter& print);
 
 struct GenerateArguments {
   std::string checkpoint;

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -271,9 +272,19 @@ void print_ending(const Run& run) {
   fmt::print("            tessera checkpoint export {} --to FOLDER\n", checkpoint);
 }
 
-int train(const TrainArguments& arguments) {
-  const bool dry_run = arguments.dry_run || arguments.account || !arguments.capture_to.empty();
-  Run run;
+/// What is known of a run before its ranks start, checked.
+struct Prepared {
+  Run run = {};
+  TableRows rows = {};
+  CheckedPlan plan = {};
+  bool first = true;  // of the processes that another program started
+  // Nothing is looked at that another run may be changing, and nothing is written, without it.
+  std::unique_ptr<RunLock> lock = {};
+};
+
+Prepared prepared(const TrainArguments& arguments, bool locked) {
+  Prepared all;
+  Run& run = all.run;
   bool configured = false;
   run.config = load_config(arguments.config, arguments.overrides, [&](const Config& config) {
     configure_plugins(config, arguments);
@@ -283,12 +294,9 @@ int train(const TrainArguments& arguments) {
     configure_plugins(run.config, arguments);
   }
   check_outputs(run.config);
-  const bool first = collective::is_first_process();
-  // Nothing is looked at that another run may be changing, and nothing is written, without the
-  // lock.
-  std::optional<RunLock> lock;
-  if (first && !dry_run) {
-    lock.emplace(run.config);
+  all.first = collective::is_first_process();
+  if (all.first && locked) {
+    all.lock = std::make_unique<RunLock>(run.config);
   }
   const bool ready_tokens = !run.config.data.tokens.empty();
   const std::int64_t vocab = ready_tokens ? 0 : make_tokenizer(run.config.data.tokenizer)->vocab();
@@ -296,61 +304,86 @@ int train(const TrainArguments& arguments) {
   const auto data = std::make_shared<Dataset>(run.config, run.shape.vocab);
   data->check_all();
   run.data = data;
-  TableRows rows = plan_rows(run.config, run.shape, *run.data);
-  CheckedPlan plan = check_plan(run);
-  for (auto& row : plan.rows) {
-    rows.push_back(std::move(row));
+  all.rows = plan_rows(run.config, run.shape, *run.data);
+  all.plan = check_plan(run);
+  all.rows.insert(all.rows.end(), all.plan.rows.begin(), all.plan.rows.end());
+  return all;
+}
+
+/// Of the run that a config asks for, whatever it has saved.
+int capture(TrainArguments arguments, const CaptureArguments& captured) {
+  arguments.overrides.emplace_back("graph.capture=true");
+  const Prepared all = prepared(arguments, false);
+  const Run& run = all.run;
+  if (captured.rank < 0 || captured.rank >= run.config.ranks()) {
+    fail_input({.thing = "--rank",
+                .wrong = "the mesh has no such rank",
+                .expected = fmt::format("0 to {}", run.config.ranks() - 1),
+                .got = fmt::format("{}", captured.rank)});
   }
-  if (!arguments.capture_to.empty()) {  // whatever the run has saved
-    if (first) {
-      write_output("graph capture", arguments.capture_to, capture_step(run).to_text());
-      fmt::print("{}\nprogram written: {}\n", format_table(rows), arguments.capture_to);
-    }
-    return 0;
+  if (all.first) {
+    write_output("graph capture", captured.to, capture_step(run, captured.rank).to_text());
+    fmt::print("{}\nprogram written: {}\n", format_table(all.rows), captured.to);
   }
+  return 0;
+}
+
+int train(const TrainArguments& arguments) {
+  const bool dry_run = arguments.dry_run || arguments.account;
+  Prepared all = prepared(arguments, !dry_run);
+  Run& run = all.run;
   run.fingerprint = fingerprint_of(run.config, run.shape, *run.data);
   const StartPoint start = check_stored(run, checkpoint_to_resume(run.config), dry_run);
   check_folder(run.config, start);
   trace_range(run.config, start.step);
-  if (first) {
-    fmt::print("{}", format_table(rows));
+  if (all.first) {
+    fmt::print("{}", format_table(all.rows));
     std::fflush(stdout);
   }
   if (dry_run) {
-    if (first && arguments.account) {
-      fmt::print("\nOne step on rank 0:\n\n{}", plan.account.to_string());
+    if (all.first && arguments.account) {
+      fmt::print("\nOne step on rank 0:\n\n{}", all.plan.account.to_string());
     }
     return 0;
   }
   const auto rank_run = [&](collective::World& world) {
-    if (lock) {
-      lock->leave_to_owner();
+    if (all.lock) {
+      all.lock->leave_to_owner();
     }
-    return RankRun(run, plan.account.model_flops, start, world)();
+    return RankRun(run, all.plan.account.model_flops, start, world)();
   };
   collective::LaunchOptions options;
   options.ranks = static_cast<int>(run.config.ranks());
-  options.needed_bytes = plan.shared_bytes;
+  options.needed_bytes = all.plan.shared_bytes;
   const int code = collective::launched_by_other() ? collective::join_launch(options, rank_run)
                                                    : collective::launch(options, rank_run);
-  if (code == 0 && first) {
+  if (code == 0 && all.first) {
     print_ending(run);
   }
   return code;
 }
 
-}  // namespace
-
-int run_train(const TrainArguments& arguments, const ErrorPrinter& print) {
+/// Every rank of another launcher makes the checks before the launch: one of them prints.
+int reported(const ErrorPrinter& print, const std::function<int()>& body) {
   try {
-    return train(arguments);
+    return body();
   } catch (const collective::PeerFailed&) {
     throw;
   } catch (const Error& error) {
-    // Every rank of another launcher makes the checks before the launch: one of them prints.
     collective::report_refusal(error.what(), error.kind(), [&] { print(error.what()); });
     throw collective::PeerFailed(error.what(), error.kind());
   }
+}
+
+}  // namespace
+
+int run_train(const TrainArguments& arguments, const ErrorPrinter& print) {
+  return reported(print, [&] { return train(arguments); });
+}
+
+int run_graph_capture(const TrainArguments& arguments, const CaptureArguments& captured,
+                      const ErrorPrinter& print) {
+  return reported(print, [&] { return capture(arguments, captured); });
 }
 
 }  // namespace tessera::app

@@ -143,6 +143,17 @@ class Checks {
             fmt::format("is larger than train.batch (batch {}, micro_batch {})", c_.train.batch,
                         c_.train.micro_batch));
     }
+    if (known({"graph.passes"})) {
+      try {
+        graph::check_passes(c_.graph.passes);
+      } catch (const Error& error) {
+        std::string text = error.what();
+        if (text.starts_with("passes: ")) {
+          text.erase(0, 8);
+        }
+        blame({"graph.passes"}, text);
+      }
+    }
     if (known({"graph.program", "graph.capture"}) && !c_.graph.program.empty() &&
         !c_.graph.capture) {
       blame({"graph.program"}, "only captured steps have a program; set graph.capture=true");

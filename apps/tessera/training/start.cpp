@@ -52,33 +52,29 @@ void check_can_write(const char* key, const std::filesystem::path& folder) {
   }
 }
 
+/// The same of a file: empty means that none is written.
+void check_can_write_file(const char* key, const std::string& file) {
+  if (file.empty()) {
+    return;
+  }
+  if (std::filesystem::is_directory(file)) {
+    fail_input(fmt::format("{}: {} is a folder; name a file", key, file));
+  }
+  check_can_write(key, std::filesystem::absolute(file).parent_path());
+}
+
 }  // namespace
 
 void check_outputs(const Config& config) {
   if (!config.checkpoint.folder.empty()) {
     check_can_write("checkpoint.folder", config.checkpoint.folder);
   }
-  if (!config.log.metrics.empty()) {
-    if (std::filesystem::is_directory(config.log.metrics)) {
-      fail_input(fmt::format("log.metrics: {} is a folder; name a file", config.log.metrics));
-    }
-    check_can_write("log.metrics", std::filesystem::absolute(config.log.metrics).parent_path());
-  }
   if (!config.graph.dump.empty()) {
     check_can_write("graph.dump", config.graph.dump);
   }
-  if (!config.graph.program.empty()) {
-    if (std::filesystem::is_directory(config.graph.program)) {
-      fail_input(fmt::format("graph.program: {} is a folder; name a file", config.graph.program));
-    }
-    check_can_write("graph.program", std::filesystem::absolute(config.graph.program).parent_path());
-  }
-  if (!config.trace.file.empty()) {
-    if (std::filesystem::is_directory(config.trace.file)) {
-      fail_input(fmt::format("trace.file: {} is a folder; name a file", config.trace.file));
-    }
-    check_can_write("trace.file", std::filesystem::absolute(config.trace.file).parent_path());
-  }
+  check_can_write_file("log.metrics", config.log.metrics);
+  check_can_write_file("graph.program", config.graph.program);
+  check_can_write_file("trace.file", config.trace.file);
 }
 
 std::optional<std::string> checkpoint_to_resume(const Config& config) {

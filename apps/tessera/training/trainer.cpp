@@ -73,19 +73,11 @@ std::vector<std::vector<std::string>> communication_rows(const Account& account)
   return rows;
 }
 
-/// Errors (input), with the place in the config: see graph::check.
-graph::ExecutionOptions make_execution(const Config& config) {
-  graph::ExecutionOptions execution = {
-      .executor = config.graph.executor,
-      .passes = config.graph.passes,
-      .memory_budget = bytes_of_text(config.graph.memory_budget).value_or(0),
-      .dump = config.graph.dump};
-  try {
-    graph::check(execution);
-  } catch (const Error& error) {
-    fail_at(config.place("graph.passes"), error);
-  }
-  return execution;
+graph::ExecutionOptions execution_of(const GraphConfig& graph) {
+  return {.executor = graph.executor,
+          .passes = graph.passes,
+          .memory_budget = bytes_of_text(graph.memory_budget).value_or(0),
+          .dump = graph.dump};
 }
 
 /// What is known of a captured step before the ranks start. Errors: see capture_step; the budget of
@@ -139,7 +131,7 @@ Trainer::Trainer(const Run& run, Device device)
   if (run.config.train.loss_scaling == "dynamic") {
     training_->set_loss_scaling({});
   }
-  graph::ExecutionOptions execution = make_execution(run.config);
+  graph::ExecutionOptions execution = execution_of(run.config.graph);
   if (device_ == meta) {
     execution.dump.clear();
   }

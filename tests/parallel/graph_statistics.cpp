@@ -1,0 +1,134 @@
+// What `tessera graph stats` counts in the captured step of every config is what an eager step
+// executes: calls of each operator, collectives among them, and FLOPs.
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "config/config.hpp"
+#include "data/dataset.hpp"
+#include "model_shape.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.dtensor;
+import tessera.record;
+import tessera.graph;
+import tessera.nn;
+import tessera.optim;
+import tessera.plugin;
+import tessera.parallel;
+import tessera.train;
+
+#include "small_run.hpp"
+#include "support.hpp"
+#include "training/setup.hpp"
+#include "training/trainer.hpp"
+#include "training/trial.hpp"
+
+using namespace tessera;
+using namespace tessera::app;
+using namespace parallel_test;
+
+namespace {
+
+using Counts = std::map<std::string, std::int64_t>;
+
+/// Of rank 0: a step that is taken as always, and the program of later ones before passes.
+struct Measured {
+  Account eager;
+  std::string program;
+};
+
+Measured measured(Run run) {
+  run.config.graph.capture = true;
+  run.config.graph.passes = {};
+  Measured all;
+  on_ranks(static_cast<int>(run.config.ranks()), [&](int rank) {
+    Trainer trainer(run);
+    trainer.step();
+    Account account;
+    {
+      const AccountScope scope(account);
+      trainer.step();
+    }
+    while (trainer.program() == nullptr) {
+      trainer.step();
+    }
+    if (rank == 0) {
+      all = {.eager = account, .program = trainer.program_text()};
+    }
+  });
+  return all;
+}
+
+Counts calls_of(const Account& account) {
+  Counts calls;
+  for (const auto& [name, work] : account.operators) {
+    calls[name] = work.calls;
+  }
+  return calls;
+}
+
+/// Calls of the operators that communicate.
+std::int64_t collectives_in(const graph::ProgramStatistics& statistics) {
+  std::int64_t calls = 0;
+  for (const graph::CollectiveCount& count : statistics.collectives) {
+    calls += count.calls;
+  }
+  return calls;
+}
+
+std::int64_t collectives_in(const Account& account) {
+  std::int64_t calls = 0;
+  for (const auto& [key, work] : account.collectives) {
+    calls += work.calls;
+  }
+  return calls;
+}
+
+/// Where two counts differ, for a reader.
+std::string differences(const Counts& eager, const Counts& captured) {
+  std::string text;
+  for (const Counts* side : {&eager, &captured}) {
+    for (const auto& [name, count] : *side) {
+      const auto other = (side == &eager ? captured : eager).find(name);
+      if (other == (side == &eager ? captured : eager).end() || other->second != count) {
+        text +=
+            (side == &eager ? "eager " : "captured ") + name + " " + std::to_string(count) + "; ";
+      }
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("the captured step of every config has the calls and FLOPs of the eager step") {
+  use_shipped_plugins();
+  for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_FOLDER "/configs")) {
+    const std::string name = entry.path().filename().string();
+    if (!name.ends_with(".toml")) {
+      continue;
+    }
+    std::vector<std::string> overrides;
+    if (name == "offload.toml") {  // a program cannot say where gradients are kept
+      overrides = {R"(parallel[0].options.what=["parameters", "optimizer"])"};
+    }
+    INFO(name);
+    const Measured all = measured(
+        small_run(name, overrides,
+                  {"model.dim=64", "model.ffn_dim=96", "data.seq_len=16", "train.steps=40"}));
+    const graph::ProgramStatistics statistics = graph::statistics_of(Program::parse(all.program));
+    CHECK(differences(calls_of(all.eager),
+                      Counts(statistics.calls.begin(), statistics.calls.end())) == "");
+    CHECK(statistics.flops == all.eager.flops());
+    CHECK(collectives_in(statistics) == collectives_in(all.eager));
+  }
+}
