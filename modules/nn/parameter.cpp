@@ -43,6 +43,20 @@ Tensor allocate_in(MemoryPlace& place, const Dims& shape, DType dtype, Device de
              : place.allocate(shape, dtype);
 }
 
+const Tensor& gradient_memory_of(Parameter& parameter) {
+  Tensor& memory = parameter.places.gradient_memory;
+  const Tensor& gradient = parameter.value.grad();
+  const auto holders = [&] { return memory.storage().references(); };
+  const bool own = gradient && gradient.is_distributed() && memory &&
+                   &gradient.local().storage() == &memory.storage();
+  if (!memory || holders() > (own ? 2 : 1) || memory.impl()->references > (own ? 2 : 1)) {
+    const Tensor& value = parameter.value;
+    const Tensor& local = value.is_distributed() ? value.local() : value;
+    memory = allocate_in(*parameter.places.gradient, local.shape(), local.dtype(), local.device());
+  }
+  return memory;
+}
+
 Buffer::Buffer(Tensor first, bool is_saved) : initial(std::move(first)), saved(is_saved) {
   const bool fits =
       initial && !initial.is_distributed() && initial.device() == cpu && !initial.requires_grad();

@@ -42,6 +42,7 @@ struct MemoryPlaces {
   std::shared_ptr<MemoryPlace> value;
   std::shared_ptr<MemoryPlace> gradient;
   std::shared_ptr<MemoryPlace> state;  // of the optimizer
+  Tensor gradient_memory = {};         // local; see gradient_memory_of
   std::string set_by;                  // the entry, for errors
   bool taken = false;                  // some style keeps the value and the gradient there
 };
@@ -86,6 +87,11 @@ class Parameter {
 
   inline const Tensor& use() const { return computed ? computed : value; }
 };
+
+/// Where places.gradient keeps the parameter's gradient: the same memory in every step, so that
+/// captured steps have it as an input. Memory that something besides the parameter's gradient holds
+/// is left to its holder, and new memory is taken. Errors (run): there is no space.
+const Tensor& gradient_memory_of(Parameter& parameter);
 using ParameterPointer = std::shared_ptr<Parameter>;
 
 /// A tensor of a module that no gradient trains: a table, a mask, a statistic. On the meta device

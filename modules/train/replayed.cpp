@@ -45,17 +45,6 @@ std::string lr_name(double scale) { return scale == 1 ? "lr" : fmt::format("lr*{
 
 void Training::set_replay(bool enabled, const graph::ExecutionOptions& execution) {
   graph::check(execution);
-  for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
-    if (enabled && parameter->places.gradient) {
-      fail_input(
-          {.where = parameter->places.set_by,
-           .wrong = fmt::format("the gradient of '{}' is kept elsewhere, and a step that does "
-                                "this cannot be replayed",
-                                parameter->name),
-           .advice = "leave \"gradients\" out of the option 'what', or set graph.capture = "
-                     "false"});
-    }
-  }
   replays_ = enabled;
   execution_ = execution;
   counts_ = {};
@@ -137,6 +126,9 @@ std::map<std::string, Tensor> Training::inputs() const {
   std::map<std::string, Tensor> all;
   for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
     all.emplace(std::string(parameter_prefix) + parameter->name, parameter->value.local());
+    if (parameter->places.gradient && parameter->value.requires_grad()) {
+      all.emplace("gradient." + parameter->name, nn::gradient_memory_of(*parameter));
+    }
   }
   for (const nn::BufferPointer& buffer : nn::all_buffers(model_)) {
     all.emplace("buffer." + buffer->name,
@@ -302,6 +294,11 @@ void Training::gather_inputs(const StepRows& rows, Capture& capture) {
                                          return now->value.same_as(before);
                                        });
   if (!same || !replayed_last_) {  // otherwise only the rows are others
+    const bool kept = std::ranges::any_of(
+        parameters, [](const nn::ParameterPointer& p) { return p->places.gradient != nullptr; });
+    if (kept) {
+      rest_captures();  // what they hold of gradients is free to be given again
+    }
     capture.parameters.clear();
     for (const nn::ParameterPointer& parameter : parameters) {
       capture.parameters.push_back(parameter->value);

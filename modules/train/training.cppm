@@ -115,8 +115,7 @@ class Training {
   /// other rows, or other frozen parameters, get a program of their own in the same way; the last
   /// few programs are kept. A step with another weight, where the recorded ones were equal, is
   /// taken as always. Errors: two recorded steps
-  /// differ in what no variable explains (see program_of). Error (input) of set_replay: gradients
-  /// are kept elsewhere, which a program cannot say.
+  /// differ in what no variable explains (see program_of).
   StepResult step(const StepBatch& batch, const StepFunctions& functions);
   /// `execution`: what executes the program. Error (input): an executor that does not exist.
   void set_replay(bool enabled, const graph::ExecutionOptions& execution = {});

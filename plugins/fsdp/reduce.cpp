@@ -150,7 +150,7 @@ Tensor kept_elsewhere(nn::Parameter& parameter, const Tensor& gradient) {
     }
   }
   const Tensor local = sum.local();
-  Tensor kept = nn::allocate_in(place, local.shape(), local.dtype(), local.device());
+  Tensor kept = nn::gradient_memory_of(parameter);
   ops::copy_(kept, local);
   if (!kept.is_meta()) {
     place.put_away(kept);

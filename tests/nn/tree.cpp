@@ -234,3 +234,29 @@ TEST_CASE("a module holds what it was given to keep") {
   }
   CHECK(owner.use_count() == 1);
 }
+
+TEST_CASE("a gradient that is kept elsewhere has one memory, which nobody else's tensor shares") {
+  struct Place final : nn::MemoryPlace {
+    int taken = 0;
+    Tensor allocate(const Dims& shape, DType dtype) override {
+      ++taken;
+      return empty(shape, dtype);
+    }
+  };
+  const auto place = std::make_shared<Place>();
+  nn::Parameter parameter({3, 2}, DType::f32, {});
+  parameter.places.gradient = place;
+  parameter.value = full({3, 2}, 1);
+  const Storage* const first = &nn::gradient_memory_of(parameter).storage();
+  CHECK(&nn::gradient_memory_of(parameter).storage() == first);
+  CHECK(place->taken == 1);
+  const Tensor held = nn::gradient_memory_of(parameter);
+  ops::fill_(held, 3);
+  const Tensor& other = nn::gradient_memory_of(parameter);
+  CHECK(&other.storage() != first);
+  ops::fill_(other, 4);
+  CHECK(to_doubles(held)[0] == 3);
+  const Tensor view = ops::narrow(nn::gradient_memory_of(parameter), 0, 1, 1);
+  CHECK(&nn::gradient_memory_of(parameter).storage() != &view.storage());
+  CHECK(place->taken == 3);
+}

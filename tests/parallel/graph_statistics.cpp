@@ -117,14 +117,9 @@ TEST_CASE("the captured step of every config has the calls and FLOPs of the eage
     if (!name.ends_with(".toml")) {
       continue;
     }
-    std::vector<std::string> overrides;
-    if (name == "offload.toml") {  // a program cannot say where gradients are kept
-      overrides = {R"(parallel[0].options.what=["parameters", "optimizer"])"};
-    }
     INFO(name);
-    const Measured all = measured(
-        small_run(name, overrides,
-                  {"model.dim=64", "model.ffn_dim=96", "data.seq_len=16", "train.steps=40"}));
+    const Measured all = measured(small_run(
+        name, {}, {"model.dim=64", "model.ffn_dim=96", "data.seq_len=16", "train.steps=40"}));
     const graph::ProgramStatistics statistics = graph::statistics_of(Program::parse(all.program));
     CHECK(differences(calls_of(all.eager),
                       Counts(statistics.calls.begin(), statistics.calls.end())) == "");

@@ -43,18 +43,14 @@ namespace {
 
 using Passes = std::vector<std::string>;
 
-/// Every config, small; a program cannot say where gradients are kept.
+/// Every config, small.
 std::vector<std::pair<std::string, Run>> runs() {
   use_shipped_plugins();
   std::vector<std::pair<std::string, Run>> all;
   for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_FOLDER "/configs")) {
     const std::string name = entry.path().filename().string();
-    std::vector<std::string> overrides;
-    if (name == "offload.toml") {
-      overrides = {R"(parallel[0].options.what=["parameters", "optimizer"])"};
-    }
     all.emplace_back(
-        name, small_run(name, overrides,
+        name, small_run(name, {},
                         {"model.dim=64", "model.ffn_dim=96", "data.seq_len=16", "train.steps=40",
                          "optimizer.warmup=2", "train.micro_batch=2"}));
   }

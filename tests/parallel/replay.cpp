@@ -46,7 +46,6 @@ Run run_of(const std::string& name, const std::vector<std::string>& overrides) {
                    {"model.dim=64", "model.ffn_dim=96", "data.seq_len=16", "train.steps=40"});
 }
 
-using Overrides = std::vector<std::string>;
 using Parameters = std::map<std::string, std::vector<double>>;
 
 Parameters parameters_of(Trainer& trainer) {
@@ -153,11 +152,7 @@ TEST_CASE(
     "bit") {
   parallel_test::use_shipped_plugins();
   for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_FOLDER "/configs")) {
-    const std::string name = entry.path().filename().string();
-    // A program cannot say where gradients are kept.
-    replays(name, name == "offload.toml"
-                      ? Overrides{R"(parallel[0].options.what=["parameters", "optimizer"])"}
-                      : Overrides{});
+    replays(entry.path().filename().string(), {});
   }
   for (const char* name : {"demo.toml", "fully_sharded.toml", "qlora.toml", "bf16.toml"}) {
     replays(name,
