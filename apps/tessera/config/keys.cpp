@@ -53,7 +53,9 @@ std::vector<Key> model_keys() {
        "Number of token ids; only with `data.tokens`, otherwise the tokenizer determines it.",
        from(0, largest_size)},
       {"model.dropout", field<s, &M::dropout>,
-       "Probability with which an activation is dropped while training.", below_one},
+       "Probability with which an activation is dropped while training, also of a model from a "
+       "folder, whatever its config.json says.",
+       below_one},
   };
 }
 
