@@ -78,6 +78,7 @@ Work Engine::issue_now(Operation&& operation) {
   }
   Operation& op = queue_.emplace_back(std::move(operation));
   op.sequence = sequence;
+  op.complete_before = completed_.load(std::memory_order_relaxed);
   op.record = &state_.record(state_.region->offset_of(group_), sequence, pack(op.call));
   issued_.store(sequence + 1, std::memory_order_relaxed);
   if (size_ == 1) {
@@ -183,8 +184,21 @@ bool Engine::advance(Operation& op, bool block) {
     }
     op.phase = Operation::Phase::complete;
   }
+  if (!read_before(op, block)) {
+    return false;
+  }
   op.record->done.store(1, std::memory_order_relaxed);
   return true;
+}
+
+bool Engine::read_before(const Operation& op, bool block) {
+  if (size_ == 1 || op.complete_before == 0 || peers_done(op.complete_before)) {
+    return true;
+  }
+  Operation last;
+  last.call = op.call;
+  last.sequence = op.complete_before - 1;
+  return all_reached(&Member::done, last, block);
 }
 
 bool Engine::progress(std::uint64_t until, bool block) {

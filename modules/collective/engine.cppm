@@ -71,6 +71,7 @@ struct Operation {
   bool direct = false;          ///< peers read the source itself
   std::byte* result = nullptr;  ///< two-phase: base of what peers gather; own piece at its offset
   std::uint64_t sequence = 0;
+  std::uint64_t complete_before = 0;  ///< calls that were complete when this one was issued
   RecordedCall* record = nullptr;
   std::int64_t arrives = 0;  ///< over a slow link; 0: not known yet
 };
@@ -152,6 +153,9 @@ class Engine {
   bool advance(Operation& op, bool block);
   /// Waits for, or looks at, one counter of every peer.
   bool all_reached(Counter Member::* counter, const Operation& op, bool block);
+  /// Whether no member reads the operands of calls that were complete when this one was issued. A
+  /// call is complete only then, so whoever completes it may overwrite them.
+  bool read_before(const Operation& op, bool block);
   /// The same for the data of a slow link, when all have issued the call.
   bool arrived(Operation& op, bool block);
   bool progress(std::uint64_t until, bool block);

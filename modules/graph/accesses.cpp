@@ -4,6 +4,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 module tessera.graph;
@@ -78,15 +79,25 @@ std::vector<const Instruction*> places_of(const Program& program) {
 
 std::vector<Access> accesses_of(const Program& program, const Shadow& shadow) {
   std::vector<Access> accesses;
-  for (const Instruction* i : places_of(program)) {
+  std::map<std::string, int> groups;
+  const std::vector<const Instruction*> places = places_of(program);
+  const auto leaves_memory = [&](const Instruction& issue) {
+    return std::ranges::any_of(operands_left_to_readers(issue), [&](int number) {
+      return !shadow.memories[index(shadow.memory_of[index(number)])].is_input;
+    });
+  };
+  for (const Instruction* i : places) {
     Access access = access_of(*i, shadow);
     const int place = static_cast<int>(accesses.size());
     const int partner = shadow.partners[index(place)];
     if (partner > place) {
       access.completed = partner;
+      access.issues_in =
+          groups.try_emplace(group_of(*i), static_cast<int>(groups.size())).first->second;
     } else if (partner >= 0) {
       access.issued = partner;
       const Access& issued = accesses[index(partner)];
+      access.leaves_in = leaves_memory(*places[index(partner)]) ? issued.issues_in : -1;
       for (const int memory : issued.reads) {
         add(access.reads, memory);
       }
@@ -100,7 +111,9 @@ std::vector<Access> accesses_of(const Program& program, const Shadow& shadow) {
 }
 
 bool conflict(const Access& a, const Access& b) {
-  return (a.ordered && b.ordered) || meet(a.writes, b.writes) || meet(a.writes, b.reads) ||
+  const bool frees = (a.issues_in >= 0 && a.issues_in == b.leaves_in) ||
+                     (b.issues_in >= 0 && b.issues_in == a.leaves_in);
+  return frees || (a.ordered && b.ordered) || meet(a.writes, b.writes) || meet(a.writes, b.reads) ||
          meet(a.reads, b.writes);
 }
 

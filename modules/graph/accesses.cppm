@@ -17,6 +17,11 @@ struct Access {
   int completed = -1;
   /// Of what waits for a collective: the place of the instruction that issues it, or -1.
   int issued = -1;
+  /// Of what issues a collective: its group, counted; and of what waits for one that leaves memory
+  /// of the program to readers. That memory is free where a later issue of the group is complete,
+  /// so one does not pass the other. Else -1.
+  int issues_in = -1;
+  int leaves_in = -1;
 };
 
 /// All sections' instructions, by place.

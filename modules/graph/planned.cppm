@@ -12,15 +12,15 @@ struct PlannedMemory {
   std::int64_t block_bytes = 0;  // one block, in which memories take turns
   std::int64_t least_bytes = 0;  // the most that is needed in it at once
   int in_block = 0;              // memories
-  /// Memories that are allocated in each step, because other ranks may read them when this rank is
-  /// done with them.
+  /// Memories that are allocated in each step, because other ranks may read them after it.
   int allocated = 0;
 };
 
 /// Executes a program as a list of kernel calls: operands, results, attributes and workspace of
 /// each call are fixed when the program is first run, in one block of memory. No call passes the
-/// dispatcher, and only what other ranks may read later is allocated. The bits of Replay. On
-/// devices other than the CPU, and while modes are installed (a trace), steps are those of Replay.
+/// dispatcher, and only what other ranks may read after the step is allocated. The bits of Replay.
+/// On devices other than the CPU, and while modes are installed (a trace), steps are those of
+/// Replay.
 class Planned final : public Executor {
  public:
   /// Error: the program is another rank's.

@@ -59,6 +59,11 @@ class Builder {
       memory(number).is_output = true;
       memory(number).last = shadow_.places;
     }
+    for (const auto& [group, reads] : read_) {
+      for (const Read& read : reads) {
+        shadow_.memories[index(read.memory)].read_later = true;
+      }
+    }
     const std::vector<bool> for_peers = read_by_peers(program_);
     for (std::size_t n = 0; n < for_peers.size(); ++n) {
       if (for_peers[n] && shadow_.memory_of[n] >= 0) {
@@ -151,19 +156,29 @@ class Builder {
     }
   }
 
-  void mark_read_later(const Instruction& i) {
-    for (std::size_t k = 0; k < i.in.size(); ++k) {
-      if (i.in[k] >= 0 && i.op->in_place && !is_alone(i) &&
-          !i.op->writes(i.op->place_of(k, i.in.size()).operand)) {
-        memory(i.in[k]).read_later = true;
-      }
+  /// Operands of a call that is complete here, while other ranks may still read them.
+  void keep_until_read(const Instruction& i) {
+    std::vector<Read>& all = read_[group_of(i)];
+    for (const int number : operands_left_to_readers(i)) {
+      all.push_back({shadow_.memory_of[index(number)], shadow_.places});
     }
+  }
+
+  /// Here the calls of the group that were complete before `place` have been completed by all of
+  /// its ranks: each completes its calls in their order.
+  void release_read(const std::string& group, int place) {
+    std::erase_if(read_[group], [&](const Read& read) {
+      Memory& memory = shadow_.memories[index(read.memory)];
+      memory.last = read.complete < place ? std::max(memory.last, shadow_.places) : memory.last;
+      return read.complete < place;
+    });
   }
 
   /// What a collective reads and writes is needed until it is complete.
   void keep_until_complete(const Instruction& i) {
-    if (i.op->issues) {
-      mark_read_later(i);
+    if (i.op->communicates == Communicates::waits && !i.op->completes) {  // for the readers
+      release_read(group_of(i), shadow_.places);
+    } else if (i.op->issues) {
       const int key = !i.out.empty() ? i.out[0] : i.in[0];
       in_flight_[shadow_.memory_of[index(key)]] = {shadow_.places, &i};
     } else if (i.op->completes) {
@@ -173,15 +188,23 @@ class Builder {
       }
       const auto [place, issue] = pending->second;
       use_all(*issue);
+      release_read(group_of(*issue), place);
+      keep_until_read(*issue);
       shadow_.partners[index(place)] = shadow_.places;
       shadow_.partners[index(shadow_.places)] = place;
       in_flight_.erase(pending);
     }
   }
 
+  struct Read {
+    int memory = 0;
+    int complete = 0;  // the place at which this rank has completed the call
+  };
+
   const Program& program_;
   Shadow shadow_;
   std::map<const Storage*, int> numbers_;
+  std::map<std::string, std::vector<Read>> read_;  // by group: what others may still read
   /// What was issued, with its place, by the memory that wait() names.
   std::map<int, std::pair<int, const Instruction*>> in_flight_;
 };
@@ -189,6 +212,18 @@ class Builder {
 }  // namespace
 
 Shadow shadow_of(const Program& program) { return Builder(program).build(); }
+
+std::vector<int> operands_left_to_readers(const Instruction& instruction) {
+  std::vector<int> left;
+  const Op& op = *instruction.op;
+  const std::size_t count = instruction.in.size();
+  for (std::size_t k = 0; k < count && op.in_place && !is_alone(instruction); ++k) {
+    if (instruction.in[k] >= 0 && !op.writes(op.place_of(k, count).operand)) {
+      left.push_back(instruction.in[k]);
+    }
+  }
+  return left;
+}
 
 std::string group_of(const Instruction& instruction) {
   const Op& op = *instruction.op;

@@ -11,7 +11,10 @@ inline std::size_t index(int number) { return static_cast<std::size_t>(number); 
 
 /// Memory that tensors of a program share, with the places (instructions, counted through all
 /// sections) between which it is needed. What an issued collective reads or writes is needed until
-/// something waits for it; outputs are needed until the end.
+/// something waits for it. Other ranks may read the operands that a collective of several tensors
+/// leaves alone although this rank has completed the call: they are needed until it has completed
+/// one of the same ranks that was issued afterwards, or waits for the readers. Outputs are needed
+/// until the end.
 struct Memory {
   std::int64_t bytes = 0;
   int first = 0;
@@ -20,8 +23,7 @@ struct Memory {
   bool is_output = false;
   /// Ranks reduce it: it is best where they can read it.
   bool for_peers = false;
-  /// Other ranks may read it where it is although this rank has completed the call: operands that a
-  /// collective of several tensors leaves alone. Nothing else may take its place.
+  /// Other ranks may read it where it is even after the program. Nothing else may take its place.
   bool read_later = false;
 };
 
@@ -36,6 +38,9 @@ struct Shadow {
   int places = 0;
 };
 Shadow shadow_of(const Program& program);
+
+/// Operands that other ranks may read although this rank has completed the call.
+std::vector<int> operands_left_to_readers(const Instruction& instruction);
 
 /// The ranks that a call communicates with, as text: "ranks 0 1 named reductions"; "": none.
 std::string group_of(const Instruction& instruction);

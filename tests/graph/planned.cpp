@@ -257,6 +257,38 @@ TEST_CASE("what other ranks may read later is not in the block; alone, everythin
   REQUIRE_NOTHROW(collective::run_threads(2, on_rank));
 }
 
+TEST_CASE("what other ranks may read keeps its place until they have read it") {
+  const auto on_rank = [](collective::World& world) {
+    const std::string head = "tessera program 1\nrank " + std::to_string(world.rank()) +
+                             "\ninput %0: f32[4096] = x\nsection all\n"
+                             "  %1: f32[4096] = exp(%0)\n  %2: f32[8192] = memory.empty()\n"
+                             "  all_gather_into(%2, %1; group=ranks 0 1, identity=1)\n"
+                             "  wait(%2)\n  %3: f32[] = sum(%2; dims=[], keepdim=false)\n";
+    const std::string large =
+        "  %4: f32[12288] = memory.full(2)\n  %5: f32[] = sum(%4; dims=[], keepdim=false)\n";
+    const std::string next =
+        "  %6: f32[8192] = memory.empty()\n"
+        "  all_gather_into(%6, %0; group=ranks 0 1, identity=2)\n  wait(%6)\n"
+        "  %7: f32[] = sum(%6; dims=[], keepdim=false)\n";
+    const std::string readers = "  wait_readers(%1; group=ranks 0 1)\n";
+    const std::string end = "output %3 = y\nend\n";
+    const auto memory_of = [&](const std::string& body) {
+      Planned planned(Program::parse(head + body + end));
+      run(planned, full({4096}, 1));
+      return *planned.memory();
+    };
+    constexpr std::int64_t most = 64 << 10;  // the large tensor and the source
+    const graph::PlannedMemory before = memory_of(large + next);
+    expect(before.allocated == 0 && before.block_bytes >= most, "until the next call is complete");
+    const graph::PlannedMemory after = memory_of(next + large);
+    expect(after.allocated == 0 && after.block_bytes < most, "and not longer");
+    const graph::PlannedMemory waited = memory_of(readers + large);
+    expect(waited.allocated == 0 && waited.block_bytes < most, "or until the readers are done");
+    expect(memory_of(large).allocated == 1, "after the program");
+  };
+  REQUIRE_NOTHROW(collective::run_threads(2, on_rank));
+}
+
 TEST_CASE("while a mode is installed it sees the calls, and the bits are the same") {
   struct Counter final : Mode {
     int calls = 0;

@@ -39,6 +39,7 @@ class Moving {
   void clear() {
     ++round_;
     ordered_ = false;
+    issues_in_ = -1;
   }
 
   void add(const Instruction& i, int place) {
@@ -51,12 +52,14 @@ class Moving {
     mark(read_, access.reads);
     mark(written_, access.writes);
     ordered_ = ordered_ || access.ordered;
+    issues_in_ = std::max(issues_in_, access.issues_in);  // one of them issues
   }
 
   bool need(const Instruction& i, int place) const {
     const Access& access = accesses_[index(place)];
-    return (ordered_ && access.ordered) || any(written_, access.writes) ||
-           any(read_, access.writes) || any(written_, access.reads) || any(operand_, i.out);
+    return (ordered_ && access.ordered) || (issues_in_ >= 0 && issues_in_ == access.leaves_in) ||
+           any(written_, access.writes) || any(read_, access.writes) ||
+           any(written_, access.reads) || any(operand_, i.out);
   }
 
  private:
@@ -76,6 +79,7 @@ class Moving {
   std::vector<int> written_;  // by memory
   int round_ = 0;
   bool ordered_ = false;
+  int issues_in_ = -1;
 };
 
 /// The bytes that are needed at each position of an order of instructions. A move changes them only
@@ -97,9 +101,13 @@ class Profile {
         add_uses(*places[index(issue)], uses_[place]);
       }
     }
-    for (const Memory& memory : shadow.memories) {
+    for (std::size_t m = 0; m < shadow.memories.size(); ++m) {
+      const Memory& memory = shadow.memories[m];
       first_.push_back(memory.first);
       last_.push_back(memory.last);
+      if (!memory.is_input && memory.last < shadow.places) {
+        uses_[index(memory.last)].push_back(static_cast<int>(m));  // until other ranks have read it
+      }
     }
     fill_live();
   }
