@@ -141,6 +141,42 @@ TEST_CASE("a source that is dropped stays until the peers have read it") {
   });
 }
 
+TEST_CASE("a source may be overwritten when a call that was issued after its own is complete") {
+  // Rank 1 publishes both calls, and reads the sources of rank 0 much later.
+  constexpr std::int64_t count = 100'000;
+  std::atomic<bool> reads{false};
+  run_threads(2, [&](World& world) {
+    Communicator& c = world.everyone();
+    std::vector<float> pieces[2] = {std::vector<float>(count / 2), std::vector<float>(count / 2)};
+    std::shared_ptr<void> sources[2];
+    Segment segments[2];
+    for (int i = 0; i < 2; ++i) {
+      sources[i] = world.allocate_for_peers(count * sizeof(float));
+      auto* const data = static_cast<float*>(sources[i].get());
+      std::fill_n(data, count, world.rank() == 0 ? 1.0F : 2.0F);
+      segments[i] = {data, pieces[i].data(), count / 2, count};
+    }
+    Work first = c.reduce_scatter_async({&segments[0], 1}, DType::f32);
+    if (world.rank() == 0) {
+      first.wait();
+    }
+    Work second = c.reduce_scatter_async({&segments[1], 1}, DType::f32);
+    if (world.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      reads = true;
+      first.wait();
+    }
+    second.wait();
+    expect(reads, "rank 1 has read the first source");
+    std::fill_n(static_cast<float*>(sources[0].get()), count, -1.0F);
+    for (const std::vector<float>& piece : pieces) {
+      expect(std::ranges::all_of(piece, [](float x) { return x == 3.0F; }), "1 + 2");
+    }
+    c.barrier();
+    c.wait_sources_free();
+  });
+}
+
 TEST_CASE("a sum of segments that is not in place is refused") {
   run_threads(2, [](World& world) {
     float from = 1;
