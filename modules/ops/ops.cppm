@@ -6,7 +6,7 @@ export import :pointwise;  // unary, binary with broadcasting, comparisons, wher
                            // and out variants
 export import :reduce;     // sum, mean, extrema, norms, products, running sums
 export import :sort;       // sort, topk, unique
-export import :matmul;     // mm, bmm, matmul, linear, addmm, baddbmm, mv, dot, outer, einsum
+export import :matmul;     // mm, bmm, matmul, linear, mv, dot, outer, einsum, products of groups
 export import :view;       // view, reshape, transpose, expand, slice, split... without copies where
                            // possible
 export import :join;       // cat, stack, flip, roll, pad, repeat

@@ -41,6 +41,20 @@ Tensor counted(const Dims& shape, double first, Device device) {
   return ops::to_device(from_values(std::span<const float>(values), shape), device);
 }
 
+/// How many rows go from one rank to the two groups of another one: i64 [ranks, 2].
+Tensor row_counts(World& world, bool sent, Device device) {
+  std::vector<std::int64_t> counts;
+  for (int peer = 0; peer < world.size(); ++peer) {
+    const int from = sent ? world.rank() : peer;
+    const int to = sent ? peer : world.rank();
+    for (int group = 0; group < 2; ++group) {
+      counts.push_back((from + 2 * to + group) % 2);
+    }
+  }
+  return ops::to_device(from_values(std::span<const std::int64_t>(counts), {world.size(), 2}),
+                        device);
+}
+
 /// What every collective gives rank `rank` of `ranks` for operands on the device.
 std::vector<Values> results(World& world, Device device) {
   const collective::Communicator& all = world.everyone();
@@ -67,6 +81,11 @@ std::vector<Values> results(World& world, Device device) {
   found.push_back(ops::all_reduce(ops::transpose(x, 0, 1), ReduceOp::sum, all));
   found.push_back(ops::all_reduce_async(x, ReduceOp::min, all).wait());
   found.push_back(ops::broadcast(x, 1, all));
+  const Tensor sends = row_counts(world, true, device);
+  const Tensor receives = row_counts(world, false, device);
+  found.push_back(ops::all_to_all_rows(x, sends, receives, 7, ops::RowOrder::by_group, all));
+  found.push_back(
+      ops::all_to_all_rows(found.back(), receives, sends, 5, ops::RowOrder::by_rank, all));
   const Tensor own = counted({4}, rank, device);
   ops::all_reduce_(own, ReduceOp::sum, all);
   found.push_back(own);

@@ -11,6 +11,7 @@
 #include "catch.hpp"
 #include "convolution/kernels/convolution.hpp"
 #include "matmul/kernels/gemm.hpp"
+#include "matmul/kernels/grouped_gemm.hpp"
 #include "matmul/kernels/integer_gemm.hpp"
 #include "norm/kernels/norm.hpp"
 #include "reduce/kernels/moments.hpp"
@@ -60,6 +61,18 @@ void gemm(const Gemm& shape, const T* a, const T* b, Out* c) {
 template <class T>
 void integer_gemm(const Gemm& shape, const T* a, const T* b, T* c) {
   return run([&](Workspace& w) { return kernels::integer_gemm(w, shape, a, b, c); });
+}
+
+template <class T>
+void grouped_gemm(const GroupedGemm& shape, const std::int64_t* counts, const T* a, const T* b,
+                  T* c) {
+  return run([&](Workspace& w) { return kernels::grouped_gemm(w, shape, counts, a, b, c); });
+}
+
+template <class T>
+void grouped_outer(const GroupedOuter& shape, const std::int64_t* counts, const T* a, const T* b,
+                   T* c) {
+  return run([&](Workspace& w) { return kernels::grouped_outer(w, shape, counts, a, b, c); });
 }
 
 template <class T>

@@ -75,6 +75,7 @@ const std::map<std::string, std::string>& compared_elsewhere() {
       {"all_reduce_coalesced_", "tests/ops/collective_async.cpp"},
       {"all_to_all", "tests/ops/collective_ops.cpp"},
       {"all_to_all_async", "tests/ops/collective_async.cpp"},
+      {"all_to_all_rows", "tests/ops/all_to_all_rows.cpp"},
       {"amax_magnitude", "tests/ops/math_ops.cpp"},
       {"amin_magnitude", "tests/ops/math_ops.cpp"},
       {"bernoulli", "tests/ops/math_ops.cpp"},

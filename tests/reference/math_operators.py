@@ -209,6 +209,32 @@ def products():
         sample("mv", torch.mv, t(n, k, dtype=dtype), t(k, dtype=dtype))
         sample("dot", torch.dot, t(k, dtype=dtype), t(k, dtype=dtype))
         sample("outer", torch.outer, t(n, dtype=dtype), t(k, dtype=dtype))
+    for counts, rows, k, n, dtype in (((2, 3, 1), 6, 5, 7, F64), ((2, 0, 3), 8, 3, 4, F64), ((0, 4), 5, 4, 1, F64),
+                                      ((3,), 3, 1, 5, F64), ((0, 0), 3, 2, 3, F64), ((), 2, 3, 4, F64),
+                                      ((1, 2), 4, 0, 3, F64), ((4, 2, 5), 12, 17, 9, F32), ((3, 4), 8, 8, 16, BF16)):
+        groups = len(counts)
+        sample("grouped_mm", grouped_mm, t(rows, k, dtype=dtype), t(groups, k, n, dtype=dtype), given(counts, I64), expected=-1)
+        sample("grouped_outer", grouped_outer, t(rows, k, dtype=dtype), t(rows, n, dtype=dtype), given(counts, I64), expected=-1)
+
+
+def group_rows(counts):
+    ends = counts.cumsum(0).tolist()
+    return [slice(begin, end) for begin, end in zip([0] + ends, ends)]
+
+
+def grouped_mm(x, weight, counts, expected):
+    products = [x[rows] @ w for rows, w in zip(group_rows(counts), weight)]
+    y = torch.cat(products + [torch.zeros(x.shape[0] - int(counts.sum()), weight.shape[2], dtype=x.dtype)])
+    if x.dtype == BF16:  # PyTorch's own, where it has one; it leaves rows of no group undefined
+        own = F.grouped_mm(x, weight, offs=counts.cumsum(0).to(I32))
+        assert torch.equal(own[:int(counts.sum())], y[:int(counts.sum())])
+    return y + 0 * x.sum() + 0 * weight.sum()  # a gradient of 0 also where no group has rows
+
+
+def grouped_outer(a, b, counts, expected):
+    products = [a[rows].T @ b[rows] for rows in group_rows(counts)]
+    y = torch.stack(products) if products else torch.zeros(0, a.shape[1], b.shape[1], dtype=a.dtype)
+    return y + 0 * a.sum() + 0 * b.sum()
 
 
 def losses():

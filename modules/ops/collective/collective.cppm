@@ -82,6 +82,20 @@ Tensor all_to_all(const Tensor& shard, std::int64_t from_dim, std::int64_t from_
                   std::int64_t to_dim, Ranks group);
 Tensor broadcast(const Tensor& x, int root, Ranks group);
 
+/// The order of rows that belong to groups and come from, or go to, ranks: by rank and then by
+/// group, or by group and then by rank.
+enum class RowOrder : std::uint8_t { by_rank, by_group };
+/// An all-to-all by counts, of rows x [n, ...] that belong to groups: experts, for example, of
+/// which each rank owns some. sends[p, g] rows go to rank p, for its group g; receives[p, g] rows
+/// come from it. Both are i64 [ranks, groups]; what a rank sends must be what the other one
+/// receives. With by_group, x has the rows by rank and the result has those of this rank's groups,
+/// by group; with by_rank, the way back, x has them by group. x may have more rows, which are not
+/// sent. The result [rows, ...] has room for what can arrive, and 0 in the rows after it: its shape
+/// does not depend on values, and a capture records the call as it is. Has a gradient: the way
+/// back. Errors: counts that do not fit into x or into `rows`, or that another rank contradicts.
+Tensor all_to_all_rows(const Tensor& x, const Tensor& sends, const Tensor& receives,
+                       std::int64_t rows, RowOrder result, Ranks group);
+
 /// Keeps sources of a call over segments, which has ended on this rank, until no other rank of the
 /// group reads them any more.
 void keep_until_read(std::vector<Tensor> sources, collective::Communicator& communicator);

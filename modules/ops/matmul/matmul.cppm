@@ -21,6 +21,17 @@ Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b, double beta =
              double alpha = 1);
 Tensor baddbmm(const Tensor& bias, const Tensor& a, const Tensor& b, double beta = 1,
                double alpha = 1);
+/// Rows x [rows, k] in groups, each times the matrix of its group: weight [groups, k, n] -> [rows,
+/// n]. Group g has counts[g] rows (counts: i64 [groups]), after those of the groups before; rows
+/// after the last group's give 0 and are not computed. A transposed view of the weights is not
+/// copied. `expected`: how many rows the counts are likely to sum to, for accounts of work; -1:
+/// all. Errors: counts that are negative or sum to more than `rows`.
+Tensor grouped_mm(const Tensor& x, const Tensor& weight, const Tensor& counts,
+                  std::int64_t expected = -1);
+/// For each group of the rows of a [rows, m] and b [rows, n], the transposed a times b: [groups, m,
+/// n]; 0 for a group without rows. The gradient of grouped_mm with respect to its weights.
+Tensor grouped_outer(const Tensor& a, const Tensor& b, const Tensor& counts,
+                     std::int64_t expected = -1);
 /// [m, k] x [k].
 Tensor mv(const Tensor& a, const Tensor& x);
 /// The dot product of two vectors of the same length.

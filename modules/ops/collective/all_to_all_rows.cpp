@@ -1,0 +1,180 @@
+// Rows that belong to groups, from the ranks that have them to the ranks that own the groups, and
+// back. How many rows travel is in tensors, which the kernel reads in its place of the stream.
+module;
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+module tessera.ops;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.collective;
+import :kernel_call;
+import :group_call;
+
+namespace tessera::ops {
+namespace {
+
+struct AllToAllRowsArgs {
+  std::int64_t rows;  // of the result
+  bool to_groups;
+  GroupArgument group;
+};
+
+void infer(const Call& call, ResultShapes& out) {
+  const auto args = call.args<AllToAllRowsArgs>();
+  check_given(args.group);
+  check_dims(call, 1, 2);
+  check_type(call, 1, DType::i64);
+  check_type(call, 2, DType::i64);
+  const Dims counts{args.group.size(), call.in[1].shape()[1]};
+  check_shape(call, 1, counts);
+  check_shape(call, 2, counts);
+  if (call.in[0].dims() == 0 || args.rows < 0) {
+    refuse(call, {.wrong = "there are no rows",
+                  .expected = "x [rows, ...] and rows of at least 0",
+                  .got = fmt::format("{} and {}", to_string(call.in[0].shape()), args.rows)});
+  }
+  out.push_back({with_extent(call.in[0].shape(), 0, args.rows), call.in[0].dtype()});
+}
+
+/// The rows of each rank and group that one side of the exchange has.
+class Blocks {
+ public:
+  /// Errors: there is no room for them in `rows` rows.
+  Blocks(const Call& call, std::size_t operand, std::int64_t rows) {
+    const Tensor counts = contiguous_operand(call.in[operand]);
+    ranks_ = static_cast<std::size_t>(counts.shape()[0]);
+    groups_ = static_cast<std::size_t>(counts.shape()[1]);
+    const auto* const values = pointer<const std::int64_t>(counts);
+    counts_.assign(values, values + counts.numel());
+    std::int64_t left = rows;
+    for (const std::int64_t count : counts_) {
+      if (count < 0 || count > left) {
+        refuse(call, {.wrong = fmt::format("{} have no room", call.op.operands[operand].name),
+                      .expected = fmt::format("counts from 0 that sum to at most {} rows", rows),
+                      .got = fmt::format("a count of {} where {} rows are left", count, left)});
+      }
+      left -= count;
+    }
+    used_ = rows - left;
+  }
+
+  std::int64_t used() const { return used_; }
+  /// Whether the order by group and then by rank is that by rank and then by group.
+  bool one_order() const { return ranks_ == 1 || groups_ == 1; }
+  /// Elements to or from each rank, with rows of `width` elements.
+  std::vector<std::int64_t> per_rank(std::int64_t width) const {
+    std::vector<std::int64_t> sums(ranks_, 0);
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      sums[i / groups_] += counts_[i] * width;
+    }
+    return sums;
+  }
+  /// Calls f(first row by rank and group, first row by group and rank, rows) for each block.
+  template <class F>
+  void for_each(F f) const {
+    std::vector<std::int64_t> by_rank(counts_.size());
+    std::int64_t row = 0;
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      by_rank[i] = row;
+      row += counts_[i];
+    }
+    row = 0;
+    for (std::size_t group = 0; group < groups_; ++group) {
+      for (std::size_t i = group; i < counts_.size(); i += groups_) {
+        f(by_rank[i], row, counts_[i]);
+        row += counts_[i];
+      }
+    }
+  }
+
+ private:
+  std::size_t ranks_ = 0;
+  std::size_t groups_ = 0;
+  std::vector<std::int64_t> counts_;
+  std::int64_t used_ = 0;
+};
+
+/// The bytes of rows, wherever they are.
+struct Rows {
+  std::byte* data;
+  std::size_t bytes;  // of one
+
+  Rows(const Tensor& x, std::int64_t width)
+      : data(pointer<std::byte>(x)), bytes(static_cast<std::size_t>(width) * size_of(x.dtype())) {}
+  std::byte* at(std::int64_t row) const { return data + static_cast<std::size_t>(row) * bytes; }
+  void copy(std::int64_t to, const Rows& from, std::int64_t first, std::int64_t count) const {
+    if (count > 0 && bytes > 0) {
+      std::memcpy(at(to), from.at(first), static_cast<std::size_t>(count) * bytes);
+    }
+  }
+};
+
+void cpu(const Call& call, std::span<Tensor> out) {
+  const auto args = call.args<AllToAllRowsArgs>();
+  const Tensor x = contiguous_operand(call.in[0]);
+  const Blocks sent(call, 1, x.shape()[0]);
+  const Blocks received(call, 2, args.rows);
+  const std::int64_t width = with_extent(x.shape(), 0, 1).product();
+  // Rows travel by rank: the side that has them by group packs or unpacks.
+  Tensor from = x;
+  Tensor into = out[0];
+  if (!args.to_groups && !sent.one_order()) {
+    from = empty({sent.used() * width}, x.dtype());
+    sent.for_each([&, packed = Rows(from, width), rows = Rows(x, width)](
+                      std::int64_t by_rank, std::int64_t by_group, std::int64_t count) {
+      packed.copy(by_rank, rows, by_group, count);
+    });
+  } else if (args.to_groups && !received.one_order()) {
+    into = empty({received.used() * width}, x.dtype());
+  }
+  args.group.communicator().all_to_all(from.raw_data(), sent.per_rank(width), into.raw_data(),
+                                       received.per_rank(width), x.dtype());
+  const Rows result(out[0], width);
+  if (!into.same_as(out[0])) {
+    received.for_each([&, packed = Rows(into, width)](std::int64_t by_rank, std::int64_t by_group,
+                                                      std::int64_t count) {
+      result.copy(by_group, packed, by_rank, count);
+    });
+  }
+  const std::int64_t unused = args.rows - received.used();
+  if (unused > 0 && result.bytes > 0) {
+    std::memset(result.at(received.used()), 0, static_cast<std::size_t>(unused) * result.bytes);
+  }
+}
+
+void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);
+
+const Op& all_to_all_rows_op = register_op<AllToAllRowsArgs>({
+    .schema = "all_to_all_rows(x, sends, receives)",
+    .infer = infer,
+    .cpu = cpu,
+    .any_device = in_stream<AllToAllRowsArgs>,
+    .backward = backward,
+    .saves_inputs = 0b110,
+    .communicates = Communicates::all_to_all,
+    .moves_elements = true,
+    .about = "Rows of groups to the ranks that own the groups, or back, by counts; local tensors.",
+});
+
+void backward(const BackwardContext& context, std::span<const Tensor> grads,
+              std::span<Tensor> out) {
+  const auto args = context.args<AllToAllRowsArgs>();
+  out[0] = call_one(all_to_all_rows_op, {grads[0], context.in[2], context.in[1]},
+                    AllToAllRowsArgs{context.in_shapes[0][0], !args.to_groups, args.group});
+}
+
+}  // namespace
+
+Tensor all_to_all_rows(const Tensor& x, const Tensor& sends, const Tensor& receives,
+                       std::int64_t rows, RowOrder result, Ranks group) {
+  return call_one(all_to_all_rows_op, {x, sends, receives},
+                  AllToAllRowsArgs{rows, result == RowOrder::by_group, group});
+}
+
+}  // namespace tessera::ops
