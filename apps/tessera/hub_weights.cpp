@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 import tessera.base;
@@ -34,6 +36,30 @@ bool fits(const Dims& stored, const HubTensor& entry) {
          stored[parts_dim(entry)] % entry.parts == 0;
 }
 
+/// The name of entry `number` of a stacked parameter.
+std::string numbered(const HubTensor& entry, std::int64_t number) {
+  std::string name = entry.tensor;
+  const std::size_t star = name.find('*');
+  return star == std::string::npos ? name : name.replace(star, 1, std::to_string(number));
+}
+
+/// The dims after the first one.
+Dims without_first(const Dims& dims) {
+  Dims rest;
+  for (int d = 1; d < dims.size(); ++d) {
+    rest.push_back(dims[d]);
+  }
+  return rest;
+}
+
+Dims with_first(std::int64_t first, const Dims& rest) {
+  Dims dims{first};
+  for (const std::int64_t d : rest) {
+    dims.push_back(d);
+  }
+  return dims;
+}
+
 /// The folder's tensors: from the name that transformers gives them to the one that they have.
 std::map<std::string, std::string> names_in(const TensorSource& folder,
                                             const models::ModelFamily& family) {
@@ -60,6 +86,10 @@ HubWeights::HubWeights(const TensorSource& folder, const models::ModelFamily& fa
   const std::map<std::string, std::string> stored = names_in(folder, family);
   std::set<std::string> used;
   for (HubTensor entry : family.tensors(sizes)) {
+    if (entry.stacked) {
+      stack(entry, stored, used);
+      continue;
+    }
     const auto found = stored.find(entry.tensor);
     if (found == stored.end() || !fits(folder.info(found->second).shape, entry)) {
       continue;  // a later comparison finds that the parameter is missing
@@ -80,9 +110,36 @@ HubWeights::HubWeights(const TensorSource& folder, const models::ModelFamily& fa
   }
 }
 
+void HubWeights::stack(const HubTensor& entry, const std::map<std::string, std::string>& stored,
+                       std::set<std::string>& used) {
+  std::vector<std::string> names;
+  for (auto found = stored.find(numbered(entry, 0)); found != stored.end();
+       found = stored.find(numbered(entry, std::ssize(names)))) {
+    if (!(folder_.info(found->second) == folder_.info(names.empty() ? found->second : names[0]))) {
+      return;  // a later comparison finds that the parameter is missing
+    }
+    names.push_back(found->second);
+  }
+  if (names.empty()) {
+    return;
+  }
+  used.insert(names.begin(), names.end());
+  const TensorInfo one = folder_.info(names[0]);
+  tensors_.emplace(entry.parameter,
+                   TensorInfo{one.dtype, with_first(std::ssize(names), one.shape)});
+  stacked_.emplace(entry.parameter, std::move(names));
+}
+
 std::uint64_t HubWeights::bytes_read() const { return folder_.bytes_read(); }
 
 void HubWeights::copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const {
+  if (const auto found = stacked_.find(name); found != stacked_.end()) {
+    for (std::int64_t i = 0; i < box.shape[0]; ++i) {
+      folder_.read(found->second[static_cast<std::size_t>(box.offset[0] + i)],
+                   {without_first(box.offset), without_first(box.shape)}, ops::select(into, 0, i));
+    }
+    return;
+  }
   const HubTensor& entry = entries_.at(name);
   LocalPart inside{turned(box.offset, entry), turned(box.shape, entry)};
   const std::int64_t extent = folder_.info(entry.tensor).shape[parts_dim(entry)] / entry.parts;
@@ -107,6 +164,13 @@ HubExport::HubExport(const TensorSource& model, const std::string& prefix,
                           ? found->second
                           : HubTensor{.parameter = parameter, .tensor = parameter};
     entry.parameter = name;
+    for (std::int64_t i = 0; entry.stacked && i < info.shape[0]; ++i) {
+      tensors_.emplace(numbered(entry, i), TensorInfo{info.dtype, without_first(info.shape)});
+      stacked_.emplace(numbered(entry, i), std::pair(name, i));
+    }
+    if (entry.stacked) {
+      continue;
+    }
     TensorInfo stored{info.dtype, turned(info.shape, entry)};
     stored.shape[parts_dim(entry)] *= entry.parts;
     tensors_.emplace(entry.tensor, stored);
@@ -126,6 +190,12 @@ void check_takes_adapters(const models::ModelFamily& family, const models::Model
 std::uint64_t HubExport::bytes_read() const { return model_.bytes_read(); }
 
 void HubExport::copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const {
+  if (const auto found = stacked_.find(name); found != stacked_.end()) {
+    const auto& [parameter, entry] = found->second;
+    model_.read(parameter, {with_first(entry, box.offset), with_first(1, box.shape)},
+                ops::unsqueeze(into, 0));
+    return;
+  }
   const Dims& shape = info(name).shape;
   for (const HubTensor& entry : parts_.at(name)) {
     const int dim = parts_dim(entry);

@@ -4,7 +4,9 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::app {
@@ -20,9 +22,14 @@ class HubWeights : public TensorSource {
 
  private:
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;
+  /// One parameter of the tensors that the folder (`stored`: by the names that transformers gives
+  /// them) has for its dim 0.
+  void stack(const models::HubTensor& entry, const std::map<std::string, std::string>& stored,
+             std::set<std::string>& used);
 
   const TensorSource& folder_;
-  std::map<std::string, models::HubTensor> entries_;  // by the parameter's name
+  std::map<std::string, models::HubTensor> entries_;         // by the parameter's name
+  std::map<std::string, std::vector<std::string>> stacked_;  // the tensors of its dim 0
 };
 
 /// The model's parameters as a folder's tensors. Tensors of the source without `prefix` are not
@@ -39,6 +46,7 @@ class HubExport : public TensorSource {
 
   const TensorSource& model_;
   std::map<std::string, std::vector<models::HubTensor>> parts_;  // by the tensor's name, in order
+  std::map<std::string, std::pair<std::string, std::int64_t>> stacked_;  // parameter, and entry
 };
 
 /// Error (input) that begins with `where`: parameters have other names or forms in a folder, so the

@@ -42,7 +42,7 @@ std::vector<std::string> model_families() {
 }
 
 const ModelFamily& model_family(std::string_view name, const std::string& where) {
-  static std::mutex mutex;
+  static std::recursive_mutex mutex;  // a family may be made of another one
   static std::map<std::string, std::unique_ptr<ModelFamily>, std::less<>> families;
   const std::scoped_lock lock(mutex);
   if (const auto found = families.find(name); found != families.end()) {

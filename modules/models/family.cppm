@@ -17,6 +17,9 @@ struct HubTensor {
   bool transposed = false;  // the folder's is [in, out], as of transformers' Conv1D
   int part = 0;   // this part of `parts` equal ones along dim 0 of the parameter's layout,
   int parts = 1;  // which is the folder's last dim where it is transposed
+  /// The parameter's dim 0 counts tensors of the folder, which lack that dim: their names have the
+  /// number, from 0, in the place of `*`. Neither transposed nor a part.
+  bool stacked = false;
 };
 
 /// A parameter whose shape follows from sizes, for a comparison before anything is built.
@@ -95,5 +98,9 @@ const ModelFamily& model_family(std::string_view name, const std::string& where 
 std::vector<std::string> model_families();
 /// The names of those that need no plugin.
 std::vector<std::string> built_in_families();
+
+/// The shape that the sizes of a Llama, complete, stand for: for families that reuse its modules
+/// and its keys (model_family("llama")). `dropout` is not among the sizes.
+nn::LlamaShape llama_shape(const ModelSizes& sizes);
 
 }  // namespace tessera::models

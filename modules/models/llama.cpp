@@ -13,16 +13,8 @@ import tessera.nn;
 import :llama;
 
 namespace tessera::models {
-namespace {
 
-// The largest sizes of a config and of a config.json.
-constexpr std::int64_t widest = std::int64_t{1} << 24;
-constexpr std::int64_t most = 100000;
-
-ModelRange from(double low, double high) { return {.low = low, .high = high}; }
-constexpr ModelRange positive{.low = 0, .low_open = true};
-
-nn::LlamaShape shape_of(const ModelSizes& sizes) {
+nn::LlamaShape llama_shape(const ModelSizes& sizes) {
   const ModelValues& values = sizes.values;
   return {.vocab = sizes.vocab,
           .dim = values.integer("dim"),
@@ -35,6 +27,15 @@ nn::LlamaShape shape_of(const ModelSizes& sizes) {
           .norm_eps = values.number("norm_eps"),
           .tie_embeddings = values.flag("tie_embeddings")};
 }
+
+namespace {
+
+// The largest sizes of a config and of a config.json.
+constexpr std::int64_t widest = std::int64_t{1} << 24;
+constexpr std::int64_t most = 100000;
+
+ModelRange from(double low, double high) { return {.low = low, .high = high}; }
+constexpr ModelRange positive{.low = 0, .low_open = true};
 
 class Llama final : public ModelFamily {
  public:
@@ -56,7 +57,7 @@ class Llama final : public ModelFamily {
   }
 
   std::vector<ModelProblem> complete(ModelSizes& sizes) const override {
-    const nn::LlamaShape shape = shape_of(sizes);
+    const nn::LlamaShape shape = llama_shape(sizes);
     std::vector<ModelProblem> problems;
     if (shape.kv_heads > 0 && shape.heads % shape.kv_heads != 0) {
       problems.push_back({{"kv_heads", "heads"},
@@ -82,13 +83,13 @@ class Llama final : public ModelFamily {
   }
 
   std::string describe(const ModelSizes& sizes) const override {
-    const nn::LlamaShape shape = shape_of(sizes);
+    const nn::LlamaShape shape = llama_shape(sizes);
     return fmt::format("dim {}, {} layers, {} heads ({} of keys and values), ffn {}", shape.dim,
                        shape.layers, shape.heads, shape.kv_heads, shape.ffn_dim);
   }
 
   double parameters(const ModelSizes& sizes) const override {
-    const nn::LlamaShape shape = shape_of(sizes);
+    const nn::LlamaShape shape = llama_shape(sizes);
     const auto number = [](std::int64_t value) { return static_cast<double>(value); };
     const double dim = number(shape.dim);
     const double attention =
@@ -99,7 +100,7 @@ class Llama final : public ModelFamily {
   }
 
   std::shared_ptr<nn::LanguageModel> build(const ModelSizes& sizes, double dropout) const override {
-    nn::LlamaShape shape = shape_of(sizes);
+    nn::LlamaShape shape = llama_shape(sizes);
     shape.dropout = dropout;
     return std::make_shared<nn::LlamaForCausalLM>(shape);
   }
@@ -126,13 +127,13 @@ class Llama final : public ModelFamily {
     sizes.values.set("norm_eps", config.positive("rms_norm_eps", 1e-6));
     sizes.values.set("tie_embeddings", config.flag("tie_word_embeddings", false));
     if (config.sound()) {
-      check_heads(config, shape_of(sizes), given_head);
+      check_heads(config, llama_shape(sizes), given_head);
     }
     return sizes;
   }
 
   std::vector<HubKey> write(const ModelSizes& sizes) const override {
-    const nn::LlamaShape shape = shape_of(sizes);
+    const nn::LlamaShape shape = llama_shape(sizes);
     const HubKey theta("rope_theta", shape.rope_theta);
     return {{"vocab_size", shape.vocab},
             {"hidden_size", shape.dim},
@@ -159,7 +160,7 @@ class Llama final : public ModelFamily {
   }
 
   std::vector<SizedTensor> sized_tensors(const ModelSizes& sizes) const override {
-    const nn::LlamaShape shape = shape_of(sizes);
+    const nn::LlamaShape shape = llama_shape(sizes);
     return {{"model.embed_tokens.weight", {"vocab_size", "hidden_size"}, {shape.vocab, shape.dim}},
             {"model.layers.0.self_attn.q_proj.weight",
              {"num_attention_heads times head_dim", "hidden_size"},

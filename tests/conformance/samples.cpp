@@ -371,6 +371,11 @@ void call_the_rest(Recorder& recorder) {
       call(find_op("rotary_at"), {turned, positions}, theta("rotary_at"));
       call(find_op("rotary_at_inverse"), {turned, positions}, theta("rotary_at_inverse"));
     }
+    // Long rows in groups of nearly all rows, of which a workspace is full.
+    const Tensor long_rows = numbers({9, 20});
+    const Tensor group_rows = from_values<std::int64_t>({5, 4}, {2});
+    ops::grouped_mm(long_rows, numbers({2, 20, 2}), group_rows);
+    ops::grouped_outer(long_rows, numbers({9, 2}), group_rows);
     const Op& to_device = find_op("to_device");
     call(to_device, {numbers({2, 5})},
          attributes_from_text(*to_device.arguments, "device=cpu, from=cpu", "to_device"));

@@ -120,7 +120,7 @@ void on_ranks(const std::function<void(World&, const Exchange&)>& f) {
 
 }  // namespace
 
-TEST_CASE("all_to_all_rows brings rows to the owners of their groups, and back") {
+TEST_CASE("all_to_all_rows brings rows to the owners of their groups and back") {
   on_ranks([](World& world, const Exchange& e) {
     for (const std::int64_t unused : {0, 2}) {
       for (const DType dtype : {DType::f64, DType::bf16, DType::i64}) {
@@ -138,7 +138,7 @@ TEST_CASE("all_to_all_rows brings rows to the owners of their groups, and back")
   });
 }
 
-TEST_CASE("the gradient of all_to_all_rows is the way back, and has a gradient itself") {
+TEST_CASE("the gradient of all_to_all_rows is the way back and has a gradient itself") {
   on_ranks([](World& world, const Exchange& e) {
     Tensor x = e.by_rank(1, -7);
     x.set_requires_grad();
