@@ -7,5 +7,6 @@ export import :observer;      // observers see what communicators do, before it 
 export import :buffer;        // SharedBuffer: memory that every rank can reach
 export import :communicator;  // Communicator: the collectives of one group of ranks
 export import :world;         // World: this rank among all; errors, progress, interrupts
-export import :launch;        // one process per rank, ranks as threads, joining another launcher
-export import :bench;         // rates of the collectives against the machine's memcpy
+export import :transport;  // MessageTransport: how messages move between machines; a kind of plugin
+export import :launch;     // one process per rank, ranks as threads, joining another launcher
+export import :bench;      // rates of the collectives against the machine's memcpy

@@ -94,6 +94,21 @@ bool Control::publish_error(int rank, std::string_view text, ErrorKind kind, boo
   return true;
 }
 
+void Control::take_error(const FirstError& error, bool about_calls) {
+  std::uint32_t none = 0;
+  if (!failed.compare_exchange_strong(none, 1)) {
+    return;
+  }
+  failed_elsewhere.store(1);
+  failed_rank.store(error.rank);
+  failed_kind.store(static_cast<std::uint32_t>(error.kind));
+  failed_in_calls.store(about_calls ? 1 : 0);
+  failed_step.store(error.step);
+  failed_where.store(error.where);
+  failed_text.store(error.text);
+  failed.store(2, std::memory_order_release);
+}
+
 FirstError Control::first_error() const {
   FirstError error;
   for (int tries = 0; failed.load(std::memory_order_acquire) == 1 && tries < 1000; ++tries) {
@@ -122,6 +137,9 @@ std::string Control::recent_calls(const Region& region, int calls_per_rank) {
         std::min({end, RankRecord::kept_calls, static_cast<std::uint64_t>(calls_per_rank)});
     for (std::uint64_t i = end - kept; i < end; ++i) {
       const RecordedCall& entry = record.calls[i % RankRecord::kept_calls];
+      if (entry.group.load(std::memory_order_relaxed) == 0) {
+        continue;  // of another machine, which tells the last calls only
+      }
       text += fmt::format("rank {}: {}{}\n", r, describe(region, entry),
                           entry.done.load(std::memory_order_relaxed) != 0 ? "" : " (not complete)");
     }

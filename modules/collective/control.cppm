@@ -121,9 +121,10 @@ struct Control {
   std::atomic<std::int64_t> failed_step{-1};
   SharedText<12> failed_where;
   SharedText<1024> failed_text;
-  std::atomic<std::uint32_t> printed{0};        ///< 1: a rank prints the error or has printed it
-  std::atomic<std::uint32_t> interrupts{0};     ///< not 0: the ranks are asked to stop
-  std::atomic<std::int32_t> wait_reporter{-1};  ///< the rank whose long wait has been reported
+  std::atomic<std::uint32_t> failed_elsewhere{0};  ///< 1: another machine told it
+  std::atomic<std::uint32_t> printed{0};           ///< 1: a rank prints the error or has printed it
+  std::atomic<std::uint32_t> interrupts{0};        ///< not 0: the ranks are asked to stop
+  std::atomic<std::int32_t> wait_reporter{-1};     ///< the rank whose long wait has been reported
 
   SharedLock lock;  ///< guards extents and the list of groups
   std::uint64_t first_group = 0;
@@ -138,6 +139,8 @@ struct Control {
   static Control* create(Region& region, int size);
 
   bool publish_error(int rank, std::string_view text, ErrorKind kind, bool about_calls = false);
+  /// The first error of another machine becomes this one's, unless there is one.
+  void take_error(const FirstError& error, bool about_calls);
   FirstError first_error() const;
   /// The flight recorder, one call per line.
   std::string recent_calls(const Region& region, int calls_per_rank);
@@ -158,6 +161,11 @@ struct GroupBlock {
 
   inline std::int32_t* ranks() { return reinterpret_cast<std::int32_t*>(this + 1); }
 };
+
+/// The group of these ranks and this name in the region; made where there is none: `fake` without
+/// members. Null: no room. The caller holds the lock of extents and groups.
+GroupBlock* find_or_make_group(Region& region, std::span<const int> ranks, std::string_view name,
+                               bool fake);
 
 /// "[0, 1]", after the name if it has one.
 std::string describe_group(GroupBlock& group);

@@ -40,7 +40,9 @@ Engine::Engine(WorldState& state, GroupBlock* group)
       size_(static_cast<int>(group->size)),
       staging_(state),
       slot_memory_(static_cast<std::size_t>(size_)),
-      sources_(static_cast<std::size_t>(size_)) {}
+      sources_(static_cast<std::size_t>(size_)) {
+  find_machines();
+}
 
 Engine::~Engine() = default;
 
@@ -50,7 +52,7 @@ std::uint64_t Engine::all_done() {
   std::uint64_t minimum = ~std::uint64_t{0};
   for (int r = 0; r < size_; ++r) {
     if (r != rank_) {
-      minimum = std::min(minimum, members_[r].done.load());
+      minimum = std::min(minimum, done_counter(r).load());
     }
   }
   return minimum;
@@ -71,8 +73,13 @@ Work Engine::issue_now(Operation&& operation) {
     progress(sequence + 1 - Member::ring, true);
     for (int r = 0; r < size_; ++r) {
       if (r != rank_) {
-        state_.wait(members_[r].done, sequence + 1 - Member::ring,
-                    {group_, &operation.call, sequence, ranks_[static_cast<std::size_t>(r)], this});
+        state_.wait(done_counter(r), sequence + 1 - Member::ring,
+                    {.group = group_,
+                     .call = &operation.call,
+                     .sequence = sequence,
+                     .peer = ranks_[static_cast<std::size_t>(r)],
+                     .self = this,
+                     .sent = !is_here(r)});
       }
     }
   }
@@ -89,6 +96,9 @@ Work Engine::issue_now(Operation&& operation) {
   op.two_phase = op.call.kind == CallKind::all_reduce_segments ||
                  (op.call.kind == CallKind::all_reduce && bytes > symmetric_bytes);
   publish(op);
+  if (!remotes_.empty()) {
+    send_call(op);
+  }
   return {this, sequence};
 }
 
@@ -96,7 +106,8 @@ bool Engine::all_reached(Counter Member::* counter, const Operation& op, bool bl
   const std::uint64_t target = op.sequence + 1;
   for (int i = 1; i < size_; ++i) {
     const int r = (rank_ + i) % size_;
-    Counter& watched = members_[r].*counter;
+    const bool done = counter == &Member::done;
+    Counter& watched = done ? done_counter(r) : members_[r].*counter;
     if (watched.load() >= target) {
       continue;
     }
@@ -104,7 +115,12 @@ bool Engine::all_reached(Counter Member::* counter, const Operation& op, bool bl
       return false;
     }
     state_.wait(watched, target,
-                {group_, &op.call, op.sequence, ranks_[static_cast<std::size_t>(r)], this});
+                {.group = group_,
+                 .call = &op.call,
+                 .sequence = op.sequence,
+                 .peer = ranks_[static_cast<std::size_t>(r)],
+                 .self = this,
+                 .sent = done && !is_here(r)});
   }
   return true;
 }
@@ -162,6 +178,9 @@ bool Engine::advance(Operation& op, bool block) {
     pull(op);
     if (op.two_phase) {
       members_[rank_].reduced.raise(op.sequence + 1);
+      if (!remotes_.empty()) {
+        send_result(op);
+      }
       op.phase = Operation::Phase::second_phase;
     } else {
       finish_reading(op);
@@ -258,8 +277,13 @@ void Engine::wait_sources_free_now() {
   const Call last{};
   for (int r = 0; r < size_; ++r) {
     if (r != rank_) {
-      state_.wait(members_[r].done, issued(),
-                  {group_, &last, issued() - 1, ranks_[static_cast<std::size_t>(r)], this});
+      state_.wait(done_counter(r), issued(),
+                  {.group = group_,
+                   .call = &last,
+                   .sequence = issued() - 1,
+                   .peer = ranks_[static_cast<std::size_t>(r)],
+                   .self = this,
+                   .sent = !is_here(r)});
     }
   }
 }

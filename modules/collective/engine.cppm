@@ -1,6 +1,7 @@
 module tessera.collective:engine;
 
 import tessera.base;
+import :bridge;
 import :call;
 import :communicator;
 import :control;
@@ -16,8 +17,9 @@ namespace tessera::collective {
 struct alignas(64) Publication {
   PackedCall call;
   std::uint64_t source = 0;  ///< offset of the data, or of a table of offsets
-  std::uint64_t result = 0;  ///< where the second phase of all_reduce finds this rank's piece
-  std::int64_t time = 0;     ///< of the issue, on the steady clock, where the link is slow
+  std::uint64_t result = 0;  ///< where the second phase of all_reduce finds this rank's piece, or
+                             ///< a table of offsets
+  std::int64_t time = 0;     ///< of the issue, on this machine's steady clock
 };
 
 /// One rank's side of a group, in shared memory. All numbers count calls.
@@ -176,10 +178,19 @@ class Engine {
   /// Reduces `count` elements of sources_.
   void reduce_sources(void* destination, std::int64_t count, const Operation& op);
 
+  // remote.cpp: what members on other machines are sent
+  void find_machines();
+  bool is_here(int member) const;
+  /// The counter of the calls whose sources a member does not read any more.
+  Counter& done_counter(int member) const {
+    return *done_counters_[static_cast<std::size_t>(member)];
+  }
+  void send_call(const Operation& op);
+  void send_result(const Operation& op);
+  void send_message(const Call& call, const void* source, int to, int tag, std::uint64_t order);
+
   // point_to_point.cpp
   Channel& channel(int from, int to);
-  /// A slot that the receiver has emptied, or one of a new block; and its number in the channel.
-  std::pair<Message*, std::size_t> free_slot(Channel& line);
   MessageBlock* next_block(MessageBlock& block) const;
   bool advance_receive(const PendingReceive& receive, bool block);
   void wait_receive(std::uint64_t ticket);
@@ -189,6 +200,14 @@ class Engine {
   GroupBlock* group_;
   Member* members_;
   std::vector<int> ranks_;
+  /// A machine with members of the group.
+  struct Remote {
+    int machine = -1;
+    std::vector<int> members{};
+    std::shared_ptr<Departures> departures{};
+  };
+  std::vector<Remote> remotes_;
+  std::vector<Counter*> done_counters_;
   int rank_ = 0;
   int size_ = 0;
   std::mutex mutex_;

@@ -62,6 +62,8 @@ constexpr Launcher launchers[] = {
      "SLURM_STEP_ID"},
 };
 
+constexpr const char* machine_variable = "TESSERA_MACHINE";
+
 std::optional<int> number_from(const char* name) {
   const auto text = name != nullptr ? environment_variable(name) : std::nullopt;
   if (!text) {
@@ -120,22 +122,23 @@ std::string job_name(const Launcher& launcher) {
   return fmt::format("{}", fmt::join(parts, "."));
 }
 
-void check_one_machine(const Launcher& launcher, int size) {
+/// Whether the launcher says that the ranks are on several machines; `said` is how.
+bool on_several_machines(const Launcher& launcher, int size, std::string& said) {
   const auto local = number_from(launcher.local_size);
   const auto machines = number_from(launcher.machines);
   if (local && *local != size) {
-    fail_input({.thing = "launch",
-                .wrong = fmt::format("all ranks must be on one machine ({} is {}, {} is {})",
-                                     launcher.size[0], size, launcher.local_size, *local),
-                .advice = "several machines are not supported: start all ranks of the job on one"});
+    said = fmt::format("{} is {}, {} is {}", launcher.size[0], size, launcher.local_size, *local);
+    return true;
   }
   if (machines && *machines > 1) {
-    fail_input({.thing = "launch",
-                .wrong = fmt::format(
-                    "all ranks must be on one machine ({} started {} ranks on {} machines)",
-                    launcher.name, size, *machines),
-                .advice = "several machines are not supported: start all ranks of the job on one"});
+    said = fmt::format("{} started {} ranks on {} machines", launcher.name, size, *machines);
+    return true;
   }
+  if (const auto name = environment_variable(machine_variable)) {
+    said = fmt::format("{} is '{}'", machine_variable, *name);
+    return true;
+  }
+  return false;
 }
 
 const Launcher* find_launcher() {
@@ -161,7 +164,16 @@ bool is_first_process() {
   return launcher == nullptr || number_from(launcher->rank) == 0;
 }
 
-ExternalRank external_rank(int expected_ranks) {
+std::string machine_name() {
+  if (const auto name = environment_variable(machine_variable)) {
+    return *name;
+  }
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+ExternalRank external_rank(int expected_ranks, std::string_view transport) {
   const Launcher* launcher = find_launcher();
   require(launcher != nullptr, "join_launch: no other launcher started this process as a rank");
   const int rank = number_from(launcher->rank).value_or(0);
@@ -178,15 +190,22 @@ ExternalRank external_rank(int expected_ranks) {
                                      launcher->size[0], size),
                 .advice = fmt::format("start {} ranks or change the mesh", expected_ranks)});
   }
-  check_one_machine(*launcher, size);
-  return {rank, size, job_name(*launcher)};
+  std::string said;
+  const bool several = on_several_machines(*launcher, size, said);
+  if (several && transport == "shm") {
+    fail_input({.thing = "launch",
+                .wrong = fmt::format(
+                    "all ranks must be on one machine with the transport 'shm' ({})", said),
+                .advice = "set `mesh.transport` to \"auto\", or start all ranks on one machine"});
+  }
+  return {rank, size, job_name(*launcher), several || (transport != "auto" && transport != "shm")};
 }
 
 std::optional<ExternalRank> reachable_rank() {
   try {
     const Launcher* launcher = find_launcher();
     const int size = launcher == nullptr ? 0 : number_from(launcher->size).value_or(0);
-    return size == 0 ? std::nullopt : std::make_optional(external_rank(size));
+    return size == 0 ? std::nullopt : std::make_optional(external_rank(size, "auto"));
   } catch (const Error&) {
     return std::nullopt;
   }

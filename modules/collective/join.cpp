@@ -1,9 +1,16 @@
 module;
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 module tessera.collective;
 
 import tessera.base;
+import tessera.plugin;
+import :bridge;
 import :control;
 import :external;
 import :launch;
@@ -12,13 +19,49 @@ import :rendezvous;
 import :runner;
 import :signals;
 import :state;
+import :transport;
 import :world;
 
 namespace tessera::collective {
 
-int join_launch(const LaunchOptions& options, const RankFunction& run) {
-  const ExternalRank self = external_rank(options.ranks);
-  const double timeout = options.timeout_seconds > 0 ? options.timeout_seconds : default_timeout();
+namespace {
+
+/// The transport of that name; of "auto" the one that there is.
+Bridge::MakeTransport find_transport(std::string name) {
+  if (name == "auto") {
+    const std::vector<std::string> names = plugin::host().names(MessageTransport::plugin_kind.name);
+    if (names.size() != 1) {
+      fail_input(
+          {.thing = "launch",
+           .wrong = names.empty()
+                        ? "the ranks are on several machines, and no transport is installed"
+                        : fmt::format("there are several transports: {}", fmt::join(names, ", ")),
+           .advice = names.empty() ? "install Tessera where MPI is found, or start all ranks "
+                                     "on one machine"
+                                   : "name one in `mesh.transport`"});
+    }
+    name = names.front();
+  }
+  return plugin::host().find<MessageTransport>(name);
+}
+
+/// The ranks of this machine, which meet as those of a launch on one machine do.
+ExternalRank on_this_machine(const ExternalRank& self, const Machines& machines) {
+  const int machine = machines.of_rank[static_cast<std::size_t>(self.rank)];
+  const std::vector<int>& mates = machines.ranks[static_cast<std::size_t>(machine)];
+  const auto own = std::ranges::find(mates, self.rank) - mates.begin();
+  return {static_cast<int>(own),
+          static_cast<int>(mates.size()),
+          fmt::format("{}.{}", self.job, machines.names[static_cast<std::size_t>(machine)]),
+          false,
+          mates,
+          self.size};
+}
+
+/// Joins the ranks of this machine, and runs. The bridge, where there is one, has met the others.
+int join_machine(const ExternalRank& self, Bridge* bridge, double timeout,
+                 const LaunchOptions& options, const RankFunction& run) {
+  const int rank = self.number(self.rank);
   auto rendezvous = std::make_unique<Rendezvous>(self, timeout, options.report_seconds);
   if (self.rank != 0) {
     note_meeting();  // what goes wrong from here on, rank 0 says or notices
@@ -26,6 +69,9 @@ int join_launch(const LaunchOptions& options, const RankFunction& run) {
   const auto region = rendezvous->memory(arena_bytes(options));
   note_meeting();
   auto* control = reinterpret_cast<Control*>(region->base());
+  if (bridge != nullptr) {
+    bridge->attach(region, true);
+  }
   int code = 0;
   bool fits = false;
   try {
@@ -34,7 +80,7 @@ int join_launch(const LaunchOptions& options, const RankFunction& run) {
     rendezvous->wait_for_all();
   } catch (const Error& error) {
     // The others have the memory too: one of them prints it.
-    control->publish_error(self.rank, error.what(), error.kind());
+    control->publish_error(rank, error.what(), error.kind());
     const int missing = self.size - 1 - rendezvous->joined();
     const bool refused = rendezvous->refused();
     rendezvous.reset();
@@ -42,15 +88,30 @@ int join_launch(const LaunchOptions& options, const RankFunction& run) {
     if (self.rank == 0 && coming > 0) {
       turn_away(self, coming, error.what(), error.kind());
     }
-    return finish(*control, *region, options, exit_code_of(error.kind()));
+    return finish(*control, *region, options, exit_code_of(error.kind()), bridge);
   }
   rendezvous.reset();
   {
     const StopHandlers handlers(*control, true);
-    code = run_rank(region, self.rank, options, Transport::shm, run);
+    code = run_rank(region, rank, options, Transport::shm, run, bridge);
   }
   // Nobody watches the ranks: the first that comes here with an error prints it.
-  return finish(*control, *region, options, code);
+  return finish(*control, *region, options, code, bridge);
+}
+
+}  // namespace
+
+int join_launch(const LaunchOptions& options, const RankFunction& run) {
+  const ExternalRank self = external_rank(options.ranks, options.transport);
+  const double timeout = options.timeout_seconds > 0 ? options.timeout_seconds : default_timeout();
+  if (!self.several) {
+    return join_machine(self, nullptr, timeout, options, run);
+  }
+  Bridge bridge(find_transport(options.transport), self.rank, self.size);
+  const Machines& machines = bridge.meet(machine_name(), timeout);
+  const int code = join_machine(on_this_machine(self, machines), &bridge, timeout, options, run);
+  bridge.finish();
+  return code;
 }
 
 }  // namespace tessera::collective

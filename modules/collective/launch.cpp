@@ -20,6 +20,7 @@ module tessera.collective;
 
 import tessera.base;
 import tessera.mesh;
+import :bridge;
 import :control;
 import :launch;
 import :process;
@@ -175,7 +176,7 @@ int exit_code_of(ErrorKind kind) {
 }
 
 int run_rank(const std::shared_ptr<Region>& region, int rank, const LaunchOptions& options,
-             Transport transport, const RankFunction& run) {
+             Transport transport, const RankFunction& run, Bridge* bridge) {
   auto* control = reinterpret_cast<Control*>(region->base());
   const RankIdentity identity(rank);
   if (transport != Transport::threads) {
@@ -183,8 +184,8 @@ int run_rank(const std::shared_ptr<Region>& region, int rank, const LaunchOption
   }
   ErrorKind kind = ErrorKind::run;
   try {
-    const auto state =
-        std::make_shared<WorldState>(region, rank, static_cast<int>(control->size), transport);
+    const auto state = std::make_shared<WorldState>(region, rank, static_cast<int>(control->size),
+                                                    transport, bridge);
     state->report_after = options.report_seconds;
     World world(state);
     if (options.timeout_seconds > 0) {
@@ -210,13 +211,14 @@ int run_rank(const std::shared_ptr<Region>& region, int rank, const LaunchOption
   return exit_code_of(kind);
 }
 
-int finish(Control& control, Region& region, const LaunchOptions& options, int code) {
+int finish(Control& control, Region& region, const LaunchOptions& options, int code,
+           Bridge* bridge) {
   const FirstError error = control.first_error();
   if (error.text.empty()) {
     return code;
   }
   if (options.print_error && error.kind != ErrorKind::interrupted &&
-      control.printed.exchange(1) == 0) {
+      (bridge == nullptr || bridge->prints_error()) && control.printed.exchange(1) == 0) {
     std::string text = fmt::format("error: {}\n", to_string(error));
     const std::string calls = control.recent_calls(region, 4);
     if (control.failed_in_calls.load() != 0 && !calls.empty()) {

@@ -12,8 +12,11 @@ struct LaunchOptions {
   std::size_t arena_bytes = 0;   ///< address space for shared buffers; 0: the machine's memory
   std::size_t needed_bytes = 0;  ///< shared memory; an error (input) before any rank starts when
                                  ///< there is less
-  bool print_error = true;       ///< write the first error to stderr
-  double grace_seconds = 4;      ///< from the first error to killing ranks that do not end
+  int machines = 1;              ///< run_threads: machines that the ranks play
+  std::string transport =
+      "auto";                ///< join_launch: how machines are connected; see docs/transports.md
+  bool print_error = true;   ///< write the first error to stderr
+  double grace_seconds = 4;  ///< from the first error to killing ranks that do not end
 };
 
 /// What a rank runs: the exit code it wants, or an exception.
@@ -52,7 +55,8 @@ int join_launch(const LaunchOptions& options, const RankFunction& run);
 void report_refusal(std::string_view text, ErrorKind kind, const std::function<void()>& print);
 
 /// Runs `ranks` ranks as threads of this process, each with its current_rank(), and rethrows the
-/// first error.
+/// first error. With several `machines` the ranks share memory in as many groups of consecutive
+/// ranks, and everything else goes through the messages of a transport.
 void run_threads(int ranks, const std::function<void(World&)>& run,
                  const LaunchOptions& options = {});
 

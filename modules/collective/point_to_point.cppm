@@ -3,6 +3,7 @@ module tessera.collective:point_to_point;
 import tessera.base;
 import :call;
 import :control;
+import :region;
 
 namespace tessera::collective {
 
@@ -29,6 +30,11 @@ struct Channel {
   Counter sent;  ///< messages put in by the sender
   MessageBlock first;
 };
+
+/// A slot that the receiver has emptied, or one of a new block for which `allocate` returns the
+/// offset of so many bytes; and its number in the channel. Only the sender's side calls it.
+std::pair<Message*, std::size_t> free_slot(
+    Region& region, Channel& line, const std::function<std::uint64_t(std::size_t)>& allocate);
 
 /// A receive that was issued and has not found its message.
 struct PendingReceive {

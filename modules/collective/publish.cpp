@@ -214,6 +214,7 @@ void Engine::publish(Operation& op) {
     case CallKind::reduce_scatter_segments:
     case CallKind::all_reduce_segments:
       publication.source = publish_segments(op);
+      publication.result = publication.source;
       break;
     case CallKind::all_to_all_counts:
       publication.source = publish_counts(op);

@@ -73,11 +73,11 @@ std::shared_ptr<Region> Rendezvous::memory(std::size_t bytes) {
   }
   socket_ = listen_for_ranks(self_);
   region_ = Region::create_shareable(bytes);
-  Control* control = Control::create(*region_, self_.size);
+  Control* control = Control::create(*region_, self_.world_size());
   control->joined = 1;
   const Process own = this_process();
-  control->ranks()[0].process.store(own.id);
-  control->ranks()[0].process_start.store(own.start);
+  control->ranks()[self_.number(0)].process.store(own.id);
+  control->ranks()[self_.number(0)].process_start.store(own.start);
   return region_;
 }
 
@@ -197,8 +197,8 @@ bool Rendezvous::hear(Peer& peer) {
   }
   peer.rank = hello.rank;
   auto* control = reinterpret_cast<Control*>(region_->base());
-  control->ranks()[hello.rank].process.store(hello.process);
-  control->ranks()[hello.rank].process_start.store(hello.start);
+  control->ranks()[self_.number(hello.rank)].process.store(hello.process);
+  control->ranks()[self_.number(hello.rank)].process_start.store(hello.start);
   return true;
 }
 
@@ -207,7 +207,7 @@ std::string Rendezvous::missing_ranks() const {
   for (int rank = 1; rank < self_.size; ++rank) {
     if (std::none_of(peers_.begin(), peers_.end(),
                      [&](const Peer& peer) { return peer.rank == rank; })) {
-      missing.push_back(rank);
+      missing.push_back(self_.number(rank));
     }
   }
   return fmt::format("rank{} {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
@@ -242,7 +242,8 @@ void Rendezvous::wait_for_all() {
         }
         if (peers_[i].rank >= 0) {
           fail({.thing = "launch",
-                .wrong = fmt::format("rank {} ended before all ranks had joined", peers_[i].rank)});
+                .wrong = fmt::format("rank {} ended before all ranks had joined",
+                                     self_.number(peers_[i].rank))});
         }
         close(peers_[i].socket);  // it went before it had said who it is
         peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(i));

@@ -1,6 +1,7 @@
 module tessera.collective:runner;
 
 import tessera.base;
+import :bridge;
 import :control;
 import :external;
 import :launch;
@@ -37,12 +38,15 @@ void turn_away(const ExternalRank& self, int missing, std::string_view text, Err
 /// From here on this process has met other ranks: report_refusal has nobody to tell.
 void note_meeting();
 
-/// Runs one rank in the laid out region; its errors are published. Returns the exit code.
+/// Runs one rank in the laid out region; its errors are published. Returns the exit code. `bridge`
+/// leads to the other machines, where there are some.
 int run_rank(const std::shared_ptr<Region>& region, int rank, const LaunchOptions& options,
-             Transport transport, const RankFunction& run);
+             Transport transport, const RankFunction& run, Bridge* bridge = nullptr);
 
 /// Prints the first error, if there was one and no other rank has printed it, with the flight
-/// recorder where ranks disagreed. Returns the exit code; `code` where all went well.
-int finish(Control& control, Region& region, const LaunchOptions& options, int code);
+/// recorder where ranks disagreed; on one machine only, where there are several. Returns the exit
+/// code; `code` where all went well.
+int finish(Control& control, Region& region, const LaunchOptions& options, int code,
+           Bridge* bridge = nullptr);
 
 }  // namespace tessera::collective

@@ -21,6 +21,7 @@ module tessera.collective;
 
 import tessera.base;
 import tessera.device;
+import :bridge;
 import :buffer;
 import :call;
 import :communicator;
@@ -65,14 +66,16 @@ double default_timeout() {
 }
 
 WorldState::WorldState(std::shared_ptr<Region> shared_region, int own_rank, int world_size,
-                       Transport kind)
+                       Transport kind, Bridge* other_machines)
     : region(std::move(shared_region)),
       control(reinterpret_cast<Control*>(region->base())),
       rank(own_rank),
       size(world_size),
       transport(kind),
+      bridge(other_machines),
       timeout(default_timeout()),
-      spin_(world_size <= available_cores()),
+      // With other machines each rank has a second thread.
+      spin_((other_machines == nullptr ? world_size : 2 * world_size) <= available_cores()),
       segments_(std::make_unique<Segments>(*this)),
       blocks_(std::make_unique<BlockAllocator>("shared memory", *segments_)) {
   const Process self = this_process();
@@ -234,43 +237,6 @@ bool WorldState::progress_others(const Engine* self) {
   return any;
 }
 
-GroupBlock* WorldState::find_or_make_group(std::span<const int> ranks, std::string_view name) {
-  for (std::uint64_t at = control->first_group; at != 0;) {
-    auto* group = reinterpret_cast<GroupBlock*>(region->at(at));
-    if (name == std::string_view(group->name, group->name_bytes) &&
-        std::equal(ranks.begin(), ranks.end(), group->ranks(), group->ranks() + group->size)) {
-      return group;
-    }
-    at = group->next;
-  }
-  const std::size_t size_here = ranks.size();
-  const std::size_t head = (sizeof(GroupBlock) + 4 * size_here + 63) / 64 * 64;
-  const std::size_t used = transport == Transport::fake ? 0 : size_here;
-  const std::size_t members = sizeof(Member) * used;
-  const std::size_t bytes = head + members + sizeof(Channel) * used * used;
-  const std::uint64_t offset =
-      control->extents.allocate(region->base(), (bytes + 4095) & ~std::size_t{4095}, 4096);
-  if (offset == 0) {
-    return nullptr;
-  }
-  auto* group = new (region->at(offset)) GroupBlock;
-  group->size = static_cast<std::uint32_t>(size_here);
-  group->name_bytes = static_cast<std::uint32_t>(name.size());
-  std::memcpy(group->name, name.data(), name.size());
-  std::copy(ranks.begin(), ranks.end(), group->ranks());
-  group->members = offset + head;
-  group->channels = offset + head + members;
-  for (std::size_t m = 0; m < used; ++m) {
-    new (region->at(group->members + m * sizeof(Member))) Member;
-  }
-  for (std::size_t c = 0; c < used * used; ++c) {
-    new (region->at(group->channels + c * sizeof(Channel))) Channel;
-  }
-  group->next = control->first_group;
-  control->first_group = offset;
-  return group;
-}
-
 Communicator& WorldState::communicator(std::span<const int> ranks, std::string_view name) {
   std::uint64_t hash = ranks.size();
   for (const int member : ranks) {
@@ -311,7 +277,7 @@ Communicator& WorldState::find_or_make(std::span<const int> ranks, std::string_v
                                sizeof(GroupBlock::name))});
   }
   lock();
-  GroupBlock* group = find_or_make_group(ranks, name);
+  GroupBlock* group = find_or_make_group(*region, ranks, name, transport == Transport::fake);
   control->lock.unlock();
   if (group == nullptr) {
     fail({.thing = "communicator",
@@ -335,6 +301,9 @@ void WorldState::close() {
   }
   for (Communicator* communicator : open) {
     communicator->finish_streams();  // what is queued there looks communicators up
+  }
+  if (bridge != nullptr) {
+    bridge->flush();  // it sends from memory that is freed with the communicators
   }
   decltype(communicators_) closing;
   {

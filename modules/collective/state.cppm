@@ -2,6 +2,7 @@ module tessera.collective:state;
 
 import tessera.base;
 import tessera.device;
+import :bridge;
 import :buffer;
 import :call;
 import :communicator;
@@ -19,6 +20,7 @@ struct WaitReason {
   int peer;                ///< global rank
   const Engine* self;      ///< its lock is held: it is not progressed as others are
   Engine* idle = nullptr;  ///< self, when none of its collectives is in the middle of a step
+  bool sent = false;       ///< it waits until a message has left: `peer` may end meanwhile
 };
 
 /// How long a wait may last, in seconds: TESSERA_TIMEOUT, else 300. Error (input): not a time.
@@ -47,7 +49,8 @@ class SlowLink {
 /// The state of a World. Buffers share it, so it lives as long as the last of them.
 class WorldState : public std::enable_shared_from_this<WorldState> {
  public:
-  WorldState(std::shared_ptr<Region> region, int rank, int size, Transport transport);
+  WorldState(std::shared_ptr<Region> region, int rank, int size, Transport transport,
+             Bridge* bridge = nullptr);
   ~WorldState();
 
   const std::shared_ptr<Region> region;
@@ -55,6 +58,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   const int rank;
   const int size;
   const Transport transport;
+  Bridge* const bridge;  ///< to the other machines; null: there are none
   double timeout = 300;
   double report_after = 10;  ///< seconds after which a wait is reported
   bool background = false;   ///< see World; the rank's own thread uses it
@@ -112,7 +116,6 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   /// Whether other communicators have calls in flight.
   bool progress_others(const Engine* self);
   Communicator& find_or_make(std::span<const int> ranks, std::string_view name);
-  GroupBlock* find_or_make_group(std::span<const int> ranks, std::string_view name);
   void reap_retired();
 
   struct Retired {

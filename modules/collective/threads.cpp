@@ -1,4 +1,7 @@
 module;
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -9,8 +12,10 @@ module;
 module tessera.collective;
 
 import tessera.base;
+import :bridge;
 import :control;
 import :launch;
+import :loopback;
 import :region;
 import :runner;
 import :state;
@@ -20,13 +25,28 @@ namespace tessera::collective {
 
 void run_threads(int ranks, const std::function<void(World&)>& run, const LaunchOptions& options) {
   const std::size_t arena = options.arena_bytes != 0 ? options.arena_bytes : std::size_t{8} << 30;
-  const std::shared_ptr<Region> region = Region::create(arena, true);
-  Control* control = Control::create(*region, ranks);
+  const int machines = std::clamp(options.machines, 1, ranks);
+  std::vector<std::shared_ptr<Region>> regions;
+  for (int m = 0; m < machines; ++m) {
+    regions.push_back(Region::create(arena, true));
+    Control::create(*regions.back(), ranks);
+  }
+  const auto hub = make_loopback_hub(ranks);
+  auto* const control = reinterpret_cast<Control*>(regions.front()->base());
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks));
   const auto run_rank = [&](int rank) {
     const RankIdentity identity(rank);
+    const int machine = rank * machines / ranks;
+    const std::shared_ptr<Region>& region = regions[static_cast<std::size_t>(machine)];
+    std::unique_ptr<Bridge> bridge;
     try {
-      const auto state = std::make_shared<WorldState>(region, rank, ranks, Transport::threads);
+      if (machines > 1) {
+        bridge = std::make_unique<Bridge>([&] { return make_loopback(hub); }, rank, ranks);
+        bridge->meet(fmt::format("machine {}", machine), default_timeout());
+        bridge->attach(region, false);
+      }
+      const auto state =
+          std::make_shared<WorldState>(region, rank, ranks, Transport::threads, bridge.get());
       state->report_after = options.report_seconds;
       World world(state);
       if (options.timeout_seconds > 0) {
@@ -40,6 +60,9 @@ void run_threads(int ranks, const std::function<void(World&)>& run, const Launch
       }
     } catch (...) {
       errors[static_cast<std::size_t>(rank)] = std::current_exception();
+    }
+    if (bridge != nullptr) {
+      bridge->finish();
     }
   };
   std::vector<std::thread> threads;

@@ -207,7 +207,8 @@ void Engine::gather_segment_pieces(Operation& op) {
   const std::size_t element = size_of(op.call.dtype);
   for (int i = 1; i < size_; ++i) {
     const int r = (rank_ + i) % size_;
-    const std::uint64_t* table = table_of(r, op);
+    const auto* table = reinterpret_cast<const std::uint64_t*>(
+        state_.region->at(publication(r, op.sequence).result));
     for (std::size_t s = 0; s < op.segments.size(); ++s) {
       const Segment& segment = op.segments[s];
       const std::int64_t begin = piece_begin(segment.total, element, size_, r);

@@ -172,7 +172,7 @@ void WorldState::wait_slow(Counter& counter, std::uint64_t target, const WaitRea
     if (seen >= target) {
       return;
     }
-    if (ended) {
+    if (ended && !reason.sent) {
       fail_published(fmt::format(
           "{}: rank {} waits for rank {}, which has ended; the last call of rank {}: "
           "{}",

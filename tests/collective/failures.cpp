@@ -30,9 +30,10 @@ using namespace collective_test;
 namespace {
 
 /// The error that run_threads throws, or "".
-std::string error_of(int ranks, const std::function<void(World&)>& run, double timeout = 20) {
+std::string error_of(int ranks, int machines, const std::function<void(World&)>& run,
+                     double timeout = 20) {
   try {
-    run_threads(ranks, run, {.timeout_seconds = timeout});
+    run_threads(ranks, run, {.timeout_seconds = timeout, .machines = machines});
   } catch (const Error& error) {
     return error.what();
   }
@@ -42,7 +43,9 @@ std::string error_of(int ranks, const std::function<void(World&)>& run, double t
 }  // namespace
 
 TEST_CASE("calls that differ are an error that shows both sides") {
-  const std::string error = error_of(2, [](World& world) {
+  const int machines = GENERATE(1, 2);
+  INFO(machines << " machines");
+  const std::string error = error_of(2, machines, [](World& world) {
     reduce_one(world);
     std::vector<float> x(128);
     if (world.rank() == 1) {
@@ -55,7 +58,7 @@ TEST_CASE("calls that differ are an error that shows both sides") {
   CHECK(contains(error, "rank 0 calls barrier() while rank 1 calls all_reduce(f32, 128, sum)"));
   CHECK(contains(error, "call 1 of group [0, 1]"));
 
-  const std::string counts = error_of(3, [](World& world) {
+  const std::string counts = error_of(3, machines, [](World& world) {
     std::vector<float> x(16);
     world.everyone().broadcast(x.data(), world.rank() == 2 ? 7 : 8, DType::f32, 0);
   });
@@ -63,7 +66,7 @@ TEST_CASE("calls that differ are an error that shows both sides") {
   CHECK(contains(counts, "broadcast(f32, 8, root 0)"));
   CHECK(contains(counts, "broadcast(f32, 7, root 0)"));
 
-  const std::string unequal = error_of(2, [](World& world) {
+  const std::string unequal = error_of(2, machines, [](World& world) {
     std::vector<float> x(16);
     const std::vector<std::int64_t> sends = {2, 2};
     const std::vector<std::int64_t> receives = {2, world.rank() == 0 ? 3 : 2};
@@ -73,8 +76,10 @@ TEST_CASE("calls that differ are an error that shows both sides") {
 }
 
 TEST_CASE("a mismatch fails every rank") {
+  const int machines = GENERATE(1, 2);
+  INFO(machines << " machines");
   std::atomic<int> stopped = 0;
-  error_of(4, [&](World& world) {
+  error_of(4, machines, [&](World& world) {
     std::vector<float> x(64);
     try {
       const std::int64_t count = world.rank() == 3 ? 63 : 64;
@@ -89,8 +94,10 @@ TEST_CASE("a mismatch fails every rank") {
 }
 
 TEST_CASE("a wait that lasts too long says who waits for whom in what") {
+  const int machines = GENERATE(1, 2);
+  INFO(machines << " machines");
   const std::string error = error_of(
-      2,
+      2, machines,
       [](World& world) {
         reduce_one(world);
         if (world.rank() == 0) {
@@ -101,15 +108,17 @@ TEST_CASE("a wait that lasts too long says who waits for whom in what") {
           }
         }
       },
-      0.3);
+      0.5);
   INFO(error);
   CHECK(contains(error, "barrier(), call 1 of group [0, 1]: rank 0 has waited"));
   CHECK(contains(error, "for rank 1; the last call of rank 1: all_reduce(f32, 1, sum), call 0"));
 }
 
 TEST_CASE("a rank that has ended is not waited for") {
+  const int machines = GENERATE(1, 2);
+  INFO(machines << " machines");
   const auto begin = Clock::now();
-  const std::string error = error_of(2, [](World& world) {
+  const std::string error = error_of(2, machines, [](World& world) {
     if (world.rank() == 0) {
       world.everyone().barrier();
     }
@@ -120,9 +129,11 @@ TEST_CASE("a rank that has ended is not waited for") {
 }
 
 TEST_CASE("an error in one rank stops those who wait anywhere, and is the one that is thrown") {
+  const int machines = GENERATE(1, 2);
+  INFO(machines << " machines");
   const auto begin = Clock::now();
   std::atomic<int> peers = 0;
-  const std::string error = error_of(4, [&](World& world) {
+  const std::string error = error_of(4, machines, [&](World& world) {
     if (world.rank() == 2) {
       usleep(50'000);
       fail("the disk is on fire");

@@ -394,11 +394,12 @@ Launched launched(const Environment& environment) {
   return {(outcome.code & 1) != 0, (outcome.code & 2) != 0};
 }
 
-/// What join_launch of `ranks` ranks says in a process with these variables.
+/// What join_launch of `ranks` ranks of one machine says in a process with these variables.
 Outcome refusal(const Environment& environment, int ranks) {
   return as_program([&] {
     return code_of(start(environment, [&] {
-      return join_launch({.ranks = ranks, .timeout_seconds = 20}, [](World&) { return 0; });
+      return join_launch({.ranks = ranks, .timeout_seconds = 20, .transport = "shm"},
+                         [](World&) { return 0; });
     }));
   });
 }
@@ -434,7 +435,7 @@ TEST_CASE("the launcher is known by what it sets") {
   CHECK_FALSE(launched({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).by_other);
 }
 
-TEST_CASE("ranks on several machines are refused at once, on each of them") {
+TEST_CASE("ranks on several machines are refused at once by shared memory, on each of them") {
   for (const int rank : {0, 3}) {
     const std::string r = std::to_string(rank);
     for (const Environment& environment :
@@ -453,7 +454,7 @@ TEST_CASE("ranks on several machines are refused at once, on each of them") {
       CHECK(outcome.code == 2);
       CHECK(outcome.seconds < 5);
       CHECK(contains(outcome.errors, "all ranks must be on one machine"));
-      CHECK(contains(outcome.errors, "several machines are not supported"));
+      CHECK(contains(outcome.errors, "set `mesh.transport` to \"auto\""));
     }
   }
 }

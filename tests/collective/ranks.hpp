@@ -6,9 +6,12 @@ namespace collective_test {
 
 using tessera::testing::expect;
 
-/// Runs the same ranks as threads and as processes.
+/// Runs the same ranks as threads, as threads of several simulated machines, and as processes.
 inline void on_ranks(int ranks, const std::function<void(tessera::collective::World&)>& run) {
-  REQUIRE_NOTHROW(tessera::collective::run_threads(ranks, run));
+  for (const int machines : {1, 2, ranks}) {
+    INFO(machines << " machines");
+    REQUIRE_NOTHROW(tessera::collective::run_threads(ranks, run, {.machines = machines}));
+  }
   REQUIRE(tessera::collective::launch({.ranks = ranks}, [&](tessera::collective::World& world) {
             run(world);
             return 0;

@@ -355,6 +355,7 @@ int train(const TrainArguments& arguments) {
   collective::LaunchOptions options;
   options.ranks = static_cast<int>(run.config.ranks());
   options.needed_bytes = all.plan.shared_bytes;
+  options.transport = run.config.mesh.transport;
   const int code = collective::launched_by_other() ? collective::join_launch(options, rank_run)
                                                    : collective::launch(options, rank_run);
   if (code == 0 && all.first) {

@@ -84,6 +84,7 @@ struct MeshConfig {
   std::vector<double> bandwidth_gb;  // likewise
   bool measure_links = false;
   bool background = false;
+  std::string transport = "auto";  // or "shm", or a plugin of the kind transport
 };
 
 struct PluginsConfig {

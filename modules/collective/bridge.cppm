@@ -1,0 +1,170 @@
+module tessera.collective:bridge;
+
+import tessera.base;
+import :control;
+import :region;
+import :transport;
+
+namespace tessera::collective {
+
+/// Which machine each rank is on. Machines are numbered by their lowest rank.
+struct Machines {
+  std::vector<std::string> names;
+  std::vector<int> of_rank;
+  std::vector<std::vector<int>> ranks;
+  /// `names_of_ranks`: the machine of each rank.
+  explicit Machines(const std::vector<std::string>& names_of_ranks);
+  /// The rank of `machine` that receives what `sender` has for it: always the same, so that a
+  /// sender's messages keep their order.
+  inline int gateway(int sender, int machine) const {
+    const auto& there = ranks[static_cast<std::size_t>(machine)];
+    return there[static_cast<std::size_t>(sender) % there.size()];
+  }
+};
+
+/// How many calls of one rank in one group have left for one machine: all messages of the call were
+/// sent, so what they were sent from may be overwritten.
+class Departures {
+ public:
+  Counter done;
+  /// The next call has so many messages.
+  void expect(int messages);
+  /// One message of call `sequence` has left.
+  void left(std::uint64_t sequence);
+
+ private:
+  std::mutex mutex_;
+  std::deque<int> outstanding_;  // of the calls from done on
+};
+
+/// Bytes of a head, written and read by one program on machines of one kind.
+class Writer {
+ public:
+  template <class T>
+  inline void put(const T& value) {
+    const auto* from = reinterpret_cast<const std::byte*>(&value);
+    bytes.insert(bytes.end(), from, from + sizeof(T));
+  }
+  void put(std::string_view text);
+  void append(const void* data, std::size_t size);
+  std::vector<std::byte> bytes;
+};
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  template <class T>
+  inline T get() {
+    T value;
+    take(&value, sizeof(T));
+    return value;
+  }
+  std::string text();
+  /// The next bytes, in place.
+  std::span<const std::byte> take(std::size_t size);
+
+ private:
+  void take(void* to, std::size_t size);
+  std::span<const std::byte> bytes_;
+};
+
+/// What a message is about: the first byte of its head.
+enum class Topic : std::uint8_t {
+  call,       ///< a rank has issued a call: what it publishes, and the data that the machine reads
+  result,     ///< the second phase of a call: the reduced piece
+  message,    ///< from one rank of a group to another
+  state,      ///< what a rank does: progress, waits, the flight recorder
+  error,      ///< the first error of a machine
+  interrupt,  ///< a request to stop
+  printed,    ///< the error is on stderr
+  ended,      ///< a rank has ended
+};
+
+/// A message to be sent. `owned` lives until it has left.
+struct Outgoing {
+  int to = -1;
+  std::vector<std::byte> head{};
+  std::vector<MessageTransport::Part> parts{};
+  std::function<void()> left{};
+  std::shared_ptr<const void> owned{};
+};
+
+class Mirror;
+
+/// Connects the region of one machine with those of the others. Ranks of other machines are
+/// mirrored in the region: a thread of each rank receives what they publish and writes it there, so
+/// that the ranks of this machine wait for them, compare calls with them and read their data as if
+/// they were here.
+class Bridge final : public MessageTransport::Receiver {
+ public:
+  using MakeTransport = std::function<std::unique_ptr<MessageTransport>()>;
+  Bridge(MakeTransport make, int rank, int size);
+  ~Bridge() override;
+
+  /// Meets all ranks, with the name of this rank's machine. Error: not within `timeout` seconds.
+  const Machines& meet(std::string_view machine, double timeout);
+  /// From here on the machine's region is connected. `watch`: other ranks of this machine are
+  /// processes that nobody else watches.
+  void attach(std::shared_ptr<Region> region, bool watch);
+  const Machines& machines() const { return *machines_; }
+  int machine() const { return machines_->of_rank[static_cast<std::size_t>(rank_)]; }
+  bool is_here(int other) const {
+    return machines_->of_rank[static_cast<std::size_t>(other)] == machine();
+  }
+
+  void post(Outgoing&& message);
+  /// Returns when all that was posted has left, or the run has failed.
+  void flush();
+  /// Whether this machine prints the first error: the first machine does; another one only when
+  /// nothing was heard of that for a while.
+  bool prints_error();
+  /// Returns when all ranks of the world have ended, or a while after an error, and disconnects.
+  void finish();
+
+  std::vector<MessageTransport::Part> arrive(int from, std::span<const std::byte> head,
+                                             std::uint64_t& token) override;
+  void arrived(std::uint64_t token) override;
+  void sent(std::uint64_t token) override;
+  void lost(int rank, std::string_view why) override;
+
+ private:
+  void run();
+  void serve();
+  bool send_posted();
+  /// Tells the other machines what is new here.
+  void forward();
+  void forward_state();
+  void watch_mates();
+  void to_gateways(const std::vector<std::byte>& head);
+  void to_everyone(const std::vector<std::byte>& head);
+  void take_state(int from, Reader& reader);
+  bool all_ended() const;
+  void idle(bool moved);
+
+  struct Thread;
+  struct Shared;
+  MakeTransport make_;
+  int rank_;
+  int size_;
+  std::unique_ptr<Thread> thread_;
+  std::unique_ptr<Shared> shared_;  // the outbox and what the rank's thread and ours agree on
+  std::unique_ptr<MessageTransport> transport_;
+  std::unique_ptr<const Machines> machines_;
+  std::shared_ptr<Region> region_;
+  Control* control_ = nullptr;
+  std::unique_ptr<Mirror> mirror_;
+  std::map<std::uint64_t, Outgoing> leaving_;
+  std::uint64_t next_token_ = 1;
+  bool watch_ = false;
+  struct Told {
+    bool failed = false;
+    bool interrupted = false;
+    bool printed = false;
+    bool ended = false;
+    std::uint64_t state = 0;
+    std::int64_t at = 0;
+  };
+  Told told_;
+  std::int64_t moved_at_ = 0;
+};
+
+}  // namespace tessera::collective
