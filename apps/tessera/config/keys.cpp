@@ -271,10 +271,9 @@ std::vector<Key> run_keys() {
        "Move the data of collectives on a thread of its own while the rank computes. Faster where "
        "links are slow or cores are idle; otherwise the rank moves it while it waits."},
       {"mesh.transport", field<&Config::mesh, &MeshConfig::transport>,
-       "How ranks of several machines are connected: `auto` (shared memory where all are on one "
-       "machine, otherwise the installed transport), `shm` (all must be on one machine), or the "
-       "name "
-       "of a transport, such as `mpi`."},
+       "How machines are connected: `auto` (the installed transport, where the ranks are on "
+       "several), "
+       "`shm` (all ranks must be on one machine), or the name of a transport, such as `mpi`."},
       {.path = "plugins.paths",
        .slot = field<&Config::plugins, &PluginsConfig::paths>,
        .doc = "Plugin files, or folders of them, to load besides the installed ones.",
