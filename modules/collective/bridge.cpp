@@ -150,7 +150,7 @@ void Bridge::run() {
     control_->publish_error(rank_, error.what(), ErrorKind::run);
   }
   try {
-    transport_->finish(all_ended() && control_->failed.load() == 0);
+    transport_->finish(all_ended());  // after an error too: nobody leaves before it is printed
   } catch (const std::exception& error) {
     log(LogLevel::warning, fmt::format("transport: {}", error.what()));
   }
@@ -269,6 +269,9 @@ std::vector<MessageTransport::Part> Bridge::arrive(int from, std::span<const std
       error.rank = reader.get<std::int32_t>();
       error.kind = reader.get<ErrorKind>();
       error.step = reader.get<std::int64_t>();
+      if (const auto gone = reader.get<std::int32_t>(); gone >= 0) {
+        control_->gone.store(gone);
+      }
       const bool in_calls = reader.get<std::uint8_t>() != 0;
       error.where = reader.text();
       error.text = reader.text();
@@ -298,6 +301,7 @@ void Bridge::arrived(std::uint64_t token) {
 
 void Bridge::lost(int rank, std::string_view why) {
   if (control_->ranks()[rank].ended.load() == 0) {
+    control_->gone.store(rank);
     control_->publish_error(
         rank_,
         fmt::format("rank {} on machine '{}' cannot be reached any more ({}); its last call: {}",

@@ -121,6 +121,7 @@ struct Control {
   std::atomic<std::int64_t> failed_step{-1};
   SharedText<12> failed_where;
   SharedText<1024> failed_text;
+  std::atomic<std::int32_t> gone{-1};              ///< a rank that has died; -1: none is known
   std::atomic<std::uint32_t> failed_elsewhere{0};  ///< 1: another machine told it
   std::atomic<std::uint32_t> printed{0};           ///< 1: a rank prints the error or has printed it
   std::atomic<std::uint32_t> interrupts{0};        ///< not 0: the ranks are asked to stop

@@ -37,7 +37,7 @@ void Bridge::to_gateways(const std::vector<std::byte>& head) {
 
 void Bridge::to_everyone(const std::vector<std::byte>& head) {
   for (int r = 0; r < size_; ++r) {
-    if (!is_here(r)) {
+    if (!is_here(r) && r != control_->gone.load()) {
       post({.to = r, .head = head});
     }
   }
@@ -62,6 +62,7 @@ void Bridge::forward() {
       writer.put(static_cast<std::int32_t>(error.rank));
       writer.put(error.kind);
       writer.put(error.step);
+      writer.put(control_->gone.load());
       writer.put(static_cast<std::uint8_t>(control_->failed_in_calls.load()));
       writer.put(std::string_view(error.where));
       writer.put(std::string_view(error.text));

@@ -1,0 +1,156 @@
+// A rank for tests with several machines: mpirun starts it, and its argument says what it does.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+import tessera.base;
+import tessera.collective;
+
+#include "brute_force.hpp"
+
+namespace {
+
+using namespace collective_test;
+
+void reduce_one(World& world) {
+  float x = 1;
+  world.everyone().all_reduce(&x, &x, 1, DType::f32);
+  expect(x == static_cast<float>(world.size()), "a sum of ones");
+}
+
+/// Every collective, messages both ways and groups across machines.
+int collectives(World& world) {
+  Communicator& c = world.everyone();
+  check_all(c);
+  for (const bool shared : {true, false}) {
+    check_segments(c, shared);
+  }
+  for (const int memory : {0, 1, 2}) {
+    check_in_place(c, DType::f32, memory);
+  }
+  const int n = world.size();
+  std::vector<float> out(100'000, static_cast<float>(world.rank()));
+  std::vector<float> in(out.size());
+  const int next = (world.rank() + 1) % n;
+  const int before = (world.rank() + n - 1) % n;
+  for (int round = 0; round < 10; ++round) {
+    c.send(out.data(), static_cast<std::int64_t>(out.size()), DType::f32, next, round % 2);
+    Work work = c.receive_async(in.data(), static_cast<std::int64_t>(in.size()), DType::f32, before,
+                                round % 2);
+    work.wait();
+    expect(in[99'999] == static_cast<float>(before), "a message from the rank before");
+  }
+  const std::vector<int> apart = {world.rank() % 2, world.rank() % 2 + 2};
+  if (n == 4) {
+    check_all(world.communicator(apart));
+  }
+  for (int i = 0; i < 2000; ++i) {
+    reduce_one(world);
+  }
+  return 0;
+}
+
+int differ(World& world) {
+  reduce_one(world);
+  if (world.rank() == 1) {
+    reduce_one(world);
+  } else {
+    world.everyone().barrier();
+  }
+  return 0;
+}
+
+int exception(World& world) {
+  world.set_progress(7, "model.layers.3");
+  reduce_one(world);
+  if (world.rank() == world.size() - 1) {
+    fail_input("config: no such key");
+  }
+  reduce_one(world);
+  return 0;
+}
+
+int killed(World& world) {
+  for (int step = 0;; ++step) {
+    world.set_progress(step, "forward");
+    reduce_one(world);
+    if (step == 20 && world.rank() == world.size() - 1) {
+      usleep(300'000);  // the others are told what this rank does a few times a second
+      kill(getpid(), SIGKILL);
+    }
+  }
+  return 0;
+}
+
+int ended(World& world) {
+  reduce_one(world);
+  if (world.rank() == 0) {
+    world.everyone().barrier();
+  }
+  return 0;
+}
+
+int late(World& world) {
+  reduce_one(world);
+  world.set_timeout(1);
+  if (world.rank() == 0) {
+    world.everyone().barrier();
+  }
+  while (!world.failed()) {
+    usleep(1000);
+  }
+  world.throw_if_failed();
+  return 0;
+}
+
+/// One rank is asked to stop; all learn of it.
+int stopped(World& world) {
+  reduce_one(world);
+  if (world.rank() == world.size() - 1) {
+    world.request_interrupt();
+  }
+  while (!world.interrupt_requested()) {
+    usleep(1000);
+  }
+  expect(world.interrupt_agreed(), "all ranks agree");
+  return 0;
+}
+
+int measured(World& world) {
+  const auto rates = measure_collectives(world.everyone());
+  if (world.rank() == 0) {
+    for (const CollectiveRate& rate : rates) {
+      std::printf("%-28s %9zu %10.1f us %8.2f GB/s  %5.1f%% of memcpy\n", rate.name.c_str(),
+                  rate.bytes, rate.seconds * 1e6, rate.received_bytes / rate.seconds / 1e9,
+                  100 * rate.share_of_memcpy);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int arguments, char** values) {
+  const std::map<std::string, int (*)(World&)> bodies = {
+      {"collectives", collectives}, {"differ", differ},    {"exception", exception},
+      {"killed", killed},           {"ended", ended},      {"late", late},
+      {"stopped", stopped},         {"measured", measured}};
+  if (arguments < 3 || !bodies.contains(values[1])) {
+    std::fprintf(stderr, "usage: machines_rank WHAT RANKS\n");
+    return 2;
+  }
+  try {
+    return join_launch({.ranks = std::stoi(values[2]), .timeout_seconds = 20},
+                       bodies.at(values[1]));
+  } catch (const Error& error) {
+    report_refusal(error.what(), error.kind(),
+                   [&] { std::fprintf(stderr, "error: %s\n", error.what()); });
+    return error.kind() == ErrorKind::input ? 2 : 1;
+  }
+}
