@@ -19,8 +19,8 @@ struct ExternalRank {
   inline int world_size() const { return mates.empty() ? size : world; }
 };
 
-/// Error (input) when the variables do not fit each other or `expected_ranks`, when the ranks are
-/// on several machines and `transport` is "shm", or when nothing names the job.
+/// Error (input) when the variables do not fit each other or `expected_ranks` (0: any number), when
+/// the ranks are on several machines and `transport` is "shm", or when nothing names the job.
 ExternalRank external_rank(int expected_ranks, std::string_view transport);
 
 /// The name of this machine: TESSERA_MACHINE, which lets one machine play several, or its host

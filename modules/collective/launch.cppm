@@ -6,7 +6,7 @@ import :world;
 export namespace tessera::collective {
 
 struct LaunchOptions {
-  int ranks = 1;
+  int ranks = 1;                 ///< join_launch: 0 for as many as the launcher has started
   double timeout_seconds = 0;    ///< limit of every wait; 0: TESSERA_TIMEOUT, else 300
   double report_seconds = 10;    ///< a wait that lasts longer is reported on stderr, once
   std::size_t arena_bytes = 0;   ///< address space for shared buffers; 0: the machine's memory

@@ -156,7 +156,7 @@ int run_training(const TrainingRun& run) {
   try {
     check(run);
     const auto rank_run = [&](collective::World& world) { return RankRun(run, world)(); };
-    return collective::launched_by_other() ? collective::join_launch({}, rank_run)
+    return collective::launched_by_other() ? collective::join_launch({.ranks = 0}, rank_run)
                                            : collective::launch({.ranks = run.ranks}, rank_run);
   } catch (const collective::PeerFailed& error) {
     return error.kind() == ErrorKind::input ? 2 : 1;

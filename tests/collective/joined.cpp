@@ -73,7 +73,7 @@ int code_of(pid_t child) {
 
 /// All ranks of a job at once; returns the highest exit code and what they wrote on stderr.
 Outcome run_joined(int size, const RankFunction& rank, const std::string& job = "test",
-                   double timeout = 10) {
+                   double timeout = 10, int wanted = -1) {
   const std::vector<Environment> environments = [&] {
     std::vector<Environment> all;
     for (int r = 0; r < size; ++r) {
@@ -85,7 +85,7 @@ Outcome run_joined(int size, const RankFunction& rank, const std::string& job = 
     std::vector<pid_t> ranks;
     for (const Environment& environment : environments) {
       ranks.push_back(start(environment, [&] {
-        return join_launch({.ranks = size, .timeout_seconds = timeout}, rank);
+        return join_launch({.ranks = wanted < 0 ? size : wanted, .timeout_seconds = timeout}, rank);
       }));
     }
     int code = 0;
@@ -118,6 +118,7 @@ TEST_CASE("ranks that another program started meet by name and leave nothing beh
   const Outcome good = run_joined(3, sum_of_ranks);
   INFO(good.errors);
   CHECK(good.code == 0);
+  CHECK(run_joined(2, sum_of_ranks, "any number", 10, 0).code == 0);
   CHECK(good.errors.empty());
   CHECK(left_in_shared_memory().empty());
   const Outcome failed = run_joined(3, [](World& world) -> int {
