@@ -74,7 +74,8 @@ std::vector<Attributes> group_arguments(const Op& op, collective::Communicator& 
   return all;
 }
 
-/// Operands whose first dim is that of a rank's part, or that of the whole of two ranks.
+/// Operands whose first dim is that of a rank's part, or that of the whole of two ranks; or counts
+/// of rows by rank.
 std::vector<std::vector<Tensor>> group_operands(const Op& op) {
   std::vector<std::vector<Tensor>> all{{}};
   for (std::size_t i = 0; i < op.operands.size(); ++i) {
@@ -84,6 +85,8 @@ std::vector<std::vector<Tensor>> group_operands(const Op& op) {
         longer.push_back(list);
         longer.back().push_back(full({rows, 2}, 1));
       }
+      longer.push_back(list);
+      longer.back().push_back(full({2, 2}, 1, DType::i64));
     }
     all = std::move(longer);
   }

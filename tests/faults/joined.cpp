@@ -245,7 +245,9 @@ TEST_CASE("a warning before the launch is printed once") {
 
 TEST_CASE("a second machine of a Slurm step is refused at once") {
   const RunFolder folder;
-  const Result result = run(folder, two_ranks("3"),
+  std::vector<std::string> arguments = two_ranks("3");
+  arguments.emplace_back("mesh.transport=shm");
+  const Result result = run(folder, arguments,
                             {.environment = {{"SLURM_PROCID", "1"},
                                              {"SLURM_LOCALID", "0"},
                                              {"SLURM_NTASKS", "2"},
@@ -256,7 +258,8 @@ TEST_CASE("a second machine of a Slurm step is refused at once") {
   INFO(result.error);
   CHECK(result.code == 2);
   CHECK(result.seconds < 20);
-  CHECK(result.error.find("several machines are not supported") != std::string::npos);
+  CHECK(result.error.find("must be on one machine") != std::string::npos);
+  CHECK(result.error.find("Slurm started 2 ranks on 2 machines") != std::string::npos);
 }
 
 TEST_CASE("launches that do not fit are refused") {
@@ -264,7 +267,9 @@ TEST_CASE("launches that do not fit are refused") {
   const auto before = folder.listing();
   const auto refuses = [&](std::map<std::string, std::string> environment,
                            const std::vector<std::string>& words) {
-    const Result result = run(folder, two_ranks("3"), {.environment = std::move(environment)});
+    std::vector<std::string> arguments = two_ranks("3");
+    arguments.emplace_back("mesh.transport=shm");
+    const Result result = run(folder, arguments, {.environment = std::move(environment)});
     INFO(result.error);
     CHECK(result.code == 2);
     CHECK(count(result.error, "error:") == 1);

@@ -285,14 +285,9 @@ struct Prepared {
 Prepared prepared(const TrainArguments& arguments, bool locked) {
   Prepared all;
   Run& run = all.run;
-  bool configured = false;
   run.config = load_config(arguments.config, arguments.overrides, [&](const Config& config) {
     configure_plugins(config, arguments);
-    configured = true;
   });
-  if (!configured) {
-    configure_plugins(run.config, arguments);
-  }
   check_outputs(run.config);
   all.first = collective::is_first_process();
   if (all.first && locked) {

@@ -172,8 +172,8 @@ using PluginSetup = std::function<void(const Config&)>;
 /// Reads `file`, applies the overrides ("train.steps=50") in their order and checks all that can
 /// be known without opening other files. All paths in the result are absolute or relative to the
 /// working directory, no longer to the config's folder. Throws one Error (input) that lists every
-/// problem found, each with file and line. `plugins` is called before a family of models
-/// is looked up that is not built in.
+/// problem found, each with file and line. `plugins` is called before a name (a family of
+/// models, a pass) is looked up that may be in a plugin; its errors end the loading.
 Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides = {},
                    const PluginSetup& plugins = {});
 

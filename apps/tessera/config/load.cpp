@@ -52,15 +52,15 @@ class Loader {
     keys_ = config_keys();
     const auto paths = std::ranges::find(keys_, plugin_paths, &Key::path);
     load_key(*paths, root_[paths->section()].as_table(), paths->path, 0);
+    if (plugins_) {
+      plugins_(config_);
+    }
     const auto given = root_["model"]["family"].value<std::string>();
     const std::vector<std::string> built_in = models::built_in_families();
     if (!given || std::ranges::find(built_in, *given) != built_in.end()) {
       return;
     }
     try {
-      if (plugins_) {
-        plugins_(config_);
-      }
       keys_ = config_keys(*given);
     } catch (const Error& error) {
       toml::table& section = *root_["model"].as_table();
