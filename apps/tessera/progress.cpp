@@ -12,6 +12,7 @@
 #include "table.hpp"
 
 import tessera.base;
+import tessera.collective;
 
 namespace tessera::app {
 namespace {
@@ -21,9 +22,11 @@ int terminal_columns(std::FILE* out) {
   return ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
+/// mpirun gives its ranks a terminal, whatever its own output is.
 bool is_terminal(std::FILE* out) {
   const char* term = std::getenv("TERM");
-  return ::isatty(::fileno(out)) == 1 && (term == nullptr || std::string_view(term) != "dumb");
+  return ::isatty(::fileno(out)) == 1 && !collective::launched_by_other() &&
+         (term == nullptr || std::string_view(term) != "dumb");
 }
 
 }  // namespace

@@ -101,6 +101,22 @@ int join_machine(const ExternalRank& self, Bridge* bridge, double timeout,
 
 }  // namespace
 
+void check_transport(std::string_view name) {
+  std::vector<std::string> known = {"auto", "shm"};
+  if (std::ranges::find(known, name) != known.end()) {
+    return;
+  }
+  const std::vector<std::string> provided =
+      plugin::host().names(MessageTransport::plugin_kind.name);
+  known.insert(known.end(), provided.begin(), provided.end());
+  if (std::ranges::find(known, name) == known.end()) {
+    fail_input({.thing = "launch",
+                .wrong = fmt::format("there is no transport '{}'", name),
+                .expected = fmt::format("one of {}", join_words(known)),
+                .advice = "'tessera plugin list' shows the plugins"});
+  }
+}
+
 int join_launch(const LaunchOptions& options, const RankFunction& run) {
   const ExternalRank self = external_rank(options.ranks, options.transport);
   const double timeout = options.timeout_seconds > 0 ? options.timeout_seconds : default_timeout();

@@ -235,6 +235,13 @@ int launch(const LaunchOptions& options, const RankFunction& run) {
                 .wrong = "needs at least one rank",
                 .got = fmt::format("{}", options.ranks)});
   }
+  if (options.transport != "auto" && options.transport != "shm") {
+    fail_input({.thing = "launch",
+                .wrong = fmt::format("the transport '{}' connects ranks of another launcher, and "
+                                     "this program starts its own",
+                                     options.transport),
+                .advice = "start it with mpirun or srun, or set `mesh.transport` to \"auto\""});
+  }
   if (options.ranks == 1) {
     return launch_lone(options, run);
   }

@@ -13,8 +13,9 @@ struct LaunchOptions {
   std::size_t needed_bytes = 0;  ///< shared memory; an error (input) before any rank starts when
                                  ///< there is less
   int machines = 1;              ///< run_threads: machines that the ranks play
-  std::string transport =
-      "auto";                ///< join_launch: how machines are connected; see docs/transports.md
+  /// How machines are connected: "auto", "shm" (all ranks are on one), or the name of a transport,
+  /// which needs ranks of another launcher (join_launch).
+  std::string transport = "auto";
   bool print_error = true;   ///< write the first error to stderr
   double grace_seconds = 4;  ///< from the first error to killing ranks that do not end
 };
@@ -42,10 +43,13 @@ bool is_first_process();
 
 /// Runs this rank of such a launch: meets the others through a socket named after the user and the
 /// job (TESSERA_JOB, or what the launcher set: several jobs and steps at a time are told apart) and
-/// shares memory with them as launch does; nothing is left behind. All ranks must be on this
-/// machine: several machines are an error (input) at once. One of the ranks prints the first error.
-/// Returns the exit code, as launch. The signals are as for launch.
+/// shares memory with those of its machine as launch does; nothing is left behind. Ranks of other
+/// machines are reached through options.transport. One of the ranks prints the first error. Returns
+/// the exit code, as launch. The signals are as for launch.
 int join_launch(const LaunchOptions& options, const RankFunction& run);
+
+/// Error (input): `name` is not "auto", "shm" or the name of a transport that a plugin provides.
+void check_transport(std::string_view name);
 
 /// Call it when a process that another launcher started as a rank ends with an error before it has
 /// joined. The other ranks then end too, instead of waiting for this one, and the error is printed

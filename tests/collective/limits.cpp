@@ -198,3 +198,19 @@ TEST_CASE("limits of the system are errors that say which one to raise") {
   });
   CHECK(contains(file.errors, "ulimit -f"));
 }
+
+TEST_CASE("ranks that this program starts need no transport") {
+  for (const int ranks : {1, 2}) {
+    const Outcome outcome = as_program([&] {
+      try {
+        return launch({.ranks = ranks, .transport = "mpi"}, [](World&) { return 0; });
+      } catch (const Error& error) {
+        std::fputs(error.what(), stderr);
+        return 2;
+      }
+    });
+    INFO(outcome.errors);
+    CHECK(outcome.code == 2);
+    CHECK(contains(outcome.errors, "the transport 'mpi' connects ranks of another launcher"));
+  }
+}

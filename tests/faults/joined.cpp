@@ -293,6 +293,27 @@ TEST_CASE("launches that do not fit are refused") {
   refuses({{"TESSERA_TIMEOUT", "soon"}}, {"TESSERA_TIMEOUT", "soon"});
 }
 
+TEST_CASE("a transport that does not fit is refused") {
+  const RunFolder folder;
+  struct Refused {
+    const char* transport;
+    const char* text;
+    std::map<std::string, std::string> environment;
+  };
+  const std::string unknown = "mesh.transport: there is no transport 'mpx' (expected one of auto, ";
+  for (const Refused& refused :
+       {Refused{"mpx", unknown.c_str(), {}}, Refused{"mpx", unknown.c_str(), rank_of_two(0, "mpx")},
+        Refused{"loopback", "mesh.transport: there is no transport 'loopback'", {}}}) {
+    std::vector<std::string> arguments = two_ranks("3");
+    arguments.push_back(std::string("mesh.transport=") + refused.transport);
+    const Result result = run(folder, arguments, {.environment = refused.environment});
+    INFO(result.error);
+    CHECK(result.code == 2);
+    CHECK(count(result.error, "error:") == 1);
+    CHECK(result.error.find(refused.text) != std::string::npos);
+  }
+}
+
 TEST_CASE("a rank that waits for others in vain ends by the time limit") {
   const RunFolder folder;
   for (const int rank : {0, 1}) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <iterator>
 #include <limits>
@@ -20,6 +21,7 @@
 #include "config/keys.hpp"
 
 import tessera.base;
+import tessera.collective;
 import tessera.graph;
 import tessera.models;
 
@@ -62,6 +64,20 @@ class Checks {
       }
     }
     problems_.add(fmt::format("{}: {}", *keys.begin(), text));
+  }
+
+  /// Blames the key for an error of `check`, whose text begins with `thing`.
+  void blame_errors(const char* key, std::string_view thing, const std::function<void()>& check) {
+    if (!known({key})) {
+      return;
+    }
+    try {
+      check();
+    } catch (const Error& error) {
+      std::string_view text = error.what();
+      text.remove_prefix(text.starts_with(thing) ? thing.size() : 0);
+      blame({key}, std::string(text));
+    }
   }
 
   void model() {
@@ -143,17 +159,7 @@ class Checks {
             fmt::format("is larger than train.batch (batch {}, micro_batch {})", c_.train.batch,
                         c_.train.micro_batch));
     }
-    if (known({"graph.passes"})) {
-      try {
-        graph::check_passes(c_.graph.passes);
-      } catch (const Error& error) {
-        std::string text = error.what();
-        if (text.starts_with("passes: ")) {
-          text.erase(0, 8);
-        }
-        blame({"graph.passes"}, text);
-      }
-    }
+    blame_errors("graph.passes", "passes: ", [&] { graph::check_passes(c_.graph.passes); });
     if (known({"graph.program", "graph.capture"}) && !c_.graph.program.empty() &&
         !c_.graph.capture) {
       blame({"graph.program"}, "only captured steps have a program; set graph.capture=true");
@@ -260,6 +266,8 @@ class Checks {
   }
 
   void mesh() {
+    blame_errors("mesh.transport",
+                 "launch: ", [&] { collective::check_transport(c_.mesh.transport); });
     if (!known({"mesh.axes", "mesh.shape"})) {
       return;
     }
