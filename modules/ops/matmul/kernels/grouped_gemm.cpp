@@ -7,29 +7,57 @@
 #include "pointwise/kernels/pointwise.hpp"
 #include "shared/kernels/parallel.hpp"
 
-// The rows of a group are cut into tiles of a fixed height. So few different extents reach oneDNN,
-// which prepares a primitive for each; the workspace follows from shapes although the counts are
-// values; and a group's results do not depend on where its rows lie.
+// The rows of a group are cut into tiles of a fixed height, the last of which gets rows of zeros up
+// to a multiple of a few. So few different extents reach oneDNN, which prepares a primitive for
+// each; the workspace follows from shapes although the counts are values; and a group's results do
+// not depend on where its rows lie.
 
 namespace tessera::kernels {
 namespace {
 
 constexpr std::int64_t kTile = 128;    // rows of A, or columns of A in an outer product
 constexpr std::int64_t kSummed = 256;  // rows that one outer product sums over
-constexpr std::int64_t kFewRows = 8;   // below it gemm() may take another way (gemm.cpp)
+constexpr std::int64_t kStep = 16;     // rows are padded to a multiple of it
 
 constexpr std::int64_t tiles_of(std::int64_t extent, std::int64_t tile) {
   return (extent + tile - 1) / tile;
 }
+constexpr std::int64_t padded(std::int64_t rows) { return tiles_of(rows, kStep) * kStep; }
 
-/// Takes what the hungriest of gemm()'s calls with 1 to `most` rows takes: more rows never take
-/// less, but for where it changes its way.
-template <class T, class Out>
+/// A copy of x's rows, and rows of zeros up to padded(rows).
+template <class T>
+const T* padded_rows(Workspace& w, const T* x, std::int64_t stride, std::int64_t rows,
+                     std::int64_t columns) {
+  T* const copy = w.take<T>(padded(rows) * columns);
+  if (w.counts()) return copy;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::copy_n(x + row * stride, columns, copy + row * columns);
+  }
+  std::fill_n(copy + rows * columns, (padded(rows) - rows) * columns, T{});
+  return copy;
+}
+
+/// A product whose m is any number of rows up to a tile's, into contiguous c.
+template <class T>
+void tile_product(Workspace& w, Gemm product, const T* a, const T* b, T* c) {
+  const std::int64_t rows = product.m;
+  product.m = padded(rows);
+  if (product.m == rows) return gemm(w, product, a, b, c);
+  a = padded_rows(w, a, product.lda, rows, product.k);
+  product.lda = product.k;
+  T* const into = w.take<T>(product.m * product.n);
+  gemm(w, product, a, b, into);
+  if (!w.counts()) std::copy_n(into, rows * product.n, c);
+}
+
+/// Takes what the hungriest tile of at most `most` rows takes.
+template <class T>
 void take_for_rows(Workspace& w, Gemm shape, std::int64_t most) {
-  for (const std::int64_t rows : {std::int64_t{1}, kFewRows - 1, kFewRows, kTile}) {
+  most = std::min(most, kTile);
+  for (const std::int64_t rows : {std::int64_t{1}, most - 1, most}) {
     const Workspace::Scope of_one(w);
-    shape.m = std::min(rows, most);
-    gemm<T, Out>(w, shape, nullptr, nullptr, nullptr);
+    shape.m = std::max<std::int64_t>(rows, 0);
+    tile_product<T>(w, shape, nullptr, nullptr, nullptr);
   }
 }
 
@@ -98,7 +126,16 @@ void outer_block(Workspace& w, const GroupedOuter& shape, std::int64_t count, st
     product.ldb = shape.ldb;
     product.ldc = shape.n;
     product.accumulate = row > 0;
-    gemm(w, product, a + row * shape.lda, b + row * shape.ldb, c);
+    const T* from_a = a + row * shape.lda;
+    const T* from_b = b + row * shape.ldb;
+    if (const std::int64_t rows = product.k; padded(rows) != rows) {
+      from_a = padded_rows(w, from_a, shape.lda, rows, m);
+      from_b = padded_rows(w, from_b, shape.ldb, rows, shape.n);
+      product.k = padded(rows);
+      product.lda = m;
+      product.ldb = shape.n;
+    }
+    gemm(w, product, from_a, from_b, c);
   }
 }
 
@@ -121,7 +158,7 @@ void grouped_gemm(Workspace& workspace, const GroupedGemm& shape, const std::int
   tile.ldc = shape.n;
   if (!workspace.counts()) starts.fill(shape.groups, counts);
   const std::int64_t tiles = workspace.counts() ? 0 : starts.tiles[shape.groups];
-  const auto take = [&](Workspace& w) { take_for_rows<T, T>(w, tile, shape.rows); };
+  const auto take = [&](Workspace& w) { take_for_rows<T>(w, tile, shape.rows); };
   each_task(workspace, tiles, take, [&](Workspace& w, std::int64_t task) {
     // The last group that begins at or before the tile: those without rows begin there too.
     const std::int64_t g =
@@ -129,7 +166,7 @@ void grouped_gemm(Workspace& workspace, const GroupedGemm& shape, const std::int
     const std::int64_t row = starts.rows[g] + (task - starts.tiles[g]) * kTile;
     Gemm part = tile;
     part.m = std::min(kTile, starts.rows[g + 1] - row);
-    gemm(w, part, a + row * shape.lda, b + g * shape.stride_b, c + row * shape.n);
+    tile_product(w, part, a + row * shape.lda, b + g * shape.stride_b, c + row * shape.n);
   });
   if (workspace.counts()) return;
   const std::int64_t used = starts.rows[shape.groups];
@@ -145,10 +182,11 @@ void grouped_outer(Workspace& workspace, const GroupedOuter& shape, const std::i
   const std::int64_t blocks = tiles_of(shape.m, kTile);
   const auto take = [&](Workspace& w) {
     for (const std::int64_t m : {std::min(kTile, shape.m), shape.m % kTile}) {
-      for (const std::int64_t rows : {std::int64_t{1}, kSummed}) {
+      const std::int64_t most = std::min(kSummed, shape.rows);
+      for (const std::int64_t rows : {std::int64_t{1}, most - 1, most}) {
         const Workspace::Scope of_one(w);
         if constexpr (sizeof(T) == 2) w.take<float>(m * shape.n);
-        outer_block<T>(w, shape, std::min(rows, shape.rows), m, nullptr, nullptr, nullptr);
+        outer_block<T>(w, shape, rows, m, nullptr, nullptr, nullptr);
       }
     }
   };
