@@ -19,6 +19,7 @@ import :pass;
 import :planned;
 import :recompute;
 import :statistics;
+import :transform;
 
 namespace tessera::graph {
 
@@ -81,9 +82,29 @@ void improve(Program& program, const ExecutionOptions& options) {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_executor(Program program, const ExecutionOptions& options) {
+void transform(Program& program, const ExecutionOptions& options, AddedState& added) {
+  for (const Transform& transform : options.transforms) {
+    run_transform(transform, program, added);
+  }
+  if (options.memory_budget == 0 || options.transforms.empty()) {
+    return;
+  }
+  if (const std::int64_t needed = planned_bytes(program); needed > options.memory_budget) {
+    fail_input({.thing = "graph.memory_budget",
+                .wrong = "the step needs more with its transformations",
+                .expected = fmt::format(
+                    "at most {}", format_bytes(static_cast<std::uint64_t>(options.memory_budget))),
+                .got = format_bytes(static_cast<std::uint64_t>(needed)),
+                .advice = "leave room for what they add"});
+  }
+}
+
+std::unique_ptr<Executor> make_executor(Program program, const ExecutionOptions& options,
+                                        AddedState* added) {
   check(options);
   improve(program, options);
+  AddedState unused;
+  transform(program, options, added != nullptr ? *added : unused);
   if (options.executor == "interpreter") {
     return std::make_unique<Replay>(std::move(program));
   }

@@ -3,6 +3,7 @@ export module tessera.graph:execution;
 import tessera.base;
 import tessera.record;
 import :pass;
+import :transform;
 
 export namespace tessera::graph {
 
@@ -14,6 +15,8 @@ struct ExecutionOptions {
   /// Bytes that a step may need at once; 0: any. After the pass `lifetimes` the program is fitted;
   /// see fit_memory.
   std::int64_t memory_budget = 0;
+  /// What changes the step, after all of this.
+  std::vector<Transform> transforms = {};
   std::string dump = {};  // a folder; rank r's program before and after each pass is in rank-r
 };
 
@@ -21,7 +24,12 @@ struct ExecutionOptions {
 std::vector<std::string> executor_names();
 /// Errors (input): there is no executor or pass of this name; a pass that another one must precede.
 void check(const ExecutionOptions& options);
-/// Error (input): see check(). Error: the program is another rank's.
-std::unique_ptr<Executor> make_executor(Program program, const ExecutionOptions& options = {});
+/// Runs the options' transformations on an improved program. Errors: see run_transform; the program
+/// needs more than the budget of memory then.
+void transform(Program& program, const ExecutionOptions& options, AddedState& added);
+/// `added`: what transformations have added to other programs of the same training; gets what they
+/// add. Error (input): see check(). Errors: the program is another rank's; see run_transform.
+std::unique_ptr<Executor> make_executor(Program program, const ExecutionOptions& options = {},
+                                        AddedState* added = nullptr);
 
 }  // namespace tessera::graph

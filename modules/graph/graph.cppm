@@ -5,6 +5,7 @@ export import :memory_plan;  // MemoryPlan: places of memories with known lifeti
 export import :verify;       // verify, verify_same: what a program must be, and what passes keep
 export import :analysis;     // Analysis: what is known of a program's memories and order
 export import :pass;         // run_passes: improves a program and verifies each change
+export import :transform;    // Transform: a change of what a step computes, with state of its own
 export import :recompute;    // fit_memory: a program under a budget of memory
 export import :statistics;   // statistics_of: calls, collectives and memory of a program
 export import :regions;      // regions_of: a program by phase and module

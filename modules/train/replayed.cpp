@@ -47,6 +47,7 @@ void Training::set_replay(bool enabled, const graph::ExecutionOptions& execution
   graph::check(execution);
   replays_ = enabled;
   execution_ = execution;
+  added_.clear();
   counts_ = {};
   captures_.clear();
   kinds_.clear();
@@ -54,21 +55,27 @@ void Training::set_replay(bool enabled, const graph::ExecutionOptions& execution
 }
 
 void Training::set_program(Program program) {
+  graph::AddedState kept = std::exchange(added_, {});
   set_replay(true, execution_);
+  added_ = std::move(kept);
   add_capture(std::move(program), std::vector<std::int64_t>(optimizer_->parameters().size(), 0));
 }
 
 void Training::add_capture(Program program, std::vector<std::int64_t> missed) {
   Capture capture{.executor = nullptr, .trained = trained(), .missed = std::move(missed)};
-  for (const std::string& name : program.written("update")) {
+  if (captures_.size() >= most_captures) {
+    captures_.erase(captures_.begin());  // its memory is free before the new one's is taken
+  }
+  capture.executor = graph::make_executor(std::move(program), execution_, &added_);
+  for (const std::string& name : capture.executor->program().written("update")) {
     if (name.starts_with(parameter_prefix)) {
       capture.updated.push_back(name.substr(parameter_prefix.size()));
     }
   }
-  if (captures_.size() >= most_captures) {
-    captures_.erase(captures_.begin());  // its memory is free before the new one's is taken
+  const Device device = optimizer_->parameters().front()->value.device();
+  for (auto& [name, value] : added_) {
+    value = ops::to_device(value, device);
   }
-  capture.executor = graph::make_executor(std::move(program), execution_);
   captures_.push_back(std::move(capture));
   ++counts_.captured;
   replayed_last_ = false;
@@ -140,6 +147,7 @@ std::map<std::string, Tensor> Training::inputs() const {
   if (scaler_) {
     all.emplace("scaler.scale", scale_);
   }
+  all.insert(added_.begin(), added_.end());
   return all;
 }
 
@@ -152,6 +160,12 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
     if (counts_.refusal.empty()) {
       return replay_step(batch, rows, *capture, std::move(variables));
     }
+  }
+  if (!execution_.transforms.empty()) {
+    fail({.thing = fmt::format("transformation '{}'", execution_.transforms.front().name),
+          .wrong = fmt::format("this step has no program that it could change ({})",
+                               counts_.refusal.empty() ? "none was set" : counts_.refusal),
+          .advice = "take steps of one kind, or leave the transformation out"});
   }
   rest_captures();
   const std::string name = kind_of(rows);

@@ -11,11 +11,16 @@ module;
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 module tessera.train;
 
 import tessera.base;
+import tessera.placement;
+import tessera.device;
 import tessera.tensor;
 import tessera.collective;
+import tessera.ops;
+import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
 import tessera.checkpoint;
@@ -25,6 +30,8 @@ namespace {
 
 constexpr const char* random_prefix = "progress.random.";
 constexpr const char* skipped_name = "progress.skipped";
+constexpr const char* added_prefix = "transform.";
+constexpr const char* added_pattern = "transform.**";
 constexpr const char* scaler_prefix = "progress.scaler";
 
 [[noreturn]] void wrong_scalar(const std::string& path, const std::string& name,
@@ -102,6 +109,9 @@ StateDict Training::state() const {
     }
   }
   all.merge("model", buffers);
+  for (const auto& [name, value] : added_) {
+    all.tensors.emplace(name, from_local(value, Layout::replicated(plan_.mesh())));
+  }
   StateDict progress;
   progress.scalars["step"] = done_;
   progress.scalars["tokens"] = tokens_;
@@ -168,6 +178,13 @@ void Training::load(const std::string& folder) {
   optimizer_->prepare_state();
   const CheckpointReader reader(folder, OpenFiles::when_read);
   const TrainingProgress progress = read_training_progress(reader);
+  for (const auto& [name, info] : reader.tensors()) {
+    if (name.starts_with(added_prefix) && !execution_.transforms.empty()) {
+      // The transformation, which may run later, finds it.
+      const Device device = optimizer_->parameters().front()->value.device();
+      added_.try_emplace(name, zeros(info.shape, info.dtype, device));
+    }
+  }
   StateDict all = state();
   // Which random streams exist is the checkpoint's to say: one that only a step uses, such as
   // dropout's, is not among this process's yet. So it is whether there were skipped steps, or a
@@ -179,7 +196,9 @@ void Training::load(const std::string& folder) {
   std::erase_if(all.scalars, is_stored);
   std::copy_if(reader.scalars().begin(), reader.scalars().end(),
                std::inserter(all.scalars, all.scalars.end()), is_stored);
-  load_state(reader, all, {});
+  load_state(reader, all,
+             {.ignore = execution_.transforms.empty() ? std::vector<std::string>{added_pattern}
+                                                      : std::vector<std::string>{}});
   optimizer_->load_scalars(all.part("optimizer"));
   done_ = progress.step;
   tokens_ = progress.tokens;

@@ -117,7 +117,10 @@ class Training {
   /// taken as always. Errors: two recorded steps
   /// differ in what no variable explains (see program_of).
   StepResult step(const StepBatch& batch, const StepFunctions& functions);
-  /// `execution`: what executes the program. Error (input): an executor that does not exist.
+  /// `execution`: what executes the program. With transformations every step must be replayed, from
+  /// the first one on (set_program): steps that would be taken as always are errors. What they add
+  /// is state of the training; evaluations compute the model as it is written.
+  /// Error (input): an executor that does not exist.
   void set_replay(bool enabled, const graph::ExecutionOptions& execution = {});
   /// Replays this program from the next step on: of the same model, plan, optimizer and rank, and
   /// of a step in which no parameter that it updates had missed an update.
@@ -277,6 +280,7 @@ class Training {
   bool replays_ = false;
   ReplayCounts counts_;
   graph::ExecutionOptions execution_;
+  graph::AddedState added_;            // by transformations of programs
   std::vector<Capture> captures_;      // the one that was used last is the last
   std::map<std::string, Kind> kinds_;  // of steps without a program
   bool replayed_last_ = false;         // by the last capture, and nothing else has written since

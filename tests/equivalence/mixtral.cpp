@@ -1,6 +1,9 @@
 // A mixture of experts, a family of models that is an example (apps/examples/mixtral), against
 // transformers: curves with the experts split over ranks, folders in and out, checkpoints.
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -92,6 +95,75 @@ TEST_CASE("a captured mixture of experts has the bits of the eager one", "[mixtr
           eager));
     }
   }
+}
+
+namespace {
+
+const std::string kBalanced =
+    " --plugin " MIXTRAL " --plugin " BALANCE " graph.capture=true graph.transforms=[Balance] ";
+
+/// How many more tokens the expert with the most has than the average one, in the last step: the
+/// state that the transformation has added for each layer.
+double imbalance(const std::string& checkpoint) {
+  double most = 0;
+  int layers = 0;
+  for (const auto& [name, tensor] : equivalence::tensors_of(checkpoint)) {
+    if (name.starts_with("transform.") && name.find(".tokens") != std::string::npos) {
+      std::vector<float> tokens(tensor.bytes.size() / sizeof(float));
+      std::memcpy(tokens.data(), tensor.bytes.data(), tensor.bytes.size());
+      const double sum = std::accumulate(tokens.begin(), tokens.end(), 0.0);
+      most = std::max(most,
+                      *std::ranges::max_element(tokens) * static_cast<double>(tokens.size()) / sum);
+      ++layers;
+    }
+  }
+  CHECK(layers > 0);
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("a transformation of captured steps gives experts equally many tokens", "[mixtral]") {
+  const Curve curve("mixtral", "eight");
+  const Folder folder;
+  const std::string steps = "train.steps=120 checkpoint.every=60 ";
+  const std::vector<Step> whole =
+      equivalence::train(folder, "whole", curve.config, layout("one rank"), kBalanced + steps);
+  CHECK(imbalance(equivalence::checkpoint(folder, "whole", 120)) < 1.3);
+  for (const char* where : {"experts 2", "FSDP 2 x experts 2", "Replicate 2 x experts 2"}) {
+    INFO(where);
+    for (const char* more : {"", "train.micro_batch=3 train.activation_checkpointing=true "}) {
+      const auto other = equivalence::train(folder, "other", curve.config, layout(where),
+                                            kBalanced + "checkpoint.every=0 " + more);
+      CHECK(loss_difference(other, {whole.begin(), whole.begin() + 20}) <= 2e-5);
+    }
+    const auto rest = equivalence::train(
+        folder, "rest", curve.config, layout(where),
+        kBalanced + steps + "checkpoint.resume=" + equivalence::checkpoint(folder, "whole", 60));
+    REQUIRE(rest.size() == 60);
+    CHECK(loss_difference({rest.begin(), rest.begin() + 20},
+                          {whole.begin() + 60, whole.begin() + 80}) <= 2e-5);
+  }
+}
+
+TEST_CASE("a run goes on with the transformations that it had", "[mixtral]") {
+  const Curve curve("mixtral", "four");
+  const Folder folder;
+  const Layout& where = layout("FSDP 2 x experts 2");
+  const auto whole = equivalence::train(folder, "whole", curve.config, where,
+                                        kBalanced + "train.steps=20 checkpoint.every=10");
+  const std::string from = " checkpoint.resume=" + equivalence::checkpoint(folder, "whole", 10);
+  CHECK(same_bits(equivalence::train(folder, "rest", curve.config, where, kBalanced + from),
+                  {whole.begin() + 10, whole.end()}));
+  const std::string without = kPlugin + "graph.capture=true";
+  const std::string config = folder.write("run.toml", curve.config + where.config);
+  const auto refused = equivalence::run("train " + config + without + from);
+  CHECK(refused.code == 2);
+  CHECK(refused.error.find("graph.transforms: [\"Balance\"] in the checkpoint, absent") !=
+        std::string::npos);
+  const auto rest = equivalence::train(folder, "less", curve.config, where,
+                                       without + from + " checkpoint.allow=[graph.transforms]");
+  CHECK(rest.size() == 10);
 }
 
 TEST_CASE("a mixture of experts goes on with its experts on other ranks", "[mixtral]") {

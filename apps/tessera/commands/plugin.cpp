@@ -251,8 +251,11 @@ bool run_suites(const CheckReport& report) {
   for (const plugin::Offer& offer : report.registered) {
     const std::vector<SuiteResult> results = run_suite({report.found.file, offer.kind, offer.name});
     const auto passed = std::ranges::count(results, State::passed, &SuiteResult::state);
-    std::string text = fmt::format("  {} {}: {} of {} checks passed\n", offer.kind, offer.name,
-                                   passed, results.size());
+    std::string text =
+        results.empty()
+            ? fmt::format("  {} {}: there are no checks of this kind\n", offer.kind, offer.name)
+            : fmt::format("  {} {}: {} of {} checks passed\n", offer.kind, offer.name, passed,
+                          results.size());
     for (const SuiteResult& result : results) {
       if (result.state != State::passed) {
         text += fmt::format("    {} {}: {}\n",

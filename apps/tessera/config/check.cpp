@@ -160,6 +160,12 @@ class Checks {
                         c_.train.micro_batch));
     }
     blame_errors("graph.passes", "passes: ", [&] { graph::check_passes(c_.graph.passes); });
+    blame_errors("graph.transforms",
+                 "transforms: ", [&] { graph::check_transforms(c_.graph.transforms); });
+    if (known({"graph.transforms", "graph.capture"}) && !c_.graph.transforms.empty() &&
+        !c_.graph.capture) {
+      blame({"graph.transforms"}, "only captured steps can be changed; set graph.capture=true");
+    }
     if (known({"graph.program", "graph.capture"}) && !c_.graph.program.empty() &&
         !c_.graph.capture) {
       blame({"graph.program"}, "only captured steps have a program; set graph.capture=true");

@@ -42,6 +42,7 @@ std::vector<std::string> allowable_names(const std::string& family) {
     }
   }
   names.emplace_back("data.content");
+  names.emplace_back("graph.transforms");
   return names;
 }
 

@@ -272,8 +272,7 @@ std::vector<Key> run_keys() {
        "links are slow or cores are idle; otherwise the rank moves it while it waits."},
       {"mesh.transport", field<&Config::mesh, &MeshConfig::transport>,
        "How machines are connected: `auto` (the installed transport, where the ranks are on "
-       "several), "
-       "`shm` (all ranks must be on one machine), or the name of a transport, such as `mpi`."},
+       "several), `shm` (all ranks must be on one machine), or a transport, such as `mpi`."},
       {.path = "plugins.paths",
        .slot = field<&Config::plugins, &PluginsConfig::paths>,
        .doc = "Plugin files, or folders of them, to load besides the installed ones.",
@@ -324,13 +323,14 @@ std::vector<Key> run_keys() {
        {},
        {"planned", "interpreter"}},
       {"graph.passes", field<g, &G::passes>,
-       "What improves the program, in this order ([graph.md](graph.md#passes)). `[]`: it is "
-       "executed as it was recorded."},
+       "What improves the program, in this order ([graph.md](graph.md#passes)). `[]`: nothing."},
+      {"graph.transforms", field<g, &G::transforms>,
+       "With `graph.capture`: plugins that change what the step computes, after all passes "
+       "([graph.md](graph.md#change-what-a-step-computes))."},
       {"graph.memory_budget", field<g, &G::memory_budget>,
        "With `graph.capture`: the memory that a step of a rank may need, as `4GiB` or `900MiB`. "
-       "What "
-       "is needed for backward is then computed again instead of kept, where this costs least "
-       "([graph.md](graph.md#a-budget-of-memory)). Empty: all is kept."},
+       "What is needed for backward is then computed again instead of kept, where this costs "
+       "least ([graph.md](graph.md#a-budget-of-memory)). Empty: all is kept."},
       {.path = "graph.dump",
        .slot = field<g, &G::dump>,
        .doc =

@@ -85,6 +85,9 @@ Fingerprint fingerprint_of(const Config& config, const ModelShape& shape, const 
   if (shape.family != ModelConfig().family) {
     values["model.family"] = json_text(nlohmann::json(shape.family));
   }
+  if (!config.graph.transforms.empty()) {
+    values["graph.transforms"] = json_text(nlohmann::json(config.graph.transforms));
+  }
   if (!config.model.from.empty()) {
     values["model.from"] = json_text(nlohmann::json("weights " + weights_hash(config.model.from)));
   }

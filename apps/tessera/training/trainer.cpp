@@ -43,6 +43,7 @@ import tessera.train;
 #include "adapters/updates.hpp"
 #include "hub_weights.hpp"
 #include "model_sizes.hpp"
+#include "training/execution.hpp"
 #include "training/links.hpp"
 #include "training/loss.hpp"
 #include "training/setup.hpp"
@@ -73,13 +74,6 @@ std::vector<std::vector<std::string>> communication_rows(const Account& account)
   return rows;
 }
 
-graph::ExecutionOptions execution_of(const GraphConfig& graph) {
-  return {.executor = graph.executor,
-          .passes = graph.passes,
-          .memory_budget = bytes_of_text(graph.memory_budget).value_or(0),
-          .dump = graph.dump};
-}
-
 /// What is known of a captured step before the ranks start. Errors: see capture_step; the budget of
 /// memory is too small.
 std::string captured_text(const Run& run) {
@@ -90,6 +84,13 @@ std::string captured_text(const Run& run) {
   }
   const std::string& budget = run.config.graph.memory_budget;
   const std::string reads = reads_values(program);
+  if (!reads.empty() && !run.config.graph.transforms.empty()) {
+    fail_input({.where = run.config.place("graph.transforms"),
+                .wrong = "the step cannot be replayed from the first one on, because the host "
+                         "reads values in " +
+                         reads,
+                .advice = "leave the transformations out"});
+  }
   return fmt::format("{} instructions, needs {}{}; {}", instructions,
                      format_bytes(static_cast<std::uint64_t>(graph::planned_bytes(program))),
                      budget.empty() ? "" : " of " + budget,
@@ -182,6 +183,7 @@ void Trainer::capture_ahead() {
   Run as_recorded = run_;  // passes are run where the program is used
   as_recorded.config.graph.passes = {};
   as_recorded.config.graph.memory_budget = "";
+  as_recorded.config.graph.transforms = {};
   Program program = capture_step(as_recorded, current_rank());
   if (reads_values(program).empty()) {
     training_->set_program(std::move(program));

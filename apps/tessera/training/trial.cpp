@@ -25,6 +25,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 
+#include "training/execution.hpp"
 #include "training/setup.hpp"
 #include "training/trainer.hpp"
 #include "training/trial.hpp"
@@ -117,6 +118,8 @@ Trial try_steps(Run run) {
 Program capture_steps(Run run) {
   ops::set_threads(threads_of_rank(run.config));
   run.config.graph.capture = true;
+  const graph::ExecutionOptions execution = execution_of(run.config.graph);
+  run.config.graph.transforms.clear();  // they change the program, once it is there
   Trainer trainer(run, meta);
   check_batch_division(run.config, trainer.plan().batch_parts());
   ReadsOne reads;
@@ -129,7 +132,10 @@ Program capture_steps(Run run) {
   } catch (const Error& error) {
     throw trainer.plan().explained(error);
   }
-  return *trainer.program();
+  Program program = *trainer.program();
+  graph::AddedState added;
+  graph::transform(program, execution, added);
+  return program;
 }
 
 }  // namespace
