@@ -26,6 +26,7 @@ import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
+import :step_inputs;
 
 namespace tessera {
 namespace {
@@ -132,18 +133,12 @@ void Training::set_update(StepVariables& variables, double lr, double grad_scale
 std::map<std::string, Tensor> Training::inputs() const {
   std::map<std::string, Tensor> all;
   for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
-    all.emplace(std::string(parameter_prefix) + parameter->name, parameter->value.local());
-    if (parameter->places.gradient && parameter->value.requires_grad()) {
-      all.emplace("gradient." + parameter->name, nn::gradient_memory_of(*parameter));
-    }
+    add_parameter(all, parameter->name, *parameter);
   }
   for (const nn::BufferPointer& buffer : nn::all_buffers(model_)) {
-    all.emplace("buffer." + buffer->name,
-                buffer->value.is_distributed() ? buffer->value.local() : buffer->value);
+    add_buffer(all, buffer->name, *buffer);
   }
-  for (const auto& [name, value] : optimizer_->state().tensors) {
-    all.emplace("optimizer." + name, value.local());
-  }
+  add_state(all, "", *optimizer_);
   if (scaler_) {
     all.emplace("scaler.scale", scale_);
   }
@@ -194,15 +189,14 @@ StepResult Training::record_first_or_second(const StepBatch& batch, const StepFu
                                             Kind& kind) {
   StepVariables variables = variables_of(batch, nullptr);
   Recorder recorder;
-  std::set<std::string> kept_here;  // of the parameters
+  std::map<std::string, MemoryCategory> categories;
   for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
-    if (!parameter->places.value) {
-      kept_here.insert(std::string(parameter_prefix) + parameter->name);
-    }
+    categories[parameter_input(parameter->name)] = category_of_parameter(*parameter);
   }
   for (const auto& [name, tensor] : inputs()) {
+    const auto category = categories.find(name);
     recorder.input(name, tensor,
-                   kept_here.contains(name) ? MemoryCategory::parameter : MemoryCategory::other);
+                   category == categories.end() ? MemoryCategory::other : category->second);
   }
   const double scale_of_step = scale();
   const StepResult result = take_step(batch, functions, &recorder);

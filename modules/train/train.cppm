@@ -1,7 +1,8 @@
 // The training step of any model and plan, and the state that a run continues from.
 export module tessera.train;
 
-export import :training;     // Training: micro-batches, backward, reduction, clipping, update,
-                             // checkpoints
-export import :checkpoints;  // RunCheckpoints: when a run saves, in the background or not
-export import :run;          // run_training: a program's whole training of its own model
+export import :training;       // Training: micro-batches, backward, reduction, clipping, update,
+                               // checkpoints
+export import :checkpoints;    // RunCheckpoints: when a run saves, in the background or not
+export import :captured_step;  // CapturedStep: a step of a program's own, captured
+export import :run;            // run_training: a program's whole training of its own model

@@ -1,0 +1,43 @@
+module;
+#include <map>
+#include <string>
+module tessera.train;
+
+import tessera.base;
+import tessera.device;
+import tessera.tensor;
+import tessera.nn;
+import tessera.optim;
+import :step_inputs;
+
+namespace tessera {
+
+std::string parameter_input(const std::string& name) { return "parameter." + name; }
+
+void add_parameter(std::map<std::string, Tensor>& all, const std::string& name,
+                   nn::Parameter& parameter) {
+  all.emplace(parameter_input(name),
+              parameter.value.is_distributed() ? parameter.value.local() : parameter.value);
+  if (parameter.places.gradient && parameter.value.requires_grad()) {
+    all.emplace("gradient." + name, nn::gradient_memory_of(parameter));
+  }
+}
+
+void add_buffer(std::map<std::string, Tensor>& all, const std::string& name,
+                const nn::Buffer& buffer) {
+  all.emplace("buffer." + name,
+              buffer.value.is_distributed() ? buffer.value.local() : buffer.value);
+}
+
+void add_state(std::map<std::string, Tensor>& all, const std::string& prefix,
+               const optim::Optimizer& optimizer) {
+  for (const auto& [name, value] : optimizer.state().tensors) {
+    all.emplace("optimizer." + prefix + name, value.is_distributed() ? value.local() : value);
+  }
+}
+
+MemoryCategory category_of_parameter(const nn::Parameter& parameter) {
+  return parameter.places.value ? MemoryCategory::other : MemoryCategory::parameter;
+}
+
+}  // namespace tessera
