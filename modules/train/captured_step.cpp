@@ -63,40 +63,6 @@ struct CapturedStep::Kind {
   std::optional<Recording> first = {};
 };
 
-StepCall::StepCall(CapturedStep& step, const Tensors& inputs, const StepNumbers& numbers,
-                   Recorder* recorder)
-    : step_(step),
-      inputs_(&inputs),
-      numbers_(numbers),
-      recorder_(recorder),
-      updated_(step.parts_.optimizers.size(), false) {}
-
-double StepCall::number(const std::string& name) const {
-  const auto found = numbers_.others.find(name);
-  if (found == numbers_.others.end()) {
-    fail({.thing = "captured step",
-          .wrong = fmt::format("the call has no number '{}'", name),
-          .advice = "pass it in StepNumbers::others"});
-  }
-  return found->second;
-}
-
-void StepCall::update(std::size_t optimizer) {
-  if (optimizer >= updated_.size()) {
-    fail({.thing = "captured step",
-          .wrong = "there is no such optimizer",
-          .expected = fmt::format("a number below {}", updated_.size()),
-          .got = fmt::format("{}", optimizer)});
-  }
-  if (updated_[optimizer]) {
-    fail({.thing = "captured step",
-          .wrong = fmt::format("optimizer {} was updated before in this call", optimizer),
-          .advice = "make two calls"});
-  }
-  updated_[optimizer] = true;
-  step_.update(optimizer, numbers_.lr[optimizer], recorder_);
-}
-
 CapturedStep::CapturedStep(StepParts parts, Body body, const graph::ExecutionOptions& execution)
     : parts_(std::move(parts)), body_(std::move(body)), execution_(execution) {
   graph::check(execution);
