@@ -31,9 +31,12 @@ class Region {
     return distance < bytes_;
   }
   inline std::uint64_t offset_of(const void* pointer) const {
-    return static_cast<std::uint64_t>(static_cast<const std::byte*>(pointer) - base_);
+    return reinterpret_cast<std::uintptr_t>(pointer) - reinterpret_cast<std::uintptr_t>(base_);
   }
-  inline std::byte* at(std::uint64_t offset) const { return base_ + offset; }
+  /// Offsets wrap: where a rank holds one piece of a range, the range may begin before the region.
+  inline std::byte* at(std::uint64_t offset) const {
+    return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(base_) + offset);
+  }
 
  private:
   std::byte* base_;
