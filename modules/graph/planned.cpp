@@ -33,7 +33,10 @@ struct Planned::State {
   bool planned = false;  // the running step
 };
 
-Planned::Planned(Program program) : state_(std::make_unique<State>(std::move(program))) {}
+Planned::Planned(Program program) {
+  require_lowered(program);
+  state_ = std::make_unique<State>(std::move(program));
+}
 Planned::~Planned() = default;
 
 const Program& Planned::program() const { return state_->program; }

@@ -211,7 +211,19 @@ class Builder {
 
 }  // namespace
 
-Shadow shadow_of(const Program& program) { return Builder(program).build(); }
+void require_lowered(const Program& program) {
+  if (program.level == ModeLevel::above_distribution) {
+    fail({.thing = "program",
+          .wrong = "it is above distribution, where memory and communication are not decided",
+          .expected = "the program of a rank",
+          .advice = "lower() it first"});
+  }
+}
+
+Shadow shadow_of(const Program& program) {
+  require_lowered(program);
+  return Builder(program).build();
+}
 
 std::vector<int> operands_left_to_readers(const Instruction& instruction) {
   std::vector<int> left;

@@ -38,6 +38,8 @@ struct Shadow {
   int places = 0;
 };
 Shadow shadow_of(const Program& program);
+/// Error: the program is above distribution.
+void require_lowered(const Program& program);
 
 /// Operands that other ranks may read although this rank has completed the call.
 std::vector<int> operands_left_to_readers(const Instruction& instruction);

@@ -59,7 +59,7 @@ int Editor::state(const std::string& name, const Tensor& initial) {
           .expected = form_of(found->second.shape(), found->second.dtype()),
           .got = form_of(initial.shape(), initial.dtype())});
   }
-  program_.tensors.push_back({{initial.shape(), initial.dtype()}, MemoryCategory::optimizer});
+  program_.tensors.push_back({{initial.shape(), initial.dtype()}, {}, MemoryCategory::optimizer});
   return program_.inputs[input] = static_cast<int>(program_.tensors.size()) - 1;
 }
 
@@ -94,7 +94,7 @@ std::vector<int> Editor::call(std::string_view op, const std::vector<int>& in,
     ResultShapes shapes;
     made.op->infer(call, shapes);
     for (const ResultShape& shape : shapes) {
-      program_.tensors.push_back({shape, MemoryCategory::activation});
+      program_.tensors.push_back({shape, {}, MemoryCategory::activation});
       made.out.push_back(static_cast<int>(program_.tensors.size()) - 1);
     }
   }

@@ -5,12 +5,15 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tessera/printable.hpp>
 #include <tessera/visit_dtype.hpp>
 #include <typeinfo>
+#include <utility>
 #include <vector>
 module tessera.record;
 
@@ -57,7 +60,8 @@ std::vector<Tensor> Executor::arranged(const std::map<std::string, Tensor>& inpu
 }
 
 void Executor::check_input(const std::string& name, int number, const Tensor& x) const {
-  if (!x.is_contiguous()) {
+  const bool distributed = x.is_distributed();
+  if (!(distributed ? x.local() : x).is_contiguous()) {
     fail({.thing = "replay",
           .wrong = fmt::format("input '{}' is not contiguous", name),
           .advice = "pass contiguous(x)"});
@@ -69,6 +73,13 @@ void Executor::check_input(const std::string& name, int number, const Tensor& x)
           .expected = fmt::format("{}{}", name_of(expected.dtype), to_string(expected.shape)),
           .got = fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape())),
           .advice = "record the step again"});
+  }
+  if (expected.spec != x.spec()) {
+    fail({.thing = "replay",
+          .wrong = fmt::format("input '{}' has another layout", name),
+          .expected = expected.spec ? text_of(*expected.spec) : "a plain tensor",
+          .got = distributed ? text_of(*x.spec()) : "a plain tensor",
+          .advice = "redistribute it, or record the step again"});
   }
 }
 
@@ -127,6 +138,84 @@ void Executor::rethrow(const Error& error, std::size_t section, std::size_t inst
 void Executor::move_streams() const {
   for (const auto& [name, drawn] : program().draws) {
     random_stream(name).offset += drawn;
+  }
+}
+
+namespace {
+
+std::string described(const ResultShape& x, const SpecHandle& spec) {
+  return spec != nullptr ? to_string(*spec)
+                         : fmt::format("{}{}", name_of(x.dtype), to_string(x.shape));
+}
+
+void set_result(const Program& program, int number, Tensor x, std::span<Tensor> tensors) {
+  const ProgramTensor& expected = program.tensors[static_cast<std::size_t>(number)];
+  if (!(x.shape() == expected.shape) || x.dtype() != expected.dtype || x.spec() != expected.spec) {
+    fail(fmt::format("%{} is {} (expected {})", number, described({x.shape(), x.dtype()}, x.spec()),
+                     described(expected, expected.spec)));
+  }
+  tensors[static_cast<std::size_t>(number)] = std::move(x);
+}
+
+/// What makes a tensor of memory: this rank's part of it, which is distributed then.
+template <class Make>
+void set_memory(const Program& program, int number, std::span<Tensor> tensors, const Make& make) {
+  const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+  const Tensor part = make(x.spec == nullptr ? static_cast<const ResultShape&>(x)
+                                             : ResultShape{local_shape(*x.spec), x.dtype});
+  set_result(program, number, x.spec == nullptr ? part : make_distributed(part, x.spec), tensors);
+}
+
+}  // namespace
+
+void run_in_scope(const Program& program, const Instruction& instruction,
+                  const std::function<void()>& body) {
+  const ProgramScope& from = program.scopes[static_cast<std::size_t>(instruction.scope)];
+  const ModuleScope module(from.module.empty() ? nullptr : interned_name(from.module));
+  from.phase.empty() ? body() : run_phase(from.phase, body);
+}
+
+void execute(const Program& program, const Instruction& i, const Attributes& arguments,
+             std::span<Tensor> tensors, Device device) {
+  const auto part = [&]() -> const Tensor& {
+    const Tensor& x = tensors[static_cast<std::size_t>(i.in[0])];
+    return x.is_distributed() ? x.local() : x;
+  };
+  switch (i.kind) {
+    case Kind::call: {
+      InlineVector<Tensor, 8> operands;
+      for (const int number : i.in) {
+        operands.push_back(number < 0 ? Tensor() : tensors[static_cast<std::size_t>(number)]);
+      }
+      const std::span<const Tensor> in(operands.begin(), operands.size());
+      Tensors out = program.level == ModeLevel::below_distribution
+                        ? call_kernel(*i.op, in, arguments)
+                        : call(*i.op, in, arguments);
+      for (std::size_t k = 0; k < i.out.size(); ++k) {
+        if (i.out[k] >= 0) {
+          set_result(program, i.out[k], std::move(out[k]), tensors);
+        }
+      }
+      return;
+    }
+    case Kind::alias:
+      set_memory(program, i.out[0], tensors,
+                 [&](const ResultShape& shape) { return aliased(i, shape, part()); });
+      return;
+    case Kind::empty:
+    case Kind::full:
+    case Kind::values:
+      set_memory(program, i.out[0], tensors,
+                 [&](const ResultShape& shape) { return filled(i, shape, device); });
+      return;
+    case Kind::release:
+      part().storage().release_memory();
+      return;
+    case Kind::restore:
+      part().storage().restore_memory();
+      return;
+    case Kind::check:
+      check_recorded_values(i, part());
   }
 }
 

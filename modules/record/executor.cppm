@@ -49,6 +49,15 @@ class Executor {
   void move_streams() const;
 };
 
+/// Executes an instruction on `tensors` (by number) and adds its results to them: through the
+/// dispatcher in a program above distribution, by kernels below it. `arguments`: of its operator.
+/// `device`: of tensors that it makes. Errors: those of the operator; a result has another shape,
+/// type or layout than the program says.
+void execute(const Program& program, const Instruction& instruction, const Attributes& arguments,
+             std::span<Tensor> tensors, Device device);
+/// Runs `body` in the phase and module of an instruction.
+void run_in_scope(const Program& program, const Instruction& instruction,
+                  const std::function<void()>& body);
 /// A tensor of Instruction::Kind::empty, full or values.
 Tensor filled(const Instruction& instruction, const ResultShape& shape, Device device);
 /// Of an Instruction::Kind::alias: its tensor in the memory of `base`.

@@ -3,85 +3,36 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 module tessera.record;
 
 import tessera.base;
 import tessera.device;
+import tessera.mesh;
+import tessera.placement;
 import tessera.tensor;
+import :line;
 
 namespace tessera {
 namespace {
 
 using Kind = Instruction::Kind;
 
-/// What is left of a line.
-class Line {
- public:
-  explicit Line(std::string_view text) : rest_(text) {}
-
-  bool ended() const { return rest_.empty(); }
-  std::string_view rest() const { return rest_; }
-  bool take(std::string_view literal) {
-    if (!rest_.starts_with(literal)) {
-      return false;
-    }
-    rest_.remove_prefix(literal.size());
-    return true;
-  }
-  void expect(std::string_view literal) {
-    if (!take(literal)) {
-      refuse(fmt::format("'{}'", literal));
-    }
-  }
-  /// Up to `end`, which is taken too.
-  std::string_view until(std::string_view end) {
-    const std::size_t at = rest_.find(end);
-    if (at == std::string_view::npos) {
-      refuse(fmt::format("'{}' after it", end));
-    }
-    const std::string_view word = rest_.substr(0, at);
-    rest_.remove_prefix(at + end.size());
-    return word;
-  }
-  std::string_view all() { return std::exchange(rest_, std::string_view()); }
-  template <class T>
-  T number() {
-    T value{};
-    const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
-    if (error != std::errc()) {
-      refuse("a number");
-    }
-    rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
-    return value;
-  }
-  [[noreturn]] void refuse(std::string expected) const {
-    fail_input({.wrong = "the line is wrong",
-                .expected = std::move(expected),
-                .got = fmt::format("'{}'", shown())});
-  }
-  std::string_view shown() const {
-    return rest_.empty() ? "the end of the line" : rest_.substr(0, 40);
-  }
-
- private:
-  std::string_view rest_;
-};
-
 class Parser {
  public:
   void header(Line& line) {
-    if (line.take("rank ")) {
+    if (line.take("level above distribution")) {
+      program.level = ModeLevel::above_distribution;
+    } else if (line.rest().starts_with("mesh(")) {
+      program.meshes.push_back(DeviceMesh::parse(line.all()));
+    } else if (line.take("rank ")) {
       program.rank = line.number<int>();
     } else if (line.take("number ")) {
       program.numbers.emplace_back(line.all());
@@ -106,9 +57,10 @@ class Parser {
       line.expect(" = ");
       program.outputs[std::string(line.all())] = number;
     } else {
-      line.refuse("rank, number, count, stream, required, input, section, output or end");
+      line.refuse(
+          "rank, level, mesh, number, count, stream, required, input, section, output or end");
     }
-    ended(line);
+    line.end();
   }
 
   void instruction(Line& line) {
@@ -171,12 +123,6 @@ class Parser {
   Program program;
 
  private:
-  static void ended(const Line& line) {
-    if (!line.ended()) {
-      fail_input(fmt::format("'{}' follows what the line says", line.shown()));
-    }
-  }
-
   /// The scope at the line's end, which is taken away.
   int scope(std::string_view& body) {
     constexpr std::string_view mark = " @ ";
@@ -219,6 +165,7 @@ class Parser {
       }
       shape.shape.push_back(line.number<std::int64_t>());
     }
+    shape.spec = layout(line, shape);
     shape.category = category(line);
     constexpr int most = 1 << 24;
     if (number < 0 || number >= most || !defined_.insert(number).second) {
@@ -230,6 +177,21 @@ class Parser {
     }
     program.tensors[static_cast<std::size_t>(number)] = shape;
     return number;
+  }
+
+  /// The layout of a tensor, where the line says it.
+  SpecHandle layout(Line& line, const ResultShape& x) const {
+    if (!line.take(" [")) {
+      return {};
+    }
+    const std::string placements = fmt::format("[{}]", line.until("]"));
+    const int mesh = line.take(" on ") ? line.number<int>() : 0;
+    if (mesh < 0 || static_cast<std::size_t>(mesh) >= program.meshes.size()) {
+      fail_input(fmt::format("mesh {} is not declared above", mesh));
+    }
+    const Layout layout = Layout::parse(program.meshes[static_cast<std::size_t>(mesh)], placements);
+    check_layout_fits(layout, x.shape.size(), "the layout");
+    return Spec::make(layout, x.shape, x.dtype);
   }
 
   /// What memory is booked on, where the line says it.
@@ -271,7 +233,7 @@ class Parser {
       }
       line.expect(", offset=");
       made.offset = line.number<std::int64_t>();
-      ended(line);
+      line.end();
     } else if (name == "memory.release" || name == "memory.restore") {
       made.kind = name == "memory.release" ? Kind::release : Kind::restore;
     } else if (name == "host.check") {

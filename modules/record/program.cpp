@@ -18,6 +18,7 @@ module;
 module tessera.record;
 
 import tessera.base;
+import tessera.mesh;
 import tessera.tensor;
 
 namespace tessera {
@@ -246,6 +247,15 @@ Program program_of(const Recording& first, const Recording& second) {
     }
   }
   return program;
+}
+
+std::size_t Program::mesh(const DeviceMesh& mesh) {
+  const auto same = std::ranges::find(meshes, mesh);
+  const auto number = static_cast<std::size_t>(same - meshes.begin());
+  if (same == meshes.end()) {
+    meshes.push_back(mesh);
+  }
+  return number;
 }
 
 int Program::scope(const ProgramScope& scope) {

@@ -1,6 +1,7 @@
 export module tessera.record:program;
 
 import tessera.base;
+import tessera.mesh;
 import tessera.device;
 import tessera.tensor;
 
@@ -23,6 +24,7 @@ struct Binding {
 
 /// A tensor of a program: its shape and type, and what its memory is booked on.
 struct ProgramTensor : ResultShape {
+  SpecHandle spec = {};  // of a distributed tensor, whose shape is the global one; null: plain
   MemoryCategory category = MemoryCategory::other;
 };
 
@@ -36,7 +38,7 @@ struct ProgramScope {
 struct Instruction {
   enum class Kind : std::uint8_t {
     call,     // an operator: in -> out; operators that write return no new tensors
-    alias,    // out[0]: other strides, another place or type in the memory of in[0]
+    alias,    // out[0]: other strides, another place, type or layout in the memory of in[0]
     empty,    // out[0]: memory that is not initialised
     full,     // out[0]: values[0] everywhere
     values,   // out[0]: these values in row-major order
@@ -63,10 +65,14 @@ struct Section {
   std::vector<Instruction> instructions = {};
 };
 
-/// A step of one rank, below distribution: local tensors, operators and collectives. No autograd,
-/// no layouts, no hooks are in it.
+/// A step of one rank. Below distribution it is what is executed: local tensors, operators and
+/// collectives. Above distribution it is what was written: operators on distributed tensors, with
+/// global shapes and layouts; it means the same on all ranks, but for aliases of local memory. No
+/// autograd and no hooks are in either.
 struct Program {
+  ModeLevel level = ModeLevel::below_distribution;
   int rank = 0;
+  std::vector<DeviceMesh> meshes = {};      // of the layouts, in the order of their first tensors
   std::vector<ProgramTensor> tensors = {};  // by number
   std::map<std::string, int> inputs = {};   // tensors that exist before the step
   std::map<std::string, int> outputs = {};
@@ -80,6 +86,8 @@ struct Program {
   /// program is right only while they have these values.
   std::map<std::string, double> required = {};
 
+  /// The number of a mesh; added where it is new.
+  std::size_t mesh(const DeviceMesh& mesh);
   /// The number of a scope; added where it is new.
   int scope(const ProgramScope& scope);
   /// Inputs that operators of the section write. Error: there is no such section.

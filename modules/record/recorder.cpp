@@ -7,6 +7,7 @@ module;
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,35 +20,72 @@ import tessera.tensor;
 import :state;
 
 namespace tessera {
-Recorder::Recorder() : state_(std::make_unique<State>()) {
+namespace {
+
+/// Refuses what no mode above distribution sees: calls of communicators outside of operators.
+class NoDirectCalls final : public Mode {
+ public:
+  explicit NoDirectCalls(const bool& paused) : paused_(paused) {}
+  void perform(Action& action, NextAction& next) override {
+    if (!paused_ && (action.kind == ActionKind::collective || action.kind == ActionKind::wait)) {
+      refuse(action);
+    }
+    next(action);
+  }
+  [[noreturn]] static void refuse(const Action& action) {
+    fail({.thing = "record",
+          .wrong = fmt::format("a communicator is called directly{} ({} '{}'), which a program "
+                               "cannot repeat",
+                               recorded_place(), name_of(action.kind), action.name),
+          .advice = "use the operators of tessera.ops, such as all_reduce"});
+  }
+
+ private:
+  const bool& paused_;
+};
+
+}  // namespace
+
+Recorder::Recorder(ModeLevel level) : state_(std::make_unique<State>(level)) {
   state_->program().rank = current_rank();
 }
 Recorder::~Recorder() = default;
 
-void Recorder::input(const std::string& name, const Tensor& local, MemoryCategory category) {
+void Recorder::input(const std::string& name, const Tensor& x, MemoryCategory category) {
   State& s = *state_;
   if (s.program().inputs.contains(name)) {
     fail({.thing = "record",
           .wrong = fmt::format("there are two inputs '{}'", name),
           .advice = "give each a name of its own"});
   }
-  if (!local.is_contiguous()) {
+  if (x.is_distributed() && s.program().level == ModeLevel::below_distribution) {
+    fail({.thing = "record",
+          .wrong = fmt::format("input '{}' is distributed, and the recorder is below distribution",
+                               name),
+          .advice = "name its local part, or record above distribution"});
+  }
+  if (!part_of(x).is_contiguous()) {
     fail({.thing = "record",
           .wrong = fmt::format("input '{}' is not contiguous", name),
           .advice = "pass contiguous(x)"});
   }
-  s.program().inputs[name] = s.define(local, category);
+  s.program().inputs[name] = s.define(x, category);
 }
 
-void Recorder::output(const std::string& name, const Tensor& local) {
+void Recorder::output(const std::string& name, const Tensor& x) {
   State& s = *state_;
-  s.program().outputs[name] = s.number_of(local, fmt::format("output '{}'", name));
+  s.program().outputs[name] = s.number_of(x, fmt::format("output '{}'", name));
 }
 
 void Recorder::section(const std::string& name, const std::function<void()>& body) {
   State& s = *state_;
   s.program().sections.push_back({name});
-  const ModeScope scope(ModeLevel::below_distribution, *this);
+  NoDirectCalls none(s.paused);
+  std::optional<ModeScope> scope_of_none;
+  if (s.program().level == ModeLevel::above_distribution) {
+    scope_of_none.emplace(ModeLevel::below_distribution, none);
+  }
+  const ModeScope scope(s.program().level, *this);
   s.paused = false;
   try {
     body();
@@ -87,6 +125,20 @@ void Recorder::rehearse(const StepVariables& variables, const std::function<void
                                     .first = first,
                                     .instructions = std::move(rehearsed),
                                     .variables = variables});
+}
+
+void Recorder::follow(const Instruction* instruction) {
+  State& s = *state_;
+  const Instruction* const last = std::exchange(s.followed, instruction);
+  if (last != nullptr && !last->bindings.empty() && !std::exchange(s.followed_on, false)) {
+    s.followed = nullptr;
+    fail(
+        {.thing = "record",
+         .wrong = fmt::format("{} is executed by calls of other operators, so nothing follows from "
+                              "its variable '{}'",
+                              last->op->name, last->bindings.front().variable)});
+  }
+  s.followed_on = false;
 }
 
 Recording Recorder::finish(const StepVariables& variables) {
@@ -141,11 +193,7 @@ void Recorder::perform(Action& action, NextAction& next) {
       return;
     case ActionKind::collective:
     case ActionKind::wait:
-      fail({.thing = "record",
-            .wrong = fmt::format("a communicator is called directly{} ({} '{}'), which a program "
-                                 "cannot repeat",
-                                 recorded_place(), name_of(action.kind), action.name),
-            .advice = "use the operators of tessera.ops, such as all_reduce"});
+      NoDirectCalls::refuse(action);
     case ActionKind::phase: {
       const std::string before = std::exchange(s.phase, std::string(action.name));
       try {

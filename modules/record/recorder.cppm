@@ -6,29 +6,34 @@ import :program;
 
 export namespace tessera {
 
-/// Records what its thread executes below distribution, within its sections. Everything is executed
-/// as without it, and the recorder keeps no tensor alive.
+/// Records what its thread executes below distribution, or what it has written above, within its
+/// sections. Everything is executed as without it, and the recorder keeps no tensor alive.
 /// Errors within a section: a tensor that was made before and is no input; a communicator that is
 /// called outside of any operator; values that are read and cannot be written as text.
 class Recorder final : public Mode {
  public:
-  Recorder();
+  explicit Recorder(ModeLevel level = ModeLevel::below_distribution);
   ~Recorder() override;
 
   /// A tensor that exists before it is used. `category`: what its memory counts as where it is
   /// booked on nothing, because it is a part of other memory or on the meta device. Errors: it is
-  /// not contiguous, or has a name already.
-  void input(const std::string& name, const Tensor& local,
+  /// not contiguous, or has a name already; below distribution, it is a distributed tensor.
+  void input(const std::string& name, const Tensor& x,
              MemoryCategory category = MemoryCategory::other);
   /// A tensor that is read after the step, or between two sections. Error: no section has made it.
-  void output(const std::string& name, const Tensor& local);
+  void output(const std::string& name, const Tensor& x);
   /// Runs `body` and records it as a section.
   void section(const std::string& name, const std::function<void()>& body);
   /// Runs `body` unseen: it makes inputs, for example.
   void pause(const std::function<void()>& body);
   /// Runs `body` in a section without executing its calls; what it would execute is compared with
-  /// what follows. `variables`: those for which it runs. It must not read values.
+  /// what follows. `variables`: those for which it runs. It must not read values. Above
+  /// distribution, only calls of in-place operators can be rehearsed.
   void rehearse(const StepVariables& variables, const std::function<void()>& body);
+  /// Calls that follow execute this instruction of another program: the dynamic arguments of its
+  /// operator follow from the same variables. Null: they do not.
+  /// Error: no call of the last such operator was recorded, so that nothing follows from them.
+  void follow(const Instruction* instruction);
   /// Ends the recording. `variables`: of this step. Error: collectives that were issued and are not
   /// complete.
   Recording finish(const StepVariables& variables);

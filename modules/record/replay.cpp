@@ -11,8 +11,6 @@ module;
 #include <set>
 #include <string>
 #include <string_view>
-#include <tessera/printable.hpp>
-#include <tessera/visit_dtype.hpp>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -23,8 +21,6 @@ import tessera.mesh;
 import tessera.tensor;
 
 namespace tessera {
-using Kind = Instruction::Kind;
-
 struct Replay::State {
   Program program;
   /// By section and instruction: the numbers that nothing later uses.
@@ -32,7 +28,6 @@ struct Replay::State {
   /// By number: whether other ranks read the tensor, because ranks reduce it.
   std::vector<bool> peers_read;
   std::vector<Tensor> tensors;
-  std::vector<Tensor> operands;  // of the running instruction
 
   void find_last_uses() {
     std::set<int> used;
@@ -73,53 +68,15 @@ struct Replay::State {
                                        : tensors[static_cast<std::size_t>(any->second)].device();
   }
 
-  void set(int number, Tensor x) {
-    const ResultShape& expected = program.tensors[static_cast<std::size_t>(number)];
-    if (!(x.shape() == expected.shape) || x.dtype() != expected.dtype) {
-      fail(fmt::format("%{} is {}{} (expected {}{})", number, name_of(x.dtype()),
-                       to_string(x.shape()), name_of(expected.dtype), to_string(expected.shape)));
-    }
-    at(number) = std::move(x);
-  }
-
   void execute(const Instruction& i, const StepVariables& variables) {
     std::optional<PeersReadScope> scope;
     if (is_for_peers(i)) {
       scope.emplace();
     }
-    switch (i.kind) {
-      case Kind::call: {
-        operands.clear();
-        for (const int number : i.in) {
-          operands.push_back(number < 0 ? Tensor() : at(number));
-        }
-        Tensors out = i.bindings.empty()
-                          ? call_kernel(*i.op, operands, i.attributes)
-                          : call_kernel(*i.op, operands, Executor::bound(i, variables));
-        operands.clear();
-        for (std::size_t k = 0; k < i.out.size(); ++k) {
-          if (i.out[k] >= 0) {
-            set(i.out[k], std::move(out[k]));
-          }
-        }
-        return;
-      }
-      case Kind::alias:
-        set(i.out[0], aliased(i, program.tensors[static_cast<std::size_t>(i.out[0])], at(i.in[0])));
-        return;
-      case Kind::empty:
-      case Kind::full:
-      case Kind::values:
-        set(i.out[0], filled(i, program.tensors[static_cast<std::size_t>(i.out[0])], device()));
-        return;
-      case Kind::release:
-        at(i.in[0]).storage().release_memory();
-        return;
-      case Kind::restore:
-        at(i.in[0]).storage().restore_memory();
-        return;
-      case Kind::check:
-        check_recorded_values(i, at(i.in[0]));
+    if (i.bindings.empty()) {
+      tessera::execute(program, i, i.attributes, tensors, device());
+    } else {
+      tessera::execute(program, i, Executor::bound(i, variables), tensors, device());
     }
   }
 };

@@ -27,7 +27,8 @@ std::uint64_t next_serial() {
 }
 
 std::string described(const Tensor& x) {
-  return fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape()));
+  return x.is_distributed() ? to_string(*x.spec())
+                            : fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape()));
 }
 
 /// Error: integers that f64 cannot hold.
@@ -46,19 +47,33 @@ std::vector<double> exact_values(const Tensor& x) { return exact(to_doubles(x), 
 
 /// What the memory is booked on at present; the last one is in the program.
 void note_category(RecordedMemory& memory, const Tensor& x) {
-  if (x.storage().category() != MemoryCategory::other) {
-    memory.category = x.storage().category();
+  if (part_of(x).storage().category() != MemoryCategory::other) {
+    memory.category = part_of(x).storage().category();
   }
 }
 
 bool is(const RecordedView& v, const Tensor& x) {
-  return v.offset == x.offset() && v.shape == x.shape() && v.strides == x.strides() &&
-         v.dtype == x.dtype();
+  const Tensor& part = part_of(x);
+  return v.offset == part.offset() && v.shape == part.shape() && v.strides == part.strides() &&
+         v.dtype == part.dtype() && v.spec == x.spec();
+}
+
+RecordedView view_of(int number, const Tensor& x) {
+  const Tensor& part = part_of(x);
+  return {number, part.offset(), part.shape(), part.strides(), part.dtype(), x.spec()};
 }
 
 /// The results of a call that is not executed.
 Tensors rehearsed(const Call& call) {
   Tensors out;
+  const auto is_distributed = [](const Tensor& x) { return x && x.is_distributed(); };
+  if (!call.op.in_place && std::ranges::any_of(call.in, is_distributed)) {
+    fail({.thing = "record",
+          .wrong = fmt::format("{}{} is rehearsed, on distributed tensors", call.op.name,
+                               recorded_place()),
+          .expected = "only in-place operators",
+          .advice = "record below distribution"});
+  }
   if (call.op.view != nullptr) {
     call.op.view(call, out);
   } else if (call.op.in_place) {
@@ -82,7 +97,7 @@ std::string recorded_place() {
              : fmt::format(" in module '{}'", module->empty() ? "the model" : *module);
 }
 
-Recorder::State::State() : serial(next_serial() << 32U) {}
+Recorder::State::State(ModeLevel level) : serial(next_serial() << 32U) { program().level = level; }
 
 void Recorder::State::add(Instruction made) {
   const std::string* const module = current_module();
@@ -102,21 +117,24 @@ RecordedMemory& Recorder::State::new_memory(Storage& storage) {
   return memories.back();
 }
 
-int Recorder::State::new_number(const ResultShape& shape) {
-  program().tensors.push_back({shape});
+int Recorder::State::new_number(const ResultShape& shape, const SpecHandle& spec) {
+  if (spec != nullptr) {
+    program().mesh(spec->layout.mesh());
+  }
+  program().tensors.push_back({shape, spec});
   return static_cast<int>(program().tensors.size()) - 1;
 }
 
 int Recorder::State::define(const Tensor& x, MemoryCategory category) {
-  RecordedMemory* memory = memory_of(x.storage());
+  RecordedMemory* memory = memory_of(part_of(x).storage());
   if (memory == nullptr) {
-    memory = &new_memory(x.storage());
+    memory = &new_memory(part_of(x).storage());
     memory->category = category;
   }
-  const int number = new_number({.shape = x.shape(), .dtype = x.dtype()});
+  const int number = new_number({.shape = x.shape(), .dtype = x.dtype()}, x.spec());
   const auto replaced = [&](const RecordedView& v) { return memory->views.size() > 1 && is(v, x); };
   std::erase_if(memory->views, replaced);
-  memory->views.push_back({number, x.offset(), x.shape(), x.strides(), x.dtype()});
+  memory->views.push_back(view_of(number, x));
   note_category(*memory, x);
   return number;
 }
@@ -138,7 +156,7 @@ void Recorder::State::declare(RecordedMemory& memory, const Tensor& x) {
 }
 
 int Recorder::State::number_of(const Tensor& x, const std::string& what) {
-  RecordedMemory* const memory = memory_of(x.storage());
+  RecordedMemory* const memory = memory_of(part_of(x).storage());
   if (memory == nullptr) {
     fail({.thing = "record",
           .wrong = fmt::format("{}{} is a {} that was made before the recorded step and is not "
@@ -157,12 +175,13 @@ int Recorder::State::number_of(const Tensor& x, const std::string& what) {
 }
 
 int Recorder::State::add_alias(RecordedMemory& memory, const Tensor& x, const std::string& what) {
+  const Tensor& part = part_of(x);
   const auto same_type = std::ranges::find_if(
       memory.views, [&](const RecordedView& v) { return v.dtype == x.dtype(); });
   const RecordedView& base = same_type == memory.views.end() ? memory.views.front() : *same_type;
   const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
   const std::int64_t bytes =
-      x.offset() * size - base.offset * static_cast<std::int64_t>(size_of(base.dtype));
+      part.offset() * size - base.offset * static_cast<std::int64_t>(size_of(base.dtype));
   if (bytes % size != 0) {
     fail({.thing = "record",
           .wrong = fmt::format("{}{} is a {} that begins within an element of its type", what,
@@ -170,11 +189,11 @@ int Recorder::State::add_alias(RecordedMemory& memory, const Tensor& x, const st
   }
   Instruction alias{.kind = Instruction::Kind::alias,
                     .in = {base.number},
-                    .strides = x.strides(),
+                    .strides = part.strides(),
                     .offset = bytes / size};
-  const int number = new_number({.shape = x.shape(), .dtype = x.dtype()});
+  const int number = new_number({.shape = x.shape(), .dtype = x.dtype()}, x.spec());
   alias.out = {number};
-  memory.views.push_back({number, x.offset(), x.shape(), x.strides(), x.dtype()});
+  memory.views.push_back(view_of(number, x));
   add(std::move(alias));
   return number;
 }
@@ -196,14 +215,18 @@ Tensors Recorder::State::record(const Call& call, NextCall& next) {
   }
   note_pending(call.in);
   note_pending({out.begin(), out.size()});
+  if (followed != nullptr && followed->op == made.op) {
+    made.bindings = followed->bindings;
+    followed_on = true;
+  }
   add(std::move(made));
   return out;
 }
 
 void Recorder::State::note_pending(std::span<const Tensor> tensors) {
   for (const Tensor& x : tensors) {
-    if (RecordedMemory* memory = x ? memory_of(x.storage()) : nullptr) {
-      memory->pending = x.storage().pending() != nullptr;
+    if (RecordedMemory* memory = x ? memory_of(part_of(x).storage()) : nullptr) {
+      memory->pending = part_of(x).storage().pending() != nullptr;
     }
   }
 }

@@ -8,14 +8,18 @@ import :recorder;
 
 namespace tessera {
 
-/// A tensor within its storage.
+/// A tensor, or this rank's part of a distributed one, within its storage.
 struct RecordedView {
   int number;
   std::int64_t offset;
   Dims shape;
   Dims strides;
   DType dtype;
+  SpecHandle spec = {};
 };
+
+/// Of a distributed tensor, this rank's part; a plain one as it is.
+inline const Tensor& part_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
 
 /// Memory that the step has seen. Its storage's tag finds it.
 struct RecordedMemory {
@@ -30,7 +34,7 @@ struct RecordedMemory {
 };
 
 struct Recorder::State {
-  State();
+  explicit State(ModeLevel level);
 
   std::uint64_t serial;
   Recording recording;
@@ -38,6 +42,8 @@ struct Recorder::State {
   bool paused = true;
   bool executes = true;
   std::string phase;
+  const Instruction* followed = nullptr;  // see Recorder::follow
+  bool followed_on = false;               // and a call of its operator was recorded
 
   Program& program() { return recording.program; }
   std::vector<Instruction>& instructions() { return program().sections.back().instructions; }
@@ -57,7 +63,7 @@ struct Recorder::State {
  private:
   RecordedMemory* memory_of(const Storage& storage);
   RecordedMemory& new_memory(Storage& storage);
-  int new_number(const ResultShape& shape);
+  int new_number(const ResultShape& shape, const SpecHandle& spec = {});
   /// A storage that was restored before it was used becomes a tensor of the type of its first use.
   void declare(RecordedMemory& memory, const Tensor& x);
   /// Adds an alias of memory that the step has seen.

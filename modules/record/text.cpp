@@ -2,6 +2,7 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -12,6 +13,8 @@ module tessera.record;
 
 import tessera.base;
 import tessera.device;
+import tessera.mesh;
+import tessera.placement;
 import tessera.tensor;
 
 namespace tessera {
@@ -19,14 +22,25 @@ namespace {
 
 std::string operand(int number) { return number < 0 ? "-" : fmt::format("%{}", number); }
 
+/// " [Shard(0)]", with the mesh's number where it is not the first one.
+std::string layout_of(const Program& program, const ProgramTensor& x) {
+  if (x.spec == nullptr) {
+    return {};
+  }
+  const auto mesh = std::ranges::find(program.meshes, x.spec->layout.mesh());
+  return fmt::format(
+      " {}{}", to_string(x.spec->layout),
+      mesh == program.meshes.begin() ? "" : fmt::format(" on {}", mesh - program.meshes.begin()));
+}
+
 std::string typed(const Program& program, int number) {
   if (number < 0) {
     return "-";
   }
   const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
   const bool booked = x.category != MemoryCategory::other;
-  return fmt::format("%{}: {}{}{}{}", number, name_of(x.dtype), to_string(x.shape),
-                     booked ? " " : "", booked ? name_of(x.category) : "");
+  return fmt::format("%{}: {}{}{}{}{}", number, name_of(x.dtype), to_string(x.shape),
+                     layout_of(program, x), booked ? " " : "", booked ? name_of(x.category) : "");
 }
 
 template <class List, class F>
@@ -92,6 +106,12 @@ std::string to_text(const Program& program, const Instruction& i) {
 
 std::string Program::to_text() const {
   std::string text = fmt::format("tessera program 1\nrank {}\n", rank);
+  if (level == ModeLevel::above_distribution) {
+    text += "level above distribution\n";
+  }
+  for (const DeviceMesh& mesh : meshes) {
+    text += to_string(mesh) + "\n";
+  }
   for (const std::string& name : numbers) {
     text += fmt::format("number {}\n", name);
   }

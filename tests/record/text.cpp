@@ -68,6 +68,14 @@ TEST_CASE("a text that is cut anywhere is refused with the line") {
   }
 }
 
+namespace {
+
+std::string on_mesh(const std::string& layout) {
+  return "tessera program 1\nrank 0\nmesh(data=2)\ninput %0: f32[4, 2] " + layout + " = x\nend\n";
+}
+
+}  // namespace
+
 TEST_CASE("damaged and foreign texts are refused: what is wrong, and where") {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {error_of("{\"a\": 1}\n"),
@@ -76,9 +84,22 @@ TEST_CASE("damaged and foreign texts are refused: what is wrong, and where") {
        "step.txt, line 1: this is not a program (expected 'tessera program 1')"},
       {error_of(good + "more\n"), "step.txt, line 22: there is text after 'end'"},
       {error_of(replaced("rank 0", "ramk 0")),
-       "step.txt, line 2: the line is wrong (expected rank, number, count, stream, required, "
-       "input, "
-       "section, output or end, got 'ramk 0')"},
+       "step.txt, line 2: the line is wrong (expected rank, level, mesh, number, count, stream, "
+       "required, input, section, output or end, got 'ramk 0')"},
+      {error_of(replaced("f32[2, 3] = x", "f32[2, 3] [Shard(0)] = x")),
+       "step.txt, line 7: mesh 0 is not declared above"},
+      {error_of(replaced("rank 0", "mesh(data)")),
+       "step.txt, line 2: mesh: 'mesh(data)' is not a mesh (expected the form \"mesh(shard=2, "
+       "tensor=2)\", with \" of ranks 4 5 6 7\" after it where they are not 0, 1, ...)"},
+      {error_of(on_mesh("[Shard(2)]")),
+       "step.txt, line 4: the layout: layout [Shard(2)] shards dim 2 of a tensor with 2 dims; "
+       "shard a "
+       "dim that it has"},
+      {error_of(on_mesh("[Shard(0), Replicate]")),
+       "step.txt, line 4: layout: 2 placements for 1 axes (got [Shard(0), Replicate], "
+       "mesh(data=2)); "
+       "give one for each axis"},
+      {error_of(on_mesh("[Shard(0)] on 1")), "step.txt, line 4: mesh 1 is not declared above"},
       {error_of(replaced("f32[2, 3] = x", "f31[2, 3] = x")),
        "step.txt, line 7: %0 has a type that does not exist"},
       {error_of(replaced("input %1", "input %0")), "step.txt, line 8: %0 is defined above"},

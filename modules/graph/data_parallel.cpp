@@ -1,0 +1,376 @@
+// A step of plain tensors as a step of distributed ones: its instructions run on the meta device
+// while a recorder above distribution listens.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.graph;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.device;
+import tessera.tensor;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.record;
+import :accesses;
+import :data_parallel;
+import :uses;
+
+namespace tessera::graph {
+namespace {
+
+using Kind = Instruction::Kind;
+
+std::size_t at(int number) { return static_cast<std::size_t>(number); }
+
+constexpr int batch_axis = 0;
+
+/// Rows of several micro-batches are not the same ones on every number of ranks.
+void check_random_numbers(const Instruction& i) {
+  if (i.op->arguments == nullptr) {
+    return;
+  }
+  const std::vector<ArgumentValue> values = i.op->arguments->values(i.attributes);
+  for (std::size_t f = 0; f < values.size(); ++f) {
+    if (i.op->arguments->fields[f].type == ArgumentType<RandomNumbers>::name &&
+        ArgumentType<RandomNumbers>::from_value(values[f]).run != 0) {
+      fail(
+          "the random numbers belong to rows of one of several micro-batches; record the step with "
+          "one micro-batch");
+    }
+  }
+}
+
+/// The arguments as they are written: what distribution has added says how one rank has cut it.
+Attributes written_arguments(const Instruction& i) {
+  if (i.op->localize == nullptr || i.op->arguments == nullptr) {
+    return i.attributes;
+  }
+  std::vector<ArgumentValue> values = i.op->arguments->values(i.attributes);
+  for (std::size_t f = 0; f < values.size(); ++f) {
+    if (i.op->arguments->fields[f].type == ArgumentType<SpecArgument>::name) {
+      values[f] = std::string("none");
+    }
+  }
+  return i.op->arguments->from_values(values);
+}
+
+class Placing {
+ public:
+  Placing(const Program& from, const DataParallelOptions& options)
+      : from_(from),
+        options_(options),
+        uses_(uses_of(from, options)),
+        sharded_(sharded_parameters(from, uses_, options)),
+        whole_(Layout::replicated(options.mesh)),
+        recorder_(ModeLevel::above_distribution),
+        tensors_(from.tensors.size()) {}
+
+  Program place() {
+    make_inputs();
+    int place = 0;
+    for (const Section& section : from_.sections) {
+      recorder_.section(section.name, [&] {
+        const NoGrad no_grad;
+        for (const Instruction& i : section.instructions) {
+          run(i, place);
+          ++place;
+        }
+        make_outputs(section, &section == &from_.sections.back());
+      });
+    }
+    StepVariables variables;
+    variables.streams = random_state();  // no numbers are drawn here
+    Program placed = recorder_.finish(variables).program;
+    placed.numbers = from_.numbers;
+    placed.counts = from_.counts;
+    placed.draws = from_.draws;
+    placed.required = from_.required;
+    return placed;
+  }
+
+ private:
+  Layout layout_of_input(const std::string& name, int number) const {
+    const ProgramTensor& x = from_.tensors[at(number)];
+    const int parameter = uses_.parameter_of[at(number)];
+    if (parameter >= 0) {
+      return sharded_[at(parameter)] ? whole_.with_placement(batch_axis, Shard(0)) : whole_;
+    }
+    if (std::ranges::none_of(options_.batch,
+                             [&](const std::string& prefix) { return name.starts_with(prefix); })) {
+      return whole_;
+    }
+    if (x.shape.size() == 0 || x.shape[0] % options_.mesh.size() != 0) {
+      fail_input({.thing = "data_parallel",
+                  .wrong = fmt::format("input '{}' cannot be split into {} equal parts", name,
+                                       options_.mesh.size()),
+                  .expected = fmt::format("a multiple of {} rows", options_.mesh.size()),
+                  .got = to_string(x.shape)});
+    }
+    return whole_.with_placement(batch_axis, Shard(0));
+  }
+
+  void make_inputs() {
+    std::map<int, std::string> in_order;
+    for (const auto& [name, number] : from_.inputs) {
+      in_order[number] = name;
+    }
+    for (const auto& [number, name] : in_order) {
+      const ProgramTensor& x = from_.tensors[at(number)];
+      const SpecHandle spec = Spec::make(layout_of_input(name, number), x.shape, x.dtype);
+      tensors_[at(number)] = make_distributed(empty(local_shape(*spec), x.dtype, meta), spec);
+      recorder_.input(name, tensors_[at(number)], x.category);
+    }
+  }
+
+  /// What the host or a later section reads: whole, or as the parameter whose gradient it is.
+  void make_outputs(const Section& section, bool last) {
+    for (const auto& [name, number] : from_.outputs) {
+      const bool made_here = std::ranges::any_of(section.instructions, [&](const Instruction& i) {
+        return std::ranges::find(i.out, number) != i.out.end();
+      });
+      if (!made_here && !(last && !outputs_.contains(name))) {
+        continue;
+      }
+      Tensor& x = tensors_[at(number)];
+      if (x.layout().has_partial() && options_.reduces_outputs) {
+        const MemoryScope booked(from_.tensors[at(number)].category);
+        x = redistribute(x, whole_);
+      }
+      recorder_.output(name, x);
+      outputs_[name] = number;
+    }
+  }
+
+  void run(const Instruction& i, int place) {
+    try {
+      run_in_scope(from_, i, [&] {
+        recorder_.follow(&i);
+        execute(i, place);
+        recorder_.follow(nullptr);
+        complete_gradients(i, place);
+      });
+    } catch (const Error& error) {
+      throw Error(fmt::format("data_parallel: {}: {}", place_in_words(from_, place), error.what()),
+                  error.kind());
+    }
+  }
+
+  void execute(const Instruction& i, int place) {
+    switch (i.kind) {
+      case Kind::call:
+        call_operator(i, place);
+        return;
+      case Kind::empty:
+      case Kind::full:
+      case Kind::values: {
+        const ProgramTensor& x = from_.tensors[at(i.out[0])];
+        const MemoryScope booked(x.category);
+        tensors_[at(i.out[0])] =
+            make_distributed(filled(i, x, meta), Spec::make(whole_, x.shape, x.dtype));
+        return;
+      }
+      case Kind::alias:
+        make_alias(i);
+        return;
+      case Kind::release:
+      case Kind::restore:
+        fail("memory is released in it, which a style does; record the step without styles");
+      case Kind::check:
+        fail("the host has read a value, which has no place in a program of other ranks");
+    }
+  }
+
+  void make_alias(const Instruction& i) {
+    const Tensor& base = tensors_[at(i.in[0])];
+    const ProgramTensor& x = from_.tensors[at(i.out[0])];
+    if (!base.layout().is_replicated()) {
+      fail(fmt::format("its memory is addressed without an operator, and is {}",
+                       to_string(base.layout())));
+    }
+    tensors_[at(i.out[0])] =
+        make_distributed(aliased(i, x, base.local()), Spec::make(whole_, x.shape, x.dtype));
+  }
+
+  void call_operator(const Instruction& i, int place) {
+    check_random_numbers(i);
+    if (i.op->communicates != Communicates::none || i.op->distributed != nullptr) {
+      fail("it communicates; record the step on a mesh of one rank");
+    }
+    const bool is_view = i.out.size() == 1 && i.out[0] >= 0 && uses_.view[at(i.out[0])] == &i;
+    if (is_view && place < uses_.update && sharded_[at(uses_.root[at(i.out[0])])]) {
+      return;  // made anew where it is used, so that nothing keeps what was gathered
+    }
+    std::vector<Tensor> in;
+    for (std::size_t k = 0; k < i.in.size(); ++k) {
+      in.push_back(i.in[k] < 0 ? Tensor() : operand(i, k, place));
+    }
+    make_results(i, in);
+    for (std::size_t k = 0; k < i.in.size(); ++k) {
+      if (i.in[k] >= 0 && is_written(i, k)) {
+        std::erase_if(converted_, [&](const auto& one) { return one.first.first == i.in[k]; });
+      }
+    }
+  }
+
+  void make_results(const Instruction& i, std::vector<Tensor>& in) {
+    const Attributes arguments = written_arguments(i);
+    const Propagation p = propagate(*i.op, in, arguments, true);
+    for (std::size_t k = 0; k < in.size(); ++k) {
+      if (p.wanted[k] != p.in[k] && !in[k].layout().is_replicated()) {
+        in[k] = converted(i.in[k], in[k], p.wanted[k]);
+      }
+    }
+    std::optional<MemoryScope> booked;
+    if (!i.out.empty() && i.out[0] >= 0) {
+      booked.emplace(from_.tensors[at(i.out[0])].category);
+    }
+    Tensors out = call(*i.op, in, arguments);
+    for (std::size_t k = 0; k < i.out.size(); ++k) {
+      if (i.out[k] >= 0) {
+        tensors_[at(i.out[k])] = std::move(out[k]);
+      }
+    }
+  }
+
+  /// Another layout, which takes communication. Terms are reduced once for all that follows.
+  Tensor converted(int number, const Tensor& x, const SpecHandle& to) {
+    Tensor& kept = converted_[{number, to.get()}];
+    if (!kept) {
+      kept = redistribute(x, to->layout);
+    }
+    if (x.layout().has_partial() && uses_.root[at(number)] < 0) {
+      tensors_[at(number)] = kept;
+    }
+    return kept;
+  }
+
+  Tensor operand(const Instruction& i, std::size_t k, int place) {
+    const int number = i.in[k];
+    const int root = uses_.root[at(number)];
+    if (root < 0 || !sharded_[at(root)] || place >= uses_.update || is_written(i, k)) {
+      return tensors_[at(number)];
+    }
+    const std::string& phase = from_.scopes[at(i.scope)].phase;
+    if (phase != gathered_in_ && options_.gathers_again) {
+      gathered_.clear();  // what forward has gathered is not kept for backward
+      gathered_in_ = phase;
+    }
+    return gathered(number);
+  }
+
+  /// A sharded parameter, or a view of it, as all of it.
+  Tensor gathered(int number) {
+    Tensor& kept = gathered_[number];
+    if (!kept && number == uses_.root[at(number)]) {
+      const MemoryScope booked(MemoryCategory::communication);
+      kept = redistribute(tensors_[at(number)], whole_);
+    } else if (!kept) {
+      const Instruction& view = *uses_.view[at(number)];
+      const Tensor base = gathered(view.in[0]);
+      gathered_[number] = call(*view.op, {base}, written_arguments(view))[0];
+      return gathered_[number];
+    }
+    return kept;
+  }
+
+  void complete_gradients(const Instruction& i, int place) {
+    if (options_.mode == DataParallelMode::expand) {
+      return;
+    }
+    const auto complete = [&](int number) {
+      if (number >= 0 && uses_.complete_at[at(number)] == place &&
+          tensors_[at(number)].layout().has_partial()) {
+        const MemoryScope booked(MemoryCategory::gradient);
+        reduce(number, uses_.parameter_of[at(number)]);
+      }
+    };
+    std::ranges::for_each(i.in, complete);
+    std::ranges::for_each(i.out, complete);
+  }
+
+  void reduce(int number, int parameter) {
+    Tensor& gradient = tensors_[at(number)];
+    if (sharded_[at(parameter)] || !uses_.alone[at(number)]) {
+      gradient = redistribute(gradient, tensors_[at(parameter)].layout());
+      return;
+    }
+    // Issued, so that others can pass it and join it; in place, so that nothing is copied.
+    const Tensor local = to_local(gradient);
+    const auto identity = static_cast<std::int64_t>(
+        std::hash<std::string>{}(name_of_input(parameter))&std::size_t{0x7fffffff});
+    ops::all_reduce_coalesced_(
+        std::vector<Tensor>{local}, ReduceOp::sum,
+        ops::GroupArgument::of(options_.mesh.group(batch_axis, current_rank()), "gradients"),
+        identity);
+    ops::wait(local);
+    gradient = from_local(local, whole_, gradient.shape());
+  }
+
+  std::string name_of_input(int number) const {
+    return std::ranges::find_if(from_.inputs,
+                                [&](const auto& input) { return input.second == number; })
+        ->first;
+  }
+
+  const Program& from_;
+  const DataParallelOptions& options_;
+  const ParameterUses uses_;
+  const std::vector<bool> sharded_;
+  const Layout whole_;
+  Recorder recorder_;
+  std::vector<Tensor> tensors_;  // by number of from_
+  /// By number and layout: what was redistributed because an operator needs it.
+  std::map<std::pair<int, const Spec*>, Tensor> converted_;
+  std::map<int, Tensor> gathered_;  // by number, in the phase that runs
+  std::string gathered_in_;
+  std::map<std::string, int> outputs_;  // that are named
+};
+
+}  // namespace
+
+DataParallelMode data_parallel_mode(std::string_view name) {
+  using Mode = DataParallelMode;
+  const std::map<std::string_view, Mode> modes = {{"expand", Mode::expand},
+                                                  {"replicate", Mode::replicate},
+                                                  {"fully_shard", Mode::fully_shard},
+                                                  {"default", Mode::mixed}};
+  const auto found = modes.find(name);
+  if (found == modes.end()) {
+    fail_input({.wrong = fmt::format("there is no mode '{}'", name),
+                .expected = "expand, replicate, fully_shard or default"});
+  }
+  return found->second;
+}
+
+Program data_parallel(const Program& program, const DataParallelOptions& options) {
+  if (!options.mesh || options.mesh.ndim() != 1) {
+    fail({.thing = "data_parallel",
+          .wrong = "the mesh has not one axis",
+          .expected = "a mesh of one axis, along which the batch is split",
+          .got = options.mesh ? to_string(options.mesh) : "no mesh"});
+  }
+  if (!program.meshes.empty()) {
+    fail({.thing = "data_parallel",
+          .wrong = "the program has distributed tensors",
+          .expected = "a step of one rank, on plain tensors",
+          .advice = "record it without styles on a mesh of one rank, below distribution"});
+  }
+  const PlannedMemoryScope planned;  // memory without bytes has categories too
+  const Program steps = without_whole_views(program, options);
+  return Placing(steps, options).place();
+}
+
+}  // namespace tessera::graph

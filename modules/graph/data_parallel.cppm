@@ -1,0 +1,64 @@
+export module tessera.graph:data_parallel;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.record;
+
+export namespace tessera::graph {
+
+/// How a step of one rank becomes a data parallel one. In all of them the batch is split.
+enum class DataParallelMode : std::uint8_t {
+  /// Parameters and optimizer state are replicated. No redistribution is planned: each one is where
+  /// an operator first cannot do without it.
+  expand,
+  /// Parameters and optimizer state are replicated; the sum of a gradient is issued where backward
+  /// completes it.
+  replicate,
+  /// Parameters, gradients and optimizer state are sharded along dim 0. A parameter is gathered
+  /// before its first use in forward, and again in backward; its gradient is reduced into shards
+  /// where backward completes it. Parameters with fewer rows than ranks are replicated.
+  fully_shard,
+  /// For each parameter one of the last two. The smallest parameters are replicated as long as
+  /// they, their gradients and optimizer states together take at most 1/16 of the memory that
+  /// activations need between forward and backward on a rank: that is little beside it, and each
+  /// saves two gathers. The others are sharded.
+  mixed,
+};
+
+/// "expand", "replicate", "fully_shard" or "default" (mixed). Error (input): another name.
+DataParallelMode data_parallel_mode(std::string_view name);
+
+struct DataParallelOptions {
+  DataParallelMode mode = DataParallelMode::mixed;
+  /// Of one axis, along which the batch is split.
+  DeviceMesh mesh = {};
+  /// Inputs whose names begin with one of these are split along dim 0, which is the batch.
+  std::vector<std::string> batch = {"rows."};
+  /// Inputs whose names begin so are parameters.
+  std::string parameters = "parameter.";
+  /// A sharded parameter is gathered again in backward; otherwise what forward has gathered is kept
+  /// for it.
+  bool gathers_again = true;
+  /// Outputs that would be sums of the ranks' terms are reduced, so that the host can read them.
+  bool reduces_outputs = true;
+  /// Outputs whose names begin so are gradients, of the input or parameter of the same name.
+  std::string gradients = "gradient.";
+};
+
+/// The data parallel step, above distribution, of a step of one rank for the whole batch: a program
+/// of plain tensors, as Training records it without styles on a mesh of one rank. Nothing is
+/// computed: the instructions run on the meta device, as distributed tensors of the options'
+/// layouts, and each redistribution is an instruction of the result; lower() makes the program of
+/// a rank from it.
+/// What an instruction that writes a parameter has at the parameter's place (the optimizer's
+/// state, the gradient) has the parameter's layout. Other inputs are Replicate: they must be equal
+/// on all ranks. Gradients have the layouts of their parameters.
+/// The sums of losses and gradients are formed over ranks, so they differ from one rank's by
+/// rounding. Random numbers are those of the global elements.
+/// Errors that name the input: a batch that the axis does not divide. Errors that name instruction
+/// and module: an operator without a placement rule for its operands; memory that is addressed
+/// without an operator; values that the host has read; communication; random numbers of rows of
+/// several micro-batches. Error: a mesh of several axes.
+Program data_parallel(const Program& program, const DataParallelOptions& options);
+
+}  // namespace tessera::graph

@@ -1,0 +1,252 @@
+// What the program of one rank says of its parameters.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+module tessera.graph;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.record;
+import :accesses;
+import :data_parallel;
+import :shadow;
+import :uses;
+
+namespace tessera::graph {
+namespace {
+
+using Kind = Instruction::Kind;
+
+std::size_t at(int number) { return static_cast<std::size_t>(number); }
+
+class Finder {
+ public:
+  Finder(const Program& program, const DataParallelOptions& options)
+      : program_(program), options_(options) {
+    const std::size_t count = program.tensors.size();
+    uses_.parameter_of.assign(count, -1);
+    uses_.root.assign(count, -1);
+    uses_.view.assign(count, nullptr);
+    uses_.complete_at.assign(count, -1);
+    uses_.alone.assign(count, true);
+    uses_.update = static_cast<int>(places_of(program).size());
+  }
+
+  ParameterUses find() {
+    find_parameters();
+    find_gradient_outputs();
+    const std::vector<const Instruction*> places = places_of(program_);
+    for (std::size_t place = 0; place < places.size(); ++place) {
+      find_views(*places[place]);
+      find_pairs(*places[place], static_cast<int>(place));
+    }
+    find_completions(places);
+    return std::move(uses_);
+  }
+
+ private:
+  void find_parameters() {
+    for (const auto& [name, number] : program_.inputs) {
+      if (name.starts_with(options_.parameters)) {
+        uses_.parameters.push_back(number);
+        uses_.parameter_of[at(number)] = number;
+        uses_.root[at(number)] = number;
+      }
+    }
+  }
+
+  void find_gradient_outputs() {
+    for (const auto& [name, number] : program_.outputs) {
+      if (!name.starts_with(options_.gradients)) {
+        continue;
+      }
+      const std::string of = name.substr(options_.gradients.size());
+      const auto parameter = program_.inputs.find(options_.parameters + of);
+      const auto input = program_.inputs.find(of);
+      if (parameter != program_.inputs.end()) {
+        uses_.parameter_of[at(number)] = parameter->second;
+      } else if (input == program_.inputs.end()) {
+        fail({.thing = "data_parallel",
+              .wrong = fmt::format("output '{}' is the gradient of no input", name),
+              .expected = fmt::format("an input '{}{}' or '{}'", options_.parameters, of, of)});
+      }
+    }
+  }
+
+  void find_views(const Instruction& i) {
+    const bool aliases = i.kind == Kind::alias || (i.kind == Kind::call && !i.op->in_place &&
+                                                   effects_of(*i.op).aliasing != Aliasing::none);
+    if (!aliases || i.in.empty() || i.in[0] < 0) {
+      return;
+    }
+    uses_.alone[at(i.in[0])] = false;
+    for (const int out : i.out) {
+      if (out >= 0) {
+        uses_.alone[at(out)] = false;
+      }
+    }
+    if (i.kind == Kind::call && i.op->view != nullptr && i.out.size() == 1 &&
+        uses_.root[at(i.in[0])] >= 0) {
+      uses_.root[at(i.out[0])] = uses_.root[at(i.in[0])];
+      uses_.view[at(i.out[0])] = &i;
+    }
+  }
+
+  /// What has the place of a parameter that the instruction writes.
+  void find_pairs(const Instruction& i, int place) {
+    for (std::size_t k = 0; k < i.in.size(); ++k) {
+      if (i.in[k] < 0 || !is_written(i, k) || uses_.parameter_of[at(i.in[k])] != i.in[k]) {
+        continue;
+      }
+      uses_.update = std::min(uses_.update, place);
+      const std::ptrdiff_t in_list = i.op->place_of(k, i.in.size()).in_list;
+      for (std::size_t other = 0; other < i.in.size(); ++other) {
+        const int number = i.in[other];
+        if (number >= 0 && i.op->place_of(other, i.in.size()).in_list == in_list &&
+            program_.tensors[at(number)].shape == program_.tensors[at(i.in[k])].shape &&
+            uses_.root[at(number)] < 0) {
+          uses_.parameter_of[at(number)] = i.in[k];
+        }
+      }
+    }
+  }
+
+  /// A gradient is complete after what last writes it before anything else reads it.
+  void find_completions(const std::vector<const Instruction*>& places) {
+    std::vector<bool> read(program_.tensors.size(), false);
+    for (std::size_t place = 0; place < places.size(); ++place) {
+      const Instruction& i = *places[place];
+      for (std::size_t k = 0; k < i.in.size(); ++k) {
+        if (i.in[k] < 0) {
+          continue;
+        }
+        if (!is_written(i, k)) {
+          read[at(i.in[k])] = true;
+        } else if (!read[at(i.in[k])]) {
+          completes(i.in[k], static_cast<int>(place));
+        }
+      }
+      for (const int number : i.out) {
+        if (number >= 0) {
+          completes(number, static_cast<int>(place));
+        }
+      }
+    }
+  }
+
+  void completes(int number, int place) {
+    const bool is_input = std::ranges::any_of(
+        program_.inputs, [&](const auto& input) { return input.second == number; });
+    if (uses_.parameter_of[at(number)] >= 0 && !is_input && place < uses_.update) {
+      uses_.complete_at[at(number)] = place;
+    }
+  }
+
+  const Program& program_;
+  const DataParallelOptions& options_;
+  ParameterUses uses_;
+};
+
+std::int64_t bytes_of(const ProgramTensor& x) {
+  return x.shape.product() * static_cast<std::int64_t>(size_of(x.dtype));
+}
+
+/// Bytes of what forward makes and backward uses.
+std::int64_t kept_activations(const Program& program) {
+  std::map<int, std::int64_t> made;
+  std::int64_t bytes = 0;
+  for (const Instruction* i : places_of(program)) {
+    const std::string& phase = program.scopes[at(i->scope)].phase;
+    if (phase == "backward") {
+      for (const int number : i->in) {
+        const auto found = made.find(number);
+        bytes += found == made.end() ? 0 : found->second;
+        made.erase(number);  // counted once
+      }
+    }
+    const bool fresh = i->kind == Kind::call && effects_of(*i->op).aliasing == Aliasing::none;
+    for (const int number : i->out) {
+      if (phase == "forward" && fresh && number >= 0) {
+        made[number] = bytes_of(program.tensors[at(number)]);
+      }
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+bool is_written(const Instruction& i, std::size_t operand) {
+  return i.kind == Kind::call && i.op->writes(i.op->place_of(operand, i.in.size()).operand);
+}
+
+Program without_whole_views(Program program, const DataParallelOptions& options) {
+  const Shadow shadow = shadow_of(program);
+  std::map<int, int> parameters;  // by memory
+  for (const auto& [name, number] : program.inputs) {
+    if (name.starts_with(options.parameters)) {
+      parameters[shadow.memory_of[at(number)]] = number;
+    }
+  }
+  const auto instead = [&](int number) {
+    const auto found =
+        number < 0 ? parameters.end() : parameters.find(shadow.memory_of[at(number)]);
+    if (found == parameters.end()) {
+      return number;
+    }
+    const Tensor& x = shadow.tensors[at(number)];
+    const Tensor& whole = shadow.tensors[at(found->second)];
+    const bool same =
+        x.shape() == whole.shape() && x.strides() == whole.strides() && x.dtype() == whole.dtype();
+    return same ? found->second : number;
+  };
+  for (Section& section : program.sections) {
+    for (Instruction& i : section.instructions) {
+      std::ranges::transform(i.in, i.in.begin(), instead);
+    }
+  }
+  for (auto& [name, number] : program.outputs) {
+    number = instead(number);
+  }
+  return program;
+}
+
+ParameterUses uses_of(const Program& program, const DataParallelOptions& options) {
+  return Finder(program, options).find();
+}
+
+std::vector<bool> sharded_parameters(const Program& program, const ParameterUses& uses,
+                                     const DataParallelOptions& options) {
+  std::vector<bool> sharded(program.tensors.size(), false);
+  const int ranks = options.mesh.size();
+  if (options.mode == DataParallelMode::expand || options.mode == DataParallelMode::replicate) {
+    return sharded;
+  }
+  std::vector<std::int64_t> bytes(program.tensors.size(), 0);  // with gradient and state
+  for (std::size_t n = 0; n < program.tensors.size(); ++n) {
+    if (uses.parameter_of[n] >= 0) {
+      bytes[at(uses.parameter_of[n])] += bytes_of(program.tensors[n]);
+    }
+  }
+  std::vector<int> by_size = uses.parameters;
+  std::ranges::stable_sort(by_size, {}, [&](int number) { return bytes[at(number)]; });
+  constexpr int share = 16;
+  std::int64_t left =
+      options.mode == DataParallelMode::mixed ? kept_activations(program) / ranks / share : 0;
+  for (const int number : by_size) {
+    left -= bytes[at(number)];
+    const Dims& shape = program.tensors[at(number)].shape;
+    sharded[at(number)] = left < 0 && shape.size() > 0 && shape[0] >= ranks;
+  }
+  return sharded;
+}
+
+}  // namespace tessera::graph

@@ -1,0 +1,40 @@
+module tessera.graph:uses;
+
+import tessera.base;
+import tessera.record;
+import :data_parallel;
+
+namespace tessera::graph {
+
+/// How a step of plain tensors uses its parameters.
+struct ParameterUses {
+  std::vector<int> parameters = {};  // numbers
+  /// By number: the parameter that has the same layout, because an instruction that writes it has
+  /// both at one place, or an output is its gradient; itself for parameters; -1: none.
+  std::vector<int> parameter_of = {};
+  /// By number: the parameter that it is a view of, and itself for parameters; -1: none.
+  std::vector<int> root = {};
+  /// By number: the view's instruction; null: it is not a view of a parameter.
+  std::vector<const Instruction*> view = {};
+  /// By number: the place (of all instructions) after which a gradient is complete; -1: it is none.
+  std::vector<int> complete_at = {};
+  /// By number: nothing else is in its memory.
+  std::vector<bool> alone = {};
+  /// The first place at which a parameter is written.
+  int update = 0;
+};
+
+/// Errors: an output is called a gradient and there is no such parameter or input.
+ParameterUses uses_of(const Program& program, const DataParallelOptions& options);
+
+/// The parameters that are sharded (see DataParallelMode), by number.
+std::vector<bool> sharded_parameters(const Program& program, const ParameterUses& uses,
+                                     const DataParallelOptions& options);
+
+/// The program, with each parameter in place of the views that are all of it.
+Program without_whole_views(Program program, const DataParallelOptions& options);
+
+/// Whether an operand is written.
+bool is_written(const Instruction& instruction, std::size_t operand);
+
+}  // namespace tessera::graph

@@ -1,0 +1,390 @@
+// The step of one rank as a data parallel step, in each mode: golden programs of a rank, counted
+// collectives, and the numbers of one rank.
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.collective;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.record;
+import tessera.graph;
+
+#include "../dtensor/ranks.hpp"
+
+using namespace tessera;
+using graph::DataParallelMode;
+using on_ranks::check;
+using on_ranks::contains;
+using on_ranks::error_of;
+using on_ranks::run;
+
+namespace {
+
+using Named = std::map<std::string, Tensor>;
+using Counts = std::map<std::string, std::int64_t>;
+
+/// A step of one rank: plain tensors by the names of inputs, and what it computes of them.
+struct OneRankStep {
+  std::map<std::string, Dims> inputs;
+  std::function<Tensor(const Named&)> loss;
+  /// Parameters are updated by AdamW, with the states "optimizer.m.NAME" and "optimizer.v.NAME".
+  bool updates = false;
+};
+
+Tensor filled_with(const Dims& shape, double first, double scale) {
+  const Tensor x = empty(shape, DType::f32);
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    x.data<float>()[i] = static_cast<float>(std::sin(first + 0.7 * static_cast<double>(i)) * scale);
+  }
+  return x;
+}
+
+Named inputs_of(const OneRankStep& step, double first) {
+  Named all;
+  for (const auto& [name, shape] : step.inputs) {
+    all[name] = name.starts_with("optimizer.") ? zeros(shape) : filled_with(shape, first++, 0.5);
+  }
+  return all;
+}
+
+bool is_parameter(const std::string& name) { return name.starts_with("parameter."); }
+
+void update(const Named& leaves, double lr, std::int64_t step) {
+  std::vector<Tensor> operands;
+  const auto add = [&](const std::string& prefix) {
+    for (const auto& [name, leaf] : leaves) {
+      if (is_parameter(name)) {
+        operands.push_back(prefix.empty()       ? detached(leaf)
+                           : prefix == "grad"   ? leaf.grad()
+                           : prefix == "absent" ? Tensor()
+                                                : leaves.at(prefix + name.substr(10)));
+      }
+    }
+  };
+  add("");
+  add("grad");
+  add("optimizer.m.");
+  add("optimizer.v.");
+  add("absent");
+  const Op& op = find_op("adamw_");
+  call(op, operands,
+       parse_arguments(op, "lr=" + std::to_string(lr) +
+                               ", beta1=0.9, beta2=0.95, eps=1e-08, weight_decay=0.1, "
+                               "grad_scale=1, step=" +
+                               std::to_string(step) + ", amsgrad=false, maximize=false"));
+}
+
+Recording recorded_once(const OneRankStep& step, double lr, std::int64_t count) {
+  Named leaves = inputs_of(step, 1);
+  random_stream("dropout");
+  const StepVariables variables{
+      .numbers = {{"lr", lr}}, .counts = {{"step", count}}, .streams = random_state()};
+  Recorder recorder;
+  for (auto& [name, leaf] : leaves) {
+    if (!name.starts_with("optimizer.")) {
+      leaf.set_requires_grad();
+    }
+    recorder.input(name, leaf);
+  }
+  recorder.section("step", [&] {
+    Tensor loss;
+    run_phase("forward", [&] { loss = step.loss(leaves); });
+    backward(loss);
+    recorder.output("loss", loss);
+    for (const auto& [name, leaf] : leaves) {
+      if (leaf.requires_grad()) {
+        recorder.output("gradient." + (is_parameter(name) ? name.substr(10) : name), leaf.grad());
+      }
+    }
+    const NoGrad no_grad;
+    if (step.updates) {
+      run_phase("optimizer", [&] { update(leaves, lr, count); });
+    }
+  });
+  return recorder.finish(variables);
+}
+
+/// The program of one rank.
+Program recorded(const OneRankStep& step) {
+  set_seed(3);
+  const Recording first = recorded_once(step, 0.5, 1);
+  return program_of(first, recorded_once(step, 0.25, 2));
+}
+
+Program placed(const Program& program, DataParallelMode mode, int ranks, bool golden = false) {
+  return graph::data_parallel(program, {.mode = mode,
+                                        .mesh = DeviceMesh::make({"data"}, {ranks}),
+                                        .gathers_again = !golden,
+                                        .reduces_outputs = !golden});
+}
+
+Counts collectives_of(const Program& program) {
+  Counts calls;
+  for (const graph::CollectiveCount& count : graph::statistics_of(program).collectives) {
+    calls[count.op + " in " + count.phase] += count.calls;
+  }
+  return calls;
+}
+
+std::string in_words(const Counts& counts) {
+  std::string text;
+  for (const auto& [name, count] : counts) {
+    text += name + ": " + std::to_string(count) + "; ";
+  }
+  return text;
+}
+
+void is_golden(const std::string& name, const std::string& now) {
+  INFO(name << ": write it with TESSERA_WRITE_GOLDEN_GRAPHS=1 build/release/bin/test_graph "
+               "'[golden]'");
+  const std::string path = std::string(TESSERA_GOLDEN_GRAPHS) + "/" + name + ".txt";
+  if (std::getenv("TESSERA_WRITE_GOLDEN_GRAPHS") != nullptr) {
+    std::ofstream(path) << now;
+  }
+  std::ifstream file(path);
+  std::ostringstream stored;
+  stored << file.rdbuf();
+  CHECK(stored.str() == now);
+}
+
+/// Inputs and outputs of a program after it was executed once.
+Named executed(const Program& program, Named inputs, const StepVariables& variables) {
+  Replay replay(program);
+  replay.begin(inputs);
+  replay.run("step", variables);
+  for (const auto& [name, number] : program.outputs) {
+    inputs[name] = deep_copy(replay.output(name));
+  }
+  replay.end();
+  return inputs;
+}
+
+/// This rank's parts of inputs, as the placed program has them.
+Named parts_of(const Program& above, const Named& whole) {
+  Named parts;
+  for (const auto& [name, number] : above.inputs) {
+    const Spec& spec = *above.tensors[static_cast<std::size_t>(number)].spec;
+    parts[name] = deep_copy(distribute(whole.at(name), spec.layout).local());
+  }
+  return parts;
+}
+
+void close(const std::vector<double>& got, const std::vector<double>& expected,
+           const std::string& name) {
+  check(got.size() == expected.size(), name + " has another size");
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    check(std::fabs(got[i] - expected[i]) <= 2e-5 * (1 + std::fabs(expected[i])),
+          name + ": " + std::to_string(got[i]) + " instead of " + std::to_string(expected[i]));
+  }
+}
+
+/// Some steps on this rank, and on one rank: the same values of all inputs and outputs.
+void same_steps(const OneRankStep& step, const Program& program, const Program& above, int steps) {
+  const Program mine = lower(above);
+  check(Program::parse(above.to_text()).to_text() == above.to_text(), "the text reads back");
+  graph::verify(mine);
+  Named whole = inputs_of(step, 1);
+  Named parts = parts_of(above, whole);
+  Program one = program;
+  one.rank = current_rank();
+  for (int n = 1; n <= steps; ++n) {
+    StepVariables variables{.numbers = {{"lr", 0.02 / n}}, .counts = {{"step", n}}};
+    for (const auto& [name, drawn] : program.draws) {
+      variables.streams[name] = {.seed = 3, .stream = random_stream(name).stream, .offset = 8U * n};
+    }
+    const Named expected = executed(one, whole, variables);
+    const Named got = executed(mine, parts, variables);
+    for (const auto& [name, x] : got) {
+      const auto input = above.inputs.find(name);
+      const int number = input == above.inputs.end() ? above.outputs.at(name) : input->second;
+      const Spec& spec = *above.tensors[static_cast<std::size_t>(number)].spec;
+      close(to_doubles(x), on_ranks::part_of(expected.at(name), spec.layout), name);
+    }
+  }
+}
+
+const OneRankStep product = {
+    .inputs = {{"rows.x", {8, 4}}, {"parameter.w", {4, 6}}}, .loss = [](const Named& leaves) {
+      const Tensor y = ops::mm(leaves.at("rows.x"), leaves.at("parameter.w"));
+      return ops::sum(ops::mul(y, y));
+    }};
+
+Tensor two_layers(const Named& leaves, bool drops) {
+  const Tensor up =
+      ops::add(ops::mm(leaves.at("rows.x"), ops::transpose(leaves.at("parameter.up"), 0, 1)),
+               leaves.at("parameter.bias"));
+  const Tensor inner = ops::silu(up);
+  const Tensor y = ops::mm(drops ? ops::dropout(inner, 0.25, random_stream("dropout")) : inner,
+                           leaves.at("parameter.down"));
+  return ops::sum(ops::mul(y, y));
+}
+
+OneRankStep two_layers_step(bool drops, std::int64_t rows = 8) {
+  OneRankStep step{.inputs = {{"rows.x", {rows, 4}}},
+                   .loss = [drops](const Named& leaves) { return two_layers(leaves, drops); },
+                   .updates = true};
+  const std::map<std::string, Dims> shapes = {{"up", {12, 4}}, {"bias", {12}}, {"down", {12, 4}}};
+  for (const auto& [name, shape] : shapes) {
+    step.inputs["parameter." + name] = shape;
+    step.inputs["optimizer.m." + name] = shape;
+    step.inputs["optimizer.v." + name] = shape;
+  }
+  return step;
+}
+
+}  // namespace
+
+TEST_CASE("the product of a batch with a parameter, in each mode", "[golden][data_parallel]") {
+  const std::vector<std::pair<std::string, Counts>> modes = {
+      {"expand", {}},
+      {"replicate", {{"all_reduce_coalesced_ in backward", 1}}},
+      {"fully_shard", {{"all_gather in forward", 1}, {"reduce_scatter in backward", 1}}}};
+  const Program program = recorded(product);
+  for (const auto& [name, collectives] : modes) {
+    for (const int ranks : {2, 4}) {
+      std::string text;
+      run(ranks, [&] {
+        const DataParallelMode mode = graph::data_parallel_mode(name);
+        same_steps(product, program, placed(program, mode, ranks), 1);
+        const Program above = placed(program, mode, ranks, true);
+        const Program mine = lower(above);
+        const Counts counts = collectives_of(mine);
+        check(counts == collectives,
+              "expected " + in_words(collectives) + "got " + in_words(counts) + mine.to_text());
+        for (const char* needless : {"split", "cat", "detach"}) {
+          check(!graph::statistics_of(mine).calls.contains(needless), std::string(needless));
+        }
+        const Counts with_loss = collectives_of(lower(placed(program, mode, ranks)));
+        check(with_loss.contains("all_reduce in ") && with_loss.at("all_reduce in ") >= 1,
+              "the loss is reduced: " + in_words(with_loss));
+        check(with_loss.contains("all_gather in backward") == (name == "fully_shard"),
+              "a sharded parameter is gathered again: " + in_words(with_loss));
+        if (current_rank() == 0) {
+          text = mine.to_text();
+        }
+      });
+      is_golden("data-parallel-" + name + "-" + std::to_string(ranks), text);
+    }
+  }
+}
+
+TEST_CASE("steps of two layers with AdamW and dropout have the numbers of one rank in each mode",
+          "[data_parallel]") {
+  for (const bool drops : {false, true}) {
+    const OneRankStep step = two_layers_step(drops);
+    const Program program = recorded(step);
+    for (const char* mode : {"expand", "replicate", "fully_shard", "default"}) {
+      for (const int ranks : {1, 2, 4}) {
+        INFO(mode << " on " << ranks);
+        run(ranks, [&] {
+          const Program above = placed(program, graph::data_parallel_mode(mode), ranks);
+          same_steps(step, program, above, 20);
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("the default mode replicates what is small beside the activations", "[data_parallel]") {
+  // Forward keeps y, the sum before silu and silu's result for backward: 4 + 12 + 12 numbers a row,
+  // 28,672 bytes in all. 1/16 of a rank's half are 896 bytes. The bias with its gradient and two
+  // states has 192 bytes, each matrix 768.
+  const auto layouts = [](std::int64_t rows) {
+    const Program above = graph::data_parallel(
+        recorded(two_layers_step(false, rows)),
+        {.mode = graph::data_parallel_mode("default"), .mesh = DeviceMesh::make({"data"}, {2})});
+    std::string text;
+    for (const auto& [name, number] : above.inputs) {
+      text += name + to_string(above.tensors[static_cast<std::size_t>(number)].spec->layout) + " ";
+    }
+    return text;
+  };
+  CHECK(layouts(256) ==
+        "optimizer.m.bias[Replicate] optimizer.m.down[Shard(0)] optimizer.m.up[Shard(0)] "
+        "optimizer.v.bias[Replicate] optimizer.v.down[Shard(0)] optimizer.v.up[Shard(0)] "
+        "parameter.bias[Replicate] parameter.down[Shard(0)] parameter.up[Shard(0)] "
+        "rows.x[Shard(0)] ");
+  CHECK_FALSE(contains(layouts(512), "parameter.up[Shard(0)]"));
+  CHECK(contains(layouts(8), "parameter.bias[Shard(0)]"));
+}
+
+TEST_CASE("what no mode can place is refused", "[data_parallel]") {
+  const auto refused = [](const Program& program, int ranks) {
+    return error_of([&] { placed(program, DataParallelMode::fully_shard, ranks); });
+  };
+  CHECK(refused(recorded(product), 3) ==
+        "data_parallel: input 'rows.x' cannot be split into 3 equal parts (expected a multiple of "
+        "3 rows, got [8, 4])");
+  const auto program_of_text = [](const std::string& body) {
+    return Program::parse(
+        "tessera program 1\nrank 0\ninput %0: f32[4, 4] = rows.x\nsection step\n" + body + "end\n");
+  };
+  const std::string aliased =
+      refused(program_of_text(
+                  "  %1: f32[2, 4] = memory.alias(%0; strides=[4, 1], offset=4) @ forward in a\n"),
+              2);
+  CHECK(contains(aliased,
+                 "data_parallel: section 'step', instruction 1 (%1: f32[2, 4] = "
+                 "memory.alias(%0; strides=[4, 1], offset=4) @ forward in a): "));
+  CHECK(contains(aliased, "its memory is addressed without an operator"));
+  CHECK(contains(refused(program_of_text("  host.check(%0; 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, "
+                                         "1, 1, 1)\n"),
+                         2),
+                 "the host has read a value"));
+  CHECK(contains(refused(program_of_text("  all_reduce_(%0; op=sum, group=ranks 0)\n"), 2),
+                 "it communicates"));
+  CHECK(contains(refused(program_of_text("  %1: f32[4, 4] = dropout(%0; p=0.5, numbers=seed=1 "
+                                         "stream=2 offset=0 run=8 stride=16, whole=none)\n"),
+                         2),
+                 "rows of one of several micro-batches"));
+  CHECK(contains(refused(program_of_text("output %0 = gradient.y\n"), 2),
+                 "output 'gradient.y' is the gradient of no input"));
+  const Program above = placed(recorded(product), DataParallelMode::expand, 2);
+  CHECK(contains(refused(above, 2), "the program has distributed tensors"));
+  CHECK(contains(error_of([&] {
+                   graph::data_parallel(recorded(product),
+                                        {.mesh = DeviceMesh::make({"a", "b"}, {2, 2})});
+                 }),
+                 "a mesh of one axis"));
+  CHECK(contains(error_of([] { graph::data_parallel_mode("shard"); }),
+                 "there is no mode 'shard' (expected expand, replicate, fully_shard or default)"));
+}
+
+TEST_CASE("steps of two micro-batches reduce each gradient once", "[data_parallel]") {
+  OneRankStep step = two_layers_step(false);
+  step.inputs["rows.y"] = {4, 4};
+  step.loss = [](const Named& leaves) {
+    Named second = leaves;
+    second["rows.x"] = leaves.at("rows.y");
+    const Tensor first = two_layers(leaves, false);
+    backward(first);
+    return two_layers(second, false);
+  };
+  const Program program = recorded(step);
+  run(2, [&] {
+    for (const char* name : {"replicate", "fully_shard"}) {
+      const Program above = placed(program, graph::data_parallel_mode(name), 2);
+      same_steps(step, program, above, 3);
+      Counts counts = collectives_of(lower(above));
+      const std::int64_t sums = counts["all_reduce_coalesced_ in backward"] +
+                                counts["reduce_scatter in backward"] +
+                                counts["reduce_scatter in forward"];
+      check(sums == 3, "one sum for each parameter: " + in_words(counts));
+    }
+  });
+}
