@@ -8,6 +8,7 @@ module;
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 module tessera.graph;
 
@@ -237,7 +238,7 @@ std::vector<bool> sharded_parameters(const Program& program, const ParameterUses
     }
   }
   std::vector<int> by_size = uses.parameters;
-  std::ranges::stable_sort(by_size, {}, [&](int number) { return bytes[at(number)]; });
+  std::ranges::sort(by_size, {}, [&](int number) { return std::pair(bytes[at(number)], number); });
   constexpr int share = 16;
   std::int64_t left =
       options.mode == DataParallelMode::mixed ? kept_activations(program) / ranks / share : 0;
