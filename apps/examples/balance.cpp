@@ -136,7 +136,7 @@ class Balance {
   std::map<std::string, std::vector<int>> counts_;
   std::map<std::string, int> bias_;
   std::map<std::string, int> tokens_;  // of each expert in the last step: to look at
-  std::string all_ranks_;  // "group=ranks 0 1"
+  std::string all_ranks_;              // "group=ranks 0 1"
 };
 
 }  // namespace

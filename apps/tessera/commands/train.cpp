@@ -285,9 +285,8 @@ struct Prepared {
 Prepared prepared(const TrainArguments& arguments, bool locked) {
   Prepared all;
   Run& run = all.run;
-  run.config = load_config(arguments.config, arguments.overrides, [&](const Config& config) {
-    configure_plugins(config, arguments);
-  });
+  run.config = load_config(arguments.config, arguments.overrides,
+                           [&](const Config& config) { configure_plugins(config, arguments); });
   check_outputs(run.config);
   all.first = collective::is_first_process();
   if (all.first && locked) {
