@@ -61,6 +61,11 @@ void softcap_cpu(const Call& call, std::span<Tensor> out) {
   }
 }
 
+/// The same for a vector `a` of elements, for kernels that are compiled from several operators.
+std::string softcap_element(const Call&) {
+  return "p * simd::each_lane(a / p, [](auto x) { return std::tanh(x); })";
+}
+
 /// 1 - (y / cap)^2, by operators: so it works in every layout, and can be differentiated again.
 void softcap_backward(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out) {
@@ -109,6 +114,7 @@ Op softcap() {
   return with_arguments<SoftcapArgs>({.schema = "softcap(x)",
                                       .infer = infer,
                                       .cpu = softcap_cpu,
+                                      .element = softcap_element,
                                       .rule = rules::pointwise,
                                       .backward = softcap_backward,
                                       .saves_outputs = saves_all,

@@ -13,6 +13,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.record;
 import :block;
+import :chains;
 import :memory_plan;
 import :shadow;
 
@@ -72,7 +73,7 @@ bool is_called(const Instruction& i, const Shadow& shadow) {
          (unused || (is_copy(i, shadow) && !keep_order.contains(i.op->name)));
 }
 
-Block block_of(const Program& program, const Shadow& shadow) {
+Block block_of(const Program& program, const Shadow& shadow, std::span<const Chain> chains) {
   Block block;
   const std::size_t count = shadow.memories.size();
   block.offsets.assign(count, -1);
@@ -81,7 +82,7 @@ Block block_of(const Program& program, const Shadow& shadow) {
   std::vector<bool> fixed(count);
   for (std::size_t m = 0; m < count; ++m) {
     const Memory& memory = shadow.memories[m];
-    fixed[m] = !memory.is_input && !memory.read_later;
+    fixed[m] = !memory.is_input && !memory.read_later && !memory.inside;
   }
   std::vector<MemoryPiece> pieces;
   const auto each = [&](const auto& body) {
@@ -108,14 +109,17 @@ Block block_of(const Program& program, const Shadow& shadow) {
     piece_of[m] = pieces.size();
     pieces.push_back({memory.bytes, memory.first, memory.last});
   };
+  const std::vector<int> in_chains = places_in_chains(chains, shadow);
   std::vector<std::pair<std::size_t, int>> workspaces;  // piece and place
   each([&](const Instruction& i, int place) {
-    const int from = taken_over(i, place, shadow);
+    const int taken = taken_over(i, place, shadow);
     for (const int number : i.out) {
       const int memory = number < 0 ? -1 : shadow.memory_of[index(number)];
       if (memory < 0 || !fixed[index(memory)] || piece_of[index(memory)] != none) {
         continue;
       }
+      const int in_chain = in_chains[index(memory)];
+      const int from = in_chain == not_of_chain ? taken : in_chain;
       if (from >= 0 && fixed[index(from)] && piece_of[index(from)] != none) {
         piece_of[index(memory)] = piece_of[index(from)];
         pieces[piece_of[index(from)]].last = shadow.memories[index(memory)].last;
@@ -160,7 +164,7 @@ Block block_of(const Program& program, const Shadow& shadow) {
   std::vector<MemoryPiece> outside;
   for (std::size_t m = 0; m < count; ++m) {
     const Memory& memory = shadow.memories[m];
-    if (block.offsets[m] < 0 && !memory.is_input) {
+    if (block.offsets[m] < 0 && !memory.is_input && !memory.inside) {
       outside.push_back({memory.bytes, memory.first, memory.last});
     }
   }

@@ -5,6 +5,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.record;
 import :checks;
+import :compiled_chains;
 import :pass;
 import :planned;
 import :recompute;
@@ -23,7 +25,7 @@ import :transform;
 
 namespace tessera::graph {
 
-std::vector<std::string> executor_names() { return {"interpreter", "planned"}; }
+std::vector<std::string> executor_names() { return {"compiled", "interpreter", "planned"}; }
 
 void check(const ExecutionOptions& options) {
   const std::vector<std::string> names = executor_names();
@@ -99,6 +101,28 @@ void transform(Program& program, const ExecutionOptions& options, AddedState& ad
   }
 }
 
+namespace {
+
+/// Why the program's kernels are not compiled; "": they may be.
+std::string over_budget(const Program& program, const ExecutionOptions& options) {
+  return options.memory_budget == 0 || planned_bytes(program, true) <= options.memory_budget
+             ? std::string()
+             : "with them, the step would need more than its budget of memory";
+}
+
+}  // namespace
+
+std::optional<CompiledKernels> compile_kernels(const Program& program,
+                                               const ExecutionOptions& options) {
+  if (options.executor != "compiled") {
+    return std::nullopt;
+  }
+  if (std::string why = over_budget(program, options); !why.empty()) {
+    return CompiledKernels{.missing = std::move(why)};
+  }
+  return CompiledChains(program).summary();
+}
+
 std::unique_ptr<Executor> make_executor(Program program, const ExecutionOptions& options,
                                         AddedState* added) {
   check(options);
@@ -108,7 +132,8 @@ std::unique_ptr<Executor> make_executor(Program program, const ExecutionOptions&
   if (options.executor == "interpreter") {
     return std::make_unique<Replay>(std::move(program));
   }
-  return std::make_unique<Planned>(std::move(program));
+  const bool compiled = options.executor == "compiled" && over_budget(program, options).empty();
+  return std::make_unique<Planned>(std::move(program), compiled);
 }
 
 }  // namespace tessera::graph

@@ -3,6 +3,7 @@ export module tessera.graph:execution;
 import tessera.base;
 import tessera.record;
 import :pass;
+import :planned;
 import :transform;
 
 export namespace tessera::graph {
@@ -20,13 +21,18 @@ struct ExecutionOptions {
   std::string dump = {};  // a folder; rank r's program before and after each pass is in rank-r
 };
 
-/// "interpreter" (Replay), "planned" (Planned).
+/// "compiled" (Planned, with compiled kernels), "interpreter" (Replay), "planned" (Planned).
 std::vector<std::string> executor_names();
 /// Errors (input): there is no executor or pass of this name; a pass that another one must precede.
 void check(const ExecutionOptions& options);
 /// Runs the options' transformations on an improved program. Errors: see run_transform; the program
 /// needs more than the budget of memory then.
 void transform(Program& program, const ExecutionOptions& options, AddedState& added);
+/// What the executor that the options name compiles of the improved program, which ranks then find
+/// in the cache; nothing where it compiles nothing. Kernels with which the step would need more
+/// than the budget of memory are missing. Error: the compiler refuses an operator's Op::element.
+std::optional<CompiledKernels> compile_kernels(const Program& program,
+                                               const ExecutionOptions& options);
 /// `added`: what transformations have added to other programs of the same training; gets what they
 /// add. Error (input): see check(). Errors: the program is another rank's; see run_transform.
 std::unique_ptr<Executor> make_executor(Program program, const ExecutionOptions& options = {},

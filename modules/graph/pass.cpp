@@ -79,11 +79,6 @@ Pass from_plugin(const std::string& name) {
 
 const std::vector<Pass>& built_in_passes() {
   static const std::vector<Pass> passes = {
-      {.name = "dead",
-       .about = "Removes instructions whose results nothing needs. What other ranks take part in "
-                "stays.",
-       .is_default = true,
-       .run = remove_dead},
       {.name = "views",
        .about = "Views of views become views of the memory's first tensor; equal views become one.",
        .is_default = true,
@@ -92,6 +87,11 @@ const std::vector<Pass>& built_in_passes() {
        .about = "Merges calls that compute the same values, where the first result is still there.",
        .is_default = true,
        .run = merge_common},
+      {.name = "dead",
+       .about = "Removes instructions whose results nothing needs. What other ranks take part in "
+                "stays.",
+       .is_default = true,
+       .run = remove_dead},
       {.name = "lifetimes",
        .about = "Memory that is released and restored becomes a new memory for each time, so that "
                 "others can take its place in between.",

@@ -19,6 +19,7 @@ import tessera.base;
 import tessera.device;
 import tessera.tensor;
 import tessera.record;
+import :compiled_chains;
 import :shadow;
 import :steps;
 
@@ -28,14 +29,18 @@ struct Planned::State {
   explicit State(Program p) : program(std::move(p)), replay(program) {}
 
   Program program;
-  Replay replay;  // of steps that are not planned
+  Replay replay;                             // of steps that are not planned
+  std::unique_ptr<CompiledChains> compiled;  // null: not asked for
   std::unique_ptr<PlannedSteps> steps;
   bool planned = false;  // the running step
 };
 
-Planned::Planned(Program program) {
+Planned::Planned(Program program, bool compiled) {
   require_lowered(program);
   state_ = std::make_unique<State>(std::move(program));
+  if (compiled) {
+    state_->compiled = std::make_unique<CompiledChains>(state_->program);
+  }
 }
 Planned::~Planned() = default;
 
@@ -50,7 +55,7 @@ void Planned::begin_in_order(std::span<const Tensor> inputs) {
     return;
   }
   if (!s.steps) {
-    s.steps = std::make_unique<PlannedSteps>(s.program);
+    s.steps = std::make_unique<PlannedSteps>(s.program, s.compiled.get());
   }
   s.steps->begin(inputs, [&](const std::string& name, int number, const Tensor& x) {
     check_input(name, number, x);
@@ -105,6 +110,11 @@ void Planned::abandon() noexcept {
 
 std::optional<PlannedMemory> Planned::memory() const {
   return state_->steps ? std::optional(state_->steps->memory()) : std::nullopt;
+}
+
+std::optional<CompiledKernels> Planned::compiled() const {
+  const CompiledChains* const compiled = state_->compiled.get();
+  return compiled == nullptr ? std::nullopt : std::optional(compiled->summary());
 }
 
 }  // namespace tessera::graph

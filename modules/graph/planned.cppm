@@ -16,6 +16,14 @@ struct PlannedMemory {
   int allocated = 0;
 };
 
+/// What became of the chains of a program (see docs/graph.md, "Compiled kernels").
+struct CompiledKernels {
+  int kernels = 0;           // different functions
+  int chains = 0;            // calls of them in a step
+  int replaced = 0;          // calls of operators that these make
+  std::string missing = {};  // why nothing is compiled; "": it is
+};
+
 /// Executes a program as a list of kernel calls: operands, results, attributes and workspace of
 /// each call are fixed when the program is first run, in one block of memory. No call passes the
 /// dispatcher, and only what other ranks may read after the step is allocated. The bits of Replay.
@@ -23,8 +31,9 @@ struct PlannedMemory {
 /// Replay.
 class Planned final : public Executor {
  public:
-  /// Error: the program is another rank's.
-  explicit Planned(Program program);
+  /// `compiled`: neighbouring elementwise operators become one kernel, compiled now. Errors: the
+  /// program is another rank's; the compiler refuses an operator's Op::element.
+  explicit Planned(Program program, bool compiled = false);
   ~Planned() override;
 
   const Program& program() const override;
@@ -37,6 +46,8 @@ class Planned final : public Executor {
 
   /// Nothing until a step has begun that was planned.
   std::optional<PlannedMemory> memory() const;
+  /// Nothing where compilation was not asked for.
+  std::optional<CompiledKernels> compiled() const;
 
  private:
   struct State;

@@ -5,8 +5,9 @@ import tessera.record;
 
 export namespace tessera::graph {
 
-/// What a planned step of the program needs at once, inputs included.
-std::int64_t planned_bytes(const Program& program);
+/// What a planned step of the program needs at once, inputs included. `compiled`: with compiled
+/// kernels, where a compiler is there.
+std::int64_t planned_bytes(const Program& program, bool compiled = false);
 
 /// How a program keeps within a budget of memory.
 struct MemoryFit {

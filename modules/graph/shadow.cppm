@@ -25,6 +25,8 @@ struct Memory {
   bool for_peers = false;
   /// Other ranks may read it where it is even after the program. Nothing else may take its place.
   bool read_later = false;
+  /// Its values stay in the registers of a chain (see chains_of): it is no memory.
+  bool inside = false;
 };
 
 /// A program's tensors on the meta device, which show what shares memory: exactly, because views

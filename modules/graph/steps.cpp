@@ -17,6 +17,8 @@ import tessera.device;
 import tessera.tensor;
 import tessera.record;
 import :block;
+import :chains;
+import :compiled_chains;
 import :shadow;
 import :steps;
 
@@ -37,21 +39,28 @@ Tensors views_of(const Instruction& i, const ProgramTensor& shape, const Tensor&
   return out;
 }
 
+std::span<const Chain> chains_in(const CompiledChains* compiled) {
+  return compiled == nullptr ? std::span<const Chain>() : compiled->chains();
+}
+
 }  // namespace
 
-PlannedSteps::PlannedSteps(const Program& program)
+PlannedSteps::PlannedSteps(const Program& program, CompiledChains* compiled)
     : program_(program),
+      compiled_(compiled),
       copy_op_(&find_op("copy_")),
-      shadow_(shadow_of(program)),
-      block_(block_of(program, shadow_)) {
+      shadow_(shadow_of(program, chains_in(compiled))),
+      block_(block_of(program, shadow_, chains_in(compiled))) {
   std::optional<PeersReadScope> scope;
   if (block_.for_peers) {
     scope.emplace();
   }
   memory_block_ = empty({block_.bytes}, DType::u8);
   scope.reset();
-  for (const std::int64_t offset : block_.offsets) {
-    ++(offset >= 0 ? memory_.in_block : memory_.allocated);
+  for (std::size_t m = 0; m < block_.offsets.size(); ++m) {
+    if (!shadow_.memories[m].inside) {
+      ++(block_.offsets[m] >= 0 ? memory_.in_block : memory_.allocated);
+    }
   }
   memory_.allocated -= static_cast<int>(program.inputs.size());
   memory_.block_bytes = block_.bytes;
@@ -97,7 +106,7 @@ void PlannedSteps::add_steps() {
   std::map<int, std::vector<int>> ends;  // memories that are not in the block, by their last place
   for (std::size_t m = 0; m < shadow_.memories.size(); ++m) {
     const Memory& memory = shadow_.memories[m];
-    if (block_.offsets[m] < 0 && !memory.is_input && !memory.is_output) {
+    if (block_.offsets[m] < 0 && !memory.is_input && !memory.is_output && !memory.inside) {
       ends[memory.last].push_back(static_cast<int>(m));
     }
   }
@@ -147,6 +156,10 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, int place) {
       step.kind = StepKind::check;
       break;
     case Kind::call:
+      if (compiled_ != nullptr && compiled_->at(place) >= 0) {
+        add_chain(std::move(step), place);
+        return;
+      }
       if (is_called(i, shadow_)) {
         step.kind = StepKind::call;
       } else if (is_copy(i, shadow_)) {
@@ -166,18 +179,9 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, int place) {
         }
       }
   }
-  for (const int number : i.in) {
-    step.in.push_back(number < 0 ? Tensor() : tensors_[index(number)]);
-  }
-  for (const int number : i.out) {
-    step.out.push_back(number < 0 ? Tensor() : tensors_[index(number)]);
-    if (number >= 0 && !in_block(number)) {
-      step.allocated.push_back(number);
-      step.for_peers =
-          step.for_peers || shadow_.memories[index(shadow_.memory_of[index(number)])].for_peers;
-    }
-  }
+  add_operands(step, i.in, i.out, i.out);
   if (i.kind == Kind::call && i.op->in_place) {
+    step.out_numbers = {i.in[0]};
     step.out = {step.in[0]};
   }
   if (step.kind == StepKind::copy) {
@@ -187,27 +191,63 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, int place) {
   sections_.back().push_back(std::move(step));
 }
 
+void PlannedSteps::add_operands(PlannedStep& step, std::span<const int> in,
+                                std::span<const int> out, std::span<const int> made) {
+  step.in_numbers.assign(in.begin(), in.end());
+  step.out_numbers.assign(out.begin(), out.end());
+  for (const int number : in) {
+    step.in.push_back(number < 0 ? Tensor() : tensors_[index(number)]);
+  }
+  for (const int number : out) {
+    step.out.push_back(number < 0 ? Tensor() : tensors_[index(number)]);
+  }
+  for (const int number : made) {
+    if (number >= 0 && !in_block(number)) {
+      step.allocated.push_back(number);
+      step.for_peers =
+          step.for_peers || shadow_.memories[index(shadow_.memory_of[index(number)])].for_peers;
+    }
+  }
+}
+
+/// The chain is one step, in the place of its last call.
+void PlannedSteps::add_chain(PlannedStep step, int place) {
+  step.kind = StepKind::chain;
+  step.chain = compiled_->at(place);
+  const Chain& chain = compiled_->chains()[index(step.chain)];
+  if (place != chain.last()) {
+    return;
+  }
+  std::vector<int> in;
+  std::vector<int> out;
+  std::vector<int> made;
+  for (const Chain::Input& input : chain.inputs) {
+    in.push_back(input.number);
+  }
+  for (const Chain::Output& output : chain.outputs) {
+    out.push_back(output.number);
+    if (output.is_made) {
+      made.push_back(output.number);
+    }
+  }
+  add_operands(step, in, out, made);
+  sections_.back().push_back(std::move(step));
+}
+
 void PlannedSteps::find_slots() {
   slots_.resize(program_.tensors.size());
   for (std::vector<PlannedStep>& section : sections_) {
     for (PlannedStep& step : section) {
-      if (step.source == nullptr) {
-        continue;
-      }
-      const Instruction& i = *step.source;
       const auto add = [&](int number, Tensor& slot) {
         if (number >= 0 && !in_block(number)) {
           slots_[index(number)].push_back(&slot);
         }
       };
-      for (std::size_t k = 0; k < i.in.size(); ++k) {
-        add(i.in[k], step.in[k]);
+      for (std::size_t k = 0; k < step.in_numbers.size(); ++k) {
+        add(step.in_numbers[k], step.in[k]);
       }
-      for (std::size_t k = 0; k < i.out.size(); ++k) {
-        add(i.out[k], step.out[k]);
-      }
-      if (i.kind == Kind::call && i.op->in_place) {
-        add(i.in[0], step.out[0]);
+      for (std::size_t k = 0; k < step.out_numbers.size(); ++k) {
+        add(step.out_numbers[k], step.out[k]);
       }
     }
   }
@@ -290,6 +330,7 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
     case StepKind::create:
     case StepKind::fill:
     case StepKind::kernel:
+    case StepKind::chain:
       for (const int number : step.allocated) {
         const ProgramTensor& x = program_.tensors[index(number)];
         set(number, empty(x.shape, x.dtype));
@@ -306,6 +347,8 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
       } else if (step.kind == StepKind::kernel) {
         const Instruction& i = *step.source;
         i.bindings.empty() ? run_kernel(step, i.attributes) : run_kernel(step, bound(i));
+      } else if (step.kind == StepKind::chain) {
+        compiled_->run(step.chain, step.in, step.out, bound);
       }
       return;
     case StepKind::check:

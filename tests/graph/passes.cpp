@@ -112,50 +112,67 @@ TEST_CASE("dead: what the host reads stays, and memory that is released and rest
 
 TEST_CASE("common: equal calls become one while the first result is there") {
   CHECK(after({"common"},
-              "input %0: f32[2] = x\n"
+              "input %0: f32[32] = x\n"
               "section all\n"
-              "  %1: f32[2] = exp(%0)\n"
-              "  %2: f32[2] = exp(%0)\n"
-              "  %3: f32[2] = mul_scalar(%1; value=2)\n"
-              "  %4: f32[2] = mul_scalar(%1; value=3)\n"
-              "  %5: f32[2] = add(%1, %2; alpha=1)\n"
-              "  %6: f32[2] = mul_scalar(%2; value=2)\n"
-              "  %7: f32[2] = mul(%6, %3)\n"
-              "  %8: f32[2] = exp(%0)\n"
+              "  %1: f32[32] = exp(%0)\n"
+              "  %2: f32[32] = exp(%0)\n"
+              "  %3: f32[32] = mul_scalar(%1; value=2)\n"
+              "  %4: f32[32] = mul_scalar(%1; value=3)\n"
+              "  %5: f32[32] = add(%1, %2; alpha=1)\n"
+              "  %6: f32[32] = mul_scalar(%2; value=2)\n"
+              "  %7: f32[32] = mul(%6, %3)\n"
+              "  %8: f32[32] = exp(%0)\n"
               "output %5 = a\n"
               "output %4 = b\n"
               "output %7 = c\n"
               "output %8 = d\n") ==
-        "input %0: f32[2] = x\n"
+        "input %0: f32[32] = x\n"
         "section all\n"
-        "  %1: f32[2] = exp(%0)\n"
-        "  %3: f32[2] = mul_scalar(%1; value=2)\n"
-        "  %4: f32[2] = mul_scalar(%1; value=3)\n"
-        "  %5: f32[2] = add(%1, %1; alpha=1)\n"
-        "  %7: f32[2] = mul(%3, %3)\n"
-        "  %8: f32[2] = exp(%0)\n"  // the first one is not kept for it
+        "  %1: f32[32] = exp(%0)\n"
+        "  %3: f32[32] = mul_scalar(%1; value=2)\n"
+        "  %4: f32[32] = mul_scalar(%1; value=3)\n"
+        "  %5: f32[32] = add(%1, %1; alpha=1)\n"
+        "  %7: f32[32] = mul(%3, %3)\n"
+        "  %8: f32[32] = exp(%0)\n"  // the first one is not kept for it
         "output %5 = a\n"
         "output %4 = b\n"
         "output %7 = c\n"
         "output %8 = d\n");
 }
 
+TEST_CASE("common: what is as small as a scale is kept for equal calls") {
+  CHECK(after({"common"},
+              "input %0: f32[16] = x\n"
+              "section all\n"
+              "  %1: f32[16] = exp(%0)\n"
+              "  %2: f32[16] = neg(%1)\n"
+              "  %3: f32[16] = exp(%0)\n"
+              "  %4: f32[16] = add(%2, %3; alpha=1)\n"
+              "output %4 = y\n") ==
+        "input %0: f32[16] = x\n"
+        "section all\n"
+        "  %1: f32[16] = exp(%0)\n"
+        "  %2: f32[16] = neg(%1)\n"
+        "  %4: f32[16] = add(%2, %1; alpha=1)\n"
+        "output %4 = y\n");
+}
+
 TEST_CASE("common: a result that replaces others is there as long as they are") {
   CHECK(after({"common"},
-              "input %0: f32[2] = x\n"
+              "input %0: f32[32] = x\n"
               "section all\n"
-              "  %1: f32[2] = exp(%0)\n"
-              "  %2: f32[2] = exp(%0)\n"
-              "  %3: f32[2] = neg(%1)\n"
-              "  %4: f32[2] = exp(%0)\n"
-              "  %5: f32[2] = add(%2, %4; alpha=1)\n"
+              "  %1: f32[32] = exp(%0)\n"
+              "  %2: f32[32] = exp(%0)\n"
+              "  %3: f32[32] = neg(%1)\n"
+              "  %4: f32[32] = exp(%0)\n"
+              "  %5: f32[32] = add(%2, %4; alpha=1)\n"
               "output %3 = y\n"
               "output %5 = z\n") ==
-        "input %0: f32[2] = x\n"
+        "input %0: f32[32] = x\n"
         "section all\n"
-        "  %1: f32[2] = exp(%0)\n"
-        "  %3: f32[2] = neg(%1)\n"
-        "  %5: f32[2] = add(%1, %1; alpha=1)\n"
+        "  %1: f32[32] = exp(%0)\n"
+        "  %3: f32[32] = neg(%1)\n"
+        "  %5: f32[32] = add(%1, %1; alpha=1)\n"
         "output %3 = y\n"
         "output %5 = z\n");
 }
@@ -378,7 +395,7 @@ TEST_CASE("passes have names, an order, reports and files") {
   const std::string unknown =
       error_of([&] { graph::run_passes(one, std::vector<std::string>{"ded"}); });
   CHECK(unknown.starts_with(
-      "passes: there is no pass 'ded' (expected one of dead, views, common, lifetimes, "
+      "passes: there is no pass 'ded' (expected one of views, common, dead, lifetimes, "
       "recompute, early_issues, late_waits"));
   CHECK(unknown.ends_with("did you mean 'dead'?"));
   CHECK(error_of([&] {

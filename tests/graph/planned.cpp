@@ -311,6 +311,7 @@ TEST_CASE("while a mode is installed it sees the calls, and the bits are the sam
 }
 
 TEST_CASE("executors have names") {
-  CHECK_THROWS_WITH(graph::check({.executor = "fast"}),
-                    "there is no executor 'fast' (expected one of interpreter and planned)");
+  CHECK_THROWS_WITH(
+      graph::check({.executor = "fast"}),
+      "there is no executor 'fast' (expected one of compiled, interpreter and planned)");
 }

@@ -129,20 +129,23 @@ void replays(const std::string& name, const std::vector<std::string>& overrides,
     check(trainer.replays().replayed == 10, "all steps are replayed: " + trainer.replays().refusal);
     check(parameters_of(trainer) == eager.at_ten, "parameters of steps captured ahead");
   }));
-  run.config.graph.executor = "interpreter";
   run.config.graph.passes = {};  // they were run
   run.config.graph.memory_budget = "";
-  REQUIRE_NOTHROW(on_ranks(ranks, [&](int rank) {
-    const Eager& eager = all[static_cast<std::size_t>(rank)];
-    Trainer trainer(run);
-    trainer.set_program(eager.text, "the recorded text");
-    for (std::size_t i = 0; i < 10; ++i) {
-      same(trainer.step(), eager.results[i], i);
-    }
-    check(trainer.replays().replayed == 10, "all steps are replayed: " + trainer.replays().refusal);
-    check(trainer.program_text() == eager.text, "the text is stable");
-    check(parameters_of(trainer) == eager.at_ten, "parameters from the text");
-  }));
+  for (const char* executor : {"interpreter", "compiled"}) {
+    run.config.graph.executor = executor;
+    REQUIRE_NOTHROW(on_ranks(ranks, [&](int rank) {
+      const Eager& eager = all[static_cast<std::size_t>(rank)];
+      Trainer trainer(run);
+      trainer.set_program(eager.text, "the recorded text");
+      for (std::size_t i = 0; i < 10; ++i) {
+        same(trainer.step(), eager.results[i], i);
+      }
+      check(trainer.replays().replayed == 10,
+            "all steps are replayed: " + trainer.replays().refusal);
+      check(trainer.program_text() == eager.text, "the text is stable");
+      check(parameters_of(trainer) == eager.at_ten, "parameters from the text");
+    }));
+  }
 }
 
 }  // namespace

@@ -243,9 +243,11 @@ on = ["model.layers.*", "."]
                         {"peak_memory_mib", static_cast<double>(usage.ru_maxrss) / 1024}});
     row(run, "the same, interpreter", "interpreter");
     row(run, "the same, planned", "planned");
+    row(run, "the same, compiled", "compiled");
     row(small, "tiny llama, FSDP 2 ranks", "");
     row(small, "the same tiny llama, interpreter", "interpreter");
     row(small, "the same tiny llama, planned", "planned");
+    row(small, "the same tiny llama, compiled", "compiled");
     return rows;
   });
 }

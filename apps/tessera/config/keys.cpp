@@ -318,10 +318,10 @@ std::vector<Key> run_keys() {
        "([graph.md](graph.md))."},
       {"graph.executor",
        field<g, &G::executor>,
-       "What executes the program. `planned`: a list of kernel calls in one block of memory, "
-       "without a dispatcher. `interpreter`: calls of the operators, one after the other.",
+       "What executes the program, with the same bits ([graph.md](graph.md#executors)). `compiled` "
+       "is `planned` with kernels that are generated and compiled.",
        {},
-       {"planned", "interpreter"}},
+       {"planned", "compiled", "interpreter"}},
       {"graph.passes", field<g, &G::passes>,
        "What improves the program, in this order ([graph.md](graph.md#passes)). `[]`: nothing."},
       {"graph.transforms", field<g, &G::transforms>,

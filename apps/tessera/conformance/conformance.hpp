@@ -141,6 +141,15 @@ std::vector<std::string> check_effects(std::span<const CallSample> samples);
 /// Shapes and types of the results on the meta device, compared with those of the CPU.
 std::vector<std::string> check_meta(std::span<const CallSample> samples);
 
+/// Compiled elements (Op::element) against kernels.
+struct ElementAccount {
+  std::size_t calls = 0;     // that were compiled and compared
+  std::string missing = {};  // why nothing could be compiled
+  std::vector<std::string> findings;
+};
+/// The samples are of one operator. Error: the compiler refuses its element.
+ElementAccount check_elements(std::span<const CallSample> samples);
+
 /// What a sample is differentiated with respect to, as fresh leaves: its operands, and for second
 /// and further derivatives the gradients of its results too.
 std::vector<Tensor> fresh_variables(const CallSample& sample, int order);

@@ -80,6 +80,22 @@ std::vector<std::string> derivatives(const std::vector<CallSample>& calls) {
   return account.findings;
 }
 
+std::vector<std::string> elements(const std::vector<CallSample>& calls) {
+  if (calls.front().op->element == nullptr) {
+    throw NotTried{"it has no element (Op::element) that could be compiled"};
+  }
+  const conformance::ElementAccount account = conformance::check_elements(calls);
+  if (!account.missing.empty()) {
+    throw NotTried{account.missing};
+  }
+  if (account.calls == 0) {
+    return {
+        "no call could be compiled: it needs one result, at most three floating operands and "
+        "three numbers as dynamic arguments"};
+  }
+  return account.findings;
+}
+
 }  // namespace
 
 std::vector<SuiteCheck> operator_suite(const std::string& name) {
@@ -96,6 +112,7 @@ std::vector<SuiteCheck> operator_suite(const std::string& name) {
            name,
            [](const auto& calls) { return conformance::check_strides(calls, true).findings; })},
       {"gradients are the limits of differences", of_calls(name, derivatives)},
+      {"compiled into one kernel with others, it has the same bits", of_calls(name, elements)},
       {"every placement that it accepts computes what one rank does", of_calls(name, placements)}};
 }
 

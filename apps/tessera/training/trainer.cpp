@@ -74,6 +74,13 @@ std::vector<std::vector<std::string>> communication_rows(const Account& account)
   return rows;
 }
 
+std::string kernels_text(const graph::CompiledKernels& kernels) {
+  return kernels.missing.empty()
+             ? fmt::format("{} calls of {} compiled kernels for {} calls of operators",
+                           kernels.chains, kernels.kernels, kernels.replaced)
+             : "no kernels are compiled: " + kernels.missing;
+}
+
 /// What is known of a captured step before the ranks start. Errors: see capture_step; the budget of
 /// memory is too small.
 std::string captured_text(const Run& run) {
@@ -91,12 +98,16 @@ std::string captured_text(const Run& run) {
                          reads,
                 .advice = "leave the transformations out"});
   }
-  return fmt::format("{} instructions, needs {}{}; {}", instructions,
-                     format_bytes(static_cast<std::uint64_t>(graph::planned_bytes(program))),
-                     budget.empty() ? "" : " of " + budget,
-                     reads.empty()
-                         ? "replayed from the first step on"
-                         : "recorded in steps 3 and 4, as the host reads values in " + reads);
+  const std::optional<graph::CompiledKernels> kernels =
+      graph::compile_kernels(program, execution_of(run.config.graph));
+  const bool compiled = kernels && kernels->missing.empty();
+  return fmt::format(
+      "{} instructions, needs {}{}{}; {}", instructions,
+      format_bytes(static_cast<std::uint64_t>(graph::planned_bytes(program, compiled))),
+      budget.empty() ? "" : " of " + budget,
+      kernels ? "; " + kernels_text(*kernels) : std::string(),
+      reads.empty() ? "replayed from the first step on"
+                    : "recorded in steps 3 and 4, as the host reads values in " + reads);
 }
 
 }  // namespace

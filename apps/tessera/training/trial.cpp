@@ -119,7 +119,8 @@ Program capture_steps(Run run) {
   ops::set_threads(threads_of_rank(run.config));
   run.config.graph.capture = true;
   const graph::ExecutionOptions execution = execution_of(run.config.graph);
-  run.config.graph.transforms.clear();  // they change the program, once it is there
+  run.config.graph.transforms.clear();        // they change the program, once it is there
+  run.config.graph.executor = "interpreter";  // nothing is executed, so nothing is compiled
   Trainer trainer(run, meta);
   check_batch_division(run.config, trainer.plan().batch_parts());
   ReadsOne reads;

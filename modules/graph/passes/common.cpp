@@ -2,6 +2,7 @@
 module;
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <numeric>
 #include <span>
@@ -24,6 +25,8 @@ namespace {
 
 using Kind = Instruction::Kind;
 
+constexpr std::int64_t small_bytes = 64;
+
 /// Whether the instruction makes its results, whose values are known from its operands.
 bool computes(const Instruction& i, const Access& access) {
   return i.kind == Kind::full || i.kind == Kind::values || is_pure_call(i, access);
@@ -37,9 +40,9 @@ void renumber(Instruction& instruction, std::span<const int> number_of) {
   }
 }
 
-/// The earlier results stay where they are needed until the later call anyway. So nothing is kept
-/// longer than the later results would be: an activation that is computed again in backward is not
-/// kept from forward instead.
+/// The earlier results stay where they are needed until the later call anyway, or are as small as a
+/// scale. So nothing else is kept longer than the later results would be: an activation that is
+/// computed again in backward is not kept from forward instead.
 void merge_common(Program& program, const Analysis& analysis) {
   const auto& [shadow, accesses] = analysis.state();
   ValueNames names;
@@ -68,7 +71,8 @@ void merge_common(Program& program, const Analysis& analysis) {
       }
       const auto found = known.find(values.calls[at]);
       const bool same = found != known.end() && std::ranges::all_of(found->second, [&](int number) {
-                          return last[memory(number)] >= place;
+                          return last[memory(number)] >= place ||
+                                 shadow.memories[memory(number)].bytes <= small_bytes;
                         });
       if (!same) {
         known[values.calls[at]] = i.out;

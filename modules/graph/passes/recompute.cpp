@@ -18,6 +18,7 @@ import :accesses;
 import :analysis;
 import :analysis_state;
 import :block;
+import :chains;
 import :passes;
 import :recompute;
 import :recompute_plan;
@@ -136,8 +137,8 @@ struct Needs {
   std::int64_t all = 0;
 };
 
-Needs needs_of(const Program& program, const Shadow& shadow) {
-  const Block block = block_of(program, shadow);
+Needs needs_of(const Program& program, const Shadow& shadow, std::span<const Chain> chains = {}) {
+  const Block block = block_of(program, shadow, chains);
   Needs needs{.peak = peak_bytes(shadow)};
   for (const Memory& memory : shadow.memories) {
     needs.inputs += memory.is_input ? memory.bytes : 0;
@@ -155,8 +156,13 @@ void recompute_cheap(Program& program, const Analysis& known) {
   Recomputer(program, known.state().shadow, plan).recompute();
 }
 
-std::int64_t planned_bytes(const Program& program) {
-  return needs_of(program, shadow_of(program)).all;
+std::int64_t planned_bytes(const Program& program, bool compiled) {
+  const Shadow shadow = shadow_of(program);
+  if (!compiled) {
+    return needs_of(program, shadow).all;
+  }
+  const std::vector<Chain> chains = chains_of(program, shadow);
+  return needs_of(program, shadow_of(program, chains), chains).all;
 }
 
 MemoryFit fit_memory(Program& program, std::int64_t budget) {

@@ -87,6 +87,7 @@ const Op& gradient(const char* schema, const char* about) {
   return register_op<Args>({.schema = schema,
                             .infer = infer_function,
                             .cpu = function_cpu<op>,
+                            .element = function_element<op>,
                             .rule = gradient_rule,
                             .backward = gradient_backward<second>,
                             .saves_inputs = saves_all,

@@ -1,6 +1,7 @@
 // a + alpha b and a - alpha b.
 module;
 #include <span>
+#include <string>
 
 #include "pointwise/kernels/pointwise.hpp"
 module tessera.ops;
@@ -52,6 +53,9 @@ void sub_cpu(const Call& call, std::span<Tensor> out) {
   add_into(call.in[0], call.in[1], -call.args<AddArgs>().alpha, out[0]);
 }
 
+std::string add_element(const Call&) { return "a + p * b"; }
+std::string sub_element(const Call&) { return "a + -p * b"; }
+
 void backward(const BackwardContext& context, const Tensor& g, double alpha,
               std::span<Tensor> out) {
   if (context.needs(0)) {
@@ -77,6 +81,7 @@ const operands::PointwiseForms add_forms =
     operands::register_pointwise<AddArgs>({.schema = "add(a, b)",
                                            .infer = operands::infer_broadcast,
                                            .cpu = add_cpu,
+                                           .element = add_element,
                                            .rule = rules::pointwise_linear,
                                            .backward = add_backward,
                                            .about = "a + alpha b, with broadcasting."});
@@ -85,6 +90,7 @@ const operands::PointwiseForms sub_forms =
     operands::register_pointwise<AddArgs>({.schema = "sub(a, b)",
                                            .infer = operands::infer_broadcast,
                                            .cpu = sub_cpu,
+                                           .element = sub_element,
                                            .rule = rules::pointwise_linear,
                                            .backward = sub_backward,
                                            .about = "a - alpha b, with broadcasting."});

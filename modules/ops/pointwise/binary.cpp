@@ -3,6 +3,7 @@
 module;
 #include <cstddef>
 #include <span>
+#include <string>
 
 #include "pointwise/kernels/pointwise.hpp"
 module tessera.ops;
@@ -118,6 +119,7 @@ const PointwiseForms mul_forms =
     operands::register_pointwise({.schema = "mul(a, b)",
                                   .infer = operands::infer_broadcast,
                                   .cpu = binary_cpu<kernels::BinaryOp::mul>,
+                                  .element = [](const Call&) -> std::string { return "a * b"; },
                                   .rule = rules::pointwise_multilinear,
                                   .backward = mul_backward,
                                   .saves_inputs = saves_all,
@@ -127,11 +129,24 @@ const PointwiseForms div_forms =
     operands::register_pointwise({.schema = "div(a, b)",
                                   .infer = operands::infer_broadcast,
                                   .cpu = binary_cpu<kernels::BinaryOp::div>,
+                                  .element = [](const Call&) -> std::string { return "a / b"; },
                                   .rule = rules::pointwise_linear_in_first,
                                   .backward = div_backward,
                                   .saves_inputs = 0b10,
                                   .saves_outputs = saves_all,
                                   .about = "a / b elementwise, with broadcasting."});
+
+/// Only of what needs no call of the C library.
+template <kernels::BinaryOp op>
+constexpr std::string (*element())(const Call&) {
+  if constexpr (op == kernels::BinaryOp::maximum) {
+    return [](const Call&) -> std::string { return "larger(a, b)"; };
+  } else if constexpr (op == kernels::BinaryOp::minimum) {
+    return [](const Call&) -> std::string { return "smaller(a, b)"; };
+  } else {
+    return nullptr;
+  }
+}
 
 /// Operators that are linear in nothing.
 template <kernels::BinaryOp op>
@@ -142,6 +157,7 @@ PointwiseForms binary(const char* schema, const char* about,
   return operands::register_pointwise({.schema = schema,
                                        .infer = infer,
                                        .cpu = binary_cpu<op>,
+                                       .element = element<op>(),
                                        .rule = rules::pointwise,
                                        .backward = backward,
                                        .saves_inputs = backward == nullptr ? saves_none : saves_all,

@@ -2,6 +2,7 @@
 module;
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "pointwise/kernels/pointwise.hpp"
 #include "shared/kernels/workspace.hpp"
@@ -57,6 +58,7 @@ const Op& cast_op =
                            .infer = infer,
                            .cpu = in_workspace<cpu>,
                            .workspace = workspace_of_copies<cpu>,
+                           .element = [](const Call&) -> std::string { return "a"; },
                            .rule = rule,
                            .backward = backward,
                            .moves_elements = true,

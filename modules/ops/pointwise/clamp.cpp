@@ -2,6 +2,7 @@
 module;
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "pointwise/kernels/pointwise.hpp"
 #include "shared/kernels/workspace.hpp"
@@ -37,6 +38,9 @@ void clamp_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   apply(kernels::BinaryOp::maximum, x, args.min);
   apply(kernels::BinaryOp::minimum, y, args.max);
 }
+
+std::string clamp_element(const Call&) { return "smaller(larger(a, p), q)"; }
+std::string clamp_gradient_element(const Call&) { return "(a <= p) | (a >= q) ? V{} : b"; }
 
 void clamp_gradient_infer(const Call& call, ResultShapes& out) {
   check_one_type(call);
@@ -81,6 +85,7 @@ const Op& clamp_gradient = register_op<ClampArgs>({.schema = "clamp_backward(x, 
                                                    .infer = clamp_gradient_infer,
                                                    .cpu = in_workspace<clamp_gradient_cpu>,
                                                    .workspace = workspace_of<clamp_gradient_cpu>,
+                                                   .element = clamp_gradient_element,
                                                    .rule = clamp_gradient_rule,
                                                    .backward = clamp_gradient_backward,
                                                    .saves_inputs = 0b01,
@@ -96,6 +101,7 @@ const operands::PointwiseForms clamp_forms =
                                              .infer = infer,
                                              .cpu = in_workspace<clamp_cpu>,
                                              .workspace = workspace_of_copies<clamp_cpu>,
+                                             .element = clamp_element,
                                              .rule = rules::pointwise,
                                              .backward = clamp_backward,
                                              .saves_inputs = saves_all,

@@ -1,8 +1,11 @@
 module;
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <span>
+#include <string>
 
 #include "pointwise/kernels/functions.hpp"
 module tessera.ops;
@@ -56,6 +59,21 @@ void apply_function(kernels::FunctionOp op, const Call& call, Tensor& y) {
                          ArgumentType<double>::from_word);
   kernels::function(op, y.dtype(), y.shape().span(), std::span(in).first(call.in.size()), numbers,
                     y.raw_data());
+}
+
+std::string unary_element(kernels::UnaryOp op) {
+  return fmt::format("unary_value<static_cast<UnaryOp>({})>(a)", fmt::underlying(op));
+}
+
+std::string slope_element(kernels::UnaryOp op) {
+  return fmt::format("unary_slope<static_cast<UnaryOp>({})>(a) * b", fmt::underlying(op));
+}
+
+std::string function_element(kernels::FunctionOp op, std::size_t operands, std::size_t numbers) {
+  const auto given = [](const char* name, bool is_given) { return is_given ? name : "V{}"; };
+  return fmt::format("function_of_lanes<static_cast<FunctionOp>({})>(a, {}, {}, {}, {}, {})",
+                     fmt::underlying(op), given("b", operands > 1), given("c", operands > 2),
+                     given("p", numbers > 0), given("q", numbers > 1), given("r", numbers > 2));
 }
 
 void infer_floating_unary(const Call& call, ResultShapes& out) {

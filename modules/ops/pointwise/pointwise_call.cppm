@@ -32,6 +32,19 @@ inline void function_cpu(const Call& call, std::span<Tensor> out) {
   apply_function(op, call, out[0]);
 }
 
+// Op::element of functions in kernels/elements.hpp.
+std::string unary_element(kernels::UnaryOp op);
+std::string slope_element(kernels::UnaryOp op);
+std::string function_element(kernels::FunctionOp op, std::size_t operands, std::size_t numbers);
+template <kernels::UnaryOp op>
+inline std::string unary_element(const Call&) {
+  return unary_element(op);
+}
+template <kernels::FunctionOp op>
+inline std::string function_element(const Call& call) {
+  return function_element(op, call.in.size(), call.attributes.dynamic().size());
+}
+
 /// Registers a function, all of whose arguments are dynamic numbers, with its in-place and out
 /// variants. Args: their aggregate; void where there are none.
 template <class Args, kernels::FunctionOp op>
@@ -43,6 +56,7 @@ inline operands::PointwiseForms register_function(
   return operands::register_pointwise<Args>({.schema = schema,
                                              .infer = infer_function,
                                              .cpu = function_cpu<op>,
+                                             .element = function_element<op>,
                                              .rule = rule,
                                              .backward = backward,
                                              .saves_inputs = saves_inputs,

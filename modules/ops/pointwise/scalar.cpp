@@ -2,6 +2,7 @@
 module;
 #include <cmath>
 #include <span>
+#include <string>
 
 #include "pointwise/kernels/pointwise.hpp"
 #include "shared/kernels/workspace.hpp"
@@ -75,6 +76,7 @@ const operands::PointwiseForms add_forms = operands::register_pointwise<ValueArg
      .infer = infer,
      .cpu = in_workspace<cpu<kernels::BinaryOp::add>>,
      .workspace = workspace_of_copies<cpu<kernels::BinaryOp::add>>,
+     .element = [](const Call&) -> std::string { return "a + p"; },
      .rule = add_rule,
      .backward = add_backward,
      .about = "x + value."});
@@ -84,6 +86,7 @@ const operands::PointwiseForms mul_forms = operands::register_pointwise<ValueArg
      .infer = infer,
      .cpu = in_workspace<cpu<kernels::BinaryOp::mul>>,
      .workspace = workspace_of_copies<cpu<kernels::BinaryOp::mul>>,
+     .element = [](const Call&) -> std::string { return "a * p"; },
      .rule = rules::pointwise_linear,
      .backward = mul_backward,
      .about = "x times value."});

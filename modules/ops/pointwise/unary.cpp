@@ -56,6 +56,10 @@ void gelu_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   apply(gelu_form(call.args<GeluArgs>()), call, out, w);
 }
 
+std::string gelu_element(const Call& call) {
+  return unary_element(gelu_form(call.args<GeluArgs>()));
+}
+
 /// a + b x
 Tensor line(double a, double b, const Tensor& x) { return add_scalar(mul_scalar(x, b), a); }
 
@@ -141,6 +145,10 @@ void gradient_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
                           x.raw_data(), grad.raw_data(), out[0].raw_data());
 }
 
+std::string gradient_element(const Call& call) {
+  return slope_element(function_of(call.args<FunctionArgs>()));
+}
+
 void gradient_backward(const BackwardContext& context, std::span<const Tensor> grads,
                        std::span<Tensor> out) {
   const Tensor& x = context.in[0];
@@ -160,6 +168,7 @@ const Op& gradient_op =
                                .infer = gradient_infer,
                                .cpu = in_workspace<gradient_cpu>,
                                .workspace = workspace_of_copies<gradient_cpu>,
+                               .element = gradient_element,
                                .rule = slope_rule,
                                .backward = gradient_backward,
                                .saves_inputs = saves_all,
@@ -190,6 +199,7 @@ PointwiseForms floating(const char* name, const char* about, bool monotone = fal
                                        .infer = infer_floating_unary,
                                        .cpu = in_workspace<cpu<function>>,
                                        .workspace = workspace_of_copies<cpu<function>>,
+                                       .element = unary_element<function>,
                                        .rule = monotone ? monotone_rule : rules::pointwise,
                                        .backward = backward<function>,
                                        .saves_inputs = saves_all,
@@ -202,6 +212,7 @@ PointwiseForms any_type(const char* name, const char* about) {
                                        .infer = infer,
                                        .cpu = in_workspace<cpu<function>>,
                                        .workspace = workspace_of_copies<cpu<function>>,
+                                       .element = unary_element<function>,
                                        .rule = rules::pointwise,
                                        .backward = backward<function>,
                                        .saves_inputs = saves_all,
@@ -213,6 +224,7 @@ const PointwiseForms neg_forms =
                                   .infer = infer,
                                   .cpu = in_workspace<cpu<Function::neg>>,
                                   .workspace = workspace_of_copies<cpu<Function::neg>>,
+                                  .element = unary_element<Function::neg>,
                                   .rule = rules::pointwise_linear,
                                   .backward = neg_backward,
                                   .about = "-x."});
@@ -221,6 +233,7 @@ const PointwiseForms gelu_forms = operands::register_pointwise<GeluArgs>(
      .infer = infer_floating_unary,
      .cpu = in_workspace<gelu_cpu>,
      .workspace = workspace_of_copies<gelu_cpu>,
+     .element = gelu_element,
      .rule = rules::pointwise,
      .backward = gelu_backward,
      .saves_inputs = saves_all,

@@ -113,6 +113,7 @@ const Op& register_form(const Op& op) {
        .infer = infer<first>,
        .cpu = write<first>,
        .workspace = workspace<first>,
+       .element = first == 0 ? op.element : nullptr,
        .rule = rule<first>,
        .in_place = true,
        .form_of = &op,

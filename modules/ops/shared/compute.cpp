@@ -2,6 +2,7 @@ module;
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/rates.hpp"
@@ -14,6 +15,11 @@ namespace tessera::ops {
 
 void set_threads(int count) { kernels::set_threads(std::max(1, count)); }
 int threads() { return kernels::threads(); }
+
+void in_pieces(std::int64_t count, std::int64_t grain,
+               const std::function<void(std::int64_t first, std::int64_t last)>& body) {
+  kernels::parallel_for(0, count, grain, body);
+}
 
 double measure_gemm(double seconds) {
   using Clock = std::chrono::steady_clock;

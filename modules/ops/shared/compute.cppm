@@ -8,6 +8,11 @@ export namespace tessera::ops {
 void set_threads(int count);
 int threads();
 
+/// Calls body(first, last) on disjoint pieces of [0, count), on the calling rank's threads; pieces
+/// have a multiple of `grain` elements but for the last one.
+void in_pieces(std::int64_t count, std::int64_t grain,
+               const std::function<void(std::int64_t first, std::int64_t last)>& body);
+
 /// FLOP/s of a large f32 product on the calling rank's threads, measured for about `seconds`: the
 /// reference for the speed of a training step.
 double measure_gemm(double seconds);

@@ -7,11 +7,11 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <limits>
 #include <stdexcept>
 #include <utility>
 
 #include "elementwise.hpp"
+#include "function_values.hpp"
 #include "shared/kernels/simd.hpp"
 
 namespace tessera::kernels {
@@ -47,50 +47,6 @@ constexpr bool is_arithmetic(FunctionOp op) {
          op == addcdiv;
 }
 
-template <class T>
-struct Numbers {
-  T p, q, r;
-};
-
-template <FunctionOp kOp, class T>
-[[gnu::always_inline]] inline T apply(T a, [[maybe_unused]] T b, [[maybe_unused]] T c,
-                                      const Numbers<T>& n) {
-  using enum FunctionOp;
-  constexpr T kHalf = static_cast<T>(0.5);
-  if constexpr (kOp == leaky_relu) return a > 0 ? a : n.p * a;
-  if constexpr (kOp == leaky_relu_backward) return a > 0 ? b : n.p * b;
-  if constexpr (kOp == elu) return a > 0 ? a : n.p * std::expm1(a);
-  if constexpr (kOp == elu_backward) return a > 0 ? b : n.p * std::exp(a) * b;
-  if constexpr (kOp == softplus) {
-    return n.p * a > n.q ? a : std::log1p(std::exp(n.p * a)) / n.p;
-  }
-  if constexpr (kOp == softplus_backward) {
-    return n.p * a > n.q ? b : b / (1 + std::exp(-n.p * a));
-  }
-  if constexpr (kOp == hardtanh) return a < n.p ? n.p : (a > n.q ? n.q : a);
-  if constexpr (kOp == hardtanh_backward) return a > n.p && a < n.q ? b : T{0};
-  if constexpr (kOp == nan_to_num) {
-    constexpr T kInfinity = std::numeric_limits<T>::infinity();
-    return a != a ? n.p : (a == kInfinity ? n.q : (a == -kInfinity ? n.r : a));
-  }
-  if constexpr (kOp == smooth_l1) {
-    const T d = std::abs(a - b);
-    return d < n.p ? kHalf * d * d / n.p : d - kHalf * n.p;
-  }
-  if constexpr (kOp == cross_entropy) {
-    return (a > 0 ? a : T{0}) - a * b + std::log1p(std::exp(-std::abs(a)));
-  }
-  if constexpr (kOp == kl_div) return b > 0 ? b * (std::log(b) - a) : T{0};
-  if constexpr (kOp == kl_div_log) return std::exp(b) * (b - a);
-  // From the end that is nearer, so that weight 1 gives the end exactly.
-  if constexpr (kOp == lerp_scalar) {
-    return n.p < kHalf ? a + n.p * (b - a) : b - (1 - n.p) * (b - a);
-  }
-  if constexpr (kOp == lerp) return c < kHalf ? a + c * (b - a) : b - (1 - c) * (b - a);
-  if constexpr (kOp == addcmul) return a + n.p * b * c;
-  if constexpr (kOp == addcdiv) return a + n.p * b / c;
-}
-
 using Pointers = std::array<const void*, 3>;
 using KernelPointer = void (*)(std::int64_t, const Pointers&, const double*, void*);
 
@@ -100,16 +56,16 @@ void kernel(std::int64_t count, const Pointers& operands, const double* numbers,
   const auto* a = static_cast<const T*>(operands[0]);
   const auto* b = static_cast<const T*>(operands[kOperands > 1 ? 1 : 0]);
   const auto* c = static_cast<const T*>(operands[kOperands > 2 ? 2 : 0]);
-  const Numbers<T> n{static_cast<T>(numbers[0]), static_cast<T>(numbers[1]),
-                     static_cast<T>(numbers[2])};
+  const FunctionNumbers<T> n{static_cast<T>(numbers[0]), static_cast<T>(numbers[1]),
+                             static_cast<T>(numbers[2])};
   auto* out = static_cast<T*>(y);
   if constexpr (is_arithmetic(kOp)) {
     simd::dispatch([&](auto) __attribute__((always_inline)) {
 #pragma clang loop vectorize(assume_safety)
-      for (std::int64_t i = 0; i < count; ++i) out[i] = apply<kOp, T>(a[i], b[i], c[i], n);
+      for (std::int64_t i = 0; i < count; ++i) out[i] = function_value<kOp, T>(a[i], b[i], c[i], n);
     });
   } else {
-    for (std::int64_t i = 0; i < count; ++i) out[i] = apply<kOp, T>(a[i], b[i], c[i], n);
+    for (std::int64_t i = 0; i < count; ++i) out[i] = function_value<kOp, T>(a[i], b[i], c[i], n);
   }
 }
 

@@ -1,0 +1,37 @@
+module tessera.graph:compiled_chains;
+
+import tessera.base;
+import tessera.plugin;
+import tessera.tensor;
+import tessera.record;
+import :chains;
+import :planned;
+import :shadow;
+
+namespace tessera::graph {
+
+/// The chains of a program, compiled. Errors: see generated_library.
+class CompiledChains {
+ public:
+  explicit CompiledChains(const Program& program);
+
+  std::span<const Chain> chains() const { return chains_; }
+  /// Where nothing could be compiled, there are no chains.
+  CompiledKernels summary() const;
+  /// The chain that the instruction at this place belongs to, or -1.
+  int at(int place) const { return at_[index(place)]; }
+
+  using Bound = std::function<Attributes(const Instruction&)>;
+  /// Computes a chain. `in`, `out`: its inputs and outputs in their order, on the CPU.
+  void run(int chain, std::span<const Tensor> in, std::span<Tensor> out, const Bound& bound);
+
+ private:
+  std::vector<Chain> chains_;
+  std::vector<int> at_;
+  std::string missing_;
+  std::shared_ptr<const plugin::FunctionLibrary> library_;
+  std::vector<ChainFunction> functions_;
+  std::vector<std::vector<double>> numbers_;
+};
+
+}  // namespace tessera::graph

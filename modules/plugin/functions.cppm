@@ -1,0 +1,23 @@
+export module tessera.plugin:functions;
+
+import tessera.base;
+
+export namespace tessera::plugin {
+
+/// A library of plain functions that this program has generated: no plugin, and with nothing to
+/// register. It stays loaded for the life of the process, and nobody else sees its symbols.
+class FunctionLibrary {
+ public:
+  /// Errors (input): somebody else could have changed the file (each way, and how to close it); it
+  /// cannot be loaded.
+  explicit FunctionLibrary(const std::string& file);
+
+  /// A function with C linkage. Error: there is none of this name.
+  void* find(const std::string& name) const;
+
+ private:
+  std::string file_;
+  void* handle_ = nullptr;
+};
+
+}  // namespace tessera::plugin

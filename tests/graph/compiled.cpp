@@ -1,0 +1,329 @@
+// Compiled kernels: chains of elementwise operators as one loop, with the bits of their kernels.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera.base;
+import tessera.device;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.ops;
+import tessera.record;
+import tessera.graph;
+
+#include "errors.hpp"
+#include "program_text.hpp"
+#include "random_step.hpp"
+
+using namespace tessera;
+using graph::Planned;
+using testing::Bits;
+
+namespace {
+
+/// Ordinary numbers, and those in which functions change their form.
+Tensor values(const Dims& shape, DType dtype, unsigned seed) {
+  Tensor x = empty(shape, DType::f32);
+  set_seed(seed);
+  ops::normal_(x, 0, 3, random_stream("data"));
+  constexpr float inf = std::numeric_limits<float>::infinity();
+  const float special[] = {0.0F, -0.0F, inf, -inf, 1e-40F, -1e-40F, 60000.0F, 88.9F, -104.5F, 1.0F};
+  for (std::int64_t i = 0; i < x.numel() && x.numel() > 8; i += 7) {
+    x.data<float>()[i] = special[(i / 7 + seed) % std::size(special)];
+  }
+  return ops::cast(x, dtype);
+}
+
+/// Inputs of a program, of any values.
+std::map<std::string, Tensor> inputs_of(const Program& program, unsigned seed) {
+  std::map<std::string, Tensor> inputs;
+  for (const auto& [name, number] : program.inputs) {
+    const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+    inputs[name] = values(x.shape, x.dtype, ++seed);
+  }
+  return inputs;
+}
+
+/// What a step leaves in outputs and inputs. NaN has many bits, and is one value.
+Bits bits_after(Executor& executor, unsigned seed, const StepVariables& variables = {}) {
+  const auto inputs = inputs_of(executor.program(), seed);
+  executor.begin(inputs);
+  for (const Section& section : executor.program().sections) {
+    executor.run(section.name, variables);
+  }
+  Bits bits;
+  const auto add = [&](const std::string& name, const Tensor& stored) {
+    const Tensor x = ops::cast(stored, DType::f64);
+    testing::add_bits(bits, name, ops::where(ops::isnan(x), ops::zeros_like(x), x));
+    testing::add_bits(bits, name + " nan", ops::isnan(x));
+  };
+  for (const auto& [name, number] : executor.program().outputs) {
+    add("output " + name, executor.output(name));
+  }
+  executor.end();
+  for (const auto& [name, x] : inputs) {
+    add("input " + name, x);
+  }
+  return bits;
+}
+
+/// Executes steps with the bits of the interpreter; returns what was compiled.
+graph::CompiledKernels same_bits(const Program& program, const StepVariables& variables = {}) {
+  Planned compiled(program, true);
+  Replay replay(program);
+  for (unsigned step = 0; step < 3; ++step) {
+    INFO(program.to_text());
+    CHECK(bits_after(compiled, step, variables) == bits_after(replay, step, variables));
+  }
+  REQUIRE(compiled.compiled().has_value());
+  return *compiled.compiled();
+}
+
+std::string tensor(int number, DType dtype, const std::string& shape) {
+  return "%" + std::to_string(number) + ": " + std::string(name_of(dtype)) + "[" + shape + "]";
+}
+
+}  // namespace
+
+TEST_CASE("every operator with an element has its kernel's bits in compiled code") {
+  int checked = 0;
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    std::string body;
+    for (int k = 0; k < 3; ++k) {
+      body += "input " + tensor(k, dtype, "1003") + " = x" + std::to_string(k) + "\n";
+    }
+    body += "section all\n";
+    std::string outputs;
+    int number = 3;
+    for (const Op* const op : all_ops()) {
+      if (op->element == nullptr || op->in_place || op->operands.size() > 3) {
+        continue;
+      }
+      std::string arguments;
+      for (std::size_t k = 0; k < op->parameters.size(); ++k) {
+        const std::string& type = op->parameters[k].type;
+        const std::string value = type == "float"
+                                      ? std::to_string(0.75 + 0.5 * static_cast<double>(k))
+                                  : type == "dtype" ? std::string(dtype == DType::f32   ? "bf16"
+                                                                  : dtype == DType::f64 ? "f64"
+                                                                                        : "f32")
+                                  : type == "bool"  ? "true"
+                                                    : "4";  // a function: exp
+        arguments += (k == 0 ? "; " : ", ") + op->parameters[k].name + "=" + value;
+      }
+      std::string operands;
+      for (std::size_t k = 0; k < op->operands.size(); ++k) {
+        operands += (k == 0 ? "%" : ", %") + std::to_string(k);
+      }
+      const DType made = op->name != "cast"    ? dtype
+                         : dtype == DType::f32 ? DType::bf16
+                         : dtype == DType::f64 ? DType::f64
+                                               : DType::f32;
+      body += "  " + tensor(number, made, "1003") + " = " + op->name + "(" + operands + arguments +
+              ")\n";
+      outputs += "output %" + std::to_string(number) + " = " + op->name + "\n";
+      ++number;
+      ++checked;
+    }
+    const graph::CompiledKernels made = same_bits(graph_test::program(body + outputs));
+    CHECK(made.missing == "");
+    CHECK(made.replaced == number - 3);
+    CHECK(made.chains >= 1);
+  }
+  CHECK(checked > 4 * 30);
+}
+
+TEST_CASE("operands broadcast to a chain by columns, by rows and as one element") {
+  const std::string head =
+      "input %0: f32[6, 35] = x\n"
+      "input %1: f32[35] = columns\n"
+      "input %2: f32[6, 1] = rows\n"
+      "input %3: f32[1, 1] = one\n"
+      "section all\n";
+  const graph::CompiledKernels made =
+      same_bits(graph_test::program(head + "  %4: f32[6, 35] = mul(%0, %1)\n"
+                                           "  %5: f32[6, 35] = add(%4, %2; alpha=0.5)\n"
+                                           "  %6: f32[6, 35] = div(%3, %5)\n"
+                                           "  %7: f32[210] = reshape(%6; shape=[210])\n"
+                                           "  %8: f32[210] = exp(%7)\n"
+                                           "output %8 = y\n"));
+  CHECK((made.chains == 1 && made.replaced == 4));
+  // Repeated along a dim in the middle; columns of another number: kernels of their own.
+  const graph::CompiledKernels left =
+      same_bits(graph_test::program("input %0: f32[4, 3, 5] = x\n"
+                                    "input %1: f32[4, 1, 5] = middle\n"
+                                    "input %2: f32[5] = few\n"
+                                    "input %3: f32[15] = many\n"
+                                    "section all\n"
+                                    "  %4: f32[4, 3, 5] = mul(%0, %1)\n"
+                                    "  %5: f32[4, 3, 5] = exp(%4)\n"
+                                    "  %6: f32[4, 3, 5] = mul(%5, %2)\n"
+                                    "  %7: f32[4, 15] = view(%6; shape=[4, 15])\n"
+                                    "  %8: f32[4, 15] = mul(%7, %3)\n"
+                                    "  %9: f32[4, 15] = neg(%8)\n"
+                                    "output %9 = y\n"));
+  CHECK((left.chains == 2 && left.replaced == 4));
+}
+
+TEST_CASE("values between the calls of a chain are rounded to their types") {
+  for (const char* const type : {"bf16", "f16"}) {
+    const std::string t = type;
+    const graph::CompiledKernels made = same_bits(graph_test::program(
+        "input %0: " + t + "[100] = x\ninput %1: " + t + "[100] = y\nsection all\n  %2: " + t +
+        "[100] = mul(%0, %1)\n  %3: " + t + "[100] = add(%2, %1; alpha=1)\n  %4: " + t +
+        "[100] = sigmoid(%3)\noutput %4 = z\n"));
+    CHECK((made.chains == 1 && made.replaced == 3));
+  }
+  for (const char* const type : {"f8e4m3", "f8e5m2"}) {
+    const std::string t = type;
+    const graph::CompiledKernels made = same_bits(graph_test::program(
+        "input %0: f32[100] = x\ninput %1: f32[100] = y\nsection all\n  %2: " + t +
+        "[100] = cast(%0; dtype=" + t + ")\n  %3: f32[100] = cast(%2; dtype=f32)\n" +
+        "  %4: f32[100] = mul(%3, %1)\n  %5: " + t + "[100] = cast(%4; dtype=" + t +
+        ")\noutput %4 = z\noutput %5 = codes\n"));
+    CHECK((made.chains == 1 && made.replaced == 4));
+  }
+}
+
+TEST_CASE("what a chain writes is written, and other views of it are read afterwards") {
+  const graph::CompiledKernels made =
+      same_bits(graph_test::program("input %0: f32[4, 8] = x\n"
+                                    "input %1: f32[4, 8] = y\n"
+                                    "section all\n"
+                                    "  mul_(%0, %1)\n"
+                                    "  %2: f32[4, 8] = exp(%0)\n"
+                                    "  add_(%0, %2; alpha=-1)\n"
+                                    "  %3: f32[1, 8] = narrow(%0; dim=0, start=1, length=1)\n"
+                                    "  %4: f32[4, 8] = add(%1, %3; alpha=1)\n"
+                                    "  mul_scalar_(%3; value=3)\n"
+                                    "  %5: f32[4, 8] = mul(%0, %4)\n"
+                                    "  %6: f32[8, 4] = transpose(%0; dim0=0, dim1=1)\n"
+                                    "  neg_(%0)\n"
+                                    "  %7: f32[8, 4] = exp(%6)\n"
+                                    "output %5 = a\n"
+                                    "output %7 = b\n"));
+  CHECK(made.chains == 2);
+  // A row of what is written is an operand of all rows.
+  same_bits(
+      graph_test::program("input %0: f32[4, 8] = x\n"
+                          "input %1: f32[4, 8] = y\n"
+                          "section all\n"
+                          "  %2: f32[1, 8] = narrow(%0; dim=0, start=1, length=1)\n"
+                          "  %3: f32[4, 8] = mul(%1, %2)\n"
+                          "  neg_(%0)\n"
+                          "output %3 = z\n"));
+  // What reads a value ends its chain.
+  const graph::CompiledKernels none =
+      same_bits(graph_test::program("input %0: f32[4, 8] = x\n"
+                                    "section all\n"
+                                    "  %1: f32[4, 8] = tanh(%0)\n"
+                                    "  %2: f32[8] = sum(%1; dims=[0], keepdim=false)\n"
+                                    "  %3: f32[4, 8] = mul(%1, %0)\n"
+                                    "output %2 = a\n"
+                                    "output %3 = b\n"));
+  CHECK(none.chains == 0);
+
+  Planned compiled(graph_test::program("input %0: f32[8] = x\nsection all\n  neg_(%0)\n"
+                                       "  %1: f32[8] = exp(%0)\noutput %1 = y\n"),
+                   true);
+  const Tensor x = ops::zeros_like(values({8}, DType::f32, 1));
+  const auto version = x.storage().version();
+  compiled.begin({{"x", x}});
+  compiled.run("all", {});
+  compiled.end();
+  CHECK(x.storage().version() == version + 1);
+}
+
+TEST_CASE("a chain of few elements waits for calls between its own, and takes the step's numbers") {
+  const Program program = graph_test::program(
+      "number scale\n"
+      "input %0: f32[64, 64] = x\n"
+      "input %1: f32[64, 64] = y\n"
+      "input %2: f32[] = one\n"
+      "input %3: f32[] = other\n"
+      "section all\n"
+      "  %4: f32[] = add(%2, %3; alpha=0.5)\n"
+      "  %5: f32[64, 64] = mm(%0, %1)\n"
+      "  %6: f32[] = mul_scalar(%4; value=2) {value=$scale}\n"
+      "  %7: f32[64, 64] = mul(%5, %6)\n"
+      "output %6 = sum\n"
+      "output %7 = y\n");
+  const graph::CompiledKernels made = same_bits(program, {.numbers = {{"scale", 0.375}}});
+  CHECK((made.chains == 1 && made.replaced == 2));
+  Planned compiled(program, true);
+  CHECK(bits_after(compiled, 1, {.numbers = {{"scale", 0.5}}}) !=
+        bits_after(compiled, 1, {.numbers = {{"scale", 0.25}}}));
+}
+
+TEST_CASE("values within a chain need no memory, and a result may be where an operand was") {
+  const Program program = graph_test::program(
+      "input %0: f32[1024] = x\n"
+      "section all\n"
+      "  %1: f32[1024] = softmax(%0; dim=0)\n"
+      "  %2: f32[1024] = exp(%1)\n"
+      "  %3: f32[1024] = mul(%2, %1)\n"
+      "  %4: f32[1024] = sub(%3, %2; alpha=1)\n"
+      "  %5: f32[1024] = softmax(%4; dim=0)\n"
+      "output %5 = y\n");
+  Planned compiled(program, true);
+  Planned planned(program);
+  CHECK(bits_after(compiled, 1) == bits_after(planned, 1));
+  CHECK(compiled.memory()->block_bytes == 8192);  // of the chain one array, and the result
+  CHECK(planned.memory()->block_bytes == 12288);
+  CHECK(graph::planned_bytes(program, true) == 3 * 4096);
+  CHECK(graph::planned_bytes(program) == 4 * 4096);
+
+  const Program short_one = graph_test::program(
+      "input %0: f32[1024] = x\n"
+      "section all\n"
+      "  %1: f32[1024] = softmax(%0; dim=0)\n"
+      "  %2: f32[1024] = exp(%1)\n"
+      "  %3: f32[1024] = mul(%2, %1)\n"
+      "output %3 = y\n");
+  CHECK(graph::planned_bytes(short_one, true) == 2 * 4096);
+  CHECK(graph::planned_bytes(short_one) == 3 * 4096);
+}
+
+TEST_CASE("threads share the rows or the columns of a chain") {
+  const auto text = [](const std::string& shape, const std::string& other) {
+    return "input %0: f32[" + shape + "] = x\ninput %1: f32[" + other +
+           "] = y\nsection all\n  %2: f32[" + shape + "] = mul(%0, %1)\n  %3: f32[" + shape +
+           "] = tanh(%2)\noutput %3 = z\n";
+  };
+  ops::set_threads(3);
+  CHECK(same_bits(graph_test::program(text("100003", "100003"))).chains == 1);
+  CHECK(same_bits(graph_test::program(text("1001, 101", "101"))).chains == 1);
+  CHECK(same_bits(graph_test::program(text("3, 40001", "3, 1"))).chains == 1);
+  ops::set_threads(1);
+}
+
+TEST_CASE("an element that is no C++ is refused with the operator's remedy") {
+  static const Op& op = register_op(
+      {.schema = "wrong_element(x)",
+       .infer = [](const Call& call,
+                   ResultShapes& out) { out.push_back({call.in[0].shape(), call.in[0].dtype()}); },
+       .cpu = [](const Call&, std::span<Tensor>) {},
+       .element = [](const Call&) -> std::string { return "a +"; }});
+  const Program program =
+      graph_test::program("input %0: f32[8] = x\nsection all\n  %1: f32[8] = " + op.name +
+                          "(%0)\n  %2: f32[8] = neg(%1)\noutput %2 = y\n");
+  const std::string error = testing::error_of([&] { Planned(program, true); });
+  CHECK(error.find("compiled kernels: ") == 0);
+  CHECK(error.find("refuses the generated code: expected expression") != std::string::npos);
+  CHECK(error.find("correct Op::element of the operator") != std::string::npos);
+  CHECK_NOTHROW(Planned(program));
+}
