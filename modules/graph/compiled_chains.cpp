@@ -4,6 +4,7 @@ module;
 #include <cstdint>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -38,7 +39,7 @@ CompiledChains::CompiledChains(const Program& program) {
   }
   const ChainCode code = code_of(program, chains_);
   GeneratedLibrary generated = generated_library(code.source);
-  if (generated.library == nullptr) {
+  if (!generated.library) {
     missing_ = std::move(generated.missing);
     chains_.clear();
     return;

@@ -15,11 +15,11 @@ module;
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -141,8 +141,9 @@ fs::path cache_folder() {
 }
 
 std::string read(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  std::ostringstream bytes;
+  bytes << std::ifstream(file, std::ios::binary).rdbuf();
+  return std::move(bytes).str();
 }
 
 void write(const fs::path& file, std::string_view text) {
@@ -284,7 +285,7 @@ GeneratedLibrary generated_library(const std::string& source) {
   const std::lock_guard guard(mutex);
   auto& library = libraries[source];
   try {
-    if (library == nullptr) {
+    if (!library) {
       library = loaded(source, compiler);
     }
   } catch (const CacheError& error) {
