@@ -118,6 +118,8 @@ void register_plugin(plugin::Registrar& registrar) {
   add("wrong_writes", scribbling, as_it_is);
   add("wrong_strides", dense, as_it_is);
   add("wrong_memory", crashing, as_it_is);
+  add("wrong_element", elementwise<square>,
+      [](Op& o) { o.element = [](const Call&) -> std::string { return "a + a"; }; });
   add("hidden_special", elementwise<square>, [](Op& o) {
     o.infer = infer_special;
     o.rule = whole_only;
