@@ -93,6 +93,5 @@ function(tessera_test name)
   target_compile_options(test_${name} PRIVATE ${TESSERA_WARNINGS} ${TESSERA_PROGRAM_OPTIONS})
   target_precompile_headers(test_${name} REUSE_FROM tessera_test_main)
   add_test(NAME ${name} COMMAND test_${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
-    ENVIRONMENT "TESSERA_KERNEL_CACHE=${PROJECT_BINARY_DIR}/kernel_cache")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
 endfunction()
