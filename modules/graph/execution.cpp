@@ -17,6 +17,7 @@ import tessera.tensor;
 import tessera.record;
 import :checks;
 import :compiled_chains;
+import :keep_gathers;
 import :pass;
 import :planned;
 import :recompute;
@@ -62,6 +63,39 @@ std::vector<std::string> within_budget(Program program, std::span<const std::str
   return kept;
 }
 
+/// Error (input): the program needs more than its budget.
+void check_budget(const Program& program, const ExecutionOptions& options, const std::string& wrong,
+                  const std::string& advice) {
+  if (const std::int64_t needed = planned_bytes(program); needed > options.memory_budget) {
+    fail_input({.thing = "graph.memory_budget",
+                .wrong = wrong,
+                .expected = fmt::format(
+                    "at most {}", format_bytes(static_cast<std::uint64_t>(options.memory_budget))),
+                .got = format_bytes(static_cast<std::uint64_t>(needed)),
+                .advice = advice});
+  }
+}
+
+/// Keeps gathers where a program that is within its budget has room.
+void keep_within(Program& program, const ExecutionOptions& options) {
+  if (options.kept_gathers >= 0) {
+    keep_gathers(program, options.kept_gathers);
+    check_budget(program, options, "the step needs more with the gathers that it keeps",
+                 "leave room for what ranks with larger shards need");
+    return;
+  }
+  Program all = program;
+  int most = keep_gathers(all);
+  for (; most > 0; --most) {
+    Program changed = program;
+    keep_gathers(changed, most);
+    if (planned_bytes(changed) <= options.memory_budget) {
+      program = std::move(changed);
+      return;
+    }
+  }
+}
+
 /// Passes before and after the program is fitted into its budget.
 void improve(Program& program, const ExecutionOptions& options) {
   const std::string dump =
@@ -77,8 +111,11 @@ void improve(Program& program, const ExecutionOptions& options) {
   const auto before = last == all.end() ? 0 : static_cast<std::size_t>(last - all.begin()) + 1;
   run_checked(program, all.first(before), dump);
   fit_memory(program, options.memory_budget);
-  const std::vector<std::string> rest =
-      within_budget(program, all.subspan(before), options.memory_budget);
+  std::vector<std::string> names(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
+  if (std::erase(names, "keep_gathers") > 0) {
+    keep_within(program, options);
+  }
+  const std::vector<std::string> rest = within_budget(program, names, options.memory_budget);
   run_checked(program, rest, dump.empty() ? dump : dump + "/within-budget");
 }
 
@@ -91,14 +128,8 @@ void transform(Program& program, const ExecutionOptions& options, AddedState& ad
   if (options.memory_budget == 0 || options.transforms.empty()) {
     return;
   }
-  if (const std::int64_t needed = planned_bytes(program); needed > options.memory_budget) {
-    fail_input({.thing = "graph.memory_budget",
-                .wrong = "the step needs more with its transformations",
-                .expected = fmt::format(
-                    "at most {}", format_bytes(static_cast<std::uint64_t>(options.memory_budget))),
-                .got = format_bytes(static_cast<std::uint64_t>(needed)),
-                .advice = "leave room for what they add"});
-  }
+  check_budget(program, options, "the step needs more with its transformations",
+               "leave room for what they add");
 }
 
 namespace {

@@ -16,6 +16,9 @@ struct ExecutionOptions {
   /// Bytes that a step may need at once; 0: any. After the pass `lifetimes` the program is fitted;
   /// see fit_memory.
   std::int64_t memory_budget = 0;
+  /// With a budget and the pass `keep_gathers`: how many gathers it spares, the same number on all
+  /// ranks; -1: as many as this rank's program has room for, which a rank must not decide alone.
+  int kept_gathers = -1;
   /// What changes the step, after all of this.
   std::vector<Transform> transforms = {};
   std::string dump = {};  // a folder; rank r's program before and after each pass is in rank-r

@@ -7,6 +7,7 @@ export import :analysis;       // Analysis: what is known of a program's memorie
 export import :pass;           // run_passes: improves a program and verifies each change
 export import :transform;      // Transform: a change of what a step computes, with state of its own
 export import :recompute;      // fit_memory: a program under a budget of memory
+export import :keep_gathers;   // keep_gathers: what was gathered is not gathered again
 export import :statistics;     // statistics_of: calls, collectives and memory of a program
 export import :regions;        // regions_of: a program by phase and module
 export import :difference;     // difference: the lines in which two texts differ

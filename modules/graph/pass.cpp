@@ -97,6 +97,11 @@ const std::vector<Pass>& built_in_passes() {
                 "others can take its place in between.",
        .is_default = true,
        .run = split_lifetimes},
+      {.name = "keep_gathers",
+       .about = "What was gathered before is kept and not gathered again. With a budget of memory: "
+                "as much as fits.",
+       .after = {"lifetimes"},
+       .run = keep_all_gathers},
       {.name = "recompute",
        .about = "What is cheap to compute again is not kept from forward, where that lowers the "
                 "peak of memory.",

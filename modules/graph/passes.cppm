@@ -14,6 +14,8 @@ void simplify_views(Program& program, const Analysis& known);
 void split_lifetimes(Program& program, const Analysis& known);
 void advance_issues(Program& program, const Analysis& known);
 void delay_waits(Program& program, const Analysis& known);
+/// Gathers of what is still known are not made again.
+void keep_all_gathers(Program& program, const Analysis& known);
 /// What is cheap to compute again is not kept, where that lowers the peak of memory.
 void recompute_cheap(Program& program, const Analysis& known);
 

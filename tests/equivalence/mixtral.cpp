@@ -89,7 +89,7 @@ TEST_CASE("a captured mixture of experts has the bits of the eager one", "[mixtr
     const std::vector<Step> eager =
         equivalence::train(folder, "eager", curve.config, layout(where), overrides);
     for (const char* capture :
-         {"graph.capture=true", "graph.capture=true graph.executor=planned"}) {
+         {"graph.capture=true", "graph.capture=true graph.executor=compiled"}) {
       CHECK(same_bits(
           equivalence::train(folder, "captured", curve.config, layout(where), overrides + capture),
           eager));

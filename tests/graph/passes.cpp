@@ -396,7 +396,7 @@ TEST_CASE("passes have names, an order, reports and files") {
       error_of([&] { graph::run_passes(one, std::vector<std::string>{"ded"}); });
   CHECK(unknown.starts_with(
       "passes: there is no pass 'ded' (expected one of views, common, dead, lifetimes, "
-      "recompute, early_issues, late_waits"));
+      "keep_gathers, recompute, early_issues, late_waits"));
   CHECK(unknown.ends_with("did you mean 'dead'?"));
   CHECK(error_of([&] {
           graph::run_passes(one, std::vector<std::string>{"early_issues", "lifetimes"});

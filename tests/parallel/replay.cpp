@@ -163,6 +163,12 @@ TEST_CASE(
              "model.dropout=0.1"});
   }
   replays("fully_sharded.toml", {"model.dropout=0.1"}, "1600KiB");
+  const std::string keeps =
+      R"(graph.passes=["views", "common", "dead", "lifetimes", "keep_gathers", "early_issues"])";
+  for (const char* name : {"fully_sharded.toml", "qlora.toml", "float8.toml", "hybrid.toml"}) {
+    replays(name, {keeps, "train.micro_batch=1"});
+  }
+  replays("fully_sharded.toml", {keeps}, "1700KiB");
   replays("demo.toml", {}, "1100KiB");
   for (const char* name : {"fully_sharded.toml", "fsdp_tensor.toml"}) {
     replays(name, {"train.micro_batch=1", "model.dropout=0.1"});

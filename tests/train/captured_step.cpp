@@ -120,7 +120,7 @@ std::vector<Layouts> layouts() { return train_test::layouts(); }
 
 TEST_CASE("a step with two models and two optimizers is captured, in every layout") {
   for (const Layouts& layout : layouts()) {
-    for (const char* executor : {"planned", "interpreter"}) {
+    for (const char* executor : {"planned", "compiled", "interpreter"}) {
       INFO(layout.name << ", " << executor);
       REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
         set_seed(5);

@@ -81,6 +81,16 @@ std::string kernels_text(const graph::CompiledKernels& kernels) {
              : "no kernels are compiled: " + kernels.missing;
 }
 
+/// What the pass keep_gathers spares.
+std::string gathers_text(const Run& run, const Program& program) {
+  Run without = run;
+  if (std::erase(without.config.graph.passes, "keep_gathers") == 0) {
+    return {};
+  }
+  return fmt::format("; {} of {} gathers are made", gathers_in(program),
+                     gathers_in(capture_step(without)));
+}
+
 /// What is known of a captured step before the ranks start. Errors: see capture_step; the budget of
 /// memory is too small.
 std::string captured_text(const Run& run) {
@@ -102,9 +112,9 @@ std::string captured_text(const Run& run) {
       graph::compile_kernels(program, execution_of(run.config.graph));
   const bool compiled = kernels && kernels->missing.empty();
   return fmt::format(
-      "{} instructions, needs {}{}{}; {}", instructions,
+      "{} instructions, needs {}{}{}{}; {}", instructions,
       format_bytes(static_cast<std::uint64_t>(graph::planned_bytes(program, compiled))),
-      budget.empty() ? "" : " of " + budget,
+      budget.empty() ? "" : " of " + budget, gathers_text(run, program),
       kernels ? "; " + kernels_text(*kernels) : std::string(),
       reads.empty() ? "replayed from the first step on"
                     : "recorded in steps 3 and 4, as the host reads values in " + reads);
@@ -144,8 +154,11 @@ Trainer::Trainer(const Run& run, Device device)
     training_->set_loss_scaling({});
   }
   graph::ExecutionOptions execution = execution_of(run.config.graph);
+  execution.kept_gathers = run.kept_gathers;
   if (device_ == meta) {
     execution.dump.clear();
+  } else if (run.kept_gathers < 0) {
+    execution.kept_gathers = kept_gathers(run);
   }
   training_->set_replay(run.config.graph.capture, execution);
 }

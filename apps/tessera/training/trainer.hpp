@@ -24,6 +24,7 @@ struct Run {
   ModelShape shape;
   std::shared_ptr<const Dataset> data;
   Fingerprint fingerprint = {};  // kept in checkpoints
+  int kept_gathers = -1;         // see graph::ExecutionOptions; -1: what rank 0 has room for
 };
 
 /// Where a run begins.

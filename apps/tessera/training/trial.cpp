@@ -141,13 +141,37 @@ Program capture_steps(Run run) {
 
 }  // namespace
 
-Program capture_step(const Run& run, int rank) {
+Program capture_step(const Run& wanted, int rank) {
+  Run run = wanted;
+  if (rank != 0 && run.kept_gathers < 0) {
+    run.kept_gathers = kept_gathers(run);
+  }
   return std::async(std::launch::async,
                     [&] {
                       set_current_rank(rank);
                       return capture_steps(run);
                     })
       .get();
+}
+
+std::ptrdiff_t gathers_in(const Program& program) {
+  std::ptrdiff_t count = 0;
+  for (const Section& section : program.sections) {
+    count += std::ranges::count_if(section.instructions, [](const Instruction& i) {
+      return i.kind == Instruction::Kind::call && i.op->communicates == Communicates::all_gather;
+    });
+  }
+  return count;
+}
+
+int kept_gathers(const Run& run) {
+  const GraphConfig& graph = run.config.graph;
+  Run without = run;
+  if (!graph.capture || graph.memory_budget.empty() ||
+      std::erase(without.config.graph.passes, "keep_gathers") == 0) {
+    return -1;
+  }
+  return static_cast<int>(gathers_in(capture_step(without)) - gathers_in(capture_step(run)));
 }
 
 std::string reads_values(const Program& program) {

@@ -35,6 +35,13 @@ Trial try_step(const Run& run);
 /// Errors: see try_step; what cannot be recorded.
 Program capture_step(const Run& run, int rank = 0);
 
+/// How many gathers the steps of all ranks keep, so that rank 0's is within graph.memory_budget;
+/// -1: there is no budget, or none are to be kept. Errors: see capture_step.
+int kept_gathers(const Run& run);
+
+/// Gathers that a step makes.
+std::ptrdiff_t gathers_in(const Program& program);
+
 /// The first instruction at which the host reads values, in words; empty: none. The meta device has
 /// no values, so such a program is not that of a step with data.
 std::string reads_values(const Program& program);
