@@ -5,6 +5,7 @@ module;
 #include <numeric>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 module tessera.graph;
@@ -64,8 +65,9 @@ class Finder {
       }
       all.push_back(*again);
     }
-    std::ranges::stable_sort(
-        repeated, {}, [](const Repeated& pair) { return pair.again.place - pair.first.place; });
+    std::ranges::sort(repeated, {}, [](const Repeated& pair) {
+      return std::pair(pair.again.place - pair.first.place, pair.again.place);
+    });
     return repeated;
   }
 
