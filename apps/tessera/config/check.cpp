@@ -162,27 +162,23 @@ class Checks {
     blame_errors("graph.passes", "passes: ", [&] { graph::check_passes(c_.graph.passes); });
     blame_errors("graph.transforms",
                  "transforms: ", [&] { graph::check_transforms(c_.graph.transforms); });
-    if (known({"graph.transforms", "graph.capture"}) && !c_.graph.transforms.empty() &&
-        !c_.graph.capture) {
-      blame({"graph.transforms"}, "only captured steps can be changed; set graph.capture=true");
-    }
-    if (known({"graph.program", "graph.capture"}) && !c_.graph.program.empty() &&
-        !c_.graph.capture) {
-      blame({"graph.program"}, "only captured steps have a program; set graph.capture=true");
-    }
-    if (known({"graph.memory_budget", "graph.capture"}) && !c_.graph.memory_budget.empty()) {
-      if (!c_.graph.capture) {
-        blame({"graph.memory_budget"},
-              "only captured steps have a budget of memory; set graph.capture=true");
-      } else if (!bytes_of_text(c_.graph.memory_budget)) {
-        blame({"graph.memory_budget"},
-              fmt::format("'{}' is no amount of memory (expected a number and KiB, MiB, GiB or "
-                          "TiB: 4GiB, 1.5GiB)",
-                          c_.graph.memory_budget));
+    const GraphConfig& graph = c_.graph;
+    const auto only_captured = [&](const char* key, bool is_set, const char* what) {
+      if (known({key, "graph.capture"}) && is_set && !graph.capture) {
+        blame({key}, fmt::format("only captured steps {}; set graph.capture=true", what));
       }
-    }
-    if (known({"graph.dump", "graph.capture"}) && !c_.graph.dump.empty() && !c_.graph.capture) {
-      blame({"graph.dump"}, "only captured steps have passes; set graph.capture=true");
+    };
+    only_captured("graph.transforms", !graph.transforms.empty(), "can be changed");
+    only_captured("graph.program", !graph.program.empty(), "have a program");
+    only_captured("graph.executor", graph.executor != GraphConfig().executor, "have an executor");
+    only_captured("graph.memory_budget", !graph.memory_budget.empty(), "have a budget of memory");
+    only_captured("graph.dump", !graph.dump.empty(), "have passes");
+    if (known({"graph.memory_budget"}) && !graph.memory_budget.empty() && graph.capture &&
+        !bytes_of_text(graph.memory_budget)) {
+      blame({"graph.memory_budget"},
+            fmt::format("'{}' is no amount of memory (expected a number and KiB, MiB, GiB or "
+                        "TiB: 4GiB, 1.5GiB)",
+                        graph.memory_budget));
     }
     if (known({"train.precision", "train.loss_scaling"}) && c_.train.precision == "f16" &&
         c_.train.loss_scaling == "none") {
