@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@ module;
 #include <ranges>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 module tessera.graph;
@@ -33,13 +35,15 @@ void write(const std::string& dump, std::size_t number, const std::string& name,
            const std::string& text) {
   const std::filesystem::path file =
       std::filesystem::path(dump) / fmt::format("{:02}-{}", number, name);
+  errno = 0;
   std::ofstream out(file, std::ios::binary);
   out << text;
   out.close();
   if (!out) {
     fail_input({.thing = "passes",
-                .wrong = fmt::format("cannot write {}", file.string()),
-                .advice = "name a folder that can be written"});
+                .wrong = fmt::format("cannot write {}: {}", file.string(),
+                                     std::generic_category().message(errno != 0 ? errno : EIO)),
+                .advice = "name a folder that can be written and has room"});
   }
 }
 

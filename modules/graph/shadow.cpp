@@ -110,14 +110,18 @@ class Builder {
   void check_bounds(const Instruction& i, const Tensor& base, const ResultShape& x) {
     const auto size = static_cast<std::int64_t>(size_of(x.dtype));
     const std::int64_t begin = base.offset() * static_cast<std::int64_t>(size_of(base.dtype()));
-    std::int64_t end = i.offset + 1;  // no stride is negative
     require(i.strides.size() == x.shape.size(), "graph: an alias needs a stride for each dim");
+    if (checked_product(x.shape, "an alias") == 0) {
+      return;
+    }
+    // Texts may say anything; 128 bits hold the sum of all dims.
+    const auto first = begin + static_cast<__int128>(i.offset) * size;
+    __int128 last = 0;  // no stride is negative
     for (int dim = 0; dim < static_cast<int>(x.shape.size()); ++dim) {
-      end += (x.shape[dim] - 1) * i.strides[dim];
+      last += static_cast<__int128>(x.shape[dim] - 1) * i.strides[dim];
     }
     const std::int64_t bytes = memory(i.in[0]).bytes;
-    if (x.shape.product() > 0 &&
-        (begin % size != 0 || begin + i.offset * size < 0 || begin + end * size > bytes)) {
+    if (begin % size != 0 || first < 0 || first + (last + 1) * size > bytes) {
       fail(fmt::format("it goes beyond its memory of {} bytes", bytes));
     }
   }

@@ -30,8 +30,8 @@ class NarrowCopy {
     const Tensor& source = value.is_distributed() ? value.local() : value;
     const bool trained = value.requires_grad();
     if (copy_ && copy_.device() == value.device() && version_ == source.storage().version() &&
-        of_ == &source.storage() && copy_.requires_grad() == trained &&
-        copy_.dtype() == *parameter->compute_dtype) {
+        of_ == &source.storage() && recording_ == recordings() &&
+        copy_.requires_grad() == trained && copy_.dtype() == *parameter->compute_dtype) {
       return;
     }
     const NoGrad no_grad;
@@ -49,6 +49,7 @@ class NarrowCopy {
     }
     version_ = source.storage().version();
     of_ = &source.storage();
+    recording_ = recordings();
     parameter->computed = copy_;
   }
 
@@ -70,6 +71,7 @@ class NarrowCopy {
 
   Tensor copy_;
   std::uint64_t version_ = 0;
+  std::uint64_t recording_ = 0;  // see recordings()
   const Storage* of_ = nullptr;
 };
 

@@ -34,6 +34,11 @@ class Parser {
       program.meshes.push_back(DeviceMesh::parse(line.all()));
     } else if (line.take("rank ")) {
       program.rank = line.number<int>();
+      if (program.rank < 0) {
+        fail_input({.wrong = "there is no such rank",
+                    .expected = "0 or more",
+                    .got = fmt::format("{}", program.rank)});
+      }
     } else if (line.take("number ")) {
       program.numbers.emplace_back(line.all());
     } else if (line.take("count ")) {

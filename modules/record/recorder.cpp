@@ -48,6 +48,7 @@ class NoDirectCalls final : public Mode {
 
 Recorder::Recorder(ModeLevel level) : state_(std::make_unique<State>(level)) {
   state_->program().rank = current_rank();
+  begin_recording();
 }
 Recorder::~Recorder() = default;
 

@@ -140,8 +140,11 @@ void Group::start_unshard() {
     if (changed) {
       drop_part();
     }
-    if (is_copied(m) && !keeps_ && (!m.exchanged[0].source || version != m.gathered)) {
+    const bool is_current =
+        m.exchanged[0].source && version == m.gathered && m.copied == recordings();
+    if (is_copied(m) && !keeps_ && !is_current) {
       copy_shard(m);
+      m.copied = recordings();
     }
     m.gathered = version;
   }

@@ -128,6 +128,7 @@ class Group {
     std::int64_t slot = 0;       // bytes from the start of the flat buffer of shards
     std::int64_t offset = 0;     // bytes from the start of the storage of whole values
     std::uint64_t gathered = 0;  // version of the shard's storage that was gathered last
+    std::uint64_t copied = 0;    // recordings() when the shard was copied last
     /// Shared with the hook of the unsharded leaf, which a graph may keep alive.
     std::shared_ptr<bool> arrived = std::make_shared<bool>(false);
   };

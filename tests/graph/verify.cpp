@@ -90,6 +90,9 @@ TEST_CASE("aliases that go beyond their memory are refused") {
   CHECK(contains(alias("f32[4]", "strides=[2], offset=2"), beyond));
   CHECK(contains(alias("f64[4]", "strides=[1], offset=1"), beyond));
   CHECK(contains(alias("f32[1]", "strides=[1], offset=-1"), beyond));
+  CHECK(contains(alias("f32[5, 5]", "strides=[4611686018427387904, 4611686018427387904], offset=0"),
+                 beyond));
+  CHECK(contains(alias("f32[2]", "strides=[1], offset=9223372036854775807"), beyond));
 }
 
 TEST_CASE("memory is used only while it is there") {

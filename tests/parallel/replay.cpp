@@ -169,6 +169,12 @@ TEST_CASE(
     replays(name, {keeps, "train.micro_batch=1"});
   }
   replays("fully_sharded.toml", {keeps}, "1700KiB");
+  // What frozen parameters compute with is kept from step to step, and must be in the recorded
+  // ones.
+  replays("lora.toml", {"train.precision=bf16"});
+  for (const char* name : {"fully_sharded.toml", "one_rank.toml", "tensor_parallel.toml"}) {
+    replays(name, {"train.precision=bf16", "train.freeze=[model.embed_tokens.*]"});
+  }
   replays("demo.toml", {}, "1100KiB");
   for (const char* name : {"fully_sharded.toml", "fsdp_tensor.toml"}) {
     replays(name, {"train.micro_batch=1", "model.dropout=0.1"});

@@ -186,6 +186,8 @@ TEST_CASE("wrong types and impossible values are errors with their line") {
       {"train.precision = \"f16\"", "set train.loss_scaling=dynamic"},
       {"graph.memory_budget = \"4GiB\"", "only captured steps have a budget of memory"},
       {"graph.executor = \"compiled\"", "only captured steps have an executor"},
+      {"graph.capture = true\ngraph.dump = \"x\"\ngraph.program = \"x\"",
+       "a file and a folder cannot have one name"},
       {"graph.dump = \"dump\"", "only captured steps have passes; set graph.capture=true"},
       {"graph.program = \"step.txt\"", "only captured steps have a program"},
       {"graph.capture = true\ngraph.memory_budget = \"4 GB\"", "'4 GB' is no amount of memory"},

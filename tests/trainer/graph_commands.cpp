@@ -87,6 +87,10 @@ TEST_CASE("graph draw: modules, collectives from issue to wait, and memory at ea
       run_program("graph draw " + file + " --to " + (folder.path() / "no/step.svg").string());
   CHECK(refused.code == 2);
   CHECK(has(refused.error, "cannot write"));
+  const Result other =
+      run_program("graph draw " + file + " --to " + (folder.path() / "step.png").string());
+  CHECK(other.code == 2);
+  CHECK(other.error.find("expected a name that ends in .svg") != std::string::npos);
 }
 
 TEST_CASE("graph diff: the instructions that differ, and the exit status") {

@@ -75,6 +75,12 @@ int run_graph_stats(const std::string& file) {
 }
 
 int run_graph_draw(const std::string& file, const std::string& to) {
+  if (!to.ends_with(".svg")) {
+    fail_input({.thing = "graph draw",
+                .wrong = "the picture is an SVG",
+                .expected = "a name that ends in .svg",
+                .got = to});
+  }
   write_output("graph", to, draw_program(read_program(file)));
   return 0;
 }

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -220,11 +221,13 @@ class RankRun {
     if (!folder.empty()) {
       std::filesystem::create_directories(folder, ignored);
     }
+    errno = 0;
     std::ofstream file(own);
     file << text << std::flush;
     if (!file) {
       fail({.thing = own,
-            .wrong = "the program cannot be written",
+            .wrong = fmt::format("the program cannot be written: {}",
+                                 std::generic_category().message(errno != 0 ? errno : EIO)),
             .advice = "name another file in graph.program"});
     }
     program_written_ = true;

@@ -173,6 +173,10 @@ class Checks {
     only_captured("graph.executor", graph.executor != GraphConfig().executor, "have an executor");
     only_captured("graph.memory_budget", !graph.memory_budget.empty(), "have a budget of memory");
     only_captured("graph.dump", !graph.dump.empty(), "have passes");
+    if (known({"graph.dump", "graph.program"}) && !graph.dump.empty() &&
+        graph.dump == graph.program) {
+      blame({"graph.program", "graph.dump"}, "a file and a folder cannot have one name");
+    }
     if (known({"graph.memory_budget"}) && !graph.memory_budget.empty() && graph.capture &&
         !bytes_of_text(graph.memory_budget)) {
       blame({"graph.memory_budget"},

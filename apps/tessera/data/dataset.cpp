@@ -54,9 +54,9 @@ Dataset::Dataset(const Config& config, std::int64_t vocab)
   if (validation_batches_ == 0) {
     fail_input(fmt::format(
         "data.validation: too short: {} tokens make {} windows of {}, of which {} are used "
-        "(expected at least {}, one batch); raise data.validation or data.validation_windows, or "
-        "set data.validation = 0",
-        validation_tokens, validation_windows_, seq_len_, wanted, batch_));
+        "(expected at least {}, one batch); raise {}, or set data.validation = 0",
+        validation_tokens, validation_windows_, seq_len_, wanted, batch_,
+        validation_windows_ < batch_ ? "data.validation" : "data.validation_windows"));
   }
 }
 
