@@ -110,9 +110,9 @@ class ModeScope {
 
 /// Whether a mode of the calling thread would see an action now.
 bool modes_installed();
-/// How many recordings of steps this thread has begun. What follows from parameters and is kept from
-/// step to step (a copy in another type) is made again where the count has moved, so that a recorded
-/// step has in it how it is made.
+/// How many recordings of steps this thread has begun. What follows from parameters and is kept
+/// from step to step (a copy in another type) is made again where the count has moved, so that a
+/// recorded step has in it how it is made.
 std::uint64_t recordings();
 void begin_recording();
 /// Passes an action through the modes above distribution and then those below it (only the latter
