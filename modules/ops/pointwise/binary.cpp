@@ -140,9 +140,9 @@ const PointwiseForms div_forms =
 template <kernels::BinaryOp op>
 constexpr std::string (*element())(const Call&) {
   if constexpr (op == kernels::BinaryOp::maximum) {
-    return [](const Call&) -> std::string { return "larger(a, b)"; };
+    return [](const Call&) -> std::string { return "simd::larger(a, b)"; };
   } else if constexpr (op == kernels::BinaryOp::minimum) {
-    return [](const Call&) -> std::string { return "smaller(a, b)"; };
+    return [](const Call&) -> std::string { return "simd::smaller(a, b)"; };
   } else {
     return nullptr;
   }

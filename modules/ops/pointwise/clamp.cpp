@@ -39,7 +39,7 @@ void clamp_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   apply(kernels::BinaryOp::minimum, y, args.max);
 }
 
-std::string clamp_element(const Call&) { return "smaller(larger(a, p), q)"; }
+std::string clamp_element(const Call&) { return "simd::smaller(simd::larger(a, p), q)"; }
 std::string clamp_gradient_element(const Call&) { return "(a <= p) | (a >= q) ? V{} : b"; }
 
 void clamp_gradient_infer(const Call& call, ResultShapes& out) {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "elementwise.hpp"
-#include "shared/kernels/simd.hpp"
+#include "shared/kernels/simd_math.hpp"
 
 namespace tessera::kernels {
 namespace {
@@ -89,8 +89,8 @@ template <BinaryOp kOp, class T>
     if constexpr (kOp == sub) return a - b;
     if constexpr (kOp == mul) return a * b;
     if constexpr (kOp == div) return a / b;
-    if constexpr (kOp == maximum) return a != a ? a : (a > b ? a : b);  // b where b is NaN
-    if constexpr (kOp == minimum) return a != a ? a : (a < b ? a : b);
+    if constexpr (kOp == maximum) return simd::larger(a, b);
+    if constexpr (kOp == minimum) return simd::smaller(a, b);
     if constexpr (kOp == pow) return std::pow(a, b);
     if constexpr (kOp == atan2) return std::atan2(a, b);
     if constexpr (kIsQuotient<kOp>) return floating_quotient<kOp>(a, b);

@@ -29,8 +29,6 @@ To to_integer(From value) {
 }
 
 template <class T>
-constexpr bool kFloat8 = std::is_same_v<T, Float8E4M3> || std::is_same_v<T, Float8E5M2>;
-template <class T>
 constexpr bool kNarrow = std::is_same_v<T, BFloat16> || std::is_same_v<T, Half> || kFloat8<T>;
 
 template <class To, class From>

@@ -40,9 +40,6 @@ template <class C, class Body>
   }
 }
 
-template <class T>
-inline constexpr bool kFloat8 = std::is_same_v<T, Float8E4M3> || std::is_same_v<T, Float8E5M2>;
-
 /// The first `count` lanes of an array of 8 bits.
 template <class T>
 [[gnu::always_inline]] inline simd::F32 widened_float8(const T* x, std::int64_t count) {
@@ -102,16 +99,6 @@ template <class T>
   } else {
     return value;
   }
-}
-
-// NaN where an operand is NaN.
-template <class V>
-[[gnu::always_inline]] inline V larger(V a, V b) {
-  return a != a ? a : (a > b ? a : b);
-}
-template <class V>
-[[gnu::always_inline]] inline V smaller(V a, V b) {
-  return a != a ? a : (a < b ? a : b);
 }
 
 }  // namespace tessera::kernels

@@ -27,6 +27,16 @@ template <class V>
   return __builtin_elementwise_copysign(magnitude, sign);
 }
 
+/// The maximum and minimum that are NaN where an operand is NaN, of vectors or of numbers.
+template <class V>
+[[gnu::always_inline]] inline V larger(V a, V b) {
+  return a != a ? a : (a > b ? a : b);  // b where b is NaN
+}
+template <class V>
+[[gnu::always_inline]] inline V smaller(V a, V b) {
+  return a != a ? a : (a < b ? a : b);
+}
+
 template <Floats V>
 using Unsigned = std::uint32_t __attribute__((vector_size(sizeof(V))));
 

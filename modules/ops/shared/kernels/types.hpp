@@ -15,6 +15,9 @@ using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
 template <class T>
 inline constexpr bool kIsFloating = !std::is_integral_v<T>;
 
+template <class T>
+inline constexpr bool kFloat8 = std::is_same_v<T, Float8E4M3> || std::is_same_v<T, Float8E5M2>;
+
 /// An element as something to compare: itself, or a float for 16 bits.
 template <class T>
 [[gnu::always_inline]] inline auto plain(T value) {
