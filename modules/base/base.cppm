@@ -11,4 +11,5 @@ export import :reduce_op;    // ReduceOp: sum, avg, max, min, product
 export import :reflect;      // the fields of an aggregate
 export import :text;         // nearest names, byte counts, patterns
 export import :log;          // log lines on stderr
+export import :file;         // write_file
 export import :environment;  // environment variables, terminal

@@ -11,7 +11,6 @@ module;
 #include <charconv>
 #include <cstddef>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -97,9 +96,8 @@ std::string unfit(const Output& version) {
 
 Compiler found_compiler() {
   std::vector<std::string> commands = {TESSERA_COMPILER, "clang++-19", "clang++"};
-  const char* const wanted = std::getenv("TESSERA_CXX");
-  if (wanted != nullptr && *wanted != '\0') {
-    commands = {wanted};
+  if (const auto wanted = environment_variable("TESSERA_CXX")) {
+    commands = {*wanted};
   }
   std::string why;
   for (const std::string& command : commands) {
@@ -116,18 +114,14 @@ Compiler found_compiler() {
 
 /// The folder of the cache, made where it is not there. CacheError: it cannot be made or used.
 fs::path cache_folder() {
-  const auto from = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return value == nullptr ? std::string() : std::string(value);
-  };
-  fs::path folder = from("TESSERA_KERNEL_CACHE");
+  fs::path folder = environment_variable("TESSERA_KERNEL_CACHE").value_or("");
   if (folder.empty()) {
-    const std::string cache = from("XDG_CACHE_HOME");
-    const std::string home = from("HOME");
-    if (cache.empty() && home.empty()) {
+    const auto cache = environment_variable("XDG_CACHE_HOME");
+    const auto home = environment_variable("HOME");
+    if (!cache && !home) {
       throw CacheError("there is no folder for compiled code; set TESSERA_KERNEL_CACHE");
     }
-    folder = (cache.empty() ? fs::path(home) / ".cache" : fs::path(cache)) / "tessera" / "kernels";
+    folder = (cache ? fs::path(*cache) : fs::path(*home) / ".cache") / "tessera" / "kernels";
   }
   std::error_code error;
   if (fs::create_directories(folder, error)) {
@@ -149,10 +143,7 @@ std::string read(const fs::path& file) {
 void write(const fs::path& file, std::string_view text) {
   std::error_code ignored;
   fs::create_directories(file.parent_path(), ignored);
-  std::ofstream out(file, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) {
+  if (!write_file(file.string(), text).empty()) {
     throw CacheError(fmt::format("cannot write {}", file.string()));
   }
 }

@@ -2,10 +2,8 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -13,7 +11,6 @@ module;
 #include <ranges>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 module tessera.graph;
@@ -35,14 +32,9 @@ void write(const std::string& dump, std::size_t number, const std::string& name,
            const std::string& text) {
   const std::filesystem::path file =
       std::filesystem::path(dump) / fmt::format("{:02}-{}", number, name);
-  errno = 0;
-  std::ofstream out(file, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) {
+  if (const std::string why = write_file(file.string(), text); !why.empty()) {
     fail_input({.thing = "passes",
-                .wrong = fmt::format("cannot write {}: {}", file.string(),
-                                     std::generic_category().message(errno != 0 ? errno : EIO)),
+                .wrong = fmt::format("cannot write {}: {}", file.string(), why),
                 .advice = "name a folder that can be written and has room"});
   }
 }
