@@ -17,6 +17,7 @@ import tessera.tensor;
 import tessera.ops;
 import tessera.record;
 import :accesses;
+import :block;
 import :chains;
 import :shadow;
 
@@ -92,9 +93,7 @@ struct Where {
 /// A chain that may go on.
 class OpenChain {
  public:
-  OpenChain(const Shadow& shadow, std::size_t section) : shadow_(shadow) {
-    chain_.section = section;
-  }
+  explicit OpenChain(const Shadow& shadow) : shadow_(shadow) {}
 
   bool is_small() const { return count_ <= small_count; }
   /// Whether an operand is computed by the chain.
@@ -242,9 +241,8 @@ class Finder {
       : program_(program), shadow_(shadow), accesses_(accesses_of(program, shadow)) {}
 
   std::vector<Chain> find() {
-    for (std::size_t s = 0; s < program_.sections.size(); ++s) {
-      section_ = s;
-      for (const Instruction& i : program_.sections[s].instructions) {
+    for (const Section& section : program_.sections) {
+      for (const Instruction& i : section.instructions) {
         if (!is_nothing(i)) {
           visit(i);
         }
@@ -257,13 +255,11 @@ class Finder {
 
  private:
   const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
-  int memory(int number) const { return shadow_.memory_of[index(number)]; }
 
   /// What nothing executes: other views of a memory, and memory that is there anyway.
   bool is_nothing(const Instruction& i) const {
     return i.kind == Kind::alias || i.kind == Kind::empty ||
-           (i.kind == Kind::call && i.op->view != nullptr && i.out[0] >= 0 &&
-            memory(i.out[0]) == memory(i.in[0]));
+           (i.kind == Kind::call && i.op->view != nullptr && i.out[0] >= 0 && !is_copy(i, shadow_));
   }
 
   void visit(const Instruction& i) {
@@ -287,7 +283,7 @@ class Finder {
       });
     }
     if (to == open_.end()) {
-      open_.emplace_front(shadow_, section_);
+      open_.emplace_front(shadow_);
       to = open_.begin();
       if (!to->add(i, place_, element)) {
         open_.pop_front();
@@ -363,7 +359,6 @@ class Finder {
   std::vector<Access> accesses_;
   std::vector<Chain> chains_;
   std::list<OpenChain> open_;  // the one that was added to last is the first
-  std::size_t section_ = 0;
   int place_ = 0;
   bool adjacent_ = false;  // nothing is between the first open chain's last call and this place
 };

@@ -39,7 +39,6 @@ struct Chain {
     bool is_made = false;     // by the chain, as an operator's new result
     bool is_written = false;  // by an operator that writes an operand: its version moves on
   };
-  std::size_t section = 0;
   std::vector<ChainCall> calls = {};
   std::vector<Input> inputs = {};
   std::vector<Output> outputs = {};

@@ -46,20 +46,29 @@ CompiledChains::CompiledChains(const Program& program) {
   }
   library_ = std::move(generated.library);
   for (std::size_t k = 0; k < chains_.size(); ++k) {
-    functions_.push_back(reinterpret_cast<ChainFunction>(library_->find(code.names[k])));
-    std::vector<double>& numbers = numbers_.emplace_back();
+    Ready& ready = ready_.emplace_back();
+    ready.function = reinterpret_cast<ChainFunction>(library_->find(code.names[k]));
+    ready.from.resize(chains_[k].inputs.size());
+    ready.to.resize(chains_[k].outputs.size());
     for (const Chain::ChainCall& call : chains_[k].calls) {
+      const Instruction& i = *call.instruction;
       at_[index(call.place)] = static_cast<int>(k);
-      std::ranges::copy(numbers_of(call.instruction->attributes), std::back_inserter(numbers));
+      if (!i.bindings.empty()) {
+        ready.bound.emplace_back(ready.numbers.size(), &i);
+      }
+      std::ranges::copy(numbers_of(i.attributes), std::back_inserter(ready.numbers));
     }
   }
 }
 
 CompiledKernels CompiledChains::summary() const {
-  CompiledKernels all{
-      .kernels = static_cast<int>(std::set(functions_.begin(), functions_.end()).size()),
-      .chains = static_cast<int>(chains_.size()),
-      .missing = missing_};
+  std::set<ChainFunction> functions;
+  for (const Ready& ready : ready_) {
+    functions.insert(ready.function);
+  }
+  CompiledKernels all{.kernels = static_cast<int>(functions.size()),
+                      .chains = static_cast<int>(chains_.size()),
+                      .missing = missing_};
   for (const Chain& chain : chains_) {
     all.replaced += static_cast<int>(chain.calls.size());
   }
@@ -69,32 +78,22 @@ CompiledKernels CompiledChains::summary() const {
 void CompiledChains::run(int chain, std::span<const Tensor> in, std::span<Tensor> out,
                          const Bound& bound) {
   const Chain& one = chains_[index(chain)];
-  std::vector<double>& numbers = numbers_[index(chain)];
-  std::size_t at = 0;
-  for (const Chain::ChainCall& call : one.calls) {
-    const Instruction& i = *call.instruction;
-    if (!i.bindings.empty()) {
-      std::ranges::copy(numbers_of(bound(i)), numbers.begin() + static_cast<std::ptrdiff_t>(at));
-    }
-    at += i.attributes.dynamic().size();
+  Ready& ready = ready_[index(chain)];
+  for (const auto& [at, instruction] : ready.bound) {
+    std::ranges::copy(numbers_of(bound(*instruction)),
+                      ready.numbers.begin() + static_cast<std::ptrdiff_t>(at));
   }
-  InlineVector<const void*, 8> from;
-  for (const Tensor& x : in) {
-    from.push_back(x.raw_data());
-  }
-  InlineVector<void*, 4> to;
-  for (const Tensor& x : out) {
-    to.push_back(x.raw_data());
-  }
-  const ChainFunction function = functions_[index(chain)];
+  const auto address = [](const Tensor& x) { return x.raw_data(); };
+  std::ranges::transform(in, ready.from.begin(), address);
+  std::ranges::transform(out, ready.to.begin(), address);
   const bool by_rows = one.rows > 1;
   const std::int64_t each = by_rows ? std::max<std::int64_t>(1, grain / one.columns) : grain;
-  ops::in_pieces(
-      by_rows ? one.rows : one.columns, each, [&](std::int64_t first, std::int64_t last) {
-        const ChainRange range = by_rows ? ChainRange{first, last, 0, one.columns, one.columns}
-                                         : ChainRange{0, 1, first, last, one.columns};
-        function(range, from.begin(), to.begin(), numbers.data());
-      });
+  const auto compute = [&](std::int64_t first, std::int64_t last) {
+    const ChainRange range = by_rows ? ChainRange{first, last, 0, one.columns, one.columns}
+                                     : ChainRange{0, 1, first, last, one.columns};
+    ready.function(range, ready.from.data(), ready.to.data(), ready.numbers.data());
+  };
+  ops::in_pieces(by_rows ? one.rows : one.columns, each, std::ref(compute));  // no allocation
   for (std::size_t k = 0; k < out.size(); ++k) {
     if (one.outputs[k].is_written) {
       out[k].storage().bump_version();

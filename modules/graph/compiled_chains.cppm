@@ -26,12 +26,21 @@ class CompiledChains {
   void run(int chain, std::span<const Tensor> in, std::span<Tensor> out, const Bound& bound);
 
  private:
+  /// What a call of a chain needs, so that a step allocates nothing for it.
+  struct Ready {
+    ChainFunction function = nullptr;
+    std::vector<double> numbers = {};
+    /// Calls whose numbers follow variables, and where these are in `numbers`.
+    std::vector<std::pair<std::size_t, const Instruction*>> bound = {};
+    std::vector<const void*> from = {};
+    std::vector<void*> to = {};
+  };
+
   std::vector<Chain> chains_;
   std::vector<int> at_;
   std::string missing_;
   std::shared_ptr<const plugin::FunctionLibrary> library_;
-  std::vector<ChainFunction> functions_;
-  std::vector<std::vector<double>> numbers_;
+  std::vector<Ready> ready_;  // by chain
 };
 
 }  // namespace tessera::graph

@@ -76,26 +76,6 @@ void check_budget(const Program& program, const ExecutionOptions& options, const
   }
 }
 
-/// Keeps gathers where a program that is within its budget has room.
-void keep_within(Program& program, const ExecutionOptions& options) {
-  if (options.kept_gathers >= 0) {
-    keep_gathers(program, options.kept_gathers);
-    check_budget(program, options, "the step needs more with the gathers that it keeps",
-                 "leave room for what ranks with larger shards need");
-    return;
-  }
-  Program all = program;
-  int most = keep_gathers(all);
-  for (; most > 0; --most) {
-    Program changed = program;
-    keep_gathers(changed, most);
-    if (planned_bytes(changed) <= options.memory_budget) {
-      program = std::move(changed);
-      return;
-    }
-  }
-}
-
 /// Passes before and after the program is fitted into its budget.
 void improve(Program& program, const ExecutionOptions& options) {
   const std::string dump =
@@ -113,7 +93,13 @@ void improve(Program& program, const ExecutionOptions& options) {
   fit_memory(program, options.memory_budget);
   std::vector<std::string> names(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
   if (std::erase(names, "keep_gathers") > 0) {
-    keep_within(program, options);
+    if (options.kept_gathers < 0) {
+      keep_gathers_within(program, options.memory_budget);
+    } else {
+      keep_gathers(program, options.kept_gathers);
+      check_budget(program, options, "the step needs more with the gathers that it keeps",
+                   "leave room for what ranks with larger shards need");
+    }
   }
   const std::vector<std::string> rest = within_budget(program, names, options.memory_budget);
   run_checked(program, rest, dump.empty() ? dump : dump + "/within-budget");

@@ -2,7 +2,6 @@ export module tessera.graph:keep_gathers;
 
 import tessera.base;
 import tessera.record;
-import :analysis;
 
 export namespace tessera::graph {
 
@@ -10,12 +9,7 @@ export namespace tessera::graph {
 /// Returns how many. `most`: at most so many, those first that are needed again soonest; -1: all.
 /// All ranks must pass the same number.
 int keep_gathers(Program& program, int most = -1);
-
-}  // namespace tessera::graph
-
-namespace tessera::graph {
-
-/// The same, without the checks that follow.
-int keep_gathers(Program& program, const Analysis& known, int most);
+/// As many as a planned step of the program has room for in `budget` bytes.
+void keep_gathers_within(Program& program, std::int64_t budget);
 
 }  // namespace tessera::graph

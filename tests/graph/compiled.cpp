@@ -1,17 +1,10 @@
 // Compiled kernels: chains of elementwise operators as one loop, with the bits of their kernels.
-#include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
-#include <memory>
+#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "catch.hpp"

@@ -36,14 +36,7 @@ std::string gathered(int memory, int result, const std::string& shard = "%1") {
          ": f32[32] = mul(%0, " + part + ")\n";
 }
 
-int gathers_in(const std::string& text) {
-  int count = 0;
-  for (std::size_t at = text.find("all_gather_into"); at != std::string::npos;
-       at = text.find("all_gather_into", at + 1)) {
-    ++count;
-  }
-  return count;
-}
+int gathers_in(const std::string& text) { return graph_test::count(text, "all_gather_into"); }
 
 /// The gathers that are left, of which at most so many are spared.
 int left(const std::string& body, int most = -1) {

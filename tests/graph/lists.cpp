@@ -35,14 +35,8 @@ std::string reduced(const std::string& x, const std::string& more = "op=sum, gro
 }
 
 /// How many collectives are issued after `buckets`.
-std::size_t issued(const std::string& body) {
-  std::size_t count = 0;
-  const std::string text = after({"buckets"}, three_inputs + "section all\n" + body);
-  for (std::size_t at = text.find("coalesced_"); at != std::string::npos;
-       at = text.find("coalesced_", at + 1)) {
-    ++count;
-  }
-  return count;
+int issued(const std::string& body) {
+  return graph_test::count(after({"buckets"}, three_inputs + "section all\n" + body), "coalesced_");
 }
 
 }  // namespace

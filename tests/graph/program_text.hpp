@@ -16,4 +16,13 @@ inline std::string body_of(const tessera::Program& program) {
   return text.substr(program_head.size(), text.size() - program_head.size() - 4);
 }
 
+/// How often `part` occurs.
+inline int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+    ++found;
+  }
+  return found;
+}
+
 }  // namespace graph_test

@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -221,13 +220,9 @@ class RankRun {
     if (!folder.empty()) {
       std::filesystem::create_directories(folder, ignored);
     }
-    errno = 0;
-    std::ofstream file(own);
-    file << text << std::flush;
-    if (!file) {
+    if (const std::string why = write_file(own, text); !why.empty()) {
       fail({.thing = own,
-            .wrong = fmt::format("the program cannot be written: {}",
-                                 std::generic_category().message(errno != 0 ? errno : EIO)),
+            .wrong = "the program cannot be written: " + why,
             .advice = "name another file in graph.program"});
     }
     program_written_ = true;
@@ -303,6 +298,7 @@ Prepared prepared(const TrainArguments& arguments, bool locked) {
   run.data = data;
   all.rows = plan_rows(run.config, run.shape, *run.data);
   all.plan = check_plan(run);
+  run.kept_gathers = all.plan.kept_gathers;
   all.rows.insert(all.rows.end(), all.plan.rows.begin(), all.plan.rows.end());
   return all;
 }

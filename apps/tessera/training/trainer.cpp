@@ -81,20 +81,9 @@ std::string kernels_text(const graph::CompiledKernels& kernels) {
              : "no kernels are compiled: " + kernels.missing;
 }
 
-/// What the pass keep_gathers spares.
-std::string gathers_text(const Run& run, const Program& program) {
-  Run without = run;
-  if (std::erase(without.config.graph.passes, "keep_gathers") == 0) {
-    return {};
-  }
-  return fmt::format("; {} of {} gathers are made", gathers_in(program),
-                     gathers_in(capture_step(without)));
-}
-
-/// What is known of a captured step before the ranks start. Errors: see capture_step; the budget of
-/// memory is too small.
-std::string captured_text(const Run& run) {
-  const Program program = capture_step(run);
+/// What is known of a captured step before the ranks start. `program`: rank 0's. Errors: a step
+/// that transformations change must be replayed from the first one on; see graph::compile_kernels.
+std::string captured_text(const Run& run, const Program& program, int kept_gathers) {
   std::size_t instructions = 0;
   for (const Section& section : program.sections) {
     instructions += section.instructions.size();
@@ -108,13 +97,18 @@ std::string captured_text(const Run& run) {
                          reads,
                 .advice = "leave the transformations out"});
   }
+  const int made = gathers_in(program);
+  const std::string gathers =
+      !keeps_gathers(run.config.graph)
+          ? std::string()
+          : fmt::format("; {} of {} gathers are made", made, made + kept_gathers);
   const std::optional<graph::CompiledKernels> kernels =
       graph::compile_kernels(program, execution_of(run.config.graph));
   const bool compiled = kernels && kernels->missing.empty();
   return fmt::format(
       "{} instructions, needs {}{}{}{}; {}", instructions,
       format_bytes(static_cast<std::uint64_t>(graph::planned_bytes(program, compiled))),
-      budget.empty() ? "" : " of " + budget, gathers_text(run, program),
+      budget.empty() ? "" : " of " + budget, gathers,
       kernels ? "; " + kernels_text(*kernels) : std::string(),
       reads.empty() ? "replayed from the first step on"
                     : "recorded in steps 3 and 4, as the host reads values in " + reads);
@@ -154,11 +148,9 @@ Trainer::Trainer(const Run& run, Device device)
     training_->set_loss_scaling({});
   }
   graph::ExecutionOptions execution = execution_of(run.config.graph);
-  execution.kept_gathers = run.kept_gathers;
+  execution.kept_gathers = device_ == meta ? run.kept_gathers : kept_gathers(run);
   if (device_ == meta) {
     execution.dump.clear();
-  } else if (run.kept_gathers < 0) {
-    execution.kept_gathers = kept_gathers(run);
   }
   training_->set_replay(run.config.graph.capture, execution);
 }
@@ -254,6 +246,7 @@ CheckedPlan check_plan(const Run& run) {
   const Trial trial = try_step(run);
   const Account& account = trial.account;
   std::vector<std::vector<std::string>> rows;
+  int kept = run.kept_gathers;
   for (const parallel::StyleSummary& style : trial.styles) {
     rows.push_back(
         {"style", fmt::format("{}{}: {} modules, {} parameters", style.style,
@@ -271,7 +264,9 @@ CheckedPlan check_plan(const Run& run) {
   }
   rows.push_back({"memory", "per rank, estimated: " + memory_text(account.memory)});
   if (run.config.graph.capture) {
-    rows.push_back({"captured step", captured_text(run)});
+    const Program program = capture_step(run);
+    kept = keeps_gathers(run.config.graph) ? kept_gathers(run, program) : run.kept_gathers;
+    rows.push_back({"captured step", captured_text(run, program, kept)});
   }
   if (trial.bytes_elsewhere > 0) {
     rows.push_back({"kept elsewhere", fmt::format("{} per rank, in other places than the device's "
@@ -285,7 +280,8 @@ CheckedPlan check_plan(const Run& run) {
   for (auto& row : communication_rows(account)) {
     rows.push_back(std::move(row));
   }
-  return {std::move(rows), trial.shared_bytes * static_cast<std::size_t>(mesh.size()), account};
+  return {std::move(rows), trial.shared_bytes * static_cast<std::size_t>(mesh.size()), account,
+          kept};
 }
 
 }  // namespace tessera::app

@@ -96,6 +96,7 @@ struct CheckedPlan {
   std::vector<std::vector<std::string>> rows;  // for the table before the first step
   std::size_t shared_bytes = 0;                // memory that the ranks share, all ranks together
   Account account;                             // of a step
+  int kept_gathers = -1;                       // Run::kept_gathers, for the ranks
 };
 
 /// Checks the whole plan without communication: styles, patterns, placements, the division of the

@@ -143,7 +143,7 @@ Program capture_steps(Run run) {
 
 Program capture_step(const Run& wanted, int rank) {
   Run run = wanted;
-  if (rank != 0 && run.kept_gathers < 0) {
+  if (rank != 0) {
     run.kept_gathers = kept_gathers(run);
   }
   return std::async(std::launch::async,
@@ -154,24 +154,30 @@ Program capture_step(const Run& wanted, int rank) {
       .get();
 }
 
-std::ptrdiff_t gathers_in(const Program& program) {
-  std::ptrdiff_t count = 0;
+int gathers_in(const Program& program) {
+  int count = 0;
   for (const Section& section : program.sections) {
-    count += std::ranges::count_if(section.instructions, [](const Instruction& i) {
+    count += static_cast<int>(std::ranges::count_if(section.instructions, [](const auto& i) {
       return i.kind == Instruction::Kind::call && i.op->communicates == Communicates::all_gather;
-    });
+    }));
   }
   return count;
 }
 
+bool keeps_gathers(const GraphConfig& graph) {
+  return std::ranges::find(graph.passes, "keep_gathers") != graph.passes.end();
+}
+
+int kept_gathers(const Run& run, const Program& program) {
+  Run without = run;
+  std::erase(without.config.graph.passes, "keep_gathers");
+  return gathers_in(capture_step(without)) - gathers_in(program);
+}
+
 int kept_gathers(const Run& run) {
   const GraphConfig& graph = run.config.graph;
-  Run without = run;
-  if (!graph.capture || graph.memory_budget.empty() ||
-      std::erase(without.config.graph.passes, "keep_gathers") == 0) {
-    return -1;
-  }
-  return static_cast<int>(gathers_in(capture_step(without)) - gathers_in(capture_step(run)));
+  const bool fits = graph.capture && !graph.memory_budget.empty() && keeps_gathers(graph);
+  return !fits || run.kept_gathers >= 0 ? run.kept_gathers : kept_gathers(run, capture_step(run));
 }
 
 std::string reads_values(const Program& program) {

@@ -35,12 +35,14 @@ Trial try_step(const Run& run);
 /// Errors: see try_step; what cannot be recorded.
 Program capture_step(const Run& run, int rank = 0);
 
-/// How many gathers the steps of all ranks keep, so that rank 0's is within graph.memory_budget;
-/// -1: there is no budget, or none are to be kept. Errors: see capture_step.
-int kept_gathers(const Run& run);
-
 /// Gathers that a step makes.
-std::ptrdiff_t gathers_in(const Program& program);
+int gathers_in(const Program& program);
+bool keeps_gathers(const GraphConfig& graph);
+/// How many gathers the pass keep_gathers spares in `program`, which is rank 0's of the run.
+int kept_gathers(const Run& run, const Program& program);
+/// Run::kept_gathers; where it is to follow from rank 0's program, that is captured for it. Errors:
+/// see capture_step.
+int kept_gathers(const Run& run);
 
 /// The first instruction at which the host reads values, in words; empty: none. The meta device has
 /// no values, so such a program is not that of a step with data.

@@ -2,6 +2,7 @@
 module;
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -18,6 +19,7 @@ import :analysis;
 import :analysis_state;
 import :keep_gathers;
 import :passes;
+import :recompute;
 import :shadow;
 import :values;
 import :verify;
@@ -124,42 +126,60 @@ class Finder {
   Values values_;
 };
 
-}  // namespace
-
-int keep_gathers(Program& program, const Analysis& known, int most) {
-  std::vector<Repeated> repeated = Finder(program, known).find();
-  if (most >= 0 && repeated.size() > index(most)) {
-    repeated.resize(index(most));
-  }
+/// The program without the later gathers.
+Program without(const Program& program, std::span<const Repeated> repeated) {
+  Program changed = program;
+  std::vector<Repeated> in_order(repeated.begin(), repeated.end());
+  std::ranges::sort(in_order, {}, [](const Repeated& pair) { return pair.again.place; });
   std::vector<int> number_of(program.tensors.size());
   std::iota(number_of.begin(), number_of.end(), 0);
-  std::vector<bool> removed(index(known.places()));
-  std::ranges::sort(repeated, {}, [](const Repeated& pair) { return pair.again.place; });
-  for (const auto& [first, again] : repeated) {
+  std::vector<bool> removed(places_of(program).size());
+  for (const auto& [first, again] : in_order) {
     number_of[index(again.number)] = number_of[index(first.number)];
     for (const int place : {again.made, again.place, again.wait}) {
       removed[index(place)] = true;
     }
   }
   int place = 0;
-  for (Section& section : program.sections) {
+  for (Section& section : changed.sections) {
     std::erase_if(section.instructions, [&](Instruction& i) {
       renumber(i, number_of);
       return removed[index(place++)];
     });
   }
-  return static_cast<int>(repeated.size());
+  return changed;
 }
 
-void keep_all_gathers(Program& program, const Analysis& known) { keep_gathers(program, known, -1); }
-
-int keep_gathers(Program& program, int most) {
-  Program changed = program;
-  const int kept = keep_gathers(changed, Analysis(program), most);
+void replace(Program& program, Program changed) {
   verify(changed);
   verify_same(program, changed);
   program = std::move(changed);
-  return kept;
+}
+
+}  // namespace
+
+void keep_all_gathers(Program& program, const Analysis& known) {
+  program = without(program, Finder(program, known).find());
+}
+
+int keep_gathers(Program& program, int most) {
+  std::vector<Repeated> repeated = Finder(program, Analysis(program)).find();
+  if (most >= 0 && repeated.size() > index(most)) {
+    repeated.resize(index(most));
+  }
+  replace(program, without(program, repeated));
+  return static_cast<int>(repeated.size());
+}
+
+void keep_gathers_within(Program& program, std::int64_t budget) {
+  std::vector<Repeated> repeated = Finder(program, Analysis(program)).find();
+  for (; !repeated.empty(); repeated.pop_back()) {
+    Program changed = without(program, repeated);
+    if (planned_bytes(changed) <= budget) {
+      replace(program, std::move(changed));
+      return;
+    }
+  }
 }
 
 }  // namespace tessera::graph
