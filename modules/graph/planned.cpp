@@ -33,6 +33,15 @@ struct Planned::State {
   std::unique_ptr<CompiledChains> compiled;  // null: not asked for
   std::unique_ptr<PlannedSteps> steps;
   bool planned = false;  // the running step
+  /// A device that was asked about, and whether it has all kernels.
+  std::optional<std::pair<Device, bool>> asked;
+
+  bool can_be_planned_on(Device device) {
+    if (!asked || !(asked->first == device)) {
+      asked = {device, !(device == meta) && can_be_planned(program, device)};
+    }
+    return asked->second;
+  }
 };
 
 Planned::Planned(Program program, bool compiled) {
@@ -48,14 +57,16 @@ const Program& Planned::program() const { return state_->program; }
 
 void Planned::begin_in_order(std::span<const Tensor> inputs) {
   State& s = *state_;
-  s.planned = !modes_installed() &&
-              std::ranges::all_of(inputs, [](const Tensor& x) { return x.device() == cpu; });
+  const Device device = inputs.empty() ? cpu : inputs.front().device();
+  s.planned = !modes_installed() && s.can_be_planned_on(device) &&
+              std::ranges::all_of(inputs, [&](const Tensor& x) { return x.device() == device; });
   if (!s.planned) {
     s.replay.begin_in_order(inputs);
     return;
   }
-  if (!s.steps) {
-    s.steps = std::make_unique<PlannedSteps>(s.program, s.compiled.get());
+  if (!s.steps || !(s.steps->device() == device)) {
+    s.steps = std::make_unique<PlannedSteps>(s.program, device,
+                                             device == cpu ? s.compiled.get() : nullptr);
   }
   s.steps->begin(inputs, [&](const std::string& name, int number, const Tensor& x) {
     check_input(name, number, x);

@@ -27,12 +27,13 @@ struct CompiledKernels {
 /// Executes a program as a list of kernel calls: operands, results, attributes and workspace of
 /// each call are fixed when the program is first run, in one block of memory. No call passes the
 /// dispatcher, and only what other ranks may read after the step is allocated. The bits of Replay.
-/// On devices other than the CPU, and while modes are installed (a trace), steps are those of
-/// Replay.
+/// On a device (that of the inputs), the block is in its memory and the kernels are queued in the
+/// thread's current stream. While modes are installed (a trace), and where the device lacks a
+/// kernel, steps are those of Replay.
 class Planned final : public Executor {
  public:
-  /// `compiled`: neighbouring elementwise operators become one kernel, compiled now. Errors: the
-  /// program is another rank's; the compiler refuses an operator's Op::element.
+  /// `compiled`: on the CPU, neighbouring elementwise operators become one kernel, compiled now.
+  /// Errors: the program is another rank's; the compiler refuses an operator's Op::element.
   explicit Planned(Program program, bool compiled = false);
   ~Planned() override;
 

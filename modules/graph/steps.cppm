@@ -41,11 +41,16 @@ struct PlannedStep {
   std::vector<int> dropped = {};  // memories that nothing needs any more
 };
 
-/// A program as lists of steps on the CPU.
+/// Whether the device has a kernel for all that the program calls.
+bool can_be_planned(const Program& program, Device device);
+
+/// A program as lists of steps on a device, in whose stream they are queued: what takes turns in
+/// memory is in the stream's order, and what a collective uses is needed until the stream waits for
+/// it.
 class PlannedSteps {
  public:
-  /// `compiled`: of the same program; null: none.
-  PlannedSteps(const Program& program, CompiledChains* compiled);
+  /// `compiled`: of the same program, on the CPU; null: none.
+  PlannedSteps(const Program& program, Device device, CompiledChains* compiled);
 
   using CheckInput = std::function<void(const std::string& name, int number, const Tensor& x)>;
   /// `given`: in the order of Program::inputs. `check`: of those that are not the last step's.
@@ -57,6 +62,7 @@ class PlannedSteps {
   void end(bool failed) noexcept;
   const Tensor& tensor(int number) const { return tensors_[static_cast<std::size_t>(number)]; }
   const PlannedMemory& memory() const { return memory_; }
+  Device device() const { return device_; }
 
  private:
   using Bound = std::function<Attributes(const Instruction&)>;
@@ -74,10 +80,12 @@ class PlannedSteps {
   /// Gives a number its tensor, and the numbers that are views of it theirs.
   void set(int number, Tensor x);
   void drop(int number) noexcept;
+  void fill(const PlannedStep& step) const;
   void run_kernel(PlannedStep& step, const Attributes& attributes);
   void execute(PlannedStep& step, const Bound& bound);
 
   const Program& program_;
+  Device device_;
   CompiledChains* compiled_;
   const Op* copy_op_ = nullptr;
   Shadow shadow_;

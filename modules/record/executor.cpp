@@ -223,14 +223,15 @@ Tensor filled(const Instruction& i, const ResultShape& shape, Device device) {
   if (i.kind == Kind::full) {
     return full(shape.shape, i.values[0], shape.dtype, device);
   }
-  Tensor x = empty(shape.shape, shape.dtype, device);
-  if (i.kind == Kind::values && !x.is_meta()) {
-    kernels::visit_stored(shape.dtype, [&]<class T>(T) {
-      std::ranges::transform(i.values, static_cast<T*>(x.raw_data()),
-                             [](double v) { return static_cast<T>(v); });
-    });
+  if (i.kind == Kind::empty || device == meta) {
+    return empty(shape.shape, shape.dtype, device);
   }
-  return x;
+  const Tensor x = empty(shape.shape, shape.dtype, cpu);
+  kernels::visit_stored(shape.dtype, [&]<class T>(T) {
+    std::ranges::transform(i.values, static_cast<T*>(x.raw_data()),
+                           [](double v) { return static_cast<T>(v); });
+  });
+  return device == cpu ? x : copied_to(x, device);
 }
 
 Tensor aliased(const Instruction& i, const ResultShape& shape, const Tensor& base) {

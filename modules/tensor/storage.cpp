@@ -76,6 +76,15 @@ Counted<Storage> Storage::borrow(void* data, std::size_t bytes, std::shared_ptr<
   return Counted<Storage>(storage);
 }
 
+Counted<Storage> Storage::part_of(const Storage& whole, std::int64_t offset, std::size_t bytes) {
+  Counted<Storage> part = borrow(static_cast<std::byte*>(whole.data_) + offset, bytes);
+  if (!(whole.device_ == cpu)) {
+    part->device_ = whole.device_;
+    part->keep_alive_ = whole.keep_alive_;
+  }
+  return part;
+}
+
 Counted<Storage> Storage::none(std::size_t bytes) {
   auto* storage = new Storage;
   storage->source_ = Source::none;

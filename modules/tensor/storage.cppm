@@ -29,6 +29,9 @@ class Storage {
   /// Memory that something else owns; `keep_alive` is held as long as the storage exists.
   static Counted<Storage> borrow(void* data, std::size_t bytes,
                                  std::shared_ptr<void> keep_alive = nullptr);
+  /// Some bytes of the memory of `whole`, with a version and work in progress of their own. On a
+  /// device, they go with the last of their storages; on the CPU, `whole` must live as long.
+  static Counted<Storage> part_of(const Storage& whole, std::int64_t offset, std::size_t bytes);
   /// No memory: the storage of meta tensors, which would have `bytes`. In a PlannedMemoryScope they
   /// are booked as if it had some.
   static Counted<Storage> none(std::size_t bytes = 0);
@@ -39,7 +42,7 @@ class Storage {
   /// Work that is queued in the stream uses the memory. For memory of devices; it is not reused
   /// before that work is done.
   inline void used_on(const Stream& stream) {
-    if (source_ == Source::device && keep_alive_) {
+    if (!(device_ == cpu) && keep_alive_) {
       static_cast<DeviceMemory*>(keep_alive_.get())->used_on(stream);
     }
   }
@@ -100,7 +103,7 @@ class Storage {
  private:
   /// Whose memory it is.
   enum class Source : std::uint8_t {
-    borrowed,
+    borrowed,   // on a device, keep_alive_ is the DeviceMemory that it is a part of
     allocator,  // the CPU's
     peers,      // keep_alive_ is memory that peers can read, or empty while it is released
     device,     // keep_alive_ is a DeviceMemory, or empty while it is released

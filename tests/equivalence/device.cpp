@@ -55,6 +55,12 @@ TEST_CASE("a run on a device has the CPU's bits, in each layout", "[device]") {
           train(folder, "device", kConfig, where, overrides + " " + kOnDevice);
       CHECK(on_cpu.size() == 6);
       CHECK(same_bits(on_device, on_cpu));
+      for (const std::string executor : {"planned", "interpreter"}) {
+        CHECK(same_bits(
+            train(folder, "captured", kConfig, where,
+                  overrides + " graph.capture=true graph.executor=" + executor + " " + kOnDevice),
+            on_cpu));
+      }
     }
   }
 }
@@ -105,6 +111,9 @@ TEST_CASE("devices that do not exist are refused", "[device]") {
   CHECK(error("train.device=adversery --plugin " ADVERSARY).find("did you mean 'adversary'") !=
         std::string::npos);
   CHECK(error("train.device=adversary:99 --plugin " ADVERSARY).find("there is no such device") !=
+        std::string::npos);
+  CHECK(error("graph.capture=true graph.executor=compiled " + kOnDevice)
+            .find("kernels are compiled for the CPU only (got train.device = 'adversary')") !=
         std::string::npos);
   CHECK(error("train.device=meta").find("it has no memory") != std::string::npos);
 }

@@ -11,6 +11,7 @@
 #include "catch.hpp"
 
 import tessera.base;
+import tessera.plugin;
 import tessera.device;
 import tessera.mesh;
 import tessera.tensor;
@@ -19,6 +20,7 @@ import tessera.ops;
 import tessera.record;
 import tessera.graph;
 
+#include "devices.hpp"
 #include "errors.hpp"
 #include "random_step.hpp"
 
@@ -31,13 +33,16 @@ namespace {
 /// Inputs of the steps of one run: "a" and "d" stay from step to step, as parameters do.
 class Inputs {
  public:
-  explicit Inputs(const RandomStep& step) : step_(step) {
+  explicit Inputs(const RandomStep& step, Device device = cpu) : step_(step), device_(device) {
     random_stream("noise");
     set_seed(1);
   }
 
   std::map<std::string, Tensor> of(int number) {
     auto inputs = step_.inputs(number);
+    for (auto& [name, x] : inputs) {
+      x = ops::to_device(x, device_);
+    }
     for (const auto* const name : {"a", "d"}) {
       inputs[name] = kept_.try_emplace(name, inputs[name]).first->second;
     }
@@ -46,6 +51,7 @@ class Inputs {
 
  private:
   const RandomStep& step_;
+  Device device_;
   std::map<std::string, Tensor> kept_;
 };
 
@@ -116,6 +122,15 @@ std::string difference(const Bits& a, const Bits& b) {
 /// The compiler takes a second for a program.
 bool is_compiled(unsigned seed) { return seed % 100 == 0; }
 
+/// The CPU, and for some seeds a device of the rank whose queues run late, in one order or another.
+std::vector<Device> devices_of(unsigned seed) {
+  std::vector<Device> devices = {cpu};
+  if (seed % 4 == 0) {
+    devices.push_back(testing::adversary(static_cast<int>(seed / 4 % 3) + current_rank()));
+  }
+  return devices;
+}
+
 /// "" or what differs from `expected`, by step.
 std::string check_executors(const Program& program, unsigned seed, const RandomStep& step,
                             const std::vector<Bits>& expected) {
@@ -124,12 +139,14 @@ std::string check_executors(const Program& program, unsigned seed, const RandomS
       continue;
     }
     const auto executor = graph::make_executor(program, {.executor = name});
-    Inputs inputs(step);
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      const Bits bits = executed(*executor, static_cast<int>(i), inputs);
-      if (bits != expected[i]) {
-        return name + " differs in step " + std::to_string(i) + ":" +
-               difference(expected[i], bits) + "\n" + program.to_text();
+    for (const Device device : devices_of(seed)) {
+      Inputs inputs(step, device);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const Bits bits = executed(*executor, static_cast<int>(i), inputs);
+        if (bits != expected[i]) {
+          return name + " on " + to_string(device) + " differs in step " + std::to_string(i) + ":" +
+                 difference(expected[i], bits) + "\n" + program.to_text();
+        }
       }
     }
   }

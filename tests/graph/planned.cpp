@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "catch.hpp"
 
 import tessera.base;
+import tessera.plugin;
 import tessera.device;
 import tessera.mesh;
 import tessera.tensor;
@@ -18,6 +20,7 @@ import tessera.ops;
 import tessera.record;
 import tessera.graph;
 
+#include "devices.hpp"
 #include "errors.hpp"
 
 using namespace tessera;
@@ -314,4 +317,59 @@ TEST_CASE("executors have names") {
   CHECK_THROWS_WITH(
       graph::check({.executor = "fast"}),
       "there is no executor 'fast' (expected one of compiled, interpreter and planned)");
+}
+
+TEST_CASE("planned steps on a device have one block in its memory") {
+  const Tensor x = random({1024});
+  const Program program = program_of_step(x, [&] {
+    Tensor y = ops::add(x, full({1024}, 0.5));
+    for (int i = 0; i < 10; ++i) {
+      y = ops::softmax(ops::mul(ops::neg(y), x), 0);
+    }
+    return ops::add(y, from_values<float>(std::vector<float>(1024, 2.0F), {1024}));
+  });
+  Planned on_cpu(program);
+  for (int number = 0; number < 3; ++number) {
+    const Device device = testing::adversary(number);
+    Planned planned(program);
+    for (int step = 0; step < 3; ++step) {
+      const Tensor input = random({1024});
+      CHECK(run(planned, ops::to_device(input, device)) == run(on_cpu, input));
+    }
+    REQUIRE(planned.memory().has_value());
+    CHECK(planned.memory()->block_bytes == on_cpu.memory()->block_bytes);
+    CHECK(run(planned, x) == run(on_cpu, x));  // another device: planned again
+    // Nothing is allocated in a step but the result that an output is.
+    const Tensor input = ops::to_device(x, device);
+    run(planned, input);
+    const std::int64_t before = memory_statistics(device).total;
+    planned.begin({{"x", input}});
+    planned.run("all", {});
+    CHECK(memory_statistics(device).total == before);
+    planned.end();
+  }
+}
+
+TEST_CASE("where a device lacks a kernel, steps are the interpreter's") {
+  const Op& op = register_op(
+      {.schema = "no_kernel_twice(x)",  // the adversary has none for such names
+       .infer = [](const Call& call,
+                   ResultShapes& out) { out.push_back({call.in[0].shape(), DType::f32}); },
+       .cpu =
+           [](const Call& call, std::span<Tensor> out) {
+             for (std::int64_t i = 0; i < out[0].numel(); ++i) {
+               out[0].data<float>()[i] = 2 * call.in[0].data<float>()[i];
+             }
+           }});
+  const Tensor x = random({64});
+  const Program program = program_of_step(x, [&] { return ops::neg(call_one(op, {x})); });
+  Planned planned(program);
+  const Tensor on_device = ops::to_device(x, testing::adversary());
+  CHECK(testing::error_of([&] {
+          run(planned, on_device);
+        }).find("no_kernel_twice: the operator has no kernel on adversary:0") != std::string::npos);
+  planned.abandon();
+  const HostFallback fallback;
+  CHECK(run(planned, on_device) == run(planned, x));
+  CHECK(fallback.entries().size() == 1);
 }

@@ -240,7 +240,13 @@ std::string memory_text(const MemoryStatistics& memory) {
 }
 
 CheckedPlan check_plan(const Run& run) {
-  device_of(run.config, 0);  // its plugin is loaded before the ranks start
+  const Device device = device_of(run.config, 0);  // its plugin is loaded before the ranks start
+  if (run.config.graph.capture && run.config.graph.executor == "compiled" && !(device == cpu)) {
+    fail_input({.where = run.config.place("graph.executor"),
+                .wrong = "kernels are compiled for the CPU only",
+                .got = fmt::format("train.device = '{}'", run.config.train.device),
+                .advice = "use 'planned'"});
+  }
   const DeviceMesh mesh = make_mesh(run.config);
   set_configured_links(run.config, mesh);
   const Trial trial = try_step(run);
