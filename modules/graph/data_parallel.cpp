@@ -67,6 +67,18 @@ Attributes written_arguments(const Instruction& i) {
   return i.op->arguments->from_values(values);
 }
 
+/// The program as it was written, which every rank can execute.
+Program as_written(Program program) {
+  for (Section& section : program.sections) {
+    for (Instruction& i : section.instructions) {
+      if (i.kind == Kind::call) {
+        i.attributes = written_arguments(i);
+      }
+    }
+  }
+  return program;
+}
+
 class Placing {
  public:
   Placing(const Program& from, const DataParallelOptions& options)
@@ -226,8 +238,7 @@ class Placing {
   }
 
   void make_results(const Instruction& i, std::vector<Tensor>& in) {
-    const Attributes arguments = written_arguments(i);
-    const Propagation p = propagate(*i.op, in, arguments, true);
+    const Propagation p = propagate(*i.op, in, i.attributes, true);
     for (std::size_t k = 0; k < in.size(); ++k) {
       if (p.wanted[k] != p.in[k] && !in[k].layout().is_replicated()) {
         in[k] = converted(i.in[k], in[k], p.wanted[k]);
@@ -237,7 +248,7 @@ class Placing {
     if (!i.out.empty() && i.out[0] >= 0) {
       booked.emplace(from_.tensors[at(i.out[0])].category);
     }
-    Tensors out = call(*i.op, in, arguments);
+    Tensors out = call(*i.op, in, i.attributes);
     for (std::size_t k = 0; k < i.out.size(); ++k) {
       if (i.out[k] >= 0) {
         tensors_[at(i.out[k])] = std::move(out[k]);
@@ -280,7 +291,7 @@ class Placing {
     } else if (!kept) {
       const Instruction& view = *uses_.view[at(number)];
       const Tensor base = gathered(view.in[0]);
-      gathered_[number] = call(*view.op, {base}, written_arguments(view))[0];
+      gathered_[number] = call(*view.op, {base}, view.attributes)[0];
       return gathered_[number];
     }
     return kept;
@@ -369,7 +380,7 @@ Program data_parallel(const Program& program, const DataParallelOptions& options
           .advice = "record it without styles on a mesh of one rank, below distribution"});
   }
   const PlannedMemoryScope planned;  // memory without bytes has categories too
-  const Program steps = without_whole_views(program, options);
+  const Program steps = without_whole_views(as_written(program), options);
   return Placing(steps, options).place();
 }
 

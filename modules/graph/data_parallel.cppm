@@ -39,6 +39,11 @@ struct DataParallelOptions {
   /// A sharded parameter is gathered again in backward; otherwise what forward has gathered is kept
   /// for it.
   bool gathers_again = true;
+  /// Inputs that are parameters and sharded; absent: the mode decides. For programs that must have
+  /// the layouts of another one, such as an evaluation.
+  std::optional<std::vector<std::string>> sharded = {};
+  /// Inputs that have the layout of a parameter of the same shape: name -> the parameter's.
+  std::map<std::string, std::string> like = {};
   /// Outputs that would be sums of the ranks' terms are reduced, so that the host can read them.
   bool reduces_outputs = true;
   /// Outputs whose names begin so are gradients, of the input or parameter of the same name.

@@ -43,6 +43,7 @@ class Finder {
 
   ParameterUses find() {
     find_parameters();
+    find_likes();
     find_gradient_outputs();
     const std::vector<const Instruction*> places = places_of(program_);
     for (std::size_t place = 0; place < places.size(); ++place) {
@@ -60,6 +61,17 @@ class Finder {
         uses_.parameters.push_back(number);
         uses_.parameter_of[at(number)] = number;
         uses_.root[at(number)] = number;
+      }
+    }
+  }
+
+  void find_likes() {
+    for (const auto& [name, parameter] : options_.like) {
+      const auto number = program_.inputs.find(name);
+      const auto of = program_.inputs.find(parameter);
+      if (number != program_.inputs.end() && of != program_.inputs.end() &&
+          program_.tensors[at(number->second)].shape == program_.tensors[at(of->second)].shape) {
+        uses_.parameter_of[at(number->second)] = of->second;
       }
     }
   }
@@ -227,6 +239,14 @@ ParameterUses uses_of(const Program& program, const DataParallelOptions& options
 std::vector<bool> sharded_parameters(const Program& program, const ParameterUses& uses,
                                      const DataParallelOptions& options) {
   std::vector<bool> sharded(program.tensors.size(), false);
+  if (options.sharded) {
+    for (const std::string& name : *options.sharded) {
+      if (const auto found = program.inputs.find(name); found != program.inputs.end()) {
+        sharded[at(found->second)] = true;
+      }
+    }
+    return sharded;
+  }
   const int ranks = options.mesh.size();
   if (options.mode == DataParallelMode::expand || options.mode == DataParallelMode::replicate) {
     return sharded;

@@ -289,13 +289,16 @@ double Training::evaluate(std::int64_t batches, const StepBatch& batch, const Lo
       loss = loss ? ops::add(loss, part) : part;
     });
   }
-  const double value = loss ? read(loss) : 0;
-  if (!std::isfinite(value)) {
+  return checked_evaluation(loss ? read(loss) : 0);
+}
+
+double Training::checked_evaluation(double loss) const {
+  if (!std::isfinite(loss)) {
     fail({.thing = "training",
-          .wrong = fmt::format("after step {} the validation loss is {}", done_, printable(value)),
+          .wrong = fmt::format("after step {} the validation loss is {}", done_, printable(loss)),
           .advice = last_checkpoint()});
   }
-  return value;
+  return loss;
 }
 
 std::size_t Training::shared_bytes() const {

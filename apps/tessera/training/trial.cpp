@@ -26,6 +26,7 @@ import tessera.parallel;
 import tessera.train;
 
 #include "training/execution.hpp"
+#include "training/mode.hpp"
 #include "training/setup.hpp"
 #include "training/trainer.hpp"
 #include "training/trial.hpp"
@@ -58,9 +59,39 @@ void book_parameters(nn::LanguageModel& model) {
   }
 }
 
+/// A step that a mode has placed. What it computes is that of one rank.
+Trial try_placed(const Run& run, Trainer& trainer) {
+  check_batch_division(run.config, trainer.plan().batch_parts());
+  Trial trial = try_step(one_rank_run(run));
+  const double model_flops = trial.account.model_flops;
+  ReadsOne reads;
+  const ModeScope scope(ModeLevel::below_distribution, reads);
+  const PlannedMemoryScope planned;
+  book_parameters(trainer.model());
+  trainer.step();
+  account_memory(MemoryCategory::snapshot, static_cast<std::int64_t>(trainer.snapshot_bytes()));
+  trial.account = Account();
+  {
+    const AccountScope counted(trial.account);
+    trainer.step();
+  }
+  trial.account.model_flops = model_flops;
+  trial.shared_bytes = trainer.shared_bytes();
+  trial.bytes_elsewhere = trainer.bytes_elsewhere();
+  trial.styles = {};
+  return trial;
+}
+
 Trial try_steps(Run run) {
   ops::set_threads(threads_of_rank(run.config));  // the workspace of kernels depends on them
+  if (has_mode(run.config)) {
+    run.config.graph.executor = "interpreter";  // modes see its calls
+    run.config.graph.transforms.clear();
+  }
   Trainer trainer(run, meta);
+  if (has_mode(run.config)) {
+    return try_placed(run, trainer);
+  }
   trainer.set_capture(false);  // it was only to be checked
   const std::int64_t parts = trainer.plan().batch_parts();
   check_batch_division(run.config, parts);
@@ -140,6 +171,18 @@ Program capture_steps(Run run) {
 }
 
 }  // namespace
+
+void capture_evaluation(const Run& run, OneRank& into) {
+  std::async(std::launch::async,
+             [&] {
+               set_current_rank(0);
+               ops::set_threads(threads_of_rank(run.config));
+               Trainer trainer(run, meta);
+               const PlannedMemoryScope planned;
+               trainer.record_evaluation(into);
+             })
+      .get();
+}
 
 Program capture_step(const Run& wanted, int rank) {
   Run run = wanted;
