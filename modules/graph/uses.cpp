@@ -5,6 +5,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -43,7 +44,6 @@ class Finder {
 
   ParameterUses find() {
     find_parameters();
-    find_likes();
     find_gradient_outputs();
     const std::vector<const Instruction*> places = places_of(program_);
     for (std::size_t place = 0; place < places.size(); ++place) {
@@ -61,17 +61,6 @@ class Finder {
         uses_.parameters.push_back(number);
         uses_.parameter_of[at(number)] = number;
         uses_.root[at(number)] = number;
-      }
-    }
-  }
-
-  void find_likes() {
-    for (const auto& [name, parameter] : options_.like) {
-      const auto number = program_.inputs.find(name);
-      const auto of = program_.inputs.find(parameter);
-      if (number != program_.inputs.end() && of != program_.inputs.end() &&
-          program_.tensors[at(number->second)].shape == program_.tensors[at(of->second)].shape) {
-        uses_.parameter_of[at(number->second)] = of->second;
       }
     }
   }
@@ -168,10 +157,6 @@ class Finder {
   ParameterUses uses_;
 };
 
-std::int64_t bytes_of(const ProgramTensor& x) {
-  return x.shape.product() * static_cast<std::int64_t>(size_of(x.dtype));
-}
-
 /// Bytes of what forward makes and backward uses.
 std::int64_t kept_activations(const Program& program) {
   std::map<int, std::int64_t> made;
@@ -196,6 +181,18 @@ std::int64_t kept_activations(const Program& program) {
 }
 
 }  // namespace
+
+std::int64_t bytes_of(const ProgramTensor& x) {
+  return x.shape.product() * static_cast<std::int64_t>(size_of(x.dtype));
+}
+
+std::string name_of_input(const Program& program, int number) {
+  return std::ranges::find_if(program.inputs,
+                              [&](const auto& input) { return input.second == number; })
+      ->first;
+}
+
+std::uint64_t hash_of_name(const std::string& name) { return std::hash<std::string>{}(name); }
 
 bool is_written(const Instruction& i, std::size_t operand) {
   return i.kind == Kind::call && i.op->writes(i.op->place_of(operand, i.in.size()).operand);
@@ -239,15 +236,8 @@ ParameterUses uses_of(const Program& program, const DataParallelOptions& options
 std::vector<bool> sharded_parameters(const Program& program, const ParameterUses& uses,
                                      const DataParallelOptions& options) {
   std::vector<bool> sharded(program.tensors.size(), false);
-  if (options.sharded) {
-    for (const std::string& name : *options.sharded) {
-      if (const auto found = program.inputs.find(name); found != program.inputs.end()) {
-        sharded[at(found->second)] = true;
-      }
-    }
-    return sharded;
-  }
   const int ranks = options.mesh.size();
+  const int shards = options.mesh.axis_size(options.mesh.ndim() - 1);
   if (options.mode == DataParallelMode::expand || options.mode == DataParallelMode::replicate) {
     return sharded;
   }
@@ -265,7 +255,7 @@ std::vector<bool> sharded_parameters(const Program& program, const ParameterUses
   for (const int number : by_size) {
     left -= bytes[at(number)];
     const Dims& shape = program.tensors[at(number)].shape;
-    sharded[at(number)] = left < 0 && shape.size() > 0 && shape[0] >= ranks;
+    sharded[at(number)] = left < 0 && shape.size() > 0 && shape[0] >= shards;
   }
   return sharded;
 }

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -39,36 +40,17 @@ namespace tessera::app {
 namespace {
 
 constexpr std::string_view parameter_prefix = "parameter.";
-constexpr std::string_view optimizer_prefix = "optimizer.";
 
-/// A state of the optimizer has the layout of its parameter, where it has the parameter's shape:
-/// "optimizer.STATE.NAME" belongs to "parameter.NAME".
-std::map<std::string, std::string> owners_of_state(const Program& program) {
-  std::map<std::string, std::string> owners;
-  for (const auto& [name, number] : program.inputs) {
-    if (!name.starts_with(optimizer_prefix)) {
-      continue;
-    }
-    for (std::size_t dot = name.find('.', optimizer_prefix.size()); dot != std::string::npos;
-         dot = name.find('.', dot + 1)) {
-      const std::string parameter = std::string(parameter_prefix) + name.substr(dot + 1);
-      if (program.inputs.contains(parameter)) {
-        owners[name] = parameter;
-        break;
-      }
-    }
-  }
-  return owners;
-}
-
-const Layout& layout_of(const Program& placed, int number) {
-  return placed.tensors[static_cast<std::size_t>(number)].spec->layout;
+graph::DataParallelOptions options_of(const Run& run, const Layouts& layouts) {
+  return {.mode = graph::data_parallel_mode(run.config.graph.mode),
+          .mesh = make_mesh(run.config),
+          .layouts = layouts};
 }
 
 /// Splits the batch along its axes and gives the parameters the layouts of a placed program.
 class ModeStyle final : public parallel::ParallelStyle {
  public:
-  explicit ModeStyle(std::map<std::string, Layout> layouts) : layouts_(std::move(layouts)) {}
+  explicit ModeStyle(Layouts layouts) : layouts_(std::move(layouts)) {}
 
   parallel::StyleFacts facts() const override {
     return {.splits_batch = true, .places_parameters = true, .most_axes = 8};
@@ -76,7 +58,7 @@ class ModeStyle final : public parallel::ParallelStyle {
 
   void apply(const parallel::StyleTarget& target) override {
     for (const nn::ParameterPointer& parameter : nn::all_parameters(target.module)) {
-      const auto found = layouts_.find(parameter->name);
+      const auto found = layouts_.find(std::string(parameter_prefix) + parameter->name);
       for (const int axis : target.axes) {
         if (found != layouts_.end() && found->second.placement(axis).is_shard()) {
           target.place(*parameter, axis, found->second.placement(axis));
@@ -86,8 +68,35 @@ class ModeStyle final : public parallel::ParallelStyle {
   }
 
  private:
-  std::map<std::string, Layout> layouts_;  // by the parameter's name
+  Layouts layouts_;
 };
+
+/// "data", or "replicate+shard", of the group "ranks 0 1".
+std::string axis_of(const std::string& group, const DeviceMesh& mesh) {
+  std::vector<std::string> names;
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    names.push_back(mesh.axis_name(axis));
+    if (group == fmt::format("ranks {}", fmt::join(mesh.group(axis, current_rank()), " "))) {
+      return names.back();
+    }
+  }
+  return fmt::format("{}", fmt::join(names, "+"));
+}
+
+/// A collective as the account names it, and what a rank receives of one with these results.
+std::pair<std::string, std::int64_t> received(const graph::CollectiveCount& count,
+                                              std::int64_t ranks) {
+  switch (find_op(count.op).communicates) {
+    case Communicates::all_gather:
+      return {"all_gather", count.bytes * (ranks - 1) / ranks};
+    case Communicates::reduce_scatter:
+      return {"reduce_scatter", count.bytes * (ranks - 1)};
+    case Communicates::all_reduce:
+      return {"all_reduce", 2 * count.bytes * (ranks - 1) / ranks};
+    default:
+      return {count.op, count.bytes};
+  }
+}
 
 }  // namespace
 
@@ -108,6 +117,7 @@ Run one_rank_run(const Run& run) {
   config.graph.capture = true;
   config.graph.passes.clear();
   config.graph.executor = "interpreter";
+  one.batch_parts = run.config.ranks();
   one.kept_gathers = -1;
   one.one_rank = nullptr;
   return one;
@@ -132,14 +142,30 @@ std::shared_ptr<const OneRank> capture_one_rank(const Run& run) {
   }
 }
 
-OneRank placed_on_mesh(const Run& run, const OneRank& one_rank) {
-  graph::DataParallelOptions options{.mode = graph::data_parallel_mode(run.config.graph.mode),
-                                     .mesh = make_mesh(run.config),
-                                     .like = owners_of_state(one_rank.step)};
+Layouts parameter_layouts(const Run& run, const OneRank& one_rank) {
   try {
+    return graph::parameter_layouts(one_rank.step, options_of(run, {}));
+  } catch (const Error& error) {
+    fail_at(run.config.place("graph.mode"), error);
+  }
+}
+
+Layouts state_layouts(optim::Optimizer& optimizer) {
+  optimizer.prepare_state();
+  Layouts layouts;
+  for (const auto& [name, value] : optimizer.state().tensors) {
+    if (value.is_distributed()) {
+      layouts.emplace("optimizer." + name, value.layout());
+    }
+  }
+  return layouts;
+}
+
+OneRank placed_on_mesh(const Run& run, const OneRank& one_rank, const Layouts& layouts) {
+  try {
+    const graph::DataParallelOptions options = options_of(run, layouts);
     OneRank placed{.step = graph::data_parallel(one_rank.step, options)};
     if (one_rank.evaluation) {
-      options.sharded = sharded_parameters(placed.step);
       placed.evaluation = graph::data_parallel(*one_rank.evaluation, options);
     }
     return placed;
@@ -148,27 +174,10 @@ OneRank placed_on_mesh(const Run& run, const OneRank& one_rank) {
   }
 }
 
-std::vector<std::string> sharded_parameters(const Program& placed) {
-  std::vector<std::string> names;
-  for (const auto& [name, number] : placed.inputs) {
-    if (name.starts_with(parameter_prefix) && !layout_of(placed, number).is_replicated()) {
-      names.push_back(name);
-    }
-  }
-  return names;
-}
-
-std::vector<parallel::StyleEntry> plan_entries(const Config& config, const Program* placed) {
+std::vector<parallel::StyleEntry> plan_entries(const Config& config, const Layouts& layouts) {
   std::vector<parallel::StyleEntry> entries = style_entries(config);
   if (!has_mode(config)) {
     return entries;
-  }
-  std::map<std::string, Layout> layouts;
-  for (const auto& [name, number] : placed == nullptr ? std::map<std::string, int>()
-                                                      : placed->inputs) {
-    if (name.starts_with(parameter_prefix)) {
-      layouts.emplace(name.substr(parameter_prefix.size()), layout_of(*placed, number));
-    }
   }
   const DeviceMesh mesh = make_mesh(config);
   std::vector<std::string> axes;
@@ -184,14 +193,33 @@ std::vector<parallel::StyleEntry> plan_entries(const Config& config, const Progr
   return entries;
 }
 
-std::string mode_text(const Config& config, const Program& placed) {
-  std::int64_t parameters = 0;
-  for (const auto& [name, number] : placed.inputs) {
-    parameters += name.starts_with(parameter_prefix) ? 1 : 0;
+void add_program(Account& account, const Program& program, const DeviceMesh& mesh) {
+  const graph::ProgramStatistics statistics = graph::statistics_of(program);
+  for (const graph::CollectiveCount& count : statistics.collectives) {
+    const std::string group = count.group.substr(0, count.group.find(" named "));
+    const auto ranks = static_cast<std::int64_t>(std::ranges::count(group, ' '));
+    if (ranks < 1) {
+      continue;  // it moves no data: a wait for readers
+    }
+    const auto [operation, bytes] = received(count, ranks);
+    CollectiveWork& work = account.collectives[{axis_of(group, mesh), operation}];
+    work.calls += count.calls;
+    work.bytes += bytes;
   }
-  const auto sharded = static_cast<std::int64_t>(sharded_parameters(placed).size());
+  account.memory = {};
+  account.memory.total_peak = statistics.peak;
+  for (const graph::CategoryBytes& live : statistics.live) {
+    for (std::size_t c = 0; c < live.size(); ++c) {
+      account.memory.peak[c] = std::max(account.memory.peak[c], live[c]);
+    }
+  }
+}
+
+std::string mode_text(const Config& config, const Layouts& layouts) {
+  const auto sharded = std::ranges::count_if(
+      layouts, [](const auto& layout) { return !layout.second.is_replicated(); });
   return fmt::format("{}: {} parameters are sharded, {} replicated", config.graph.mode, sharded,
-                     parameters - sharded);
+                     static_cast<std::ptrdiff_t>(layouts.size()) - sharded);
 }
 
 }  // namespace tessera::app

@@ -122,14 +122,15 @@ Trainer::Trainer(const Run& run, Device device)
     : run_(run), device_(device), mesh_(make_mesh(run.config)) {
   set_seed(static_cast<std::uint64_t>(run.config.train.seed));
   model_ = make_model(run.shape, run.config);
+  std::shared_ptr<const OneRank> one_rank;  // with graph.mode
+  Layouts layouts;
   if (has_mode(run.config)) {
     check_batch_division(run.config, mesh_.size());
-    placed_ = std::make_shared<OneRank>(
-        placed_on_mesh(run, run.one_rank ? *run.one_rank : *capture_one_rank(run)));
+    one_rank = run.one_rank ? run.one_rank : capture_one_rank(run);
+    layouts = parameter_layouts(run, *one_rank);
   }
   plan_ = std::make_unique<parallel::ParallelPlan>(
-      *model_, mesh_, plan_entries(run.config, placed_ ? &placed_->step : nullptr),
-      plugin::host());
+      *model_, mesh_, plan_entries(run.config, layouts), plugin::host());
   if (device_ == meta) {
     // Shapes and layouts are all that there is.
   } else if (run.config.model.from.empty()) {
@@ -161,7 +162,9 @@ Trainer::Trainer(const Run& run, Device device)
     execution.dump.clear();
   }
   training_->set_replay(run.config.graph.capture, execution);
-  if (placed_) {
+  if (one_rank) {
+    layouts.merge(state_layouts(training_->optimizer()));
+    placed_ = std::make_shared<OneRank>(placed_on_mesh(run, *one_rank, layouts));
     training_->require_program(
         fmt::format("{}: with a mode, all steps are of one kind", run.config.place("graph.mode")));
   }
@@ -194,7 +197,8 @@ StepResult Trainer::step() {
       {.rows = train.batch,
        .micro_rows = train.micro_batch,
        .weight = static_cast<double>(tokens),
-       .tokens = tokens},
+       .tokens = tokens,
+       .parts = run_.batch_parts},
       functions([&](const BatchPart& m) {
         return device_ == meta ? no_data(m.rows) : run_.data->rows(m.step, m.first, m.rows);
       }));
@@ -290,7 +294,7 @@ CheckedPlan check_plan(const Run& wanted) {
                               style.modules, format_count(static_cast<double>(style.parameters)))});
   }
   if (has_mode(run.config)) {
-    rows.push_back({"mode", mode_text(run.config, placed_on_mesh(run, *run.one_rank).step)});
+    rows.push_back({"mode", mode_text(run.config, parameter_layouts(run, *run.one_rank))});
   }
   if (trial.frozen_parameters > 0) {
     rows.push_back(

@@ -28,6 +28,7 @@ struct Run {
   Fingerprint fingerprint = {};  // kept in checkpoints
   int kept_gathers = -1;         // see graph::ExecutionOptions; -1: what rank 0 has room for
   std::shared_ptr<const OneRank> one_rank = {};  // with graph.mode; null: a Trainer captures it
+  std::int64_t batch_parts = 0;                  // StepBatch::parts
 };
 
 /// Where a run begins.

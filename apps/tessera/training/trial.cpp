@@ -14,6 +14,7 @@
 import tessera.base;
 import tessera.plugin;
 import tessera.mesh;
+import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
@@ -67,14 +68,16 @@ Trial try_placed(const Run& run, Trainer& trainer) {
   ReadsOne reads;
   const ModeScope scope(ModeLevel::below_distribution, reads);
   const PlannedMemoryScope planned;
-  book_parameters(trainer.model());
-  trainer.step();
-  account_memory(MemoryCategory::snapshot, static_cast<std::int64_t>(trainer.snapshot_bytes()));
+  trainer.capture_ahead();
   trial.account = Account();
   {
     const AccountScope counted(trial.account);
     trainer.step();
   }
+  add_program(trial.account, *trainer.program(), make_mesh(run.config));
+  const auto snapshot = static_cast<std::int64_t>(trainer.snapshot_bytes());
+  trial.account.memory.peak[static_cast<std::size_t>(MemoryCategory::snapshot)] += snapshot;
+  trial.account.memory.total_peak += snapshot;
   trial.account.model_flops = model_flops;
   trial.shared_bytes = trainer.shared_bytes();
   trial.bytes_elsewhere = trainer.bytes_elsewhere();
