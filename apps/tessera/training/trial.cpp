@@ -35,11 +35,12 @@ import tessera.train;
 namespace tessera::app {
 namespace {
 
-/// Every value that the host reads is 1: the meta device has none.
+/// Every value that the host reads is 1, where there is none: on the meta device. Constants that an
+/// optimizer makes on the host have their values.
 class ReadsOne final : public Mode {
  public:
   void perform(Action& action, NextAction& next) override {
-    if (action.kind == ActionKind::read) {
+    if (action.kind == ActionKind::read && action.in[0].is_meta()) {
       action.values.assign(static_cast<std::size_t>(action.in[0].numel()), 1);
     } else {
       next(action);
