@@ -101,7 +101,9 @@ class Placing {
         recorder_(ModeLevel::above_distribution),
         tensors_(from.tensors.size()),
         gathers_(from, uses_, sharded_, tensors_, options),
-        sums_(options.mesh, tensors_, group_bytes(from, uses_, options)) {}
+        sums_(options.mesh, tensors_, group_bytes(from, uses_, options),
+              static_cast<std::size_t>(std::ranges::count_if(
+                  uses_.complete_at, [](int place) { return place >= 0; }))) {}
 
   Program place() {
     make_inputs();

@@ -41,15 +41,26 @@ ops::GroupArgument ranks_of(const DeviceMesh& mesh, int axis) {
 }  // namespace
 
 GradientSums::GradientSums(const DeviceMesh& mesh, std::vector<Tensor>& tensors,
-                           std::int64_t group_bytes)
-    : mesh_(mesh), tensors_(tensors), group_bytes_(group_bytes) {}
+                           std::int64_t group_bytes, std::size_t expected)
+    : mesh_(mesh), tensors_(tensors), group_bytes_(group_bytes), expected_(expected) {}
 
 void GradientSums::add(int number, const Layout& to, std::uint64_t identity, bool replaced) {
-  Tensor& gradient = tensors_[at(number)];
-  if (!can_issue(gradient) || (to.is_replicated() && !replaced)) {
-    gradient = redistribute(gradient, to);
+  if (is_open(number)) {
     return;
   }
+  Tensor& gradient = tensors_[at(number)];
+  if (can_issue(gradient) && (!to.is_replicated() || replaced)) {
+    collect(number, to, identity);
+  } else {
+    gradient = redistribute(gradient, to);
+  }
+  if (++added_ == expected_) {
+    issue();  // nothing more will join it
+  }
+}
+
+void GradientSums::collect(int number, const Layout& to, std::uint64_t identity) {
+  const Tensor& gradient = tensors_[at(number)];
   const auto bytes =
       gradient.local().numel() * static_cast<std::int64_t>(size_of(gradient.dtype()));
   const bool alike = waiting_.empty() || (waiting_.front().to == to &&
@@ -111,14 +122,17 @@ void GradientSums::advance() {
   std::erase_if(flights_, [](const Flight& flight) { return flight.next_axis < -1; });
 }
 
-void GradientSums::complete(int number) {
+bool GradientSums::is_open(int number) const {
   const auto has = [&](const std::vector<Waiting>& some) {
     return std::ranges::find(some, number, &Waiting::number) != some.end();
   };
-  const bool open = has(waiting_) || std::ranges::any_of(flights_, [&](const Flight& flight) {
+  return has(waiting_) || std::ranges::any_of(flights_, [&](const Flight& flight) {
                       return has(flight.gradients);
                     });
-  if (open) {
+}
+
+void GradientSums::complete(int number) {
+  if (is_open(number)) {
     complete_all();
   }
 }

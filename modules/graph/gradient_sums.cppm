@@ -14,8 +14,9 @@ namespace tessera::graph {
 /// hides it.
 class GradientSums {
  public:
-  /// `tensors`: by number; gets the sums.
-  GradientSums(const DeviceMesh& mesh, std::vector<Tensor>& tensors, std::int64_t group_bytes);
+  /// `tensors`: by number; gets the sums. `expected`: how many gradients there will be.
+  GradientSums(const DeviceMesh& mesh, std::vector<Tensor>& tensors, std::int64_t group_bytes,
+               std::size_t expected);
 
   /// Adds a gradient, whose backward has completed it. `identity`: ranks compare it. `replaced`: a
   /// sum that is not sharded may take the place of the gradient's terms.
@@ -38,6 +39,8 @@ class GradientSums {
     std::int64_t identity;
   };
 
+  bool is_open(int number) const;
+  void collect(int number, const Layout& to, std::uint64_t identity);
   void issue();
   /// Waits for what is in progress, and issues the sums over the next axis.
   void advance();
@@ -45,6 +48,8 @@ class GradientSums {
   DeviceMesh mesh_;
   std::vector<Tensor>& tensors_;
   std::int64_t group_bytes_;
+  std::size_t expected_;
+  std::size_t added_ = 0;
   std::vector<Waiting> waiting_;
   std::int64_t waiting_bytes_ = 0;
   std::vector<Flight> flights_;

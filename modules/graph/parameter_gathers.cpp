@@ -113,7 +113,7 @@ void ParameterGathers::find_order() {
       forward = now;
     }
     if (in_pass.insert(group_of_.at(number)).second) {
-      order_.push_back(group_of_.at(number));
+      order_.push_back({group_of_.at(number), &i});
     }
   });
 }
@@ -128,9 +128,9 @@ void ParameterGathers::enter(const std::string& phase) {
   wholes_.clear();
 }
 
-ParameterGathers::Issued ParameterGathers::issue(std::size_t group) {
+ParameterGathers::Issued ParameterGathers::issued(const Use& use) const {
   const MemoryScope booked(MemoryCategory::communication);
-  const std::vector<int>& numbers = groups_[group].numbers;
+  const std::vector<int>& numbers = groups_[use.group].numbers;
   const DType dtype = program_.tensors[at(numbers.front())].dtype;
   std::int64_t elements = 0;
   std::vector<std::int64_t> begins;
@@ -140,42 +140,44 @@ ParameterGathers::Issued ParameterGathers::issue(std::size_t group) {
     elements += padded(program_.tensors[at(number)].shape.product(), dtype);
     identity = hash_combine(identity, hash_of_name(name_of_input(program_, number)));
   }
-  const Tensor memory = empty({elements}, dtype, meta);
-  Issued issued;
+  Issued made;
   std::vector<Tensor> shards;
-  for (std::size_t k = 0; k < numbers.size(); ++k) {
-    const Dims& shape = program_.tensors[at(numbers[k])].shape;
-    issued.wholes.push_back(alias(memory, shape, contiguous_strides(shape), begins[k]));
-    shards.push_back(to_local(tensors_[at(numbers[k])]));
-  }
-  ops::all_gather_into(issued.wholes, shards, ranks_,
-                       static_cast<std::int64_t>(identity & 0x7fffffffU));
-  return issued;
+  run_in_scope(program_, *use.first, [&] {
+    const Tensor memory = empty({elements}, dtype, meta);
+    for (std::size_t k = 0; k < numbers.size(); ++k) {
+      const Dims& shape = program_.tensors[at(numbers[k])].shape;
+      made.wholes.push_back(alias(memory, shape, contiguous_strides(shape), begins[k]));
+      shards.push_back(to_local(tensors_[at(numbers[k])]));
+    }
+    ops::all_gather_into(made.wholes, shards, ranks_,
+                         static_cast<std::int64_t>(identity & 0x7fffffffU));
+  });
+  return made;
 }
 
 const Tensor& ParameterGathers::local_whole(int number) {
   const std::size_t group = group_of_.at(number);
   if (!now_.contains(group)) {
-    while (order_[used_] != group) {
+    while (order_[used_].group != group) {
       ++used_;
     }
     for (; issued_ <= used_; ++issued_) {
-      ahead_[issued_] = issue(order_[issued_]);
+      ahead_[issued_] = issued(order_[issued_]);
     }
     now_[group] = std::move(ahead_.at(used_));
     ahead_.erase(used_);
     if (++used_ == issued_ && issued_ < order_.size()) {
-      ahead_[issued_] = issue(order_[issued_]);
+      ahead_[issued_] = issued(order_[issued_]);
       ++issued_;
     }
   }
-  Issued& issued = now_.at(group);
-  if (!std::exchange(issued.complete, true)) {
-    ops::wait(issued.wholes.front());
+  Issued& now = now_.at(group);
+  if (!std::exchange(now.complete, true)) {
+    ops::wait(now.wholes.front());
   }
   const std::vector<int>& numbers = groups_[group].numbers;
   const auto place = std::ranges::find(numbers, number) - numbers.begin();
-  return issued.wholes[static_cast<std::size_t>(place)];
+  return now.wholes[static_cast<std::size_t>(place)];
 }
 
 Tensor ParameterGathers::whole(int number) {

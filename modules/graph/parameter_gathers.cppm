@@ -36,6 +36,11 @@ class ParameterGathers {
     std::vector<int> numbers = {};
     std::int64_t bytes = 0;
   };
+  /// A use of a group by a pass.
+  struct Use {
+    std::size_t group = 0;
+    const Instruction* first = nullptr;  // its phase and module are those of the gather
+  };
   struct Issued {
     std::vector<Tensor> wholes = {};  // local, in the order of the group
     bool complete = false;
@@ -47,7 +52,7 @@ class ParameterGathers {
   std::vector<int> used_parameters() const;
   void make_groups();
   void find_order();
-  Issued issue(std::size_t group);
+  Issued issued(const Use& use) const;
   const Tensor& local_whole(int number);
 
   const Program& program_;
@@ -57,7 +62,7 @@ class ParameterGathers {
   const DataParallelOptions& options_;
   std::vector<Group> groups_;
   std::map<int, std::size_t> group_of_;  // by the parameter's number
-  std::vector<std::size_t> order_;  // groups as the passes use them, each one once in a pass
+  std::vector<Use> order_;  // groups as the passes use them, each one once in a pass
   std::size_t issued_ = 0;               // of order_
   std::size_t used_ = 0;                 // of order_
   std::map<std::size_t, Issued> ahead_;   // by the place in order_
