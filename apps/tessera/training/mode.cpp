@@ -124,6 +124,7 @@ Run one_rank_run(const Run& run) {
 }
 
 std::shared_ptr<const OneRank> capture_one_rank(const Run& run) {
+  check_batch_division(run.config, run.config.ranks());
   try {
     const Run one = one_rank_run(run);
     auto captured = std::make_shared<OneRank>();

@@ -166,7 +166,7 @@ Program capture_steps(Run run) {
       trainer.step();
     }
   } catch (const Error& error) {
-    throw trainer.plan().explained(error);
+    throw trainer.plan().styles().empty() ? error : trainer.plan().explained(error);
   }
   Program program = *trainer.program();
   graph::AddedState added;
