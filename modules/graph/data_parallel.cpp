@@ -6,7 +6,6 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -26,6 +25,8 @@ import tessera.dtensor;
 import tessera.record;
 import :accesses;
 import :data_parallel;
+import :gradient_sums;
+import :parameter_gathers;
 import :uses;
 
 namespace tessera::graph {
@@ -35,20 +36,24 @@ using Kind = Instruction::Kind;
 
 std::size_t at(int number) { return static_cast<std::size_t>(number); }
 
-constexpr int batch_axis = 0;
-
-/// Rows of several micro-batches are not the same ones on every number of ranks.
-void check_random_numbers(const Instruction& i) {
+/// Which rows a micro-batch has depends on the number of parts of the batch. The numbers say it:
+/// `run` belong to each part. `elements`: of the tensor that they are drawn for.
+void check_random_numbers(const Instruction& i, std::int64_t elements, int ranks) {
   if (i.op->arguments == nullptr) {
     return;
   }
   const std::vector<ArgumentValue> values = i.op->arguments->values(i.attributes);
   for (std::size_t f = 0; f < values.size(); ++f) {
-    if (i.op->arguments->fields[f].type == ArgumentType<RandomNumbers>::name &&
-        ArgumentType<RandomNumbers>::from_value(values[f]).run != 0) {
+    if (i.op->arguments->fields[f].type != ArgumentType<RandomNumbers>::name) {
+      continue;
+    }
+    const std::uint64_t run = ArgumentType<RandomNumbers>::from_value(values[f]).run;
+    if (run != 0 &&
+        run * static_cast<std::uint64_t>(ranks) != static_cast<std::uint64_t>(elements)) {
       fail(
-          "the random numbers belong to rows of one of several micro-batches; record the step with "
-          "one micro-batch");
+          fmt::format("the random numbers belong to rows of one of several micro-batches; record "
+                      "the step with one micro-batch, or with rows of {} parts of the batch",
+                      ranks));
     }
   }
 }
@@ -67,16 +72,38 @@ Attributes written_arguments(const Instruction& i) {
   return i.op->arguments->from_values(values);
 }
 
+/// Of a parameter that is sharded.
+Layout sharded_layout(const DeviceMesh& mesh) {
+  return Layout::replicated(mesh).with_placement(mesh.ndim() - 1, Shard(0));
+}
+
+/// The program as it was written, which every rank can execute.
+Program as_written(Program program) {
+  for (Section& section : program.sections) {
+    for (Instruction& i : section.instructions) {
+      if (i.kind == Kind::call) {
+        i.attributes = written_arguments(i);
+      }
+    }
+  }
+  return program;
+}
+
 class Placing {
  public:
   Placing(const Program& from, const DataParallelOptions& options)
       : from_(from),
         options_(options),
         uses_(uses_of(from, options)),
-        sharded_(sharded_parameters(from, uses_, options)),
+        sharded_(sharded_by(options, sharded_parameters(from, uses_, options))),
         whole_(Layout::replicated(options.mesh)),
+        batch_(batch_layout(options.mesh)),
         recorder_(ModeLevel::above_distribution),
-        tensors_(from.tensors.size()) {}
+        tensors_(from.tensors.size()),
+        gathers_(from, uses_, sharded_, tensors_, options),
+        sums_(options.mesh, tensors_, group_bytes(from, uses_, options),
+              static_cast<std::size_t>(std::ranges::count_if(
+                  uses_.complete_at, [](int place) { return place >= 0; }))) {}
 
   Program place() {
     make_inputs();
@@ -88,6 +115,7 @@ class Placing {
           run(i, place);
           ++place;
         }
+        sums_.complete_all();
         make_outputs(section, &section == &from_.sections.back());
       });
     }
@@ -102,11 +130,32 @@ class Placing {
   }
 
  private:
+  /// Layouts that are given decide, whatever the mode would.
+  std::vector<bool> sharded_by(const DataParallelOptions& options, std::vector<bool> mode) const {
+    for (const auto& [name, layout] : options.layouts) {
+      const auto number = from_.inputs.find(name);
+      if (number != from_.inputs.end() && name.starts_with(options.parameters)) {
+        mode[at(number->second)] = !layout.is_replicated();
+      }
+    }
+    return mode;
+  }
+
+  static Layout batch_layout(const DeviceMesh& mesh) {
+    Layout layout = Layout::replicated(mesh);
+    for (int axis = 0; axis < mesh.ndim(); ++axis) {
+      layout = layout.with_placement(axis, Shard(0));
+    }
+    return layout;
+  }
+
   Layout layout_of_input(const std::string& name, int number) const {
     const ProgramTensor& x = from_.tensors[at(number)];
-    const int parameter = uses_.parameter_of[at(number)];
-    if (parameter >= 0) {
-      return sharded_[at(parameter)] ? whole_.with_placement(batch_axis, Shard(0)) : whole_;
+    if (const auto given = options_.layouts.find(name); given != options_.layouts.end()) {
+      return given->second;
+    }
+    if (const int parameter = uses_.parameter_of[at(number)]; parameter >= 0) {
+      return sharded_[at(parameter)] ? sharded_layout(options_.mesh) : whole_;
     }
     if (std::ranges::none_of(options_.batch,
                              [&](const std::string& prefix) { return name.starts_with(prefix); })) {
@@ -119,7 +168,7 @@ class Placing {
                   .expected = fmt::format("a multiple of {} rows", options_.mesh.size()),
                   .got = to_string(x.shape)});
     }
-    return whole_.with_placement(batch_axis, Shard(0));
+    return batch_;
   }
 
   void make_inputs() {
@@ -157,6 +206,11 @@ class Placing {
   void run(const Instruction& i, int place) {
     try {
       run_in_scope(from_, i, [&] {
+        gathers_.enter(from_.scopes[at(i.scope)].phase);
+        if (place == uses_.update) {
+          gathers_.wait_for_readers();
+        }
+        std::ranges::for_each(i.in, [&](int number) { sums_.complete(number); });
         recorder_.follow(&i);
         execute(i, place);
         recorder_.follow(nullptr);
@@ -205,7 +259,8 @@ class Placing {
   }
 
   void call_operator(const Instruction& i, int place) {
-    check_random_numbers(i);
+    const int first = i.out.empty() || i.out[0] < 0 ? i.in[0] : i.out[0];
+    check_random_numbers(i, from_.tensors[at(first)].shape.product(), options_.mesh.size());
     if (i.op->communicates != Communicates::none || i.op->distributed != nullptr) {
       fail("it communicates; record the step on a mesh of one rank");
     }
@@ -226,8 +281,7 @@ class Placing {
   }
 
   void make_results(const Instruction& i, std::vector<Tensor>& in) {
-    const Attributes arguments = written_arguments(i);
-    const Propagation p = propagate(*i.op, in, arguments, true);
+    const Propagation p = propagate(*i.op, in, i.attributes, true);
     for (std::size_t k = 0; k < in.size(); ++k) {
       if (p.wanted[k] != p.in[k] && !in[k].layout().is_replicated()) {
         in[k] = converted(i.in[k], in[k], p.wanted[k]);
@@ -237,7 +291,7 @@ class Placing {
     if (!i.out.empty() && i.out[0] >= 0) {
       booked.emplace(from_.tensors[at(i.out[0])].category);
     }
-    Tensors out = call(*i.op, in, arguments);
+    Tensors out = call(*i.op, in, i.attributes);
     for (std::size_t k = 0; k < i.out.size(); ++k) {
       if (i.out[k] >= 0) {
         tensors_[at(i.out[k])] = std::move(out[k]);
@@ -263,27 +317,7 @@ class Placing {
     if (root < 0 || !sharded_[at(root)] || place >= uses_.update || is_written(i, k)) {
       return tensors_[at(number)];
     }
-    const std::string& phase = from_.scopes[at(i.scope)].phase;
-    if (phase != gathered_in_ && options_.gathers_again) {
-      gathered_.clear();  // what forward has gathered is not kept for backward
-      gathered_in_ = phase;
-    }
-    return gathered(number);
-  }
-
-  /// A sharded parameter, or a view of it, as all of it.
-  Tensor gathered(int number) {
-    Tensor& kept = gathered_[number];
-    if (!kept && number == uses_.root[at(number)]) {
-      const MemoryScope booked(MemoryCategory::communication);
-      kept = redistribute(tensors_[at(number)], whole_);
-    } else if (!kept) {
-      const Instruction& view = *uses_.view[at(number)];
-      const Tensor base = gathered(view.in[0]);
-      gathered_[number] = call(*view.op, {base}, written_arguments(view))[0];
-      return gathered_[number];
-    }
-    return kept;
+    return gathers_.whole(number);
   }
 
   void complete_gradients(const Instruction& i, int place) {
@@ -294,35 +328,13 @@ class Placing {
       if (number >= 0 && uses_.complete_at[at(number)] == place &&
           tensors_[at(number)].layout().has_partial()) {
         const MemoryScope booked(MemoryCategory::gradient);
-        reduce(number, uses_.parameter_of[at(number)]);
+        const int parameter = uses_.parameter_of[at(number)];
+        sums_.add(number, tensors_[at(parameter)].layout(),
+                  hash_of_name(name_of_input(from_, parameter)), uses_.alone[at(number)]);
       }
     };
     std::ranges::for_each(i.in, complete);
     std::ranges::for_each(i.out, complete);
-  }
-
-  void reduce(int number, int parameter) {
-    Tensor& gradient = tensors_[at(number)];
-    if (sharded_[at(parameter)] || !uses_.alone[at(number)]) {
-      gradient = redistribute(gradient, tensors_[at(parameter)].layout());
-      return;
-    }
-    // Issued, so that others can pass it and join it; in place, so that nothing is copied.
-    const Tensor local = to_local(gradient);
-    const auto identity = static_cast<std::int64_t>(
-        std::hash<std::string>{}(name_of_input(parameter))&std::size_t{0x7fffffff});
-    ops::all_reduce_coalesced_(
-        std::vector<Tensor>{local}, ReduceOp::sum,
-        ops::GroupArgument::of(options_.mesh.group(batch_axis, current_rank()), "gradients"),
-        identity);
-    ops::wait(local);
-    gradient = from_local(local, whole_, gradient.shape());
-  }
-
-  std::string name_of_input(int number) const {
-    return std::ranges::find_if(from_.inputs,
-                                [&](const auto& input) { return input.second == number; })
-        ->first;
   }
 
   const Program& from_;
@@ -330,12 +342,13 @@ class Placing {
   const ParameterUses uses_;
   const std::vector<bool> sharded_;
   const Layout whole_;
+  const Layout batch_;
   Recorder recorder_;
   std::vector<Tensor> tensors_;  // by number of from_
   /// By number and layout: what was redistributed because an operator needs it.
   std::map<std::pair<int, const Spec*>, Tensor> converted_;
-  std::map<int, Tensor> gathered_;  // by number, in the phase that runs
-  std::string gathered_in_;
+  ParameterGathers gathers_;
+  GradientSums sums_;
   std::map<std::string, int> outputs_;  // that are named
 };
 
@@ -355,12 +368,13 @@ DataParallelMode data_parallel_mode(std::string_view name) {
   return found->second;
 }
 
-Program data_parallel(const Program& program, const DataParallelOptions& options) {
-  if (!options.mesh || options.mesh.ndim() != 1) {
+namespace {
+
+void check_step(const Program& program, const DataParallelOptions& options) {
+  if (!options.mesh) {
     fail({.thing = "data_parallel",
-          .wrong = "the mesh has not one axis",
-          .expected = "a mesh of one axis, along which the batch is split",
-          .got = options.mesh ? to_string(options.mesh) : "no mesh"});
+          .wrong = "there is no mesh",
+          .expected = "one along whose axes the batch is split"});
   }
   if (!program.meshes.empty()) {
     fail({.thing = "data_parallel",
@@ -368,8 +382,30 @@ Program data_parallel(const Program& program, const DataParallelOptions& options
           .expected = "a step of one rank, on plain tensors",
           .advice = "record it without styles on a mesh of one rank, below distribution"});
   }
+}
+
+}  // namespace
+
+std::map<std::string, Layout> parameter_layouts(const Program& program,
+                                                const DataParallelOptions& options) {
+  check_step(program, options);
+  const PlannedMemoryScope planned;
+  const Program steps = without_whole_views(as_written(program), options);
+  const std::vector<bool> sharded = sharded_parameters(steps, uses_of(steps, options), options);
+  std::map<std::string, Layout> layouts;
+  for (const auto& [name, number] : steps.inputs) {
+    if (name.starts_with(options.parameters)) {
+      layouts.emplace(name, sharded[at(number)] ? sharded_layout(options.mesh)
+                                                : Layout::replicated(options.mesh));
+    }
+  }
+  return layouts;
+}
+
+Program data_parallel(const Program& program, const DataParallelOptions& options) {
+  check_step(program, options);
   const PlannedMemoryScope planned;  // memory without bytes has categories too
-  const Program steps = without_whole_views(program, options);
+  const Program steps = without_whole_views(as_written(program), options);
   return Placing(steps, options).place();
 }
 

@@ -2,6 +2,7 @@ export module tessera.graph:data_parallel;
 
 import tessera.base;
 import tessera.mesh;
+import tessera.placement;
 import tessera.record;
 
 export namespace tessera::graph {
@@ -16,7 +17,8 @@ enum class DataParallelMode : std::uint8_t {
   replicate,
   /// Parameters, gradients and optimizer state are sharded along dim 0. A parameter is gathered
   /// before its first use in forward, and again in backward; its gradient is reduced into shards
-  /// where backward completes it. Parameters with fewer rows than ranks are replicated.
+  /// where backward completes it. Parameters with fewer rows than the last axis has ranks are
+  /// replicated.
   fully_shard,
   /// For each parameter one of the last two. The smallest parameters are replicated as long as
   /// they, their gradients and optimizer states together take at most 1/16 of the memory that
@@ -30,7 +32,8 @@ DataParallelMode data_parallel_mode(std::string_view name);
 
 struct DataParallelOptions {
   DataParallelMode mode = DataParallelMode::mixed;
-  /// Of one axis, along which the batch is split.
+  /// All of its axes split the batch, the first one into the largest parts. Parameters are sharded
+  /// along the last axis only: on a mesh of several, this is hybrid sharding.
   DeviceMesh mesh = {};
   /// Inputs whose names begin with one of these are split along dim 0, which is the batch.
   std::vector<std::string> batch = {"rows."};
@@ -39,6 +42,13 @@ struct DataParallelOptions {
   /// A sharded parameter is gathered again in backward; otherwise what forward has gathered is kept
   /// for it.
   bool gathers_again = true;
+  /// Layouts of inputs by name, instead of those that the mode would choose: all parameters of
+  /// another program, or an optimizer's state. Shards must be of dim 0 along the last axis.
+  std::map<std::string, Layout> layouts = {};
+  /// Parameters are gathered, and gradients summed, together up to about as many bytes: one
+  /// communication for each of them would take longer. 0: 1/16 of all parameters, from 64 KiB to 16
+  /// MiB.
+  std::int64_t group_bytes = 0;
   /// Outputs that would be sums of the ranks' terms are reduced, so that the host can read them.
   bool reduces_outputs = true;
   /// Outputs whose names begin so are gradients, of the input or parameter of the same name.
@@ -55,10 +65,15 @@ struct DataParallelOptions {
 /// on all ranks. Gradients have the layouts of their parameters.
 /// The sums of losses and gradients are formed over ranks, so they differ from one rank's by
 /// rounding. Random numbers are those of the global elements.
-/// Errors that name the input: a batch that the axis does not divide. Errors that name instruction
+/// Errors that name the input: a batch that the mesh does not divide. Errors that name instruction
 /// and module: an operator without a placement rule for its operands; memory that is addressed
 /// without an operator; values that the host has read; communication; random numbers of rows of
-/// several micro-batches. Error: a mesh of several axes.
+/// a micro-batch, unless it was recorded as one of as many parts of the batch as there are ranks
+/// (MicroBatch::parts).
 Program data_parallel(const Program& program, const DataParallelOptions& options);
+
+/// The layouts that data_parallel() gives the parameters, by the names of the inputs.
+std::map<std::string, Layout> parameter_layouts(const Program& program,
+                                                const DataParallelOptions& options);
 
 }  // namespace tessera::graph

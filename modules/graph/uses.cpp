@@ -5,6 +5,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -156,10 +157,6 @@ class Finder {
   ParameterUses uses_;
 };
 
-std::int64_t bytes_of(const ProgramTensor& x) {
-  return x.shape.product() * static_cast<std::int64_t>(size_of(x.dtype));
-}
-
 /// Bytes of what forward makes and backward uses.
 std::int64_t kept_activations(const Program& program) {
   std::map<int, std::int64_t> made;
@@ -184,6 +181,18 @@ std::int64_t kept_activations(const Program& program) {
 }
 
 }  // namespace
+
+std::int64_t bytes_of(const ProgramTensor& x) {
+  return x.shape.product() * static_cast<std::int64_t>(size_of(x.dtype));
+}
+
+std::string name_of_input(const Program& program, int number) {
+  return std::ranges::find_if(program.inputs,
+                              [&](const auto& input) { return input.second == number; })
+      ->first;
+}
+
+std::uint64_t hash_of_name(const std::string& name) { return std::hash<std::string>{}(name); }
 
 bool is_written(const Instruction& i, std::size_t operand) {
   return i.kind == Kind::call && i.op->writes(i.op->place_of(operand, i.in.size()).operand);
@@ -228,6 +237,7 @@ std::vector<bool> sharded_parameters(const Program& program, const ParameterUses
                                      const DataParallelOptions& options) {
   std::vector<bool> sharded(program.tensors.size(), false);
   const int ranks = options.mesh.size();
+  const int shards = options.mesh.axis_size(options.mesh.ndim() - 1);
   if (options.mode == DataParallelMode::expand || options.mode == DataParallelMode::replicate) {
     return sharded;
   }
@@ -245,7 +255,7 @@ std::vector<bool> sharded_parameters(const Program& program, const ParameterUses
   for (const int number : by_size) {
     left -= bytes[at(number)];
     const Dims& shape = program.tensors[at(number)].shape;
-    sharded[at(number)] = left < 0 && shape.size() > 0 && shape[0] >= ranks;
+    sharded[at(number)] = left < 0 && shape.size() > 0 && shape[0] >= shards;
   }
   return sharded;
 }

@@ -34,6 +34,15 @@ std::vector<bool> sharded_parameters(const Program& program, const ParameterUses
 /// The program, with each parameter in place of the views that are all of it.
 Program without_whole_views(Program program, const DataParallelOptions& options);
 
+/// See DataParallelOptions::group_bytes.
+std::int64_t group_bytes(const Program& program, const ParameterUses& uses,
+                         const DataParallelOptions& options);
+
+std::int64_t bytes_of(const ProgramTensor& x);
+std::string name_of_input(const Program& program, int number);
+/// The same in every process.
+std::uint64_t hash_of_name(const std::string& name);
+
 /// Whether an operand is written.
 bool is_written(const Instruction& instruction, std::size_t operand);
 

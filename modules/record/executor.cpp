@@ -7,11 +7,13 @@ module;
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <tessera/printable.hpp>
 #include <tessera/visit_dtype.hpp>
+#include <type_traits>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -219,11 +221,39 @@ void execute(const Program& program, const Instruction& i, const Attributes& arg
   }
 }
 
+namespace {
+
+/// What from_values() makes tensors of.
+template <class T>
+constexpr bool is_made_of_values =
+    std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, std::int64_t> ||
+    std::is_same_v<T, std::int32_t> || std::is_same_v<T, std::uint8_t> ||
+    std::is_same_v<T, std::int8_t> || std::is_same_v<T, bool>;
+
+/// Without memory, but so that a mode sees the values.
+Tensor described_values(std::span<const double> values, const ResultShape& shape) {
+  Tensor x;
+  kernels::visit_stored(shape.dtype, [&]<class T>(T) {
+    if constexpr (is_made_of_values<T>) {
+      const auto typed = std::make_unique<T[]>(values.size());
+      std::ranges::transform(values, typed.get(), [](double v) { return static_cast<T>(v); });
+      x = from_values(std::span<const T>(typed.get(), values.size()), shape.shape, meta);
+    }
+  });
+  require(static_cast<bool>(x), "record: there are no constants of such a type");
+  return x;
+}
+
+}  // namespace
+
 Tensor filled(const Instruction& i, const ResultShape& shape, Device device) {
   if (i.kind == Kind::full) {
     return full(shape.shape, i.values[0], shape.dtype, device);
   }
-  if (i.kind == Kind::empty || device == meta) {
+  if (i.kind == Kind::values && device == meta) {
+    return described_values(i.values, shape);
+  }
+  if (i.kind == Kind::empty) {
     return empty(shape.shape, shape.dtype, device);
   }
   const Tensor x = empty(shape.shape, shape.dtype, cpu);

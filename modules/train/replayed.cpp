@@ -162,6 +162,12 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
                                counts_.refusal.empty() ? "none was set" : counts_.refusal),
           .advice = "take steps of one kind, or leave the transformation out"});
   }
+  if (!needs_program_.empty()) {
+    fail({.thing = "training",
+          .wrong = fmt::format("this step has no program ({})",
+                               counts_.refusal.empty() ? "none was set" : counts_.refusal),
+          .advice = needs_program_});
+  }
   rest_captures();
   const std::string name = kind_of(rows);
   if (kinds_.size() >= most_kinds && !kinds_.contains(name)) {

@@ -210,10 +210,12 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
       const parallel::GradientSyncScope sync(part.last);
       std::optional<MicroBatchScope> scope_of_rows;  // rows in unequal parts are the whole step's
       if (rows.equal) {
+        const std::int64_t parts = batch.parts == 0 ? plan_.batch_parts() : batch.parts;
+        const std::int64_t of_each = rows.micro * plan_.batch_parts() / parts;
         scope_of_rows.emplace(start, MicroBatch{.batch = batch.rows,
-                                                .parts = plan_.batch_parts(),
-                                                .first = part.number * rows.micro,
-                                                .rows = rows.micro});
+                                                .parts = parts,
+                                                .first = part.number * of_each,
+                                                .rows = of_each});
       }
       Tensors given;
       if (recorder == nullptr) {
@@ -289,13 +291,16 @@ double Training::evaluate(std::int64_t batches, const StepBatch& batch, const Lo
       loss = loss ? ops::add(loss, part) : part;
     });
   }
-  const double value = loss ? read(loss) : 0;
-  if (!std::isfinite(value)) {
+  return checked_evaluation(loss ? read(loss) : 0);
+}
+
+double Training::checked_evaluation(double loss) const {
+  if (!std::isfinite(loss)) {
     fail({.thing = "training",
-          .wrong = fmt::format("after step {} the validation loss is {}", done_, printable(value)),
+          .wrong = fmt::format("after step {} the validation loss is {}", done_, printable(loss)),
           .advice = last_checkpoint()});
   }
-  return value;
+  return loss;
 }
 
 std::size_t Training::shared_bytes() const {

@@ -21,6 +21,9 @@ struct StepBatch {
   /// Tokens of the whole step, on all ranks and in all micro-batches, for a schedule by tokens.
   /// Tokens that are masked are tokens that the model has read: they are usually counted too.
   std::int64_t tokens = 0;
+  /// The rows of a micro-batch are those of as many parts of the batch, one part after the other; 0:
+  /// the plan's. A multiple of them, for a step that will be placed on other ranks.
+  std::int64_t parts = 0;
 };
 
 /// What one forward and backward computes: rows first to first + rows - 1 of the rows of the whole
@@ -136,6 +139,18 @@ class Training {
   /// them, in evaluation mode and without gradients. The model has its training mode again
   /// afterwards, also when it throws. Error: the loss is not finite.
   double evaluate(std::int64_t batches, const StepBatch& batch, const LossSum& loss_sum);
+  /// The same, by the program of set_evaluation() if there is one: its rows are `functions.rows`.
+  double evaluate(std::int64_t batches, const StepBatch& batch, const StepFunctions& functions);
+  /// The evaluation of one micro-batch of such batches as a program, recorded: its section
+  /// "evaluation" computes the output "loss", the sum of the losses of the rows. No values are
+  /// read, so the model may be on the meta device.
+  Program record_evaluation(const StepBatch& batch, const StepFunctions& functions);
+  /// Evaluates by this program from now on: with the passes of set_replay() but those that a budget
+  /// of memory belongs to, and without transformations, which change steps. Its memory is free
+  /// between evaluations.
+  void set_evaluation(Program program);
+  /// Every step must have a program of set_program(): others are errors, which say `why`.
+  void require_program(std::string why) { needs_program_ = std::move(why); }
 
   /// The sum of `mine` over the parts of the batch: of tokens that are not masked, for example.
   /// One small all-reduce along each axis that splits the batch.
@@ -212,6 +227,8 @@ class Training {
   void count_step(const StepBatch& batch, bool was_skipped);
   /// The name of the output of a recorded step that the norm is computed from.
   const char* norm_output() const;
+  /// Of an evaluation. Error: it is not finite.
+  double checked_evaluation(double loss) const;
 
   /// Errors of saving, with the last checkpoint in their advice.
   void saving(const std::function<void()>& act);
@@ -284,7 +301,9 @@ class Training {
   std::vector<Capture> captures_;      // the one that was used last is the last
   std::map<std::string, Kind> kinds_;  // of steps without a program
   bool replayed_last_ = false;         // by the last capture, and nothing else has written since
-  std::string last_checkpoint_;        // saved or loaded; empty: none
+  std::string needs_program_;          // see require_program; empty: steps may be eager
+  std::unique_ptr<Executor> evaluation_;
+  std::string last_checkpoint_;  // saved or loaded; empty: none
   CheckpointSaver saver_;
 };
 

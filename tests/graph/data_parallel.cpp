@@ -253,7 +253,7 @@ TEST_CASE("the product of a batch with a parameter, in each mode", "[golden][dat
   const std::vector<std::pair<std::string, Counts>> modes = {
       {"expand", {}},
       {"replicate", {{"all_reduce_coalesced_ in backward", 1}}},
-      {"fully_shard", {{"all_gather in forward", 1}, {"reduce_scatter in backward", 1}}}};
+      {"fully_shard", {{"all_gather_into in forward", 1}, {"reduce_scatter_into in backward", 1}}}};
   const Program program = recorded(product);
   for (const auto& [name, collectives] : modes) {
     for (const int ranks : {2, 4}) {
@@ -272,7 +272,7 @@ TEST_CASE("the product of a batch with a parameter, in each mode", "[golden][dat
         const Counts with_loss = collectives_of(lower(placed(program, mode, ranks)));
         check(with_loss.contains("all_reduce in ") && with_loss.at("all_reduce in ") >= 1,
               "the loss is reduced: " + in_words(with_loss));
-        check(with_loss.contains("all_gather in backward") == (name == "fully_shard"),
+        check(with_loss.contains("all_gather_into in backward") == (name == "fully_shard"),
               "a sharded parameter is gathered again: " + in_words(with_loss));
         if (current_rank() == 0) {
           text = mine.to_text();
@@ -349,18 +349,15 @@ TEST_CASE("what no mode can place is refused", "[data_parallel]") {
   CHECK(contains(refused(program_of_text("  all_reduce_(%0; op=sum, group=ranks 0)\n"), 2),
                  "it communicates"));
   CHECK(contains(refused(program_of_text("  %1: f32[4, 4] = dropout(%0; p=0.5, numbers=seed=1 "
-                                         "stream=2 offset=0 run=8 stride=16, whole=none)\n"),
+                                         "stream=2 offset=0 run=4 stride=16, whole=none)\n"),
                          2),
                  "rows of one of several micro-batches"));
   CHECK(contains(refused(program_of_text("output %0 = gradient.y\n"), 2),
                  "output 'gradient.y' is the gradient of no input"));
   const Program above = placed(recorded(product), DataParallelMode::expand, 2);
   CHECK(contains(refused(above, 2), "the program has distributed tensors"));
-  CHECK(contains(error_of([&] {
-                   graph::data_parallel(recorded(product),
-                                        {.mesh = DeviceMesh::make({"a", "b"}, {2, 2})});
-                 }),
-                 "a mesh of one axis"));
+  CHECK(contains(error_of([&] { graph::data_parallel(recorded(product), {}); }),
+                 "there is no mesh (expected one along whose axes the batch is split)"));
   CHECK(contains(error_of([] { graph::data_parallel_mode("shard"); }),
                  "there is no mode 'shard' (expected expand, replicate, fully_shard or default)"));
 }
@@ -378,13 +375,103 @@ TEST_CASE("steps of two micro-batches reduce each gradient once", "[data_paralle
   const Program program = recorded(step);
   run(2, [&] {
     for (const char* name : {"replicate", "fully_shard"}) {
-      const Program above = placed(program, graph::data_parallel_mode(name), 2);
-      same_steps(step, program, above, 3);
-      Counts counts = collectives_of(lower(above));
-      const std::int64_t sums = counts["all_reduce_coalesced_ in backward"] +
-                                counts["reduce_scatter in backward"] +
-                                counts["reduce_scatter in forward"];
-      check(sums == 3, "one sum for each parameter: " + in_words(counts));
+      for (const bool alone : {false, true}) {
+        const Program above = graph::data_parallel(
+            program, {.mode = graph::data_parallel_mode(name),
+                      .mesh = DeviceMesh::make({"data"}, {2}),
+                      .group_bytes = alone ? 1 : 0});
+        same_steps(step, program, above, 3);
+        Counts counts = collectives_of(lower(above));
+        const std::int64_t sums = counts["all_reduce_coalesced_ in backward"] +
+                                  counts["reduce_scatter_into in backward"];
+        check(sums == (alone ? 3 : 1), "sums of each parameter or of all: " + in_words(counts));
+      }
     }
+  });
+}
+
+TEST_CASE("on a mesh of several axes, the last one shards and all of them split the batch",
+          "[data_parallel]") {
+  const OneRankStep step = two_layers_step(true);
+  const Program program = recorded(step);
+  for (const char* mode : {"expand", "replicate", "fully_shard", "default"}) {
+    for (const std::int64_t group_bytes : {0, 1}) {
+      INFO(mode << " " << group_bytes);
+      run(4, [&] {
+        const Program above =
+            graph::data_parallel(program, {.mode = graph::data_parallel_mode(mode),
+                                           .mesh = DeviceMesh::make({"copy", "shard"}, {2, 2}),
+                                           .group_bytes = group_bytes});
+        same_steps(step, program, above, 8);
+        Counts counts = collectives_of(lower(above));
+        const std::int64_t sums = group_bytes == 0 ? 1 : 3;
+        if (mode == std::string("fully_shard")) {
+          check(counts["reduce_scatter_into in backward"] == sums &&
+                    counts["all_gather_into in forward"] == sums,
+                "gathered and reduced along the last axis: " + in_words(counts));
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("the gather of a group is issued before the group ahead of it is used",
+          "[data_parallel]") {
+  const Program program = recorded(two_layers_step(false));
+  run(2, [&] {
+    const Program mine = lower(graph::data_parallel(
+        program, {.mode = DataParallelMode::fully_shard,
+                  .mesh = DeviceMesh::make({"data"}, {2}),
+                  .group_bytes = 1}));
+    // Per pass over the model: issue 1, issue 2, wait 1, work, issue 3, wait 2, work, wait 3. A sum
+    // is waited for only when the next one is issued.
+    int issued = 0;
+    int most = 0;
+    int worked_meanwhile = 0;
+    for (const Instruction& i : mine.sections[0].instructions) {
+      if (i.op == nullptr) {
+        continue;
+      }
+      issued += i.op->issues ? 1 : 0;
+      issued -= i.op->completes ? 1 : 0;
+      most = std::max(most, issued);
+      worked_meanwhile += issued > 0 && i.op->name == "mm" ? 1 : 0;
+    }
+    check(issued == 0, "all is waited for");
+    check(most >= 2, "two are in progress at once");
+    check(worked_meanwhile >= 3, "products are computed meanwhile");
+  });
+}
+
+TEST_CASE("layouts that are given decide, and constants keep their values", "[data_parallel]") {
+  OneRankStep step = two_layers_step(false);
+  const auto two_layers_loss = step.loss;
+  step.loss = [two_layers_loss](const Named& leaves) {
+    const Tensor factors = from_values({0.5, 2.0}, {2});
+    return ops::mul(two_layers_loss(leaves), ops::sum(ops::cast(factors, DType::f32)));
+  };
+  const Program program = recorded(step);
+  run(2, [&] {
+    const DeviceMesh mesh = DeviceMesh::make({"data"}, {2});
+    const Layout whole = Layout::replicated(mesh);
+    const Layout rows = whole.with_placement(0, Shard(0));
+    std::map<std::string, Layout> layouts;
+    for (const char* prefix : {"parameter.", "optimizer.m.", "optimizer.v."}) {
+      layouts.emplace(std::string(prefix) + "up", rows);
+      layouts.emplace(std::string(prefix) + "down", whole);
+      layouts.emplace(std::string(prefix) + "bias", whole);
+    }
+    const graph::DataParallelOptions options{
+        .mode = DataParallelMode::fully_shard, .mesh = mesh, .layouts = layouts};
+    const Program above = graph::data_parallel(program, options);
+    for (const auto& [name, layout] : layouts) {
+      check(above.tensors[static_cast<std::size_t>(above.inputs.at(name))].spec->layout == layout,
+            name);
+    }
+    same_steps(step, program, above, 3);
+    check(!(graph::parameter_layouts(program, {.mode = DataParallelMode::fully_shard,
+                                               .mesh = mesh})
+                .at("parameter.down") == whole),
+          "without them, the mode decides");
   });
 }

@@ -85,6 +85,9 @@ std::string collectives_of(const Account& account) {
 
 void agree(const std::string& name, const std::vector<std::string>& overrides) {
   const Run run = run_of(name, overrides);
+  if (!run.config.graph.mode.empty()) {
+    return;  // its plan is its program: see modes.cpp
+  }
   const Account plan = try_step(run).account;
   const Account use = measured(run);
   std::filesystem::remove_all(run.config.checkpoint.folder);

@@ -186,6 +186,11 @@ TEST_CASE("wrong types and impossible values are errors with their line") {
       {"train.precision = \"f16\"", "set train.loss_scaling=dynamic"},
       {"graph.memory_budget = \"4GiB\"", "only captured steps have a budget of memory"},
       {"graph.executor = \"compiled\"", "only captured steps have an executor"},
+      {"graph.mode = \"replicate\"", "only captured steps are placed by a mode; set graph.capture"},
+      {"graph.capture = true\ngraph.mode = \"shard\"", "graph.mode: expected"},
+      {"graph = {capture = true, mode = \"expand\"}\n"
+       "parallel = [{style=\"S\", axis=\"a\", on=[\".\"]}]",
+       "the mode 'expand' places the whole step, and so would S"},
       {"graph.capture = true\ngraph.dump = \"x\"\ngraph.program = \"x\"",
        "a file and a folder cannot have one name"},
       {"graph.dump = \"dump\"", "only captured steps have passes; set graph.capture=true"},

@@ -299,6 +299,7 @@ Prepared prepared(const TrainArguments& arguments, bool locked) {
   all.rows = plan_rows(run.config, run.shape, *run.data);
   all.plan = check_plan(run);
   run.kept_gathers = all.plan.kept_gathers;
+  run.one_rank = all.plan.one_rank;
   all.rows.insert(all.rows.end(), all.plan.rows.begin(), all.plan.rows.end());
   return all;
 }

@@ -122,6 +122,7 @@ std::vector<std::string> default_passes();
 
 struct GraphConfig {
   bool capture = false;
+  std::string mode;  // of data parallelism; empty: [[parallel]] entries decide
   std::string executor = "planned";
   std::vector<std::string> passes = default_passes();
   std::vector<std::string> transforms;

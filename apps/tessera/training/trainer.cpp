@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -46,6 +47,7 @@ import tessera.train;
 #include "training/execution.hpp"
 #include "training/links.hpp"
 #include "training/loss.hpp"
+#include "training/mode.hpp"
 #include "training/setup.hpp"
 #include "training/trainer.hpp"
 #include "training/trial.hpp"
@@ -120,8 +122,15 @@ Trainer::Trainer(const Run& run, Device device)
     : run_(run), device_(device), mesh_(make_mesh(run.config)) {
   set_seed(static_cast<std::uint64_t>(run.config.train.seed));
   model_ = make_model(run.shape, run.config);
-  plan_ = std::make_unique<parallel::ParallelPlan>(*model_, mesh_, style_entries(run.config),
-                                                   plugin::host());
+  std::shared_ptr<const OneRank> one_rank;  // with graph.mode
+  Layouts layouts;
+  if (has_mode(run.config)) {
+    check_batch_division(run.config, mesh_.size());
+    one_rank = run.one_rank ? run.one_rank : capture_one_rank(run);
+    layouts = parameter_layouts(run, *one_rank);
+  }
+  plan_ = std::make_unique<parallel::ParallelPlan>(
+      *model_, mesh_, plan_entries(run.config, layouts), plugin::host());
   if (device_ == meta) {
     // Shapes and layouts are all that there is.
   } else if (run.config.model.from.empty()) {
@@ -153,6 +162,12 @@ Trainer::Trainer(const Run& run, Device device)
     execution.dump.clear();
   }
   training_->set_replay(run.config.graph.capture, execution);
+  if (one_rank) {
+    layouts.merge(state_layouts(training_->optimizer()));
+    placed_ = std::make_shared<OneRank>(placed_on_mesh(run, *one_rank, layouts));
+    training_->require_program(
+        fmt::format("{}: with a mode, all steps are of one kind", run.config.place("graph.mode")));
+  }
 }
 
 Batch Trainer::no_data(std::int64_t rows) const {
@@ -173,21 +188,27 @@ Tensors Trainer::rows_of(const Batch& batch) const {
 }
 
 StepResult Trainer::step() {
+  if (placed_ && training_->program() == nullptr) {
+    capture_ahead();
+  }
   const TrainConfig& train = run_.config.train;
   const std::int64_t tokens = run_.config.step_tokens();
   return training_->step(
       {.rows = train.batch,
        .micro_rows = train.micro_batch,
        .weight = static_cast<double>(tokens),
-       .tokens = tokens},
-      StepFunctions{
-          .rows =
-              [&](const BatchPart& m) {
-                return rows_of(device_ == meta ? no_data(m.rows)
-                                               : run_.data->rows(m.step, m.first, m.rows));
-              },
+       .tokens = tokens,
+       .parts = run_.batch_parts},
+      functions([&](const BatchPart& m) {
+        return device_ == meta ? no_data(m.rows) : run_.data->rows(m.step, m.first, m.rows);
+      }));
+}
+
+StepFunctions Trainer::functions(std::function<Batch(const BatchPart&)> batch) const {
+  return {.rows = [this, batch = std::move(batch)](
+                      const BatchPart& part) { return rows_of(batch(part)); },
           .loss_sum =
-              [&](const Tensors& rows) { return loss_sum(*model_, *plan_, rows[0], rows[1]); }});
+              [this](const Tensors& rows) { return loss_sum(*model_, *plan_, rows[0], rows[1]); }};
 }
 
 std::string Trainer::program_text() const {
@@ -196,6 +217,10 @@ std::string Trainer::program_text() const {
 }
 
 void Trainer::capture_ahead() {
+  if (placed_) {
+    training_->set_program(lower(placed_->step));
+    return;
+  }
   Run as_recorded = run_;  // passes are run where the program is used
   as_recorded.config.graph.passes = {};
   as_recorded.config.graph.memory_budget = "";
@@ -215,15 +240,26 @@ std::optional<double> Trainer::validate() {
   if (batches == 0) {
     return std::nullopt;
   }
+  if (placed_ && !evaluates_placed_) {
+    training_->set_evaluation(lower(*placed_->evaluation));
+    evaluates_placed_ = true;
+  }
+  return training_->evaluate(batches, evaluation_batch(batches),
+                             functions([&](const BatchPart& m) {
+                               return run_.data->validation_rows(m.step, m.first, m.rows);
+                             }));
+}
+
+StepBatch Trainer::evaluation_batch(std::int64_t batches) const {
   const TrainConfig& train = run_.config.train;
   const std::int64_t tokens = batches * run_.config.step_tokens();
-  return training_->evaluate(
-      batches,
-      {.rows = train.batch, .micro_rows = train.micro_batch, .weight = static_cast<double>(tokens)},
-      [&](const BatchPart& m) {
-        const Tensors rows = rows_of(run_.data->validation_rows(m.step, m.first, m.rows));
-        return loss_sum(*model_, *plan_, rows[0], rows[1]);
-      });
+  return {
+      .rows = train.batch, .micro_rows = train.micro_batch, .weight = static_cast<double>(tokens)};
+}
+
+void Trainer::record_evaluation(OneRank& into) {
+  into.evaluation = training_->record_evaluation(
+      evaluation_batch(1), functions([&](const BatchPart& m) { return no_data(m.rows); }));
 }
 
 std::string memory_text(const MemoryStatistics& memory) {
@@ -239,13 +275,17 @@ std::string memory_text(const MemoryStatistics& memory) {
   return text;
 }
 
-CheckedPlan check_plan(const Run& run) {
+CheckedPlan check_plan(const Run& wanted) {
+  Run run = wanted;
   const Device device = device_of(run.config, 0);  // its plugin is loaded before the ranks start
   if (run.config.graph.capture && run.config.graph.executor == "compiled" && !(device == cpu)) {
     fail_input({.where = run.config.place("graph.executor"),
                 .wrong = "kernels are compiled for the CPU only",
                 .got = fmt::format("train.device = '{}'", run.config.train.device),
                 .advice = "use 'planned'"});
+  }
+  if (has_mode(run.config) && !run.one_rank) {
+    run.one_rank = capture_one_rank(run);
   }
   const DeviceMesh mesh = make_mesh(run.config);
   set_configured_links(run.config, mesh);
@@ -258,6 +298,9 @@ CheckedPlan check_plan(const Run& run) {
         {"style", fmt::format("{}{}: {} modules, {} parameters", style.style,
                               style.axis.empty() ? "" : fmt::format(" on '{}'", style.axis),
                               style.modules, format_count(static_cast<double>(style.parameters)))});
+  }
+  if (has_mode(run.config)) {
+    rows.push_back({"mode", mode_text(run.config, parameter_layouts(run, *run.one_rank))});
   }
   if (trial.frozen_parameters > 0) {
     rows.push_back(
@@ -287,7 +330,7 @@ CheckedPlan check_plan(const Run& run) {
     rows.push_back(std::move(row));
   }
   return {std::move(rows), trial.shared_bytes * static_cast<std::size_t>(mesh.size()), account,
-          kept};
+          kept, run.one_rank};
 }
 
 }  // namespace tessera::app

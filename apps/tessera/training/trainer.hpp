@@ -18,6 +18,8 @@
 
 namespace tessera::app {
 
+struct OneRank;  // see training/mode.hpp
+
 /// What all ranks agree on before they start.
 struct Run {
   Config config;
@@ -25,6 +27,8 @@ struct Run {
   std::shared_ptr<const Dataset> data;
   Fingerprint fingerprint = {};  // kept in checkpoints
   int kept_gathers = -1;         // see graph::ExecutionOptions; -1: what rank 0 has room for
+  std::shared_ptr<const OneRank> one_rank = {};  // with graph.mode; null: a Trainer captures it
+  std::int64_t batch_parts = 0;                  // StepBatch::parts
 };
 
 /// Where a run begins.
@@ -53,6 +57,8 @@ class Trainer {
   /// The mean loss over the validation batches; nothing when there are none. Error: it is not
   /// finite.
   std::optional<double> validate();
+  /// The evaluation of a micro-batch; see Training::record_evaluation.
+  void record_evaluation(OneRank& into);
 
   std::int64_t done() const { return training_->done(); }
   /// How its steps were taken, and what they are replayed from.
@@ -64,7 +70,8 @@ class Trainer {
   void set_capture(bool enabled) { training_->set_replay(enabled); }
   /// Replays from the next step on, by a program that is captured on the meta device now. Where a
   /// step reads values on the host, which the meta device does not have, nothing changes: two steps
-  /// are recorded as they are taken. Errors: see capture_step.
+  /// are recorded as they are taken. With graph.mode, the program is the one that the mode has
+  /// placed, and the first step calls this where nobody has. Errors: see capture_step.
   void capture_ahead();
   /// Replays the program of this text from the next step on. Errors (input): see Program::parse.
   void set_program(const std::string& text, const std::string& where);
@@ -79,6 +86,9 @@ class Trainer {
   /// Rows of the data as local tensors, inputs and targets; or as many on the meta device.
   Tensors rows_of(const Batch& batch) const;
   Batch no_data(std::int64_t rows) const;
+  /// Of rows that `batch` reads.
+  StepFunctions functions(std::function<Batch(const BatchPart&)> batch) const;
+  StepBatch evaluation_batch(std::int64_t batches) const;
 
   const Run& run_;
   Device device_;
@@ -86,6 +96,8 @@ class Trainer {
   std::shared_ptr<nn::LanguageModel> model_;
   std::unique_ptr<parallel::ParallelPlan> plan_;
   std::unique_ptr<Training> training_;
+  std::shared_ptr<const OneRank> placed_;  // with graph.mode: above distribution
+  bool evaluates_placed_ = false;
 };
 
 /// The peaks in all and by category: "1.3 MiB: parameter 0.2 MiB, ...".
@@ -97,6 +109,7 @@ struct CheckedPlan {
   std::size_t shared_bytes = 0;                // memory that the ranks share, all ranks together
   Account account;                             // of a step
   int kept_gathers = -1;                       // Run::kept_gathers, for the ranks
+  std::shared_ptr<const OneRank> one_rank = {};  // Run::one_rank, for the ranks
 };
 
 /// Checks the whole plan without communication: styles, patterns, placements, the division of the

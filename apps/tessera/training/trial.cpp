@@ -14,6 +14,7 @@
 import tessera.base;
 import tessera.plugin;
 import tessera.mesh;
+import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
@@ -26,6 +27,7 @@ import tessera.parallel;
 import tessera.train;
 
 #include "training/execution.hpp"
+#include "training/mode.hpp"
 #include "training/setup.hpp"
 #include "training/trainer.hpp"
 #include "training/trial.hpp"
@@ -33,11 +35,12 @@ import tessera.train;
 namespace tessera::app {
 namespace {
 
-/// Every value that the host reads is 1: the meta device has none.
+/// Every value that the host reads is 1, where there is none: on the meta device. Constants that an
+/// optimizer makes on the host have their values.
 class ReadsOne final : public Mode {
  public:
   void perform(Action& action, NextAction& next) override {
-    if (action.kind == ActionKind::read) {
+    if (action.kind == ActionKind::read && action.in[0].is_meta()) {
       action.values.assign(static_cast<std::size_t>(action.in[0].numel()), 1);
     } else {
       next(action);
@@ -58,9 +61,41 @@ void book_parameters(nn::LanguageModel& model) {
   }
 }
 
+/// A step that a mode has placed. What it computes is that of one rank.
+Trial try_placed(const Run& run, Trainer& trainer) {
+  check_batch_division(run.config, trainer.plan().batch_parts());
+  Trial trial = try_step(one_rank_run(run));
+  const double model_flops = trial.account.model_flops;
+  ReadsOne reads;
+  const ModeScope scope(ModeLevel::below_distribution, reads);
+  const PlannedMemoryScope planned;
+  trainer.capture_ahead();
+  trial.account = Account();
+  {
+    const AccountScope counted(trial.account);
+    trainer.step();
+  }
+  add_program(trial.account, *trainer.program(), make_mesh(run.config));
+  const auto snapshot = static_cast<std::int64_t>(trainer.snapshot_bytes());
+  trial.account.memory.peak[static_cast<std::size_t>(MemoryCategory::snapshot)] += snapshot;
+  trial.account.memory.total_peak += snapshot;
+  trial.account.model_flops = model_flops;
+  trial.shared_bytes = trainer.shared_bytes();
+  trial.bytes_elsewhere = trainer.bytes_elsewhere();
+  trial.styles = {};
+  return trial;
+}
+
 Trial try_steps(Run run) {
   ops::set_threads(threads_of_rank(run.config));  // the workspace of kernels depends on them
+  if (has_mode(run.config)) {
+    run.config.graph.executor = "interpreter";  // modes see its calls
+    run.config.graph.transforms.clear();
+  }
   Trainer trainer(run, meta);
+  if (has_mode(run.config)) {
+    return try_placed(run, trainer);
+  }
   trainer.set_capture(false);  // it was only to be checked
   const std::int64_t parts = trainer.plan().batch_parts();
   check_batch_division(run.config, parts);
@@ -131,7 +166,7 @@ Program capture_steps(Run run) {
       trainer.step();
     }
   } catch (const Error& error) {
-    throw trainer.plan().explained(error);
+    throw trainer.plan().styles().empty() ? error : trainer.plan().explained(error);
   }
   Program program = *trainer.program();
   graph::AddedState added;
@@ -140,6 +175,18 @@ Program capture_steps(Run run) {
 }
 
 }  // namespace
+
+void capture_evaluation(const Run& run, OneRank& into) {
+  std::async(std::launch::async,
+             [&] {
+               set_current_rank(0);
+               ops::set_threads(threads_of_rank(run.config));
+               Trainer trainer(run, meta);
+               const PlannedMemoryScope planned;
+               trainer.record_evaluation(into);
+             })
+      .get();
+}
 
 Program capture_step(const Run& wanted, int rank) {
   Run run = wanted;

@@ -35,6 +35,9 @@ Trial try_step(const Run& run);
 /// Errors: see try_step; what cannot be recorded.
 Program capture_step(const Run& run, int rank = 0);
 
+/// The evaluation of one micro-batch, recorded in the same way. Errors: see capture_step.
+void capture_evaluation(const Run& run, OneRank& into);
+
 /// Gathers that a step makes.
 int gathers_in(const Program& program);
 bool keeps_gathers(const GraphConfig& graph);

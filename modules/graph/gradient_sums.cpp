@@ -1,0 +1,147 @@
+// Sums of a placed step's gradients, issued when backward has completed some of them.
+module;
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.graph;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.device;
+import tessera.tensor;
+import tessera.ops;
+import tessera.dtensor;
+import :gradient_sums;
+
+namespace tessera::graph {
+namespace {
+
+std::size_t at(int number) { return static_cast<std::size_t>(number); }
+
+/// Terms of a sum on every axis, in memory that a call on local tensors can read.
+bool can_issue(const Tensor& gradient) {
+  const Layout& layout = gradient.layout();
+  for (int axis = 0; axis < layout.ndim(); ++axis) {
+    if (!(layout.placement(axis) == Placement(Partial()))) {
+      return false;
+    }
+  }
+  return gradient.dims() > 0 && gradient.local().is_contiguous();
+}
+
+ops::GroupArgument ranks_of(const DeviceMesh& mesh, int axis) {
+  return ops::GroupArgument::of(mesh.group(axis, current_rank()), "gradients");
+}
+
+}  // namespace
+
+GradientSums::GradientSums(const DeviceMesh& mesh, std::vector<Tensor>& tensors,
+                           std::int64_t group_bytes, std::size_t expected)
+    : mesh_(mesh), tensors_(tensors), group_bytes_(group_bytes), expected_(expected) {}
+
+void GradientSums::add(int number, const Layout& to, std::uint64_t identity, bool replaced) {
+  if (is_open(number)) {
+    return;
+  }
+  Tensor& gradient = tensors_[at(number)];
+  if (can_issue(gradient) && (!to.is_replicated() || replaced)) {
+    collect(number, to, identity);
+  } else {
+    gradient = redistribute(gradient, to);
+  }
+  if (++added_ == expected_) {
+    issue();  // nothing more will join it
+  }
+}
+
+void GradientSums::collect(int number, const Layout& to, std::uint64_t identity) {
+  const Tensor& gradient = tensors_[at(number)];
+  const auto bytes =
+      gradient.local().numel() * static_cast<std::int64_t>(size_of(gradient.dtype()));
+  const bool alike = waiting_.empty() || (waiting_.front().to == to &&
+                                          tensors_[at(waiting_.front().number)].dtype() ==
+                                              gradient.dtype());
+  if (!alike || (!waiting_.empty() && waiting_bytes_ + bytes > group_bytes_)) {
+    issue();
+  }
+  waiting_.push_back({number, to, identity});
+  waiting_bytes_ += bytes;
+}
+
+void GradientSums::issue() {
+  if (waiting_.empty()) {
+    return;
+  }
+  advance();
+  const MemoryScope booked(MemoryCategory::gradient);
+  Flight flight{.gradients = std::exchange(waiting_, {}), .sums = {}, .next_axis = 0, .identity = 0};
+  waiting_bytes_ = 0;
+  std::vector<Tensor> terms;
+  std::uint64_t identity = 0;
+  for (const Waiting& one : flight.gradients) {
+    terms.push_back(to_local(tensors_[at(one.number)]));
+    identity = hash_combine(identity, one.identity);
+  }
+  flight.identity = static_cast<std::int64_t>(identity & 0x7fffffffU);
+  const int last = mesh_.ndim() - 1;
+  flight.next_axis = last - 1;
+  if (flight.gradients.front().to.is_replicated()) {
+    ops::all_reduce_coalesced_(terms, ReduceOp::sum, ranks_of(mesh_, last), flight.identity);
+    flight.sums = std::move(terms);
+  } else {
+    for (const Waiting& one : flight.gradients) {
+      const Tensor& gradient = tensors_[at(one.number)];
+      const SpecHandle spec = Spec::make(one.to, gradient.shape(), gradient.dtype());
+      flight.sums.push_back(empty(local_shape(*spec), gradient.dtype(), meta));
+    }
+    ops::reduce_scatter_into(flight.sums, terms, ReduceOp::sum, ranks_of(mesh_, last),
+                             flight.identity);
+  }
+  flights_.push_back(std::move(flight));
+}
+
+void GradientSums::advance() {
+  for (Flight& flight : flights_) {
+    ops::wait(flight.sums.front());
+    if (flight.next_axis >= 0) {
+      ops::all_reduce_coalesced_(flight.sums, ReduceOp::sum, ranks_of(mesh_, flight.next_axis),
+                                 flight.identity);
+    } else {
+      for (std::size_t k = 0; k < flight.sums.size(); ++k) {
+        Tensor& gradient = tensors_[at(flight.gradients[k].number)];
+        gradient = from_local(flight.sums[k], flight.gradients[k].to, gradient.shape());
+      }
+    }
+    --flight.next_axis;
+  }
+  std::erase_if(flights_, [](const Flight& flight) { return flight.next_axis < -1; });
+}
+
+bool GradientSums::is_open(int number) const {
+  const auto has = [&](const std::vector<Waiting>& some) {
+    return std::ranges::find(some, number, &Waiting::number) != some.end();
+  };
+  return has(waiting_) || std::ranges::any_of(flights_, [&](const Flight& flight) {
+                      return has(flight.gradients);
+                    });
+}
+
+void GradientSums::complete(int number) {
+  if (is_open(number)) {
+    complete_all();
+  }
+}
+
+void GradientSums::complete_all() {
+  issue();
+  while (!flights_.empty()) {
+    advance();
+  }
+}
+
+}  // namespace tessera::graph

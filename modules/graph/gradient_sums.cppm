@@ -1,0 +1,58 @@
+module tessera.graph:gradient_sums;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.placement;
+import tessera.tensor;
+
+namespace tessera::graph {
+
+/// The sums of gradients over the ranks of a mesh, as calls on local tensors that are issued and
+/// waited for. Gradients that backward completes one after the other are summed together, in groups
+/// of about `group_bytes`: into shards along the last axis where the parameters are sharded, and
+/// then over the other axes. A call is waited for before the next one is issued, so that backward
+/// hides it.
+class GradientSums {
+ public:
+  /// `tensors`: by number; gets the sums. `expected`: how many gradients there will be.
+  GradientSums(const DeviceMesh& mesh, std::vector<Tensor>& tensors, std::int64_t group_bytes,
+               std::size_t expected);
+
+  /// Adds a gradient, whose backward has completed it. `identity`: ranks compare it. `replaced`: a
+  /// sum that is not sharded may take the place of the gradient's terms.
+  void add(int number, const Layout& to, std::uint64_t identity, bool replaced);
+  /// Called before anything else uses what has this number: its sum is there then.
+  void complete(int number);
+  void complete_all();
+
+ private:
+  struct Waiting {
+    int number;
+    Layout to;
+    std::uint64_t identity;
+  };
+  /// A call in progress.
+  struct Flight {
+    std::vector<Waiting> gradients;
+    std::vector<Tensor> sums;  // local
+    int next_axis;             // to be summed over; -1: none
+    std::int64_t identity;
+  };
+
+  bool is_open(int number) const;
+  void collect(int number, const Layout& to, std::uint64_t identity);
+  void issue();
+  /// Waits for what is in progress, and issues the sums over the next axis.
+  void advance();
+
+  DeviceMesh mesh_;
+  std::vector<Tensor>& tensors_;
+  std::int64_t group_bytes_;
+  std::size_t expected_;
+  std::size_t added_ = 0;
+  std::vector<Waiting> waiting_;
+  std::int64_t waiting_bytes_ = 0;
+  std::vector<Flight> flights_;
+};
+
+}  // namespace tessera::graph
