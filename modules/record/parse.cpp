@@ -93,7 +93,10 @@ class Parser {
       body = body.substr(0, brace);
     }
     if (!body.ends_with(')')) {
-      fail_input({.wrong = "the line is cut", .expected = "')' at its end"});
+      fail_input({.wrong = "the line is cut",
+                  .expected = "')' at its end",
+                  .got = fmt::format(
+                      "'{}'", body.substr(body.size() - std::min<std::size_t>(body.size(), 40)))});
     }
     body.remove_suffix(1);
     if (name == "memory.full" || name == "memory.values" || name == "memory.empty") {
@@ -319,6 +322,23 @@ class Parser {
   std::set<int> defined_;
 };
 
+/// Error: the text is not a program, or one of another version of the format.
+void check_version(Line& line) {
+  constexpr std::string_view version = "1";
+  const std::string_view whole = line.rest();
+  if (!line.take("tessera program ")) {
+    fail_input({.wrong = "this is not a program",
+                .expected = fmt::format("'tessera program {}'", version),
+                .got = fmt::format("'{}'", whole.substr(0, 40))});
+  }
+  if (line.rest() != version) {
+    fail_input({.wrong = "the program has another version of the format",
+                .expected = fmt::format("version {}", version),
+                .got = fmt::format("version {}", line.rest().substr(0, 40)),
+                .advice = "record the step again with this Tessera"});
+  }
+}
+
 }  // namespace
 
 Program Program::parse(std::string_view text, const std::string& where) {
@@ -332,15 +352,16 @@ Program Program::parse(std::string_view text, const std::string& where) {
     ++number;
     try {
       if (end == std::string_view::npos) {
-        fail_input("the line is cut");
+        fail_input({.wrong = "the line is cut",
+                    .expected = "the end of a line",
+                    .got = fmt::format("the end of the text after '{}'", line.rest().substr(0, 40)),
+                    .advice = "the file is not whole: write it again"});
       }
       if (ended) {
         fail_input("there is text after 'end'");
       }
       if (number == 1) {
-        if (line.rest() != "tessera program 1") {
-          fail_input({.wrong = "this is not a program", .expected = "'tessera program 1'"});
-        }
+        check_version(line);
       } else if (line.rest() == "end") {
         ended = true;
       } else if (line.take("  ")) {
