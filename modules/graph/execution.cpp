@@ -15,6 +15,7 @@ module tessera.graph;
 import tessera.base;
 import tessera.tensor;
 import tessera.record;
+import :anchor;
 import :checks;
 import :compiled_chains;
 import :keep_gathers;
@@ -111,6 +112,7 @@ void transform(Program& program, const ExecutionOptions& options, AddedState& ad
   for (const Transform& transform : options.transforms) {
     run_transform(transform, program, added);
   }
+  check_no_anchors(program);
   if (options.memory_budget == 0 || options.transforms.empty()) {
     return;
   }

@@ -6,6 +6,7 @@ export import :verify;         // verify, verify_same: what a program must be, a
 export import :analysis;       // Analysis: what is known of a program's memories and order
 export import :pass;           // run_passes: improves a program and verifies each change
 export import :transform;      // Transform: a change of what a step computes, with state of its own
+export import :anchor;         // register_anchor: calls that a transformation replaces
 export import :recompute;      // fit_memory: a program under a budget of memory
 export import :keep_gathers;   // keep_gathers: what was gathered is not gathered again
 export import :statistics;     // statistics_of: calls, collectives and memory of a program
