@@ -18,6 +18,13 @@ import :anchor;
 namespace tessera::graph {
 namespace {
 
+/// What makes an operator an anchor. Error: it is called where something is computed.
+void compute_nothing(const Call& call, std::span<Tensor> /*out*/) {
+  fail({.thing = std::string(call.op.name),
+        .wrong = "it marks a place in captured steps and computes nothing",
+        .advice = "take captured steps, with the transformation that replaces it"});
+}
+
 /// How many operands the call has that this is the gradient of: each result has at least one
 /// gradient, and form_of is the call's operator.
 void infer_gradient(const Call& call, ResultShapes& out) {
@@ -59,6 +66,8 @@ const Op& register_anchor(const Anchor& anchor) {
   // `planned`: what it communicates is not known yet, so nothing that communicates may pass it.
   const Op& op = register_op({.schema = anchor.schema,
                               .infer = anchor.infer,
+                              .cpu = compute_nothing,
+                              .any_device = compute_nothing,
                               .backward = call_gradient,
                               .saves_inputs = saves_all,
                               .communicates = Communicates::planned,
@@ -66,16 +75,15 @@ const Op& register_anchor(const Anchor& anchor) {
   register_op({.schema = fmt::format("{}_backward{}, gradients...?)", forward.substr(0, name),
                                      forward.substr(name)),
                .infer = infer_gradient,
+               .cpu = compute_nothing,
+               .any_device = compute_nothing,
                .communicates = Communicates::planned,
                .form_of = &op,
                .about = "The gradient of an anchor: " + anchor.about});
   return op;
 }
 
-bool is_anchor(const Op& op) {
-  return op.cpu == nullptr && op.any_device == nullptr && op.view == nullptr &&
-         op.distributed == nullptr;
-}
+bool is_anchor(const Op& op) { return op.cpu == compute_nothing; }
 
 void check_no_anchors(const Program& program) {
   int place = 0;

@@ -112,7 +112,9 @@ void transform(Program& program, const ExecutionOptions& options, AddedState& ad
   for (const Transform& transform : options.transforms) {
     run_transform(transform, program, added);
   }
-  check_no_anchors(program);
+  if (!options.keeps_anchors) {
+    check_no_anchors(program);
+  }
   if (options.memory_budget == 0 || options.transforms.empty()) {
     return;
   }

@@ -3,8 +3,8 @@ module;
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <span>

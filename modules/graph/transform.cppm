@@ -90,8 +90,8 @@ void check_transforms(std::span<const std::string> names);
 std::vector<std::string> transform_names();
 
 /// Runs it. Errors, with its name: those that it throws; the program is not right afterwards (see
-/// verify), has lost an output, or has an input that neither the step nor `state` has. An input that
-/// the program has lost is kept as it is by the training.
+/// verify), has lost an output, or has an input that neither the step nor `state` has. An input
+/// that the program has lost is kept as it is by the training.
 void run_transform(const Transform& transform, Program& program, AddedState& state);
 
 }  // namespace tessera::graph

@@ -41,9 +41,7 @@ void replace_below(nn::Module& parent, const Override& override, std::vector<std
 }  // namespace
 
 graph::Transform Override::as_transform() const {
-  return {.name = name,
-          .about = about,
-          .run = transform ? transform : [](graph::Editor&) {}};
+  return {.name = name, .about = about, .run = transform ? transform : [](graph::Editor&) {}};
 }
 
 std::vector<std::string> override_names() {
@@ -72,9 +70,8 @@ std::vector<std::string> replace_modules(nn::Module& root, const Override& overr
     }
   } catch (const Error& error) {
     ErrorFields fields = error.fields();
-    fields.thing =
-        fmt::format("override '{}'{}{}", override.name, fields.thing.empty() ? "" : ": ",
-                    fields.thing);
+    fields.thing = fmt::format("override '{}'{}{}", override.name, fields.thing.empty() ? "" : ": ",
+                               fields.thing);
     throw Error(std::move(fields), error.kind());
   }
   return names;

@@ -20,8 +20,9 @@ struct Override {
   std::string about = {};  // one sentence
   /// Before the capture: asked for each module by its qualified name, outer ones first, and
   /// maybe twice. What it returns is captured in the module's place (its children are not asked
-  /// for then); null: the module stays. The new module may have the children and parameters of the one before. Its
-  /// parameters have the names, shapes and types of the model's, of which it may leave some out.
+  /// for then); null: the module stays. The new module may have the children and parameters of the
+  /// one before. Its parameters have the names, shapes and types of the model's, of which it may
+  /// leave some out.
   std::function<std::shared_ptr<nn::Module>(const std::string& name,
                                             const std::shared_ptr<nn::Module>& module)>
       replacement = {};

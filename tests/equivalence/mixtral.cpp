@@ -158,8 +158,8 @@ TEST_CASE("replaced experts train as a model that is written with them", "[mixtr
   const Curve curve("mixtral", "eight");
   const Folder folder;
   const std::string steps = "train.steps=20 checkpoint.every=10 ";
-  const std::vector<Step> plain = equivalence::train(folder, "plain", curve.config,
-                                                     layout("one rank"), kPlugin + steps);
+  const std::vector<Step> plain =
+      equivalence::train(folder, "plain", curve.config, layout("one rank"), kPlugin + steps);
   for (const char* where : {"one rank", "experts 4", "FSDP 2 x experts 2"}) {
     INFO(where);
     const std::vector<Step> written =
@@ -171,15 +171,14 @@ TEST_CASE("replaced experts train as a model that is written with them", "[mixtr
                                          kCapacity + steps + more),
                       written));
     }
-    const std::string many =
-        "train.micro_batch=" + std::to_string(layout(where).micro_batch) +
-        " train.activation_checkpointing=true graph.passes=[views,common,dead,lifetimes,recompute] ";
+    const std::string many = "train.micro_batch=" + std::to_string(layout(where).micro_batch) +
+                             " train.activation_checkpointing=true "
+                             "graph.passes=[views,common,dead,lifetimes,recompute] ";
     CHECK(loss_difference(equivalence::train(folder, "parts", curve.config, layout(where),
                                              kCapacity + steps + many),
                           written) <= 2e-5);
     // The parameters are those of the model as it is written, so either run goes on from the other.
-    const std::string from =
-        "checkpoint.resume=" + equivalence::checkpoint(folder, "replaced", 10);
+    const std::string from = "checkpoint.resume=" + equivalence::checkpoint(folder, "replaced", 10);
     const std::vector<Step> rest = {written.begin() + 10, written.end()};
     CHECK(same_bits(
         equivalence::train(folder, "rest", curve.config, layout(where), kCapacity + steps + from),

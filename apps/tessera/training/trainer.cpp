@@ -168,6 +168,7 @@ Trainer::Trainer(const Run& run, Device device, std::span<const Override> replac
   graph::ExecutionOptions execution = execution_of(run.config.graph);
   execution.kept_gathers = device_ == meta ? run.kept_gathers : kept_gathers(run);
   if (device_ == meta) {
+    execution.keeps_anchors = true;
     execution.dump.clear();
   }
   training_->set_replay(run.config.graph.capture, execution);
