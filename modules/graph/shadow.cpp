@@ -32,7 +32,11 @@ class Builder {
   Shadow build() {
     const NoGrad no_grad;
     for (const auto& [name, number] : program_.inputs) {
-      define(number, made(number));
+      try {
+        define(number, made(number));
+      } catch (const Error& error) {
+        fail({.thing = "program", .wrong = fmt::format("input '{}': {}", name, error.what())});
+      }
       memory(number).is_input = true;
     }
     for (const Section& section : program_.sections) {

@@ -27,6 +27,11 @@ using Kind = Instruction::Kind;
 
 class Parser {
  public:
+  /// Passes remove tensors and leave numbers, of which a program has many more than lines then.
+  explicit Parser(std::string_view text)
+      : most_(static_cast<int>(
+            std::min<std::ptrdiff_t>(1 << 24, (1 << 16) + 64 * std::ranges::count(text, '\n')))) {}
+
   void header(Line& line) {
     if (line.take("level above distribution")) {
       program.level = ModeLevel::above_distribution;
@@ -175,10 +180,12 @@ class Parser {
     }
     shape.spec = layout(line, shape);
     shape.category = category(line);
-    constexpr int most = 1 << 24;
-    if (number < 0 || number >= most || !defined_.insert(number).second) {
-      fail_input(fmt::format("%{} is {}", number,
-                             number < 0 || number >= most ? "out of range" : "defined above"));
+    if (number < 0 || number >= most_) {
+      fail_input({.wrong = fmt::format("%{} is out of range", number),
+                  .expected = fmt::format("0 to {} in a text of this length", most_ - 1)});
+    }
+    if (!defined_.insert(number).second) {
+      fail_input(fmt::format("%{} is defined above", number));
     }
     if (program.tensors.size() <= static_cast<std::size_t>(number)) {
       program.tensors.resize(static_cast<std::size_t>(number) + 1);
@@ -320,6 +327,7 @@ class Parser {
   }
 
   std::set<int> defined_;
+  int most_;  // numbers of tensors: each has an entry, so a damaged one must not need much memory
 };
 
 /// Error: the text is not a program, or one of another version of the format.
@@ -342,7 +350,7 @@ void check_version(Line& line) {
 }  // namespace
 
 Program Program::parse(std::string_view text, const std::string& where) {
-  Parser parser;
+  Parser parser(text);
   bool ended = false;
   int number = 0;
   while (!text.empty()) {
