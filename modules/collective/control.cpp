@@ -176,7 +176,8 @@ std::string to_string(const FirstError& error) {
   if (error.step >= 0) {
     add(fmt::format("step {}", error.step));
   }
-  if (!error.where.empty()) {
+  // A rank that trains has errors of the training: one word says both.
+  if (!error.where.empty() && !error.text.starts_with(error.where + ": ")) {
     add(error.where);
   }
   return text.empty() ? error.text : fmt::format("{}: {}", text, error.text);

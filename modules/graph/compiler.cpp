@@ -116,12 +116,14 @@ Compiler found_compiler() {
 fs::path cache_folder() {
   fs::path folder = environment_variable("TESSERA_KERNEL_CACHE").value_or("");
   if (folder.empty()) {
-    const auto cache = environment_variable("XDG_CACHE_HOME");
-    const auto home = environment_variable("HOME");
-    if (!cache && !home) {
+    // The XDG specification: a relative path is invalid and ignored.
+    const std::string cache = environment_variable("XDG_CACHE_HOME").value_or("");
+    const std::string home = environment_variable("HOME").value_or("");
+    if (!cache.starts_with('/') && !home.starts_with('/')) {
       throw CacheError("there is no folder for compiled code; set TESSERA_KERNEL_CACHE");
     }
-    folder = (cache ? fs::path(*cache) : fs::path(*home) / ".cache") / "tessera" / "kernels";
+    folder = (cache.starts_with('/') ? fs::path(cache) : fs::path(home) / ".cache") / "tessera" /
+             "kernels";
   }
   std::error_code error;
   if (fs::create_directories(folder, error)) {

@@ -15,6 +15,7 @@ module tessera.graph;
 import tessera.base;
 import tessera.tensor;
 import tessera.record;
+import :anchor;
 import :checks;
 import :compiled_chains;
 import :keep_gathers;
@@ -110,6 +111,9 @@ void improve(Program& program, const ExecutionOptions& options) {
 void transform(Program& program, const ExecutionOptions& options, AddedState& added) {
   for (const Transform& transform : options.transforms) {
     run_transform(transform, program, added);
+  }
+  if (!options.keeps_anchors) {
+    check_no_anchors(program);
   }
   if (options.memory_budget == 0 || options.transforms.empty()) {
     return;

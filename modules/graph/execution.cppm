@@ -21,6 +21,8 @@ struct ExecutionOptions {
   int kept_gathers = -1;
   /// What changes the step, after all of this.
   std::vector<Transform> transforms = {};
+  /// The program is captured and not executed, so anchors may be left in it.
+  bool keeps_anchors = false;
   std::string dump = {};  // a folder; rank r's program before and after each pass is in rank-r
 };
 
@@ -29,7 +31,7 @@ std::vector<std::string> executor_names();
 /// Errors (input): there is no executor or pass of this name; a pass that another one must precede.
 void check(const ExecutionOptions& options);
 /// Runs the options' transformations on an improved program. Errors: see run_transform; the program
-/// needs more than the budget of memory then.
+/// needs more than the budget of memory then; an anchor is left.
 void transform(Program& program, const ExecutionOptions& options, AddedState& added);
 /// What the executor that the options name compiles of the improved program, which ranks then find
 /// in the cache; nothing where it compiles nothing. Kernels with which the step would need more

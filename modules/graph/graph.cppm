@@ -6,9 +6,11 @@ export import :verify;         // verify, verify_same: what a program must be, a
 export import :analysis;       // Analysis: what is known of a program's memories and order
 export import :pass;           // run_passes: improves a program and verifies each change
 export import :transform;      // Transform: a change of what a step computes, with state of its own
+export import :anchor;         // register_anchor: calls that a transformation replaces
 export import :recompute;      // fit_memory: a program under a budget of memory
 export import :keep_gathers;   // keep_gathers: what was gathered is not gathered again
 export import :statistics;     // statistics_of: calls, collectives and memory of a program
+export import :communication;  // communication_of: what ranks must have alike
 export import :regions;        // regions_of: a program by phase and module
 export import :difference;     // difference: the lines in which two texts differ
 export import :data_parallel;  // data_parallel: the step of one rank as a step of several

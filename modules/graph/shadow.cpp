@@ -22,13 +22,6 @@ namespace {
 
 using Kind = Instruction::Kind;
 
-/// Whether a call communicates with no other rank.
-bool is_alone(const Instruction& i) {
-  const std::string group = group_of(i);
-  const std::string ranks = group.substr(0, group.find(" named "));
-  return std::ranges::count(ranks, ' ') <= 1;  // "ranks 0"
-}
-
 class Builder {
  public:
   explicit Builder(const Program& program) : program_(program) {
@@ -39,7 +32,11 @@ class Builder {
   Shadow build() {
     const NoGrad no_grad;
     for (const auto& [name, number] : program_.inputs) {
-      define(number, made(number));
+      try {
+        define(number, made(number));
+      } catch (const Error& error) {
+        fail({.thing = "program", .wrong = fmt::format("input '{}': {}", name, error.what())});
+      }
       memory(number).is_input = true;
     }
     for (const Section& section : program_.sections) {
@@ -239,6 +236,12 @@ std::vector<int> operands_left_to_readers(const Instruction& instruction) {
     }
   }
   return left;
+}
+
+bool is_alone(const Instruction& instruction) {
+  const std::string group = group_of(instruction);
+  const std::string ranks = group.substr(0, group.find(" named "));
+  return std::ranges::count(ranks, ' ') <= 1;  // "ranks 0"
 }
 
 std::string group_of(const Instruction& instruction) {

@@ -48,5 +48,7 @@ std::vector<int> operands_left_to_readers(const Instruction& instruction);
 
 /// The ranks that a call communicates with, as text: "ranks 0 1 named reductions"; "": none.
 std::string group_of(const Instruction& instruction);
+/// Whether a call communicates with no other rank.
+bool is_alone(const Instruction& instruction);
 
 }  // namespace tessera::graph

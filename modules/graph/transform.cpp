@@ -3,8 +3,10 @@ module;
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +19,7 @@ import tessera.plugin;
 import tessera.device;
 import tessera.tensor;
 import tessera.record;
+import :accesses;
 import :checks;
 import :shadow;
 import :transform;
@@ -118,6 +121,109 @@ int Editor::value(std::string_view op, const std::vector<int>& in, std::string_v
           .advice = "use Editor::call"});
   }
   return results.front();
+}
+
+void Editor::remove_input(const std::string& name) {
+  const auto found = program_.inputs.find(name);
+  if (found == program_.inputs.end()) {
+    fail({.thing = "Editor::remove_input",
+          .wrong = fmt::format("the step has no input '{}'", name)});
+  }
+  const auto used = [&](const std::vector<int>& numbers) {
+    return std::ranges::find(numbers, found->second) != numbers.end();
+  };
+  int place = 0;
+  for (const Instruction* i : places_of(program_)) {
+    if (used(i->in)) {
+      fail({.thing = "Editor::remove_input",
+            .wrong = fmt::format("'{}' is used in {}", name, place_in_words(program_, place)),
+            .advice = "remove what uses it first"});
+    }
+    ++place;
+  }
+  for (const auto& [output, number] : program_.outputs) {
+    if (number == found->second) {
+      fail({.thing = "Editor::remove_input",
+            .wrong = fmt::format("'{}' is the output '{}'", name, output)});
+    }
+  }
+  program_.inputs.erase(found);
+}
+
+std::optional<ProgramPlace> Editor::find(std::string_view op) const {
+  for (std::size_t section = 0; section < program_.sections.size(); ++section) {
+    const std::vector<Instruction>& all = program_.sections[section].instructions;
+    const auto found = std::ranges::find_if(all, [&](const Instruction& i) {
+      return i.kind == Instruction::Kind::call && i.op->name == op;
+    });
+    if (found != all.end()) {
+      return ProgramPlace{section, static_cast<std::size_t>(found - all.begin())};
+    }
+  }
+  return std::nullopt;
+}
+
+void Editor::use_instead(int before, int after, std::string_view op) {
+  bool used = false;
+  const auto rename = [&](int& number) {
+    used = used || number == before;
+    number = number == before && after >= 0 ? after : number;
+  };
+  for (Section& section : program_.sections) {
+    for (Instruction& i : section.instructions) {
+      std::ranges::for_each(i.in, rename);
+    }
+  }
+  for (auto& [name, number] : program_.outputs) {
+    rename(number);
+  }
+  if (used && after < 0) {
+    fail({.thing = std::string(op),
+          .wrong = fmt::format("nothing was made for its result %{}, which is used", before)});
+  }
+}
+
+void Editor::replace(ProgramPlace place,
+                     const std::function<std::vector<int>(const std::vector<int>& in)>& make) {
+  move_to(place.section, place.at);
+  std::vector<Instruction>& instructions = program_.sections[section_].instructions;
+  if (place.at == instructions.size() || instructions[place.at].out.empty() ||
+      instructions[place.at].kind != Instruction::Kind::call) {
+    fail({.thing = "Editor::replace",
+          .wrong = fmt::format("instruction {} of section {} is no call that makes results",
+                               place.at, place.section)});
+  }
+  const Instruction before = instructions[place.at];
+  const std::vector<int> made = make(before.in);  // in the scope of the call, which is still there
+  const auto old = std::ranges::find_if(
+      instructions, [&](const Instruction& i) { return i.op == before.op && i.out == before.out; });
+  if (old != instructions.end()) {
+    at_ -= static_cast<std::size_t>(old - instructions.begin()) < at_ ? 1 : 0;
+    instructions.erase(old);
+  }
+  if (made.size() != before.out.size()) {
+    fail({.thing = std::string(before.op->name),
+          .wrong = "what takes its place has another number of results",
+          .expected = fmt::format("{}", before.out.size()),
+          .got = fmt::format("{}", made.size())});
+  }
+  for (std::size_t k = 0; k < made.size(); ++k) {
+    if (before.out[k] < 0) {
+      continue;
+    }
+    const ProgramTensor& expected = program_.tensors[index(before.out[k])];
+    if (made[k] >= static_cast<int>(program_.tensors.size()) ||
+        (made[k] >= 0 && !same_form(program_.tensors[index(made[k])], described(expected)))) {
+      fail({.thing = std::string(before.op->name),
+            .wrong = fmt::format("what takes the place of result {} does not fit", k),
+            .expected = form_of(expected.shape, expected.dtype),
+            .got = made[k] >= static_cast<int>(program_.tensors.size())
+                       ? fmt::format("%{}, which does not exist", made[k])
+                       : form_of(program_.tensors[index(made[k])].shape,
+                                 program_.tensors[index(made[k])].dtype)});
+    }
+    use_instead(before.out[k], made[k], before.op->name);
+  }
 }
 
 std::vector<std::string> transform_names() {

@@ -12,6 +12,12 @@ export namespace tessera::graph {
 /// values.
 using AddedState = std::map<std::string, Tensor>;
 
+/// Where an instruction is.
+struct ProgramPlace {
+  std::size_t section = 0;
+  std::size_t at = 0;
+};
+
 /// A program while it is changed: instructions and state are added to it. Tensors are the numbers
 /// that they have in the program.
 class Editor {
@@ -25,6 +31,10 @@ class Editor {
   /// those that the step has left in it. Contiguous, on the CPU, equal on all ranks.
   /// Errors: the name is taken; another program of this run has it with another shape or type.
   int state(const std::string& name, const Tensor& initial);
+  /// The step has this input no more: a parameter or state of the optimizer that is no longer used,
+  /// or state of a transformation. The training keeps it as it is, and its checkpoints have it.
+  /// Errors: there is no such input; an instruction or an output uses it.
+  void remove_input(const std::string& name);
 
   /// What is added next comes before instruction `at` of a section; at its end where `at` is the
   /// number of its instructions.
@@ -40,7 +50,18 @@ class Editor {
   /// The same for an operator with one result.
   int value(std::string_view op, const std::vector<int>& in, std::string_view arguments = {});
 
+  /// The first call of this operator; none: nothing.
+  std::optional<ProgramPlace> find(std::string_view op) const;
+  /// Takes the call at `place` away (an anchor, for example) and puts there what `make` adds: it
+  /// gets the call's operands (-1: absent) and returns tensors for its results, of their shapes and
+  /// types, which all that follows uses instead. -1: for a result that nothing uses.
+  /// Errors: it is no call of an operator that makes results; a result is missing or does not fit.
+  void replace(ProgramPlace place,
+               const std::function<std::vector<int>(const std::vector<int>& in)>& make);
+
  private:
+  void use_instead(int before, int after, std::string_view op);
+
   Program& program_;
   AddedState& state_;
   std::size_t section_ = 0;
@@ -69,7 +90,8 @@ void check_transforms(std::span<const std::string> names);
 std::vector<std::string> transform_names();
 
 /// Runs it. Errors, with its name: those that it throws; the program is not right afterwards (see
-/// verify), has lost an output, or has an input that neither the step nor `state` has.
+/// verify), has lost an output, or has an input that neither the step nor `state` has. An input
+/// that the program has lost is kept as it is by the training.
 void run_transform(const Transform& transform, Program& program, AddedState& state);
 
 }  // namespace tessera::graph

@@ -27,6 +27,11 @@ using Kind = Instruction::Kind;
 
 class Parser {
  public:
+  /// Passes remove tensors and leave numbers, of which a program has many more than lines then.
+  explicit Parser(std::string_view text)
+      : most_(static_cast<int>(
+            std::min<std::ptrdiff_t>(1 << 24, (1 << 16) + 64 * std::ranges::count(text, '\n')))) {}
+
   void header(Line& line) {
     if (line.take("level above distribution")) {
       program.level = ModeLevel::above_distribution;
@@ -93,7 +98,10 @@ class Parser {
       body = body.substr(0, brace);
     }
     if (!body.ends_with(')')) {
-      fail_input({.wrong = "the line is cut", .expected = "')' at its end"});
+      fail_input({.wrong = "the line is cut",
+                  .expected = "')' at its end",
+                  .got = fmt::format(
+                      "'{}'", body.substr(body.size() - std::min<std::size_t>(body.size(), 40)))});
     }
     body.remove_suffix(1);
     if (name == "memory.full" || name == "memory.values" || name == "memory.empty") {
@@ -172,10 +180,12 @@ class Parser {
     }
     shape.spec = layout(line, shape);
     shape.category = category(line);
-    constexpr int most = 1 << 24;
-    if (number < 0 || number >= most || !defined_.insert(number).second) {
-      fail_input(fmt::format("%{} is {}", number,
-                             number < 0 || number >= most ? "out of range" : "defined above"));
+    if (number < 0 || number >= most_) {
+      fail_input({.wrong = fmt::format("%{} is out of range", number),
+                  .expected = fmt::format("0 to {} in a text of this length", most_ - 1)});
+    }
+    if (!defined_.insert(number).second) {
+      fail_input(fmt::format("%{} is defined above", number));
     }
     if (program.tensors.size() <= static_cast<std::size_t>(number)) {
       program.tensors.resize(static_cast<std::size_t>(number) + 1);
@@ -317,12 +327,30 @@ class Parser {
   }
 
   std::set<int> defined_;
+  int most_;  // numbers of tensors: each has an entry, so a damaged one must not need much memory
 };
+
+/// Error: the text is not a program, or one of another version of the format.
+void check_version(Line& line) {
+  constexpr std::string_view version = "1";
+  const std::string_view whole = line.rest();
+  if (!line.take("tessera program ")) {
+    fail_input({.wrong = "this is not a program",
+                .expected = fmt::format("'tessera program {}'", version),
+                .got = fmt::format("'{}'", whole.substr(0, 40))});
+  }
+  if (line.rest() != version) {
+    fail_input({.wrong = "the program has another version of the format",
+                .expected = fmt::format("version {}", version),
+                .got = fmt::format("version {}", line.rest().substr(0, 40)),
+                .advice = "record the step again with this Tessera"});
+  }
+}
 
 }  // namespace
 
 Program Program::parse(std::string_view text, const std::string& where) {
-  Parser parser;
+  Parser parser(text);
   bool ended = false;
   int number = 0;
   while (!text.empty()) {
@@ -332,15 +360,16 @@ Program Program::parse(std::string_view text, const std::string& where) {
     ++number;
     try {
       if (end == std::string_view::npos) {
-        fail_input("the line is cut");
+        fail_input({.wrong = "the line is cut",
+                    .expected = "the end of a line",
+                    .got = fmt::format("the end of the text after '{}'", line.rest().substr(0, 40)),
+                    .advice = "the file is not whole: write it again"});
       }
       if (ended) {
         fail_input("there is text after 'end'");
       }
       if (number == 1) {
-        if (line.rest() != "tessera program 1") {
-          fail_input({.wrong = "this is not a program", .expected = "'tessera program 1'"});
-        }
+        check_version(line);
       } else if (line.rest() == "end") {
         ended = true;
       } else if (line.take("  ")) {

@@ -146,6 +146,28 @@ std::map<std::string, Tensor> Training::inputs() const {
   return all;
 }
 
+void Training::check_inputs(const Program& program) const {
+  const std::map<std::string, Tensor> all = inputs();
+  for (const auto& [name, number] : program.inputs) {
+    const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
+    const auto found = all.find(name);
+    const bool is_own = !name.starts_with("rows.") && !name.starts_with(added_prefix);
+    if (is_own && (found == all.end() || !(found->second.shape() == x.shape) ||
+                   found->second.dtype() != x.dtype)) {
+      fail_input(
+          {.thing = fmt::format("captured step: input '{}'", name),
+           .wrong = found == all.end() ? "the model as it is written has none of this name"
+                                       : "the model as it is written has another one",
+           .expected = found == all.end() ? std::string()
+                                          : fmt::format("{}{}", name_of(found->second.dtype()),
+                                                        to_string(found->second.shape())),
+           .got = fmt::format("{}{}", name_of(x.dtype), to_string(x.shape)),
+           .advice = "give what replaces a module parameters of the same names, shapes and types; "
+                     "a transformation may add state"});
+    }
+  }
+}
+
 StepResult Training::record_step(const StepBatch& batch, const StepFunctions& functions) {
   const StepRows rows = load_rows(batch, functions);
   Capture* const capture = capture_of(rows);
@@ -319,6 +341,11 @@ void Training::gather_inputs(const StepRows& rows, Capture& capture) {
     }
     std::map<std::string, Tensor> all = inputs();
     all.insert(rows.tensors.begin(), rows.tensors.end());
+    if (!execution_.transforms.empty()) {  // which may have removed some
+      std::erase_if(all, [&](const auto& one) {
+        return !capture.executor->program().inputs.contains(one.first);
+      });
+    }
     capture.given = capture.executor->arranged(all);
     return;
   }

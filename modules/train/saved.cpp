@@ -24,13 +24,13 @@ import tessera.dtensor;
 import tessera.nn;
 import tessera.optim;
 import tessera.checkpoint;
+import :step_inputs;
 
 namespace tessera {
 namespace {
 
 constexpr const char* random_prefix = "progress.random.";
 constexpr const char* skipped_name = "progress.skipped";
-constexpr const char* added_prefix = "transform.";
 constexpr const char* added_pattern = "transform.**";
 constexpr const char* scaler_prefix = "progress.scaler";
 

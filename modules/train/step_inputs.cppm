@@ -7,6 +7,9 @@ import tessera.optim;
 
 namespace tessera {
 
+/// State that transformations add (graph::Editor::state).
+inline constexpr const char* added_prefix = "transform.";
+
 // What exists before a step, by the names that it has as inputs of a program: "parameter.NAME",
 // "gradient.NAME" where gradients are kept in another place, "buffer.NAME", "optimizer.NAME".
 

@@ -5,4 +5,6 @@ export import :training;       // Training: micro-batches, backward, reduction, 
                                // checkpoints
 export import :checkpoints;    // RunCheckpoints: when a run saves, in the background or not
 export import :captured_step;  // CapturedStep: a step of a program's own, captured
+export import :compare_programs;  // compare_programs: whether ranks communicate alike
+export import :override;  // Override: modules of which captured steps have others
 export import :run;            // run_training: a program's whole training of its own model

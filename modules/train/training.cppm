@@ -134,6 +134,9 @@ class Training {
     return captures_.empty() ? nullptr : &captures_.back().executor->program();
   }
   const ReplayCounts& replays() const { return counts_; }
+  /// Error (input): an input of the program, other than rows and what transformations add, that
+  /// this training does not have, or has in another form. After Optimizer::prepare_state.
+  void check_inputs(const Program& program) const;
 
   /// The sum of all losses of `batches` batches divided by `batch.weight`, which is that of all of
   /// them, in evaluation mode and without gradients. The model has its training mode again

@@ -146,6 +146,50 @@ TEST_CASE("a transformation of captured steps gives experts equally many tokens"
   }
 }
 
+namespace {
+
+const std::string kLimited = " --plugin " MIXTRAL_LIMITED " ";
+const std::string kCapacity =
+    " --plugin " MIXTRAL " --plugin " CAPACITY " graph.capture=true graph.transforms=[Capacity] ";
+
+}  // namespace
+
+TEST_CASE("replaced experts train as a model that is written with them", "[mixtral]") {
+  const Curve curve("mixtral", "eight");
+  const Folder folder;
+  const std::string steps = "train.steps=20 checkpoint.every=10 ";
+  const std::vector<Step> plain =
+      equivalence::train(folder, "plain", curve.config, layout("one rank"), kPlugin + steps);
+  for (const char* where : {"one rank", "experts 4", "FSDP 2 x experts 2"}) {
+    INFO(where);
+    const std::vector<Step> written =
+        equivalence::train(folder, "written", curve.config, layout(where), kLimited + steps);
+    CHECK(loss_difference(written, plain) > 1e-4);  // the limit is reached
+    for (const char* more : {"", "graph.executor=interpreter ", "graph.executor=compiled "}) {
+      INFO(more);
+      CHECK(same_bits(equivalence::train(folder, "replaced", curve.config, layout(where),
+                                         kCapacity + steps + more),
+                      written));
+    }
+    const std::string many = "train.micro_batch=" + std::to_string(layout(where).micro_batch) +
+                             " train.activation_checkpointing=true "
+                             "graph.passes=[views,common,dead,lifetimes,recompute] ";
+    CHECK(loss_difference(equivalence::train(folder, "parts", curve.config, layout(where),
+                                             kCapacity + steps + many),
+                          written) <= 2e-5);
+    // The parameters are those of the model as it is written, so either run goes on from the other.
+    const std::string from = "checkpoint.resume=" + equivalence::checkpoint(folder, "replaced", 10);
+    const std::vector<Step> rest = {written.begin() + 10, written.end()};
+    CHECK(same_bits(
+        equivalence::train(folder, "rest", curve.config, layout(where), kCapacity + steps + from),
+        rest));
+    CHECK(same_bits(
+        equivalence::train(folder, "eager", curve.config, layout(where),
+                           kLimited + steps + from + " checkpoint.allow=[graph.transforms]"),
+        rest));
+  }
+}
+
 TEST_CASE("a run goes on with the transformations that it had", "[mixtral]") {
   const Curve curve("mixtral", "four");
   const Folder folder;

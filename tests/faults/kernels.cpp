@@ -91,6 +91,26 @@ TEST_CASE("compiled kernels: a run compiles them once, and damaged ones again") 
   CHECK(read_file(made[0]).substr(512, 6) != "damage");
 }
 
+TEST_CASE(
+    "compiled kernels: the cache is in the user's folder of caches, if its path is absolute") {
+  const RunFolder folder;
+  const std::string home = folder / "home";
+  const auto made = [&](const std::string& cache) {
+    const Result result =
+        compiled(folder, {{"TESSERA_KERNEL_CACHE", ""}, {"XDG_CACHE_HOME", cache}, {"HOME", home}});
+    INFO(result.out << result.error);
+    CHECK(result.code == 0);
+    CHECK(result.out.find(" compiled kernels for ") != std::string::npos);
+  };
+  made(folder / "caches");
+  CHECK(!files_of(folder / "caches/tessera/kernels", ".so").empty());
+  CHECK(!fs::exists(home));
+  made("relative");  // the XDG specification: such a path is ignored
+  CHECK(!files_of(home + "/.cache/tessera/kernels", ".so").empty());
+  CHECK(!fs::exists("relative"));
+  CHECK(!fs::exists(folder / "relative"));
+}
+
 TEST_CASE("compiled kernels: without a compiler or a cache, a run is planned, and says so") {
   const RunFolder folder;
   const Result planned = run(folder, words("planned"));

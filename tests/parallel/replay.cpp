@@ -117,6 +117,7 @@ void replays(const std::string& name, const std::vector<std::string>& overrides,
       same(trainer.step(), eager.results[i], i);
     }
     check(trainer.replays().replayed == (mode ? steps : 10), "steps are replayed");
+    compare_programs(collective::World::current(), trainer.program());
     check(parameters_of(trainer) == eager.at_end, "parameters");
     eager.text = trainer.program_text();
   }));
@@ -129,6 +130,7 @@ void replays(const std::string& name, const std::vector<std::string>& overrides,
     const Eager& eager = all[static_cast<std::size_t>(rank)];
     Trainer trainer(run);
     trainer.capture_ahead();
+    compare_programs(collective::World::current(), trainer.program());
     for (std::size_t i = 0; i < 10; ++i) {
       same(trainer.step(), eager.results[i], i);
     }

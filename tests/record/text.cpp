@@ -79,9 +79,21 @@ std::string on_mesh(const std::string& layout) {
 TEST_CASE("damaged and foreign texts are refused: what is wrong, and where") {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {error_of("{\"a\": 1}\n"),
-       "step.txt, line 1: this is not a program (expected 'tessera program 1')"},
+       "step.txt, line 1: this is not a program (expected 'tessera program 1', got '{\"a\": 1}')"},
       {error_of(replaced("program 1", "program 2")),
-       "step.txt, line 1: this is not a program (expected 'tessera program 1')"},
+       "step.txt, line 1: the program has another version of the format (expected version 1, got "
+       "version 2); record the step again with this Tessera"},
+      {error_of(good.substr(0, good.size() - 1)),
+       "step.txt, line 21: the line is cut (expected the end of a line, got the end of the text "
+       "after 'end'); the file is not whole: write it again"},
+      {error_of(replaced("group=ranks 0 named", "group=ranks 0 0 named")),
+       "step.txt, line 19: all_reduce_: a value of type group (ranks from 0, each once) is "
+       "expected "
+       "(got 'ranks 0 0 named a group')"},
+      {error_of(replaced("group=ranks 0 named", "group=ranks 1 -1 named")),
+       "step.txt, line 19: all_reduce_: a value of type group (ranks from 0, each once) is "
+       "expected "
+       "(got 'ranks 1 -1 named a group')"},
       {error_of(good + "more\n"), "step.txt, line 22: there is text after 'end'"},
       {error_of(replaced("rank 0", "ramk 0")),
        "step.txt, line 2: the line is wrong (expected rank, level, mesh, number, count, stream, "
@@ -107,7 +119,7 @@ TEST_CASE("damaged and foreign texts are refused: what is wrong, and where") {
       {error_of(replaced("exp(%0)", "no_such_operator(%0)")),
        "step.txt, line 10: find_op: no operator is called 'no_such_operator'"},
       {error_of(replaced("exp(%0)", "exp(%0")),
-       "step.txt, line 10: the line is cut (expected ')' at its end)"},
+       "step.txt, line 10: the line is cut (expected ')' at its end, got '%0')"},
       {error_of(replaced("values(inf, -0.25)", "values(inf)")),
        "step.txt, line 11: memory.values has the wrong number of values (expected 2)"},
       {error_of(replaced("dim0=0, dim1=1", "dim0=0")),

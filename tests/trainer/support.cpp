@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
+#include <regex>
 #include <sstream>
 
 #include "catch.hpp"
@@ -62,7 +63,11 @@ Result run_program(const std::string& arguments, const std::string& settings) {
   const std::string error = (folder.path() / "error").string();
   const std::string line = settings + TESSERA_PROGRAM " " + arguments + " >" + out + " 2>" + error;
   const int status = std::system(line.c_str());  // NOLINT(bugprone-command-processor)
-  return {WEXITSTATUS(status), read_file(out), read_file(error)};
+  Result result{WEXITSTATUS(status), read_file(out), read_file(error)};
+  static const std::regex said_twice("([A-Za-z_.']+): \\1: ");
+  INFO(result.error);
+  CHECK(!std::regex_search(result.error, said_twice));
+  return result;
 }
 
 }  // namespace trainer_test

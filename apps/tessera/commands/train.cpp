@@ -116,6 +116,7 @@ class RankRun {
     }
     if (run.config.graph.capture) {
       trainer_->capture_ahead();
+      compare_programs(world, trainer_->program());
     }
     if (world.rank() == 0) {
       if (!run.config.log.metrics.empty()) {

@@ -24,6 +24,9 @@ import tessera.base;
 import tessera.collective;
 import tessera.graph;
 import tessera.models;
+import tessera.train;
+
+#include "training/execution.hpp"
 
 namespace tessera::app {
 namespace {
@@ -160,8 +163,7 @@ class Checks {
                         c_.train.micro_batch));
     }
     blame_errors("graph.passes", "passes: ", [&] { graph::check_passes(c_.graph.passes); });
-    blame_errors("graph.transforms",
-                 "transforms: ", [&] { graph::check_transforms(c_.graph.transforms); });
+    blame_errors("graph.transforms", "transforms: ", [&] { check_changes(c_.graph.transforms); });
     const GraphConfig& graph = c_.graph;
     const auto only_captured = [&](const char* key, bool is_set, const char* what) {
       if (known({key, "graph.capture"}) && is_set && !graph.capture) {

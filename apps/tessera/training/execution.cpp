@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <iterator>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,15 +10,43 @@
 
 import tessera.base;
 import tessera.graph;
+import tessera.train;
 
 #include "training/execution.hpp"
 
 namespace tessera::app {
 
+namespace {
+
+bool is_override(const std::string& name) {
+  const std::vector<std::string> names = override_names();
+  return std::ranges::find(names, name) != names.end();
+}
+
+}  // namespace
+
+void check_changes(std::span<const std::string> names) {
+  std::vector<std::string> transforms;
+  std::ranges::copy_if(names, std::back_inserter(transforms),
+                       [](const std::string& name) { return !is_override(name); });
+  graph::check_transforms(transforms);
+}
+
+std::vector<Override> overrides_of(const GraphConfig& graph) {
+  std::vector<Override> overrides;
+  for (const std::string& name : graph.transforms) {
+    if (is_override(name)) {
+      overrides.push_back(find_override(name));
+    }
+  }
+  return overrides;
+}
+
 graph::ExecutionOptions execution_of(const GraphConfig& graph) {
   std::vector<graph::Transform> transforms;
   for (const std::string& name : graph.transforms) {
-    transforms.push_back(graph::find_transform(name));
+    transforms.push_back(is_override(name) ? find_override(name).as_transform()
+                                           : graph::find_transform(name));
   }
   return {.executor = graph.executor,
           .passes = graph.passes,

@@ -1,11 +1,22 @@
-// How a run's captured steps are executed. Included after the imports of tessera.base and
-// tessera.graph.
+// How a run's captured steps are executed. Included after the imports of tessera.base,
+// tessera.graph and tessera.train.
 #pragma once
+#include <span>
+#include <string>
+#include <vector>
+
 #include "config/config.hpp"
 
 namespace tessera::app {
 
-/// Errors: see graph::find_transform.
+/// Error (input): there is no transformation or override of one of these names. None is loaded.
+void check_changes(std::span<const std::string> names);
+
+/// Of graph.transforms, those that replace modules.
+std::vector<Override> overrides_of(const GraphConfig& graph);
+
+/// With the transformations, those of overrides too. Errors: see graph::find_transform and
+/// find_override.
 graph::ExecutionOptions execution_of(const GraphConfig& graph);
 
 }  // namespace tessera::app

@@ -83,6 +83,20 @@ std::string kernels_text(const graph::CompiledKernels& kernels) {
              : "no kernels are compiled: " + kernels.missing;
 }
 
+/// Error (input): a validation would compute another model than steps that an override has changed.
+void check_validation(const Run& run) {
+  for (const Override& override : overrides_of(run.config.graph)) {
+    if (run.data->validation_batches() > 0 && !override.evaluates_as_written) {
+      fail_input({.where = run.config.place("data.validation"),
+                  .wrong = fmt::format("a validation computes the model as it is written, and "
+                                       "steps compute what override '{}' has replaced",
+                                       override.name),
+                  .advice = "set data.validation=0; an override that only training needs says so "
+                            "(evaluates_as_written)"});
+    }
+  }
+}
+
 /// What is known of a captured step before the ranks start. `program`: rank 0's. Errors: a step
 /// that transformations change must be replayed from the first one on; see graph::compile_kernels.
 std::string captured_text(const Run& run, const Program& program, int kept_gathers) {
@@ -99,6 +113,7 @@ std::string captured_text(const Run& run, const Program& program, int kept_gathe
                          reads,
                 .advice = "leave the transformations out"});
   }
+  check_validation(run);
   const int made = gathers_in(program);
   const std::string gathers =
       !keeps_gathers(run.config.graph)
@@ -118,10 +133,13 @@ std::string captured_text(const Run& run, const Program& program, int kept_gathe
 
 }  // namespace
 
-Trainer::Trainer(const Run& run, Device device)
+Trainer::Trainer(const Run& run, Device device, std::span<const Override> replaced)
     : run_(run), device_(device), mesh_(make_mesh(run.config)) {
   set_seed(static_cast<std::uint64_t>(run.config.train.seed));
   model_ = make_model(run.shape, run.config);
+  for (const Override& override : replaced) {
+    replace_modules(*model_, override);
+  }
   std::shared_ptr<const OneRank> one_rank;  // with graph.mode
   Layouts layouts;
   if (has_mode(run.config)) {
@@ -159,6 +177,7 @@ Trainer::Trainer(const Run& run, Device device)
   graph::ExecutionOptions execution = execution_of(run.config.graph);
   execution.kept_gathers = device_ == meta ? run.kept_gathers : kept_gathers(run);
   if (device_ == meta) {
+    execution.keeps_anchors = true;
     execution.dump.clear();
   }
   training_->set_replay(run.config.graph.capture, execution);
@@ -221,14 +240,16 @@ void Trainer::capture_ahead() {
     training_->set_program(lower(placed_->step));
     return;
   }
-  Run as_recorded = run_;  // passes are run where the program is used
-  as_recorded.config.graph.passes = {};
-  as_recorded.config.graph.memory_budget = "";
-  as_recorded.config.graph.transforms = {};
-  Program program = capture_step(as_recorded, current_rank());
+  // Passes and transformations are run where the program is used.
+  Program program = recorded_step(run_, current_rank());
   if (reads_values(program).empty()) {
     training_->set_program(std::move(program));
   }
+}
+
+void Trainer::check_inputs(const Trainer& captured) {
+  training_->optimizer().prepare_state();
+  training_->check_inputs(*captured.program());
 }
 
 void Trainer::set_program(const std::string& text, const std::string& where) {

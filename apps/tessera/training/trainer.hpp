@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,8 @@ class Trainer {
   /// them: from `model.from`, or with initial values. Errors (input): what the parallel plan
   /// refuses. On the meta device nothing is allocated or filled, steps use no data and nobody
   /// communicates; a mode must answer what the host reads (try_step).
-  explicit Trainer(const Run& run, Device device = cpu);
+  /// `replaced`: on the meta device, what takes the place of modules.
+  explicit Trainer(const Run& run, Device device = cpu, std::span<const Override> replaced = {});
 
   /// Restores everything that a step depends on. Errors (input): another model, damage.
   void resume(const std::string& checkpoint) { training_->load(checkpoint); }
@@ -68,6 +70,9 @@ class Trainer {
   /// Its text; empty: nothing yet.
   std::string program_text() const;
   void set_capture(bool enabled) { training_->set_replay(enabled); }
+  /// Error (input): the program of `captured`, whose modules were replaced, needs what this one's
+  /// model does not have (see Training::check_inputs).
+  void check_inputs(const Trainer& captured);
   /// Replays from the next step on, by a program that is captured on the meta device now. Where a
   /// step reads values on the host, which the meta device does not have, nothing changes: two steps
   /// are recorded as they are taken. With graph.mode, the program is the one that the mode has

@@ -150,13 +150,14 @@ Trial try_steps(Run run) {
   return trial;
 }
 
-Program capture_steps(Run run) {
+/// The program of a step, without transformations, as overrides have it.
+Program record_steps(Run run) {
   ops::set_threads(threads_of_rank(run.config));
+  const std::vector<Override> overrides = overrides_of(run.config.graph);
   run.config.graph.capture = true;
-  const graph::ExecutionOptions execution = execution_of(run.config.graph);
   run.config.graph.transforms.clear();        // they change the program, once it is there
   run.config.graph.executor = "interpreter";  // nothing is executed, so nothing is compiled
-  Trainer trainer(run, meta);
+  Trainer trainer(run, meta, overrides);
   check_batch_division(run.config, trainer.plan().batch_parts());
   ReadsOne reads;
   const ModeScope scope(ModeLevel::below_distribution, reads);
@@ -168,10 +169,28 @@ Program capture_steps(Run run) {
   } catch (const Error& error) {
     throw trainer.plan().styles().empty() ? error : trainer.plan().explained(error);
   }
-  Program program = *trainer.program();
+  if (!overrides.empty()) {
+    Trainer(run, meta).check_inputs(trainer);
+  }
+  return *trainer.program();
+}
+
+Program capture_steps(const Run& run) {
+  Program program = record_steps(run);
   graph::AddedState added;
-  graph::transform(program, execution, added);
+  graph::transform(program, execution_of(run.config.graph), added);
   return program;
+}
+
+/// Runs `capture` as this rank, on a thread of its own.
+template <class Capture>
+Program as_rank(int rank, const Capture& capture) {
+  return std::async(std::launch::async,
+                    [&] {
+                      set_current_rank(rank);
+                      return capture();
+                    })
+      .get();
 }
 
 }  // namespace
@@ -193,12 +212,14 @@ Program capture_step(const Run& wanted, int rank) {
   if (rank != 0) {
     run.kept_gathers = kept_gathers(run);
   }
-  return std::async(std::launch::async,
-                    [&] {
-                      set_current_rank(rank);
-                      return capture_steps(run);
-                    })
-      .get();
+  return as_rank(rank, [&] { return capture_steps(run); });
+}
+
+Program recorded_step(const Run& wanted, int rank) {
+  Run run = wanted;
+  run.config.graph.passes = {};
+  run.config.graph.memory_budget = "";
+  return as_rank(rank, [&] { return record_steps(run); });
 }
 
 int gathers_in(const Program& program) {

@@ -34,6 +34,8 @@ Trial try_step(const Run& run);
 /// training settles in. Values that the host reads within the step are 1 in it (reads_values).
 /// Errors: see try_step; what cannot be recorded.
 Program capture_step(const Run& run, int rank = 0);
+/// The same before passes, budget and transformations, with what overrides have replaced.
+Program recorded_step(const Run& run, int rank);
 
 /// The evaluation of one micro-batch, recorded in the same way. Errors: see capture_step.
 void capture_evaluation(const Run& run, OneRank& into);

@@ -103,6 +103,11 @@ ops::GroupArgument ArgumentType<ops::GroupArgument>::from_value(const ArgumentVa
   if (ranks.empty() || !words.eof()) {
     wrong_argument("group (\"ranks 0 1 2\", \"ranks 0 1 2 named NAME\")", v);
   }
+  std::vector<int> sorted = ranks;
+  std::ranges::sort(sorted);
+  if (sorted.front() < 0 || std::ranges::adjacent_find(sorted) != sorted.end()) {
+    wrong_argument("group (ranks from 0, each once)", v);
+  }
   return ops::GroupArgument::of(
       ranks, name_at == std::string::npos ? "" : text->substr(name_at + before_name.size()));
 }

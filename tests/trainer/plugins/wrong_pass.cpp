@@ -35,6 +35,13 @@ void depend_on_rank(Program& program, const graph::Analysis& /*known*/) {
   }
 }
 
+/// Keeps what was gathered on the second rank only.
+void gather_less_on_one_rank(Program& program, const graph::Analysis& known) {
+  if (program.rank == 1) {
+    graph::find_pass("keep_gathers").run(program, known);
+  }
+}
+
 void do_nothing(Program& /*program*/, const graph::Analysis& /*known*/) {}
 
 }  // namespace
@@ -48,6 +55,10 @@ void register_plugin(plugin::Registrar& registrar) {
   });
   registrar.add<graph::Pass>("misnamed", [] {
     return graph::Pass{.name = "another", .about = "Wrong.", .run = do_nothing};
+  });
+  registrar.add<graph::Pass>("gathers_less_on_one_rank", [] {
+    return graph::Pass{
+        .name = "gathers_less_on_one_rank", .about = "Wrong.", .run = gather_less_on_one_rank};
   });
   registrar.add<graph::Pass>("idle", [] { return graph::Pass{.name = "idle", .run = do_nothing}; });
 }

@@ -1,0 +1,190 @@
+// Whether the programs of all ranks fit together.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <span>
+#include <sstream>
+#include <string>
+#include <vector>
+module tessera.train;
+
+import tessera.base;
+import tessera.collective;
+import tessera.record;
+import tessera.graph;
+import :compare_programs;
+
+namespace tessera {
+namespace {
+
+using Calls = std::vector<graph::CommunicationCall>;
+using Groups = std::map<std::string, Calls>;
+
+std::int64_t hash_of(const std::string& text) {
+  return static_cast<std::int64_t>(std::hash<std::string>{}(text));
+}
+
+std::int64_t hash_of(const Calls& calls) {
+  std::string all;
+  for (const graph::CommunicationCall& call : calls) {
+    all += call.agreed + '\n';
+  }
+  return hash_of(all);
+}
+
+/// "ranks 0 1 named data" -> 0, 1.
+std::vector<int> members(const std::string& group) {
+  std::istringstream words(group.substr(0, group.find(" named ")));
+  std::string ranks;
+  words >> ranks;
+  return {std::istream_iterator<int>(words), {}};
+}
+
+/// Each rank's values, of which ranks have different numbers. `none`: this rank says nothing.
+std::vector<std::vector<std::int64_t>> gathered(collective::World& world,
+                                                const std::vector<std::int64_t>& mine) {
+  collective::Communicator& everyone = world.everyone();
+  const auto size = static_cast<std::size_t>(world.size());
+  const auto count = static_cast<std::int64_t>(mine.size());
+  std::vector<std::int64_t> counts(size);
+  everyone.all_gather(&count, counts.data(), 1, DType::i64);
+  const auto most = static_cast<std::size_t>(*std::ranges::max_element(counts));
+  std::vector<std::vector<std::int64_t>> all(size);
+  if (most == 0) {
+    return all;
+  }
+  std::vector<std::int64_t> padded = mine;
+  padded.resize(most);
+  std::vector<std::int64_t> values(size * most);
+  everyone.all_gather(padded.data(), values.data(), static_cast<std::int64_t>(most), DType::i64);
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(rank * most);
+    all[rank].assign(begin, begin + static_cast<std::ptrdiff_t>(counts[rank]));
+  }
+  return all;
+}
+
+/// The root's text on every rank.
+std::string broadcast(collective::World& world, std::string text, int root) {
+  auto bytes = static_cast<std::int64_t>(text.size());
+  world.everyone().broadcast(&bytes, 1, DType::i64, root);
+  text.resize(static_cast<std::size_t>(bytes));
+  if (bytes > 0) {
+    world.everyone().broadcast(text.data(), bytes, DType::u8, root);
+  }
+  return text;
+}
+
+/// What a rank's own group has on another rank: nothing where that has no program.
+struct Table {
+  explicit Table(std::vector<std::vector<std::int64_t>> all) : rows(std::move(all)) {}
+
+  bool has_program(int rank) const { return !rows[static_cast<std::size_t>(rank)].empty(); }
+  /// 0: the rank makes no call in the group.
+  std::int64_t of(int rank, std::int64_t group) const {
+    const std::vector<std::int64_t>& row = rows[static_cast<std::size_t>(rank)];
+    for (std::size_t at = 1; at + 1 < row.size(); at += 2) {
+      if (row[at] == group) {
+        return row[at + 1];
+      }
+    }
+    return 0;
+  }
+
+  std::vector<std::vector<std::int64_t>> rows;  // 1, then a group and its calls, as hashes
+};
+
+/// This rank's first member that has other calls in a group of both: {rank, hash of the group}.
+std::vector<std::int64_t> first_difference(const Groups& groups, const Table& table, int rank) {
+  for (const auto& [group, calls] : groups) {
+    for (const int other : members(group)) {
+      if (other != rank && static_cast<std::size_t>(other) < table.rows.size() &&
+          table.has_program(other) &&
+          table.of(other, hash_of(group)) != table.of(rank, hash_of(group))) {
+        return {other, hash_of(group)};
+      }
+    }
+  }
+  return {};
+}
+
+/// A line for each call of the group: what must agree, and the instruction.
+std::string listed(const Groups& groups, const Program* program, std::int64_t hash) {
+  std::string text;
+  for (const auto& [group, calls] : groups) {
+    if (hash_of(group) == hash) {
+      for (const graph::CommunicationCall& call : calls) {
+        text +=
+            fmt::format("{}\t{}\n", call.agreed, graph::instruction_in_words(*program, call.place));
+      }
+    }
+  }
+  return text;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+/// "rank 1: section 'update', instruction 3 (...)".
+std::string call_in_words(int rank, const std::vector<std::string>& calls, std::size_t at) {
+  return fmt::format("  rank {}: {}", rank,
+                     at < calls.size()
+                         ? calls[at].substr(calls[at].find('\t') + 1)
+                         : fmt::format("no such call, after {} of the group", calls.size()));
+}
+
+}  // namespace
+
+void compare_programs(collective::World& world, const Program* program) {
+  const Groups groups = program != nullptr ? graph::communication_of(*program) : Groups();
+  std::vector<std::int64_t> mine;
+  if (program != nullptr) {
+    mine.push_back(1);
+    for (const auto& [group, calls] : groups) {
+      mine.push_back(hash_of(group));
+      mine.push_back(hash_of(calls));
+    }
+  }
+  const Table table(gathered(world, mine));
+  const auto differences = gathered(world, first_difference(groups, table, world.rank()));
+  const auto found =
+      std::ranges::find_if(differences, [](const auto& one) { return !one.empty(); });
+  if (found == differences.end()) {
+    return;
+  }
+  const auto first = static_cast<int>(found - differences.begin());
+  const auto second = static_cast<int>((*found)[0]);
+  const std::int64_t group = (*found)[1];
+  const std::string here = listed(groups, program, group);
+  const std::vector<std::string> left = lines_of(broadcast(world, here, first));
+  const std::vector<std::string> right = lines_of(broadcast(world, here, second));
+  const auto agreed = [](const std::string& line) { return line.substr(0, line.find('\t')); };
+  const auto differs = std::ranges::mismatch(left, right, {}, agreed, agreed);
+  const auto at = static_cast<std::size_t>(differs.in1 - left.begin());
+  std::string name;
+  for (const auto& [text, calls] : groups) {
+    name = hash_of(text) == group ? text : name;
+  }
+  name = broadcast(world, name, first);
+  fail_input({.thing = "captured step",
+              .wrong = fmt::format("rank {} and rank {} have different programs: call {} of the "
+                                   "group '{}' is not the same",
+                                   first, second, at + 1, name),
+              .advice = "give all ranks the same config and plugins; passes and transformations "
+                        "must decide about communication from what all ranks have in common",
+              .details = call_in_words(first, left, at) + "\n" + call_in_words(second, right, at)});
+}
+
+}  // namespace tessera

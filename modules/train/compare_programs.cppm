@@ -1,0 +1,16 @@
+export module tessera.train:compare_programs;
+
+import tessera.base;
+import tessera.collective;
+import tessera.record;
+
+export namespace tessera {
+
+/// Compares what the ranks' programs communicate, before any of them runs: the ranks of a group
+/// must make the same calls in the same order (graph::communication_of). All ranks of the world
+/// call it together, each with its program or, where it has none, with null, which is compared with
+/// nothing. The same Error (input) on all ranks: two ranks whose programs differ, the group, and
+/// the first call that does. Two small exchanges where nothing differs.
+void compare_programs(collective::World& world, const Program* program);
+
+}  // namespace tessera

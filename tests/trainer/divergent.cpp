@@ -1,0 +1,79 @@
+// Ranks whose captured programs differ: found before the first step, and said once.
+#include <string>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+using trainer_test::Folder;
+using trainer_test::has;
+using trainer_test::Result;
+using trainer_test::run_program;
+
+namespace {
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+    ++found;
+  }
+  return found;
+}
+
+/// Two ranks that shard a small model.
+Result two_ranks(const std::string& more) {
+  const Folder folder;
+  const std::string config = folder.write(
+      "run.toml",
+      "[model]\ndim = 32\nlayers = 2\nheads = 2\n[data]\ntext = [\"a.txt\"]\nseq_len = 8\n"
+      "validation = 0.0\n[train]\nsteps = 3\nbatch = 4\n[optimizer]\nlr = 1e-3\nwarmup = 0\n"
+      "[mesh]\naxes = [\"data\"]\nshape = [2]\n"
+      "[[parallel]]\nstyle = \"FSDP\"\naxis = \"data\"\non = [\"model.layers.*\", \".\"]\n"
+      "[graph]\ncapture = true\n[log]\nmetrics = \"\"\n[checkpoint]\nfolder = \"\"\n");
+  folder.write("a.txt", std::string(2000, 'x'));
+  return run_program("train " + config + " " + more,
+                     "TESSERA_PLUGIN_PATH=" TESSERA_SHIPPED_PLUGINS " ");
+}
+
+/// The run ends before its first step, with one error that has these words.
+void found(const Result& result, const std::string& words) {
+  INFO(result.out << result.error);
+  CHECK(result.code == 2);
+  CHECK(count(result.error, "have different programs") == 1);
+  has(result.error, "captured step: rank 0 and rank 1 have different programs: call ");
+  has(result.error, words);
+  has(result.error, "; give all ranks the same config and plugins");
+  CHECK(result.out.find("step 1/3") == std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("ranks with equal programs run") {
+  const Result right = two_ranks("");
+  INFO(right.out << right.error);
+  CHECK(right.code == 0);
+  has(right.out, "3 replayed");
+}
+
+TEST_CASE("a pass that gathers less on one rank is found before the first step") {
+  const Result result = two_ranks(
+      "'graph.passes=[\"lifetimes\",\"gathers_less_on_one_rank\"]' "
+      "--plugin " TESSERA_WRONG_PASSES);
+  found(result, "\n  rank 0: section 'gradients', instruction ");
+  has(result.error, "all_gather_into(");
+}
+
+TEST_CASE("a transformation that reduces on one rank is found before the first step") {
+  const Result result =
+      two_ranks("graph.transforms=[reduces_on_one_rank] --plugin " TESSERA_WRONG_TRANSFORMS);
+  found(result, "no such call, after ");
+  has(result.error, "  rank 1: section 'update', instruction 1 (");
+  has(result.error, "all_reduce(");
+}
+
+TEST_CASE("an error of the training names it once") {
+  const Result result = two_ranks("optimizer.lr=1e30 train.clip_grad_norm=0 train.steps=40");
+  INFO(result.out << result.error);
+  CHECK(result.code == 1);
+  has(result.error, ": training: step ");
+  CHECK(result.error.find("training: training") == std::string::npos);
+}

@@ -1,0 +1,69 @@
+// Overrides in a run: what replaces modules, and what is refused before the ranks start.
+#include <string>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+using trainer_test::Folder;
+using trainer_test::has;
+using trainer_test::Result;
+using trainer_test::run_program;
+
+namespace {
+
+Result run(const std::string& name, const std::string& more = "data.validation=0.0") {
+  const Folder folder;
+  const std::string config = folder.write(
+      "run.toml",
+      "[model]\ndim = 32\nlayers = 2\nheads = 2\n[data]\ntext = [\"a.txt\"]\nseq_len = 8\n"
+      "validation = 0.1\n[train]\nsteps = 3\nbatch = 4\n[optimizer]\nlr = 1e-3\nwarmup = 0\n"
+      "[graph]\ncapture = true\n[log]\nmetrics = \"\"\n[checkpoint]\nfolder = \"\"\n");
+  folder.write("a.txt", std::string(2000, 'x'));
+  return run_program("train " + config + " graph.transforms=[" + name +
+                         "] --plugin " TESSERA_WRONG_OVERRIDES " " + more,
+                     "TESSERA_PLUGIN_PATH=" TESSERA_SHIPPED_PLUGINS " ");
+}
+
+void refused(const Result& result, int code, const std::string& words) {
+  INFO(result.out << result.error);
+  CHECK(result.code == code);
+  has(result.error, words);
+  CHECK(result.out.find("step 1/3") == std::string::npos);
+  CHECK(result.error.find("rank 0") == std::string::npos);  // before the ranks start
+}
+
+}  // namespace
+
+TEST_CASE("an override is named among the transformations, and every step is taken with it") {
+  const Result right = run("right");
+  INFO(right.out << right.error);
+  CHECK(right.code == 0);
+  has(right.out, "steps: 3 replayed");
+  CHECK(run("right", "").code == 0);  // it says that validations are right
+  const Result plain = run("", "data.validation=0.0");
+  const auto loss = [](const std::string& out) { return out.substr(out.find("step 3/3"), 22); };
+  CHECK(loss(plain.out) != loss(right.out));
+}
+
+TEST_CASE("a validation that would compute another model is refused") {
+  CHECK(run("unclear").code == 0);
+  refused(run("unclear", ""), 2,
+          "data.validation: a validation computes the model as it is written, and steps compute "
+          "what override 'unclear' has replaced; set data.validation=0");
+}
+
+TEST_CASE("overrides that do not fit are refused before the ranks start") {
+  refused(run("adds_parameters"), 2,
+          "captured step: input 'optimizer.exp_avg.model.layers.0.input_layernorm.bias': the model "
+          "as it is written has none of this name");
+  refused(run("replaces_nothing"), 2,
+          "override 'replaces_nothing': it replaces no module of this model");
+  refused(run("leaves_anchors"), 2,
+          "anchor 'wrong_norm': nothing was put in its place in section 'gradients', instruction ");
+  refused(run("misnamed_override"), 1,
+          "override 'misnamed_override': its plugin returned one of another name (expected "
+          "'misnamed_override', got 'another')");
+  refused(run("rigt"), 2, "there is no transformation 'rigt'");
+  refused(run("right", "data.validation=0.0 graph.capture=false"), 2,
+          "only captured steps can be changed; set graph.capture=true");
+}
