@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,6 +30,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 
+#include "training/as_rank.hpp"
 #include "training/mode.hpp"
 #include "training/setup.hpp"
 #include "training/trainer.hpp"
@@ -113,7 +113,9 @@ Run one_rank_run(const Run& run) {
   config.mesh.shape.clear();
   config.mesh.latency_us.clear();
   config.mesh.bandwidth_gb.clear();
+  const std::vector<std::string> changes = config.graph.transforms;  // overrides are among them
   config.graph = GraphConfig();
+  config.graph.transforms = changes;
   config.graph.capture = true;
   config.graph.passes.clear();
   config.graph.executor = "interpreter";
@@ -128,7 +130,7 @@ std::shared_ptr<const OneRank> capture_one_rank(const Run& run) {
   try {
     const Run one = one_rank_run(run);
     auto captured = std::make_shared<OneRank>();
-    captured->step = capture_step(one);
+    captured->step = recorded_step(one, 0);
     if (const std::string reads = reads_values(captured->step); !reads.empty()) {
       fail_input({.thing = "mode",
                   .wrong = "the host reads values within the step, in " + reads,
@@ -165,11 +167,13 @@ Layouts state_layouts(optim::Optimizer& optimizer) {
 OneRank placed_on_mesh(const Run& run, const OneRank& one_rank, const Layouts& layouts) {
   try {
     const graph::DataParallelOptions options = options_of(run, layouts);
-    OneRank placed{.step = graph::data_parallel(one_rank.step, options)};
-    if (one_rank.evaluation) {
-      placed.evaluation = graph::data_parallel(*one_rank.evaluation, options);
-    }
-    return placed;
+    return as_rank(current_rank(), [&] {
+      OneRank placed{.step = graph::data_parallel(one_rank.step, options)};
+      if (one_rank.evaluation) {
+        placed.evaluation = graph::data_parallel(*one_rank.evaluation, options);
+      }
+      return placed;
+    });
   } catch (const Error& error) {
     fail_at(run.config.place("graph.mode"), error);
   }

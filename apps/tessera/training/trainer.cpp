@@ -237,7 +237,7 @@ std::string Trainer::program_text() const {
 
 void Trainer::capture_ahead() {
   if (placed_) {
-    training_->set_program(lower(placed_->step));
+    training_->set_program(lowered(placed_->step, current_rank()));
     return;
   }
   // Passes and transformations are run where the program is used.
@@ -262,7 +262,7 @@ std::optional<double> Trainer::validate() {
     return std::nullopt;
   }
   if (placed_ && !evaluates_placed_) {
-    training_->set_evaluation(lower(*placed_->evaluation));
+    training_->set_evaluation(lowered(*placed_->evaluation, current_rank()));
     evaluates_placed_ = true;
   }
   return training_->evaluate(batches, evaluation_batch(batches),

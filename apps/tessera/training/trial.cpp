@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +25,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 
+#include "training/as_rank.hpp"
 #include "training/execution.hpp"
 #include "training/mode.hpp"
 #include "training/setup.hpp"
@@ -182,29 +182,15 @@ Program capture_steps(const Run& run) {
   return program;
 }
 
-/// Runs `capture` as this rank, on a thread of its own.
-template <class Capture>
-Program as_rank(int rank, const Capture& capture) {
-  return std::async(std::launch::async,
-                    [&] {
-                      set_current_rank(rank);
-                      return capture();
-                    })
-      .get();
-}
-
 }  // namespace
 
 void capture_evaluation(const Run& run, OneRank& into) {
-  std::async(std::launch::async,
-             [&] {
-               set_current_rank(0);
-               ops::set_threads(threads_of_rank(run.config));
-               Trainer trainer(run, meta);
-               const PlannedMemoryScope planned;
-               trainer.record_evaluation(into);
-             })
-      .get();
+  as_rank(0, [&] {
+    ops::set_threads(threads_of_rank(run.config));
+    Trainer trainer(run, meta);
+    const PlannedMemoryScope planned;
+    trainer.record_evaluation(into);
+  });
 }
 
 Program capture_step(const Run& wanted, int rank) {
@@ -220,6 +206,10 @@ Program recorded_step(const Run& wanted, int rank) {
   run.config.graph.passes = {};
   run.config.graph.memory_budget = "";
   return as_rank(rank, [&] { return record_steps(run); });
+}
+
+Program lowered(const Program& placed, int rank) {
+  return as_rank(rank, [&] { return lower(placed); });
 }
 
 int gathers_in(const Program& program) {
@@ -262,10 +252,8 @@ std::string reads_values(const Program& program) {
 }
 
 Trial try_step(const Run& run) {
-  // On a thread of its own: its memory accounts, what it remembers of operators as rank 0, and the
-  // numbers that dropout draws, go with it. The ranks that are forked afterwards would inherit
-  // them.
-  return std::async(std::launch::async, [&] { return try_steps(run); }).get();
+  // The ranks that are forked afterwards would inherit what it leaves on this thread.
+  return as_rank(0, [&] { return try_steps(run); });
 }
 
 }  // namespace tessera::app

@@ -36,6 +36,8 @@ Trial try_step(const Run& run);
 Program capture_step(const Run& run, int rank = 0);
 /// The same before passes, budget and transformations, with what overrides have replaced.
 Program recorded_step(const Run& run, int rank);
+/// The rank's program of one above distribution; what lowering books is in no account of the run.
+Program lowered(const Program& placed, int rank);
 
 /// The evaluation of one micro-batch, recorded in the same way. Errors: see capture_step.
 void capture_evaluation(const Run& run, OneRank& into);
