@@ -195,6 +195,10 @@ std::string Trainer::program_text() const {
   return program == nullptr ? std::string() : program->to_text();
 }
 
+void Trainer::capture() {
+  training_->capture([this] { step(); });
+}
+
 void Trainer::capture_ahead() {
   Run as_recorded = run_;  // passes are run where the program is used
   as_recorded.config.graph.passes = {};

@@ -62,6 +62,8 @@ class Trainer {
   /// Its text; empty: nothing yet.
   std::string program_text() const;
   void set_capture(bool enabled) { training_->set_replay(enabled); }
+  /// Of a trainer on the meta device: takes steps until program() is one.
+  void capture();
   /// Replays from the next step on, by a program that is captured on the meta device now. Where a
   /// step reads values on the host, which the meta device does not have, nothing changes: two steps
   /// are recorded as they are taken. Errors: see capture_step.

@@ -33,18 +33,6 @@ import tessera.train;
 namespace tessera::app {
 namespace {
 
-/// Every value that the host reads is 1: the meta device has none.
-class ReadsOne final : public Mode {
- public:
-  void perform(Action& action, NextAction& next) override {
-    if (action.kind == ActionKind::read) {
-      action.values.assign(static_cast<std::size_t>(action.in[0].numel()), 1);
-    } else {
-      next(action);
-    }
-  }
-};
-
 /// Parameters, which exist before the first step.
 void book_parameters(nn::LanguageModel& model) {
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
@@ -78,7 +66,7 @@ Trial try_steps(Run run) {
     }
     return account;
   };
-  ReadsOne reads;
+  MetaReads reads;
   const ModeScope scope(ModeLevel::below_distribution, reads);
   const PlannedMemoryScope planned;
   book_parameters(trainer.model());
@@ -123,17 +111,13 @@ Program capture_steps(Run run) {
   run.config.graph.executor = "interpreter";  // nothing is executed, so nothing is compiled
   Trainer trainer(run, meta);
   check_batch_division(run.config, trainer.plan().batch_parts());
-  ReadsOne reads;
-  const ModeScope scope(ModeLevel::below_distribution, reads);
-  const PlannedMemoryScope planned;  // memory without bytes has categories in it
+  Program program;
   try {
-    while (trainer.program() == nullptr) {
-      trainer.step();
-    }
+    trainer.capture();
+    program = *trainer.program();
   } catch (const Error& error) {
     throw trainer.plan().explained(error);
   }
-  Program program = *trainer.program();
   graph::AddedState added;
   graph::transform(program, execution, added);
   return program;
@@ -146,12 +130,9 @@ Program capture_step(const Run& wanted, int rank) {
   if (rank != 0) {
     run.kept_gathers = kept_gathers(run);
   }
-  return std::async(std::launch::async,
-                    [&] {
-                      set_current_rank(rank);
-                      return capture_steps(run);
-                    })
-      .get();
+  Program program;
+  on_meta(rank, [&] { program = capture_steps(run); });
+  return program;
 }
 
 int gathers_in(const Program& program) {
@@ -178,19 +159,6 @@ int kept_gathers(const Run& run) {
   const GraphConfig& graph = run.config.graph;
   const bool fits = graph.capture && !graph.memory_budget.empty() && keeps_gathers(graph);
   return !fits || run.kept_gathers >= 0 ? run.kept_gathers : kept_gathers(run, capture_step(run));
-}
-
-std::string reads_values(const Program& program) {
-  int place = 0;
-  for (const Section& section : program.sections) {
-    for (const Instruction& i : section.instructions) {
-      if (i.kind == Instruction::Kind::check) {
-        return graph::instruction_in_words(program, place);
-      }
-      ++place;
-    }
-  }
-  return "";
 }
 
 Trial try_step(const Run& run) {
