@@ -85,7 +85,7 @@ void Planned::run(std::string_view section, const StepVariables& variables) {
   try {
     s.steps->run(at, instruction, [&](const Instruction& i) { return bound(i, variables); });
   } catch (const Error& error) {
-    rethrow(error, at, instruction);
+    rethrow(error, at, instruction, s.steps->tensors());
   }
 }
 

@@ -61,6 +61,7 @@ class PlannedSteps {
   /// Drops what is not in the block; after an error also what is in progress.
   void end(bool failed) noexcept;
   const Tensor& tensor(int number) const { return tensors_[static_cast<std::size_t>(number)]; }
+  std::span<const Tensor> tensors() const { return tensors_; }
   const PlannedMemory& memory() const { return memory_; }
   Device device() const { return device_; }
 

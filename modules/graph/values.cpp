@@ -82,7 +82,9 @@ class Describer {
     if (i.kind == Kind::call) {
       text = call_in_words(i);
     } else {
-      text = i.kind == Kind::check ? "check(" : i.kind == Kind::full ? "full(" : "values(";
+      text = i.kind == Kind::check  ? "check(" + i.guard
+             : i.kind == Kind::full ? "full("
+                                    : "values(";
       for (const double value : i.values) {
         text += fmt::format(" {}", value);
       }

@@ -226,6 +226,7 @@ std::unique_ptr<Analysis> verified(const Program& program) {
   auto known = std::make_unique<Analysis>(program);
   check_shapes(program, known->state().shadow);
   MemoryStates(program, *known).check();
+  check_guards(program);
   return known;
 }
 

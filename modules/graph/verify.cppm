@@ -8,7 +8,8 @@ export namespace tessera::graph {
 /// Errors that name section and instruction: a tensor is used before it is defined or is defined
 /// twice; a result has another shape or type than its operator gives it; an alias goes beyond its
 /// memory; memory is used after it was released, or is released or restored twice; what an issued
-/// collective writes is used, or what it reads is written, before the wait; nothing waits for it.
+/// collective writes is used, or what it reads is written, before the wait; nothing waits for it;
+/// an input is changed before a guard.
 void verify(const Program& program);
 
 /// Errors: the programs do not leave the same bits in inputs and outputs after each section,

@@ -21,6 +21,7 @@ module tessera.record;
 
 import tessera.base;
 import tessera.tensor;
+import :state;
 
 namespace tessera {
 
@@ -31,6 +32,11 @@ Executor::~Executor() = default;
 std::string Executor::refusal(const StepVariables& variables) const {
   for (const auto& [name, value] : program().required) {
     const auto found = variables.numbers.find(name);
+    if (found != variables.numbers.end() && found->second != value &&
+        name.starts_with(guard_prefix)) {
+      return guard_in_words({.name = name.substr(guard_prefix.size()), .value = value},
+                            found->second);
+    }
     if (found == variables.numbers.end() || found->second != value) {
       return fmt::format("'{}' is {} and was {} in both recorded steps", name,
                          found == variables.numbers.end()
@@ -126,15 +132,30 @@ Attributes Executor::bound(const Instruction& i, const StepVariables& variables)
   return i.op->arguments->from_values(values);
 }
 
-void Executor::rethrow(const Error& error, std::size_t section, std::size_t instruction) const {
+void Executor::rethrow(const Error& error, std::size_t section, std::size_t instruction,
+                       std::span<const Tensor> tensors) const {
+  if (const auto* const failed = dynamic_cast<const GuardFailed*>(&error)) {
+    complete_communication(program(), section, instruction, tensors);
+    std::size_t number = 0;
+    for (std::size_t s = 0; s <= section; ++s) {
+      const std::vector<Instruction>& all = program().sections[s].instructions;
+      const auto end =
+          s == section ? all.begin() + static_cast<std::ptrdiff_t>(instruction) : all.end();
+      number += static_cast<std::size_t>(
+          std::count_if(all.begin(), end, std::mem_fn(&Instruction::is_guard)));
+    }
+    throw GuardFailed(guards_of(program())[number], number, failed->now());
+  }
   if (typeid(error) != typeid(Error)) {
     throw;  // another rank's
   }
   const Section& one = program().sections[section];
-  throw Error(
-      fmt::format("replay: section '{}', instruction {} ({}): {}", one.name, instruction + 1,
-                  to_text(program(), one.instructions[instruction]), error.what()),
-      error.kind());
+  const Instruction& i = one.instructions[instruction];
+  const std::string read =
+      i.kind == Kind::check ? fmt::format("of {}: ", read_in_words(program(), i)) : std::string();
+  throw Error(fmt::format("replay: section '{}', instruction {} ({}): {}{}", one.name,
+                          instruction + 1, to_text(program(), i), read, error.what()),
+              error.kind());
 }
 
 void Executor::move_streams() const {
@@ -272,11 +293,20 @@ Tensor aliased(const Instruction& i, const ResultShape& shape, const Tensor& bas
 }
 
 void check_recorded_values(const Instruction& instruction, const Tensor& x) {
-  if (!x.is_meta() && to_doubles(x) != instruction.values) {
-    fail(
-        "the host read other values when the step was recorded, and what follows depends on them; "
-        "record the step again");
+  if (x.is_meta()) {
+    return;
   }
+  const std::vector<double> now = to_doubles(x);
+  if (now == instruction.values) {
+    return;
+  }
+  if (instruction.is_guard()) {
+    throw GuardFailed({.name = instruction.guard, .value = instruction.values[0]}, 0, now[0]);
+  }
+  fail(
+      fmt::format("the host read other values when the step was recorded, and what follows "
+                  "depends on them; {}",
+                  legal_read));
 }
 
 std::vector<bool> read_by_peers(const Program& program) {

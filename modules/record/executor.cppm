@@ -26,7 +26,8 @@ class Executor {
   virtual void begin_in_order(std::span<const Tensor> inputs) = 0;
   std::vector<Tensor> arranged(const std::map<std::string, Tensor>& inputs) const;
   /// Executes a section. Errors: a variable that the section needs is missing; a value that the
-  /// host read differs from the recorded one; those of the operators, with the instruction.
+  /// host read differs from the recorded one (GuardFailed: it is a guard's, and nothing that
+  /// outlives the step was changed); those of the operators, with the instruction.
   virtual void run(std::string_view section, const StepVariables& variables) = 0;
   /// Valid until the step ends. Error: no section has computed it.
   virtual const Tensor& output(const std::string& name) const = 0;
@@ -45,7 +46,10 @@ class Executor {
   /// The arguments of a call in this step. Error: a variable has no value.
   static Attributes bound(const Instruction& instruction, const StepVariables& variables);
   /// An error of an instruction, with its place in the program.
-  [[noreturn]] void rethrow(const Error& error, std::size_t section, std::size_t instruction) const;
+  /// `tensors`: what the step has made, by number. A guard that has failed is thrown on as such,
+  /// after what was issued is complete.
+  [[noreturn]] void rethrow(const Error& error, std::size_t section, std::size_t instruction,
+                            std::span<const Tensor> tensors) const;
   void move_streams() const;
 };
 
@@ -62,7 +66,8 @@ void run_in_scope(const Program& program, const Instruction& instruction,
 Tensor filled(const Instruction& instruction, const ResultShape& shape, Device device);
 /// Of an Instruction::Kind::alias: its tensor in the memory of `base`.
 Tensor aliased(const Instruction& instruction, const ResultShape& shape, const Tensor& base);
-/// Of an Instruction::Kind::check. Error: x has other values than those that the host read.
+/// Of an Instruction::Kind::check. Error: x has other values than those that the host read;
+/// GuardFailed, without a place, where it is a guard.
 void check_recorded_values(const Instruction& instruction, const Tensor& x);
 /// By number of a program's tensors: whether other ranks read its memory, because they reduce it.
 std::vector<bool> read_by_peers(const Program& program);

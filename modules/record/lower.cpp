@@ -55,6 +55,12 @@ void trace_section(const Program& program, const Section& section, Recorder& rec
   for (std::size_t n = 0; n < section.instructions.size(); ++n) {
     const Instruction& i = section.instructions[n];
     try {
+      if (i.is_guard()) {  // all ranks read the same
+        run_in_scope(program, i, [&] {
+          guard(i.guard, part_of(tensors[static_cast<std::size_t>(i.in[0])]), i.values[0]);
+        });
+        continue;
+      }
       if (i.kind == Instruction::Kind::check) {
         fail("the host has read a value, which has no place in a program of another rank");
       }

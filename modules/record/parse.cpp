@@ -254,6 +254,14 @@ class Parser {
     } else if (name == "host.check") {
       made.kind = Kind::check;
       made.values = numbers(text);
+    } else if (name == "host.guard") {
+      made.kind = Kind::check;
+      Line line(text);
+      made.guard = std::string(line.until(", "));
+      if (made.guard.empty()) {
+        fail_input("the guard has no name");
+      }
+      made.values = numbers(line.all());
     } else {
       made.op = &find_op(name);
       made.attributes = parse_arguments(*made.op, text);

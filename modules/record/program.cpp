@@ -20,6 +20,7 @@ module tessera.record;
 import tessera.base;
 import tessera.mesh;
 import tessera.tensor;
+import :state;
 
 namespace tessera {
 namespace {
@@ -39,7 +40,7 @@ Values arguments_of(const Instruction& i) {
 
 bool same_but_arguments(const Instruction& a, const Instruction& b) {
   return a.kind == b.kind && a.op == b.op && a.in == b.in && a.out == b.out &&
-         a.strides == b.strides && a.offset == b.offset;
+         a.strides == b.strides && a.offset == b.offset && a.guard == b.guard;
 }
 
 template <class T>
@@ -164,10 +165,13 @@ void add_bindings(Instruction& made, const StepVariables& variables, const Progr
   }
 }
 
-[[noreturn]] void differ(const std::string& what) {
+constexpr const char* same_calls =
+    "only steps that execute the same calls on the same shapes can be replayed";
+
+[[noreturn]] void differ(const std::string& what, const char* advice = same_calls) {
   fail({.thing = "record",
         .wrong = fmt::format("two steps are not the same program: {}", what),
-        .advice = "only steps that execute the same calls on the same shapes can be replayed"});
+        .advice = advice});
 }
 
 void check_same(const Program& a, const Program& b) {
@@ -178,6 +182,12 @@ void check_same(const Program& a, const Program& b) {
     const std::vector<Instruction>& left = a.sections[s].instructions;
     const std::vector<Instruction>& right = b.sections[s].instructions;
     for (std::size_t i = 0; i < std::min(left.size(), right.size()); ++i) {
+      if (left[i].kind == Instruction::Kind::check && same_but_arguments(left[i], right[i]) &&
+          left[i].values != right[i].values) {
+        differ(fmt::format("the host reads {}, which was {} and then {}",
+                           read_in_words(b, right[i]), to_text(a, left[i]), to_text(b, right[i])),
+               legal_read);
+      }
       if (!same_but_arguments(left[i], right[i]) || left[i].values != right[i].values ||
           !(to_text(a, left[i]).substr(0, to_text(a, left[i]).find('(')) ==
             to_text(b, right[i]).substr(0, to_text(b, right[i]).find('(')))) {
@@ -246,7 +256,25 @@ Program program_of(const Recording& first, const Recording& second) {
       program.required[name] = value;
     }
   }
+  check_guards(program);
   return program;
+}
+
+std::string read_in_words(const Program& program, const Instruction& check) {
+  const ProgramScope& scope = program.scopes[static_cast<std::size_t>(check.scope)];
+  std::string what = "an input";
+  for (const Section& section : program.sections) {
+    for (const Instruction& i : section.instructions) {
+      if (&i == &check) {
+        return what + (scope.module.empty() ? std::string()
+                                            : fmt::format(" in module '{}'", scope.module));
+      }
+      if (i.op != nullptr && std::ranges::find(i.out, check.in[0]) != i.out.end()) {
+        what = fmt::format("a result of {}", i.op->name);
+      }
+    }
+  }
+  return what;
 }
 
 std::size_t Program::mesh(const DeviceMesh& mesh) {

@@ -55,7 +55,10 @@ struct Instruction {
   Dims strides = {};
   std::int64_t offset = 0;  // elements of out[0]'s type from in[0]'s first one
   std::vector<double> values = {};
-  int scope = 0;  // of Program::scopes
+  int scope = 0;           // of Program::scopes
+  std::string guard = {};  // of a check: the name of the guard (see guard()); empty: none
+
+  inline bool is_guard() const { return kind == Kind::check && !guard.empty(); }
 };
 
 /// Instructions that are executed together; between two sections the host may read outputs and set
@@ -115,10 +118,16 @@ struct Recording {
 };
 
 /// The program of two recordings of equal steps. Errors that name the instruction: the steps
-/// differ; a dynamic argument differs, and none of the variables explains it.
+/// differ; a dynamic argument differs, and none of the variables explains it; see check_guards.
 Program program_of(const Recording& first, const Recording& second);
 
 /// "%12: f32[2, 4] = mul(%3, %4)": for errors and text.
 std::string to_text(const Program& program, const Instruction& instruction);
+
+/// Numbers whose names begin so are declared guards: values of the host that decide how a step goes
+/// (a flag, a stage). They are the same in both recordings, and so required.
+constexpr std::string_view guard_prefix = "guard.";
+/// What the host reads in a check, by operator and module: for errors.
+std::string read_in_words(const Program& program, const Instruction& check);
 
 }  // namespace tessera

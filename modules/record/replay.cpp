@@ -115,7 +115,7 @@ void Replay::run(std::string_view section, const StepVariables& variables) {
     try {
       s.execute(instructions[i], variables);
     } catch (const Error& error) {
-      rethrow(error, at, i);
+      rethrow(error, at, i, s.tensors);
     }
     for (const int number : s.last_uses[at][i]) {
       s.at(number) = Tensor();

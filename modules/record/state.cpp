@@ -278,6 +278,9 @@ void Recorder::State::read(Action& action, NextAction& next) {
   }
   next(action);
   Instruction check{.kind = Instruction::Kind::check, .values = action.values};
+  if (const GuardRead* const guard = current_guard()) {
+    check.guard = std::string(guard->name);
+  }
   check.in = {number_of(action.in[0], fmt::format("what the host reads by {}", action.name))};
   add(std::move(check));
 }

@@ -71,6 +71,11 @@ struct Recorder::State {
   void note_pending(std::span<const Tensor> tensors);
 };
 
+/// What makes it legal that a value that the host reads differs from step to step.
+constexpr const char* legal_read =
+    "a value that decides how the step goes on is read by guard(\"name\", x), with which another "
+    "value selects another program; any other value is read after the step";
+
 /// " in module 'blocks.0'"; empty outside of modules.
 std::string recorded_place();
 

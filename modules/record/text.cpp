@@ -75,6 +75,9 @@ std::string called(const Instruction& i) {
     case Kind::restore:
       return fmt::format("memory.restore({})", operands);
     case Kind::check:
+      if (i.is_guard()) {
+        return fmt::format("host.guard({}; {}, {})", operands, i.guard, numbers(i.values));
+      }
       return fmt::format("host.check({}; {})", operands, numbers(i.values));
     case Kind::call:
       break;

@@ -17,6 +17,7 @@ module tessera.train;
 
 import tessera.base;
 import tessera.device;
+import tessera.mesh;
 import tessera.tensor;
 import tessera.ops;
 import tessera.dtensor;
@@ -25,23 +26,12 @@ import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
+import :capture_parts;
 import :captured_step;
 import :step_inputs;
 
 namespace tessera {
 namespace {
-
-constexpr const char* section = "step";
-
-/// Styles learn the order of their groups, and optimizers make their state.
-constexpr std::int64_t calls_before = 2;
-constexpr std::size_t most_captures = 4;
-constexpr std::size_t most_kinds = 16;
-
-const Tensor& local_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
-
-std::string input_name(std::size_t i) { return fmt::format("input.{}", i); }
-std::string output_name(std::size_t i) { return fmt::format("output.{}", i); }
 
 /// "" where there is one of them.
 std::string prefix(std::size_t i, std::size_t count) {
@@ -50,28 +40,12 @@ std::string prefix(std::size_t i, std::size_t count) {
 
 }  // namespace
 
-/// A program, and what its results are for the caller.
-struct CapturedStep::Capture {
-  std::string kind;
-  std::unique_ptr<Executor> executor;
-  std::vector<SpecHandle> layouts;                // of the results; null: not distributed
-  std::vector<std::vector<std::string>> updated;  // parameters, by optimizer
-};
-
-struct CapturedStep::Kind {
-  std::int64_t eager = 0;
-  std::optional<Recording> first = {};
-};
+const Tensor& local_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
+std::string output_name(std::size_t i) { return fmt::format("output.{}", i); }
 
 CapturedStep::CapturedStep(StepParts parts, Body body, const graph::ExecutionOptions& execution)
     : parts_(std::move(parts)), body_(std::move(body)), execution_(execution) {
   graph::check(execution);
-  if (!execution.transforms.empty()) {
-    fail_input({.thing = "captured step",
-                .wrong = "its first calls are taken as they are, so transformations cannot be in "
-                         "every one",
-                .advice = "use Training::set_program"});
-  }
   for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {
     finishers_.push_back(std::make_unique<parallel::GradientFinisher>());
   }
@@ -104,30 +78,12 @@ void CapturedStep::rest() noexcept {
   replayed_last_ = false;
 }
 
-std::string CapturedStep::kind_of(const Tensors& inputs) const {
-  std::string text;
-  for (const Tensor& x : inputs) {
-    text += x.is_distributed() ? to_string(*x.spec())
-                               : fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape()));
-    text += ' ';
-  }
-  for (const optim::Optimizer* optimizer : parts_.optimizers) {
-    const std::vector<std::int64_t> steps = optimizer->steps();
-    const std::int64_t most = steps.empty() ? 0 : *std::ranges::max_element(steps);
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      const bool trained = optimizer->parameters()[i]->value.requires_grad();
-      text += trained ? fmt::format("{},", most - steps[i]) : "-,";
-    }
-    text += ' ';
-  }
-  return text;
-}
-
 StepVariables CapturedStep::variables_of(const StepNumbers& numbers) const {
   StepVariables variables;
   for (const auto& [name, value] : numbers.others) {
     variables.numbers["number." + name] = value;
   }
+  add_guards(variables, numbers.guards);
   variables.counts["begun"] = calls_ + 1;
   for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {
     variables = rehearsed(std::move(variables), i, numbers.lr[i], 0);
@@ -163,6 +119,7 @@ std::map<std::string, Tensor> CapturedStep::state() const {
   for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {
     add_state(all, prefix(i, parts_.optimizers.size()), *parts_.optimizers[i]);
   }
+  all.insert(added_.begin(), added_.end());
   return all;
 }
 
@@ -233,7 +190,7 @@ Tensors CapturedStep::take(const Tensors& inputs, const StepNumbers& numbers, Re
   if (recorder == nullptr) {
     results = body(call);
   } else {
-    recorder->section(section, [&] {
+    recorder->section(step_section, [&] {
       results = body(call);
       for (std::size_t i = 0; i < results.size(); ++i) {
         recorder->output(output_name(i), local_of(results[i]));
@@ -243,124 +200,6 @@ Tensors CapturedStep::take(const Tensors& inputs, const StepNumbers& numbers, Re
   drop_gradients();
   ++calls_;
   replayed_last_ = false;
-  return results;
-}
-
-Tensors CapturedStep::record(const Tensors& inputs, const StepNumbers& numbers, Kind& kind,
-                             const std::string& name) {
-  for (optim::Optimizer* optimizer : parts_.optimizers) {
-    optimizer->prepare_state();
-  }
-  recorded_ = variables_of(numbers);
-  Recorder recorder;
-  std::map<std::string, MemoryCategory> categories;
-  for (const auto& [own, parameter] : parameters_) {
-    categories[parameter_input(own)] = category_of_parameter(*parameter);
-  }
-  for (const auto& [input, tensor] : state()) {
-    const auto category = categories.find(input);
-    recorder.input(input, tensor,
-                   category == categories.end() ? MemoryCategory::other : category->second);
-  }
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    recorder.input(input_name(i), local_of(inputs[i]));
-  }
-  const Tensors results = take(inputs, numbers, &recorder);
-  Recording recording = recorder.finish(recorded_);
-  ++counts_.recorded;
-  if (!kind.first) {
-    kind.first = std::move(recording);
-    return results;
-  }
-  auto capture = std::make_unique<Capture>();
-  capture->kind = name;
-  Program program = program_of(*std::exchange(kind.first, std::nullopt), recording);
-  capture->updated.resize(parts_.optimizers.size());
-  const std::vector<std::string> written = program.written(section);
-  for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {
-    capture->updated[i] = updated(written, *parts_.optimizers[i]);
-  }
-  for (const Tensor& x : results) {
-    capture->layouts.push_back(x.is_distributed() ? x.spec() : SpecHandle());
-  }
-  if (captures_.size() >= most_captures) {
-    captures_.erase(captures_.begin());  // its memory is free before the new one's is taken
-  }
-  capture->executor = graph::make_executor(std::move(program), execution_);
-  captures_.push_back(std::move(capture));
-  kinds_.erase(name);
-  ++counts_.captured;
-  return results;
-}
-
-Tensors CapturedStep::replay(Capture& capture, const Tensors& inputs,
-                             const StepVariables& variables) {
-  if (!replayed_last_) {  // what styles derive from parameters is an input of the program
-    for (parallel::ParallelPlan* plan : parts_.plans) {
-      plan->after_optimizer();
-    }
-  }
-  const MemoryScope scope(MemoryCategory::activation);
-  std::map<std::string, Tensor> given = state();
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    given.emplace(input_name(i), local_of(inputs[i]));
-  }
-  Executor& executor = *capture.executor;
-  Tensors results;
-  try {
-    executor.begin(given);
-    run_phase("replayed step", [&] { executor.run(section, variables); });
-    for (std::size_t i = 0; i < capture.layouts.size(); ++i) {
-      Tensor own = ops::clone(executor.output(output_name(i)));
-      results.push_back(capture.layouts[i] ? make_distributed(std::move(own), capture.layouts[i])
-                                           : std::move(own));
-    }
-    executor.end();
-  } catch (...) {
-    executor.abandon();
-    throw;
-  }
-  for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {
-    parts_.optimizers[i]->count_step(capture.updated[i]);
-    finishers_[i]->count_step();
-  }
-  ++calls_;
-  ++counts_.replayed;
-  replayed_last_ = true;
-  return results;
-}
-
-Tensors CapturedStep::call(const Tensors& inputs, const StepNumbers& numbers) {
-  const std::string name = kind_of(inputs);
-  const auto found = std::ranges::find(captures_, name, &Capture::kind);
-  counts_.refusal.clear();
-  if (found != captures_.end()) {
-    if (std::next(found) != captures_.end()) {
-      replayed_last_ = false;
-      std::rotate(found, std::next(found), captures_.end());
-    }
-    Capture& capture = *captures_.back();
-    for (const auto& [stream, drawn] : capture.executor->program().draws) {
-      random_stream(stream);  // made at its first use
-    }
-    const StepVariables variables = variables_of(numbers);
-    counts_.refusal = capture.executor->refusal(variables);
-    if (counts_.refusal.empty()) {
-      return replay(capture, inputs, variables);
-    }
-  }
-  rest();
-  if (kinds_.size() >= most_kinds && !kinds_.contains(name)) {
-    kinds_.clear();
-  }
-  if (found == captures_.end() && kinds_[name].eager >= calls_before) {
-    return record(inputs, numbers, kinds_[name], name);
-  }
-  Tensors results = take(inputs, numbers, nullptr);
-  ++counts_.eager;
-  if (found == captures_.end()) {
-    ++kinds_[name].eager;
-  }
   return results;
 }
 

@@ -7,6 +7,7 @@ import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
+import :captures;
 import :training;
 
 export namespace tessera {
@@ -22,6 +23,14 @@ struct StepParts {
 struct StepNumbers {
   std::vector<double> lr = {};                // of each optimizer
   std::map<std::string, double> others = {};  // by names of the program's own
+  StepGuards guards = {};                     // with other values the call has another program
+};
+
+/// A program of a step's calls, and what their inputs and results are.
+struct CapturedProgram {
+  Program program = {};
+  std::string form = {};                 // of the inputs: CapturedStep::form_of
+  std::vector<SpecHandle> layouts = {};  // of the results; null: not distributed
 };
 
 /// What the body of a step gets.
@@ -30,6 +39,8 @@ class StepCall {
   /// What the call was given; a tensor of another shape, type or layout gets a program of its own.
   const Tensors& inputs() const { return *inputs_; }
   double number(const std::string& name) const;
+  /// A value that selects the program of the call; the body may use it as any other constant.
+  double guard(const std::string& name) const;
   /// Optimizer number i takes its step: sums of gradients that are still under way are completed,
   /// the parameters are updated, and its gradients dropped. Once in a call.
   /// Errors: there is no such optimizer; it was updated before; those of Optimizer::step.
@@ -53,7 +64,9 @@ class StepCall {
 /// step; this is for others, such as two models that train each other.
 ///
 /// All that differs from call to call is in the inputs, the numbers, parameters, buffers, the
-/// optimizers' state and random streams. What the host reads within the body must not differ.
+/// optimizers' state and random streams. What the host reads within the body must not differ, or is
+/// a guard(): a call in which one differs from the recording is taken by another program. A call
+/// with other StepNumbers::guards has a program of its own.
 /// Gradients that no update has used are dropped at the end of a call.
 class CapturedStep {
  public:
@@ -61,8 +74,9 @@ class CapturedStep {
   /// the same calls.
   using Body = std::function<Tensors(StepCall& call)>;
 
-  /// Errors (input): see graph::check; transformations, which need steps that are captured before
-  /// the first one.
+  /// With transformations every call must be replayed, from the first one on (capture_ahead): calls
+  /// that would be taken as they are are errors.
+  /// Errors (input): see graph::check.
   CapturedStep(StepParts parts, Body body, const graph::ExecutionOptions& execution = {});
   ~CapturedStep();
   CapturedStep(const CapturedStep&) = delete;
@@ -73,6 +87,23 @@ class CapturedStep {
   /// differ in what no number explains (see program_of). After an error gradients are dropped.
   Tensors operator()(const Tensors& inputs, const StepNumbers& numbers = {});
 
+  /// Replays this program from the next call on: of equal parts, in a state in which no parameter
+  /// that it updates has missed an update. Calls of another form are taken as always.
+  /// Error: another rank's program.
+  void set_program(CapturedProgram captured);
+  /// The same before the first call. `make` builds an equal step of modules on the meta device
+  /// (on_meta) and returns what capture() says of it. Returns what the host reads in a call and is
+  /// no guard: where it reads anything, nothing is set, and calls are recorded as they are taken.
+  std::string capture_ahead(const std::function<CapturedProgram()>& make);
+  /// Of a step of modules on the meta device, without execution options: calls it until one is
+  /// captured. `inputs`: on the meta device.
+  CapturedProgram capture(const Tensors& inputs, const StepNumbers& numbers = {});
+  /// What calls that one program is right for have in common: types, shapes, layouts.
+  static std::string form_of(const Tensors& inputs);
+  /// State that transformations have added, by its names in programs. Set it before a program that
+  /// goes on with it; a checkpoint of the caller's saves it.
+  graph::AddedState& added() { return added_; }
+
   /// Gives back the memory that programs keep between calls; the next call takes it again.
   void rest() noexcept;
   const ReplayCounts& counts() const { return counts_; }
@@ -82,9 +113,20 @@ class CapturedStep {
  private:
   friend class StepCall;
   struct Capture;
-  struct Kind;
 
-  std::string kind_of(const Tensors& inputs) const;
+  /// By optimizer and parameter: how many updates it has taken less than the one with most; nothing
+  /// for parameters that are frozen.
+  using Missed = std::vector<std::vector<std::optional<std::int64_t>>>;
+
+  Missed missed() const;
+  std::string kind_of(const Tensors& inputs, const StepNumbers& numbers) const;
+  /// Why the program is none of such calls; "": it is.
+  std::string misfit(const Capture& capture, const std::string& form, const Missed& missed,
+                     const StepNumbers& numbers) const;
+  /// The program of such a call, which is the last of captures_ then. `known`: guards that the call
+  /// has read. Null: there is none, and counts_.refusal says why the one that was used last is not.
+  Capture* capture_of(const Tensors& inputs, const StepNumbers& numbers,
+                      const std::vector<GuardValue>& known);
   StepVariables variables_of(const StepNumbers& numbers) const;
   /// As variables_of, with numbers of optimizer i that no call has.
   StepVariables rehearsed(StepVariables variables, std::size_t optimizer, double lr,
@@ -92,9 +134,17 @@ class CapturedStep {
   std::map<std::string, Tensor> state() const;
   Tensors take(const Tensors& inputs, const StepNumbers& numbers, Recorder* recorder);
   Tensors body(StepCall& call);
-  Tensors record(const Tensors& inputs, const StepNumbers& numbers, Kind& kind,
-                 const std::string& name);
+  Tensors record(const Tensors& inputs, const StepNumbers& numbers, const std::string& kind);
+  void add_capture(CapturedProgram captured, Missed missed, const std::string& reason);
   Tensors replay(Capture& capture, const Tensors& inputs, const StepVariables& variables);
+  /// What is known of a call before it is taken as it is.
+  struct Attempt {
+    std::vector<GuardValue> known = {};  // guards that replays have read until one ended them
+    bool refused = false;                // it has a program, and a number that it does not allow
+  };
+  /// Replays the call; nothing where that cannot be, and counts_.refusal says why.
+  std::optional<Tensors> replayed(const Tensors& inputs, const StepNumbers& numbers,
+                                  Attempt& attempt);
   Tensors call(const Tensors& inputs, const StepNumbers& numbers);
   void drop_gradients() noexcept;
   /// The parameters of an optimizer that are among these inputs of a program, by their own names.
@@ -113,7 +163,9 @@ class CapturedStep {
   StepVariables recorded_;  // of the call that is being recorded
   ReplayCounts counts_;
   std::vector<std::unique_ptr<Capture>> captures_;  // the one that was used last is the last
-  std::map<std::string, Kind> kinds_;               // of calls without a program
+  std::map<std::string, std::int64_t> kinds_;  // of calls without a program: how many were taken
+  std::map<std::string, Recording> firsts_;    // that wait for a second one of an equal call
+  graph::AddedState added_;                    // by transformations of programs
 };
 
 }  // namespace tessera

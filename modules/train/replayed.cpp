@@ -1,4 +1,4 @@
-// Steps that are recorded, and then replayed.
+// Steps that are replayed: what they depend on, and which program they have.
 module;
 #include <fmt/format.h>
 
@@ -18,6 +18,7 @@ module tessera.train;
 
 import tessera.base;
 import tessera.device;
+import tessera.mesh;
 import tessera.tensor;
 import tessera.ops;
 import tessera.dtensor;
@@ -26,61 +27,15 @@ import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
+import :capture_parts;
 import :step_inputs;
 
 namespace tessera {
 namespace {
 
-/// In the first step styles record the order of their groups, and the optimizer makes its state.
-constexpr std::int64_t steps_before = 2;
-
-/// Programs that are kept, each with its memory; and kinds of steps that are waiting for one.
-constexpr std::size_t most_captures = 4;
-constexpr std::size_t most_kinds = 16;
-
-constexpr std::string_view parameter_prefix = "parameter.";
-
 std::string lr_name(double scale) { return scale == 1 ? "lr" : fmt::format("lr*{}", scale); }
 
 }  // namespace
-
-void Training::set_replay(bool enabled, const graph::ExecutionOptions& execution) {
-  graph::check(execution);
-  replays_ = enabled;
-  execution_ = execution;
-  added_.clear();
-  counts_ = {};
-  captures_.clear();
-  kinds_.clear();
-  replayed_last_ = false;
-}
-
-void Training::set_program(Program program) {
-  graph::AddedState kept = std::exchange(added_, {});
-  set_replay(true, execution_);
-  added_ = std::move(kept);
-  add_capture(std::move(program), std::vector<std::int64_t>(optimizer_->parameters().size(), 0));
-}
-
-void Training::add_capture(Program program, std::vector<std::int64_t> missed) {
-  Capture capture{.executor = nullptr, .trained = trained(), .missed = std::move(missed)};
-  if (captures_.size() >= most_captures) {
-    captures_.erase(captures_.begin());  // its memory is free before the new one's is taken
-  }
-  capture.executor = graph::make_executor(std::move(program), execution_, &added_);
-  for (const std::string& name : capture.executor->program().written("update")) {
-    if (name.starts_with(parameter_prefix)) {
-      capture.updated.push_back(name.substr(parameter_prefix.size()));
-    }
-  }
-  const Device device = optimizer_->parameters().front()->value.device();
-  for (auto& [name, value] : added_) {
-    value = ops::to_device(value, device);
-  }
-  captures_.push_back(std::move(capture));
-  ++counts_.captured;
-  replayed_last_ = false;
-}
 
 std::vector<bool> Training::trained() const {
   std::vector<bool> all;
@@ -107,6 +62,7 @@ StepVariables Training::variables_of(const StepBatch& batch, const Program* prog
   for (const auto& [name, value] : optimizer_->numbers(lr_of(batch), 1 / scale(), 0)) {
     variables.numbers[name] = value;
   }
+  add_guards(variables, guards_);
   // Of steps that were begun, and of updates: a skipped step has none.
   variables.counts["begun"] = done_ + 1;
   variables.counts["step"] = done_ - skipped_ + 1;
@@ -168,82 +124,12 @@ void Training::check_inputs(const Program& program) const {
   }
 }
 
-StepResult Training::record_step(const StepBatch& batch, const StepFunctions& functions) {
-  const StepRows rows = load_rows(batch, functions);
-  Capture* const capture = capture_of(rows);
-  if (capture != nullptr) {
-    StepVariables variables = variables_of(batch, &capture->executor->program());
-    counts_.refusal = capture->executor->refusal(variables);
-    if (counts_.refusal.empty()) {
-      return replay_step(batch, rows, *capture, std::move(variables));
-    }
-  }
-  if (!execution_.transforms.empty()) {
-    fail({.thing = fmt::format("transformation '{}'", execution_.transforms.front().name),
-          .wrong = fmt::format("this step has no program that it could change ({})",
-                               counts_.refusal.empty() ? "none was set" : counts_.refusal),
-          .advice = "take steps of one kind, or leave the transformation out"});
-  }
-  if (!needs_program_.empty()) {
-    fail({.thing = "training",
-          .wrong = fmt::format("this step has no program ({})",
-                               counts_.refusal.empty() ? "none was set" : counts_.refusal),
-          .advice = needs_program_});
-  }
-  rest_captures();
-  const std::string name = kind_of(rows);
-  if (kinds_.size() >= most_kinds && !kinds_.contains(name)) {
-    kinds_.clear();
-  }
-  Kind& kind = kinds_[name];
-  if (capture == nullptr && kind.eager >= steps_before) {
-    return record_first_or_second(batch, functions, kind);
-  }
-  const StepResult result = take_step(batch, functions, nullptr);
-  ++counts_.eager;
-  ++kind.eager;
-  return result;
-}
-
 void Training::rest_captures() noexcept {
   for (Capture& capture : captures_) {
     capture.executor->rest();
     capture.given.clear();
   }
   replayed_last_ = false;
-}
-
-StepResult Training::record_first_or_second(const StepBatch& batch, const StepFunctions& functions,
-                                            Kind& kind) {
-  StepVariables variables = variables_of(batch, nullptr);
-  Recorder recorder;
-  std::map<std::string, MemoryCategory> categories;
-  for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
-    categories[parameter_input(parameter->name)] = category_of_parameter(*parameter);
-  }
-  for (const auto& [name, tensor] : inputs()) {
-    const auto category = categories.find(name);
-    recorder.input(name, tensor,
-                   category == categories.end() ? MemoryCategory::other : category->second);
-  }
-  const double scale_of_step = scale();
-  const StepResult result = take_step(batch, functions, &recorder);
-  if (result.skipped) {  // it has no update to record
-    ++counts_.eager;
-    return result;
-  }
-  constexpr std::int64_t already_counted = -1;
-  set_update(variables, result.lr,
-             optim::clip_factor(result.grad_norm, clipping_.max_norm) / scale_of_step,
-             already_counted);
-  Recording recording = recorder.finish(variables);
-  ++counts_.recorded;
-  if (!kind.first) {
-    kind.first = std::move(recording);
-  } else {
-    add_capture(program_of(*std::exchange(kind.first, std::nullopt), recording), missed_updates());
-  }
-  return result;
 }
 
 Training::StepRows Training::load_rows(const StepBatch& batch, const StepFunctions& functions) {
@@ -260,6 +146,9 @@ Training::StepRows Training::load_rows(const StepBatch& batch, const StepFunctio
 std::string Training::misfit(const Capture& capture, const StepRows& rows) const {
   if (trained() != capture.trained) {
     return "other parameters are frozen than when the step was recorded";
+  }
+  if (std::string other = other_guard(capture.executor->program(), guards_); !other.empty()) {
+    return other;
   }
   const std::vector<std::int64_t> steps = optimizer_->steps();
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -293,13 +182,16 @@ std::string Training::misfit(const Capture& capture, const StepRows& rows) const
   return "";
 }
 
-Training::Capture* Training::capture_of(const StepRows& rows) {
+Training::Capture* Training::capture_of(const StepRows& rows, const GuardPath& known) {
   counts_.refusal.clear();
   for (auto one = captures_.end(); one != captures_.begin();) {
     --one;
     const std::string why = misfit(*one, rows);
     if (!why.empty()) {
       counts_.refusal = counts_.refusal.empty() ? why : counts_.refusal;
+      continue;
+    }
+    if (!agrees(one->guards, known)) {
       continue;
     }
     if (std::next(one) != captures_.end()) {
@@ -320,7 +212,7 @@ std::string Training::kind_of(const StepRows& rows) const {
     text += is_trained ? '1' : '0';
   }
   text += fmt::format(" {}", fmt::join(missed_updates(), " "));
-  return text;
+  return text + text_of(guards_);
 }
 
 void Training::gather_inputs(const StepRows& rows, Capture& capture) {
@@ -368,23 +260,26 @@ StepResult Training::replay_step(const StepBatch& batch, const StepRows& rows, C
   gather_inputs(rows, capture);
   Executor& executor = *capture.executor;
   executor.begin_in_order(capture.given);
-  finisher_.count_step();
+  // Nothing of the training moves before the end: a guard may give the replay up.
+  const auto ended = [&](bool skipped) {
+    executor.end();
+    finisher_.count_step();
+    ++counts_.replayed;
+    replayed_last_ = true;
+    count_step(batch, skipped);
+  };
   run_phase("replayed gradients", [&] { executor.run("gradients", variables); });
   const StepResult result =
       checked(batch, executor.output("loss").item(), executor.output(norm_output()).item());
   executor.run("free", variables);
-  ++counts_.replayed;
-  replayed_last_ = true;
   if (result.skipped) {
-    executor.end();
-    count_step(batch, true);
+    ended(true);
     return result;
   }
   set_update(variables, result.lr, grad_scale(result));
   run_phase("replayed update", [&] { executor.run("update", variables); });
-  executor.end();
+  ended(false);
   optimizer_->count_step(capture.updated);
-  count_step(batch, false);
   return result;
 }
 

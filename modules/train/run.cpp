@@ -13,10 +13,12 @@ module tessera.train;
 import tessera.base;
 import tessera.plugin;
 import tessera.mesh;
+import tessera.device;
 import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
 import tessera.dtensor;
+import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
@@ -48,64 +50,49 @@ void check(const TrainingRun& run) {
   }
 }
 
-/// One rank of the run.
-class RankRun {
+/// The training of one rank. On the meta device nothing is allocated, and steps use no values.
+class RankTraining {
  public:
-  RankRun(const TrainingRun& run, collective::World& world)
-      : run_(run), world_(world), model_(run.model()) {
+  RankTraining(const TrainingRun& run, int ranks, Device device)
+      : run_(run), device_(device), model_(run.model()) {
     require(model_ != nullptr, "run_training: model() returned nothing");
     model_->set_names();
     set_seed(run.seed);
-    const DeviceMesh mesh = DeviceMesh::make({"shard"}, {world.size()});
+    const DeviceMesh mesh = DeviceMesh::make({"shard"}, {ranks});
     sharded_.emplace(*model_, mesh, run.sharding, plugin::host());
-    sharded_->materialize();
-    nn::initialize(*model_);
+    if (!(device == meta)) {
+      sharded_->materialize();
+      nn::initialize(*model_);
+    }
     auto parameters = nn::all_parameters(*model_);
     training_.emplace(
         *model_, sharded_->plan(),
         run.optimizer ? run.optimizer(std::move(parameters)) : optim::adamw(std::move(parameters)),
         run.schedule, run.max_norm);
-    training_->set_replay(run.replay, run.execution);
-    checkpoints_.emplace(*training_, SaveSchedule{.folder = run.folder,
-                                                  .every = run.save_every,
-                                                  .keep = run.keep,
-                                                  .background = run.save_in_background});
-    if (!run.folder.empty() && training_->resume(run.folder)) {
-      say(fmt::format("continues after step {}", training_->done()));
-    }
+    training_->set_replay(run.replay, device == meta ? graph::ExecutionOptions() : run.execution);
   }
 
-  int operator()() {
-    bool stop = world_.interrupt_agreed();
-    while (training_->done() < run_.steps && !stop) {
-      world_.set_progress(training_->done() + 1, "training");
-      const double loss = step().loss;
-      stop = world_.interrupt_agreed();
-      const std::int64_t done = training_->done();
-      if (run_.report_every > 0 && done % run_.report_every == 0) {
-        say(fmt::format("step {:4}  loss {:.6f}", done, loss));
-      }
-      checkpoints_->after_step(stop || done == run_.steps);
-    }
-    return stop ? interrupted : 0;
+  Training& training() { return *training_; }
+
+  StepResult step() {
+    const std::int64_t tokens = run_.rows * run_.row_tokens;
+    return training_->step(
+        {.rows = run_.rows,
+         .micro_rows = run_.micro_rows,
+         .weight = static_cast<double>(tokens),
+         .tokens = tokens},
+        StepFunctions{
+            .rows = [&](const BatchPart& part) { return rows(part); },
+            .loss_sum =
+                [&](const Tensors& rows) { return run_.loss_sum(*model_, distributed(rows)); },
+            .guards = run_.guards ? run_.guards(training_->done()) : StepGuards()});
   }
 
  private:
-  StepResult step() {
-    const std::int64_t tokens = run_.rows * run_.row_tokens;
-    return training_->step({.rows = run_.rows,
-                            .micro_rows = run_.micro_rows,
-                            .weight = static_cast<double>(tokens),
-                            .tokens = tokens},
-                           StepFunctions{.rows = [&](const BatchPart& part) { return rows(part); },
-                                         .loss_sum =
-                                             [&](const Tensors& rows) {
-                                               return run_.loss_sum(*model_, distributed(rows));
-                                             }});
-  }
-
   Tensors rows(const BatchPart& part) const {
-    Tensors rows = run_.data(part);
+    // The first rows have the shapes of all; nothing else of them is used on the meta device.
+    Tensors rows =
+        run_.data(device_ == meta ? BatchPart{.first = part.first, .rows = part.rows} : part);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const Tensor& x = rows[i];
       if (!x || x.is_distributed() || x.shape().empty() || x.shape()[0] != part.rows) {
@@ -118,6 +105,7 @@ class RankRun {
                                           : to_string(x.shape()),
               .advice = "return rows part.first to part.first + part.rows - 1"});
       }
+      rows[i] = device_ == meta ? empty(x.shape(), x.dtype(), meta) : x;
     }
     return rows;
   }
@@ -135,6 +123,54 @@ class RankRun {
     return whole;
   }
 
+  const TrainingRun& run_;
+  Device device_;
+  std::shared_ptr<nn::Module> model_;
+  std::optional<parallel::FullySharded> sharded_;
+  std::optional<Training> training_;
+};
+
+/// One rank of the run.
+class RankRun {
+ public:
+  RankRun(const TrainingRun& run, collective::World& world)
+      : run_(run), world_(world), mine_(run, world.size(), cpu) {
+    Training& training = mine_.training();
+    checkpoints_.emplace(training, SaveSchedule{.folder = run.folder,
+                                                .every = run.save_every,
+                                                .keep = run.keep,
+                                                .background = run.save_in_background});
+    if (!run.folder.empty() && training.resume(run.folder)) {
+      say(fmt::format("continues after step {}", training.done()));
+    }
+    if (run.replay && training.done() < run.steps) {
+      training.capture_ahead([&] {
+        RankTraining ahead(run, world.size(), meta);
+        return ahead.training().capture([&] { ahead.step(); });
+      });
+    }
+  }
+
+  int operator()() {
+    Training& training = mine_.training();
+    bool stop = world_.interrupt_agreed();
+    while (training.done() < run_.steps && !stop) {
+      world_.set_progress(training.done() + 1, "training");
+      const double loss = mine_.step().loss;
+      stop = world_.interrupt_agreed();
+      const std::int64_t done = training.done();
+      if (run_.report_every > 0 && done % run_.report_every == 0) {
+        say(fmt::format("step {:4}  loss {:.6f}", done, loss));
+      }
+      checkpoints_->after_step(stop || done == run_.steps);
+    }
+    if (training.replays().captured > 1 && run_.report_every > 0) {
+      say("steps: " + to_string(training.replays()));
+    }
+    return stop ? interrupted : 0;
+  }
+
+ private:
   void say(const std::string& line) const {
     if (world_.rank() == 0) {
       fmt::print("{}\n", line);
@@ -144,9 +180,7 @@ class RankRun {
 
   const TrainingRun& run_;
   collective::World& world_;
-  std::shared_ptr<nn::Module> model_;
-  std::optional<parallel::FullySharded> sharded_;
-  std::optional<Training> training_;
+  RankTraining mine_;
   std::optional<RunCheckpoints> checkpoints_;
 };
 

@@ -6,6 +6,7 @@ import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
+import :captures;
 import :checkpoints;
 import :training;
 
@@ -25,7 +26,8 @@ struct TrainingRun {
   optim::Schedule schedule = {.lr = 1e-3};
   double max_norm = 1;  // of the gradients; 0: any
   std::uint64_t seed = 1;
-  bool replay = false;  // see Training::set_replay
+  /// See Training::set_replay. The program is captured on the meta device before the first step.
+  bool replay = false;
   graph::ExecutionOptions execution = {};
   parallel::FullyShardOptions sharding = {};
   /// Where checkpoints are saved, and the newest one is continued. Empty: nowhere.
@@ -46,6 +48,8 @@ struct TrainingRun {
   std::function<Tensors(const BatchPart& part)> data = {};
   /// The SUM of the losses of the rows. They come as distributed tensors; so does the sum.
   std::function<Tensor(nn::Module& model, const Tensors& rows)> loss_sum = {};
+  /// Values of a step (from 0) that select its program: see StepGuards. The same on all ranks.
+  std::function<StepGuards(std::int64_t step)> guards = {};
 };
 
 /// Starts the ranks, builds and shards the model, continues the newest checkpoint of the folder,

@@ -31,6 +31,16 @@ double StepCall::number(const std::string& name) const {
   return found->second;
 }
 
+double StepCall::guard(const std::string& name) const {
+  const auto found = numbers_.guards.find(name);
+  if (found == numbers_.guards.end()) {
+    fail({.thing = "captured step",
+          .wrong = fmt::format("the call has no guard '{}'", name),
+          .advice = "pass it in StepNumbers::guards"});
+  }
+  return found->second;
+}
+
 void StepCall::update(std::size_t optimizer) {
   if (optimizer >= updated_.size()) {
     fail({.thing = "captured step",

@@ -9,6 +9,8 @@ import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
+import :ahead;
+import :captures;
 
 export namespace tessera {
 
@@ -21,8 +23,8 @@ struct StepBatch {
   /// Tokens of the whole step, on all ranks and in all micro-batches, for a schedule by tokens.
   /// Tokens that are masked are tokens that the model has read: they are usually counted too.
   std::int64_t tokens = 0;
-  /// The rows of a micro-batch are those of as many parts of the batch, one part after the other; 0:
-  /// the plan's. A multiple of them, for a step that will be placed on other ranks.
+  /// The rows of a micro-batch are those of as many parts of the batch, one part after the other;
+  /// 0: the plan's. A multiple of them, for a step that will be placed on other ranks.
   std::int64_t parts = 0;
 };
 
@@ -45,16 +47,7 @@ struct StepFunctions {
   /// This rank's rows of the micro-batch as local tensors: tokens, targets, masks.
   std::function<Tensors(const BatchPart&)> rows;
   std::function<Tensor(const Tensors& rows)> loss_sum;
-};
-
-/// How the steps of a training were taken since set_replay().
-struct ReplayCounts {
-  std::int64_t eager = 0;
-  std::int64_t recorded = 0;
-  std::int64_t replayed = 0;
-  std::int64_t captured = 0;  // programs, of steps with other rows or other frozen parameters
-  std::string refusal =
-      {};  // why the last eager step was not replayed; empty: before the recording
+  StepGuards guards = {};  // other values than before: another program
 };
 
 struct StepResult {
@@ -129,6 +122,13 @@ class Training {
   /// of a step in which no parameter that it updates had missed an update.
   /// Error: another rank's program. Other differences are errors of the next step.
   void set_program(Program program);
+  /// The same before the first step, without a step that is not replayed. `make` builds a training
+  /// of an equal model on the meta device (on_meta), and returns what capture() says of its steps.
+  /// Returns what the host reads in a step and is no guard: where it reads anything, nothing is
+  /// set, and steps are recorded as they are taken. Errors: those of `make`; see set_program.
+  std::string capture_ahead(const std::function<Program()>& make);
+  /// Of a training on the meta device: takes steps until one is captured. `step`: takes one.
+  Program capture(const std::function<void()>& step);
   /// What the last replayed or recorded step has; null: nothing yet.
   const Program* program() const {
     return captures_.empty() ? nullptr : &captures_.back().executor->program();
@@ -250,24 +250,28 @@ class Training {
     std::vector<bool> trained = {};         // by parameter
     std::vector<std::int64_t> missed = {};  // by parameter: see missed_updates
     std::vector<std::string> updated = {};  // parameters that the program's update writes
+    std::vector<GuardValue> guards = {};    // those within the step
     std::vector<Tensor> given = {};         // inputs of the program, in its order
     std::vector<Tensor> parameters = {};    // that `given` has the local tensors of
-  };
-  /// Steps of a kind that has no program yet.
-  struct Kind {
-    std::int64_t eager = 0;
-    std::optional<Recording> first = {};
   };
   StepRows load_rows(const StepBatch& batch, const StepFunctions& functions);
   /// Why the program is none of such steps; "": it is.
   std::string misfit(const Capture& capture, const StepRows& rows) const;
-  /// The program of such steps, which is the last of captures_ then. Null: there is none, and
-  /// counts_.refusal says why the one that was used last is not.
-  Capture* capture_of(const StepRows& rows);
+  /// The program of such steps, which is the last of captures_ then. `known`: guards that the step
+  /// has read. Null: there is none, and counts_.refusal says why the one that was used last is not.
+  Capture* capture_of(const StepRows& rows, const std::vector<GuardValue>& known);
+  /// What is known of a step before it is taken as always.
+  struct Attempt {
+    std::vector<GuardValue> known = {};  // guards that replays have read until one ended them
+    bool refused = false;                // it has a program, and a number that it does not allow
+  };
+  /// Replays the step; nothing where that cannot be, and counts_.refusal says why.
+  std::optional<StepResult> replayed(const StepBatch& batch, const StepRows& rows,
+                                     Attempt& attempt);
   /// Equal for steps that one program can be right for.
   std::string kind_of(const StepRows& rows) const;
   StepResult record_first_or_second(const StepBatch& batch, const StepFunctions& functions,
-                                    Kind& kind);
+                                    const std::string& kind);
   StepResult replay_step(const StepBatch& batch, const StepRows& rows, Capture& capture,
                          StepVariables variables);
   /// What a step's dynamic arguments follow from, before its update is known.
@@ -277,7 +281,7 @@ class Training {
   /// Tensors that exist before a step.
   std::map<std::string, Tensor> inputs() const;
   /// `missed`: the updates that each parameter had missed when the program was recorded.
-  void add_capture(Program program, std::vector<std::int64_t> missed);
+  void add_capture(Program program, std::vector<std::int64_t> missed, const std::string& reason);
   /// Their memory is free for what is computed without them.
   void rest_captures() noexcept;
   void gather_inputs(const StepRows& rows, Capture& capture);
@@ -300,11 +304,13 @@ class Training {
   bool replays_ = false;
   ReplayCounts counts_;
   graph::ExecutionOptions execution_;
-  graph::AddedState added_;            // by transformations of programs
-  std::vector<Capture> captures_;      // the one that was used last is the last
-  std::map<std::string, Kind> kinds_;  // of steps without a program
-  bool replayed_last_ = false;         // by the last capture, and nothing else has written since
-  std::string needs_program_;          // see require_program; empty: steps may be eager
+  graph::AddedState added_;                    // by transformations of programs
+  std::vector<Capture> captures_;              // the one that was used last is the last
+  std::map<std::string, std::int64_t> kinds_;  // of steps without a program: how many were taken
+  std::map<std::string, Recording> firsts_;    // that wait for a second one of an equal step
+  StepGuards guards_;                          // of the step
+  bool replayed_last_ = false;  // by the last capture, and nothing else has written since
+  std::string needs_program_;   // see require_program; empty: steps may be eager
   std::unique_ptr<Executor> evaluation_;
   std::string last_checkpoint_;  // saved or loaded; empty: none
   CheckpointSaver saver_;

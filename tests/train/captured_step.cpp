@@ -313,11 +313,11 @@ TEST_CASE("what a captured step cannot be is an error, and the next call is righ
     says(error, "mul");
     const double first = good(inputs, numbers_of(0))[0].item();
     check(first > 0, "a call after errors");
-    says(error_of([&] {
-           CapturedStep(pair.parts(), body_of(pair),
-                        {.transforms = {{.name = "T", .run = [](graph::Editor&) {}}}});
-         }),
-         "use Training::set_program");
+    CapturedStep changed(pair.parts(), body_of(pair),
+                         {.transforms = {{.name = "T", .run = [](graph::Editor&) {}}}});
+    says(error_of([&] { changed(inputs, numbers_of(0)); }),
+         "transformation 'T': this call has no program that it could change (none was set); "
+         "capture the step ahead");
     says(error_of([&] { CapturedStep(pair.parts(), body_of(pair), {.executor = "fast"}); }),
          "there is no executor 'fast'");
   }));

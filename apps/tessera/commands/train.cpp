@@ -159,11 +159,7 @@ class RankRun {
       if (progress_ && (stop || trainer_->done() == train.steps)) {
         progress_->finish();  // no further step: notes come below its line
         if (run_.config.graph.capture) {
-          const ReplayCounts& counts = trainer_->replays();
-          note(fmt::format("steps: {} replayed, {} recorded, {} others{}{}", counts.replayed,
-                           counts.recorded, counts.eager,
-                           counts.captured < 2 ? "" : fmt::format("; {} programs", counts.captured),
-                           counts.refusal.empty() ? "" : "; " + counts.refusal));
+          note("steps: " + to_string(trainer_->replays()));
         }
         note("peak memory of rank 0: " + memory_text(memory_statistics(device_)));
       }

@@ -212,15 +212,15 @@ StepResult Trainer::step() {
   }
   const TrainConfig& train = run_.config.train;
   const std::int64_t tokens = run_.config.step_tokens();
-  return training_->step(
-      {.rows = train.batch,
-       .micro_rows = train.micro_batch,
-       .weight = static_cast<double>(tokens),
-       .tokens = tokens,
-       .parts = run_.batch_parts},
-      functions([&](const BatchPart& m) {
-        return device_ == meta ? no_data(m.rows) : run_.data->rows(m.step, m.first, m.rows);
-      }));
+  return training_->step({.rows = train.batch,
+                          .micro_rows = train.micro_batch,
+                          .weight = static_cast<double>(tokens),
+                          .tokens = tokens,
+                          .parts = run_.batch_parts},
+                         functions([&](const BatchPart& m) {
+                           return device_ == meta ? no_data(m.rows)
+                                                  : run_.data->rows(m.step, m.first, m.rows);
+                         }));
 }
 
 StepFunctions Trainer::functions(std::function<Batch(const BatchPart&)> batch) const {
@@ -233,6 +233,10 @@ StepFunctions Trainer::functions(std::function<Batch(const BatchPart&)> batch) c
 std::string Trainer::program_text() const {
   const Program* const program = training_->program();
   return program == nullptr ? std::string() : program->to_text();
+}
+
+void Trainer::capture() {
+  training_->capture([this] { step(); });
 }
 
 void Trainer::capture_ahead() {
@@ -265,8 +269,7 @@ std::optional<double> Trainer::validate() {
     training_->set_evaluation(lowered(*placed_->evaluation, current_rank()));
     evaluates_placed_ = true;
   }
-  return training_->evaluate(batches, evaluation_batch(batches),
-                             functions([&](const BatchPart& m) {
+  return training_->evaluate(batches, evaluation_batch(batches), functions([&](const BatchPart& m) {
                                return run_.data->validation_rows(m.step, m.first, m.rows);
                              }));
 }

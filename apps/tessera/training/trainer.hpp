@@ -73,6 +73,8 @@ class Trainer {
   /// Error (input): the program of `captured`, whose modules were replaced, needs what this one's
   /// model does not have (see Training::check_inputs).
   void check_inputs(const Trainer& captured);
+  /// Of a trainer on the meta device: takes steps until program() is one.
+  void capture();
   /// Replays from the next step on, by a program that is captured on the meta device now. Where a
   /// step reads values on the host, which the meta device does not have, nothing changes: two steps
   /// are recorded as they are taken. With graph.mode, the program is the one that the mode has

@@ -35,19 +35,6 @@ import tessera.train;
 namespace tessera::app {
 namespace {
 
-/// Every value that the host reads is 1, where there is none: on the meta device. Constants that an
-/// optimizer makes on the host have their values.
-class ReadsOne final : public Mode {
- public:
-  void perform(Action& action, NextAction& next) override {
-    if (action.kind == ActionKind::read && action.in[0].is_meta()) {
-      action.values.assign(static_cast<std::size_t>(action.in[0].numel()), 1);
-    } else {
-      next(action);
-    }
-  }
-};
-
 /// Parameters, which exist before the first step.
 void book_parameters(nn::LanguageModel& model) {
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
@@ -66,7 +53,7 @@ Trial try_placed(const Run& run, Trainer& trainer) {
   check_batch_division(run.config, trainer.plan().batch_parts());
   Trial trial = try_step(one_rank_run(run));
   const double model_flops = trial.account.model_flops;
-  ReadsOne reads;
+  MetaReads reads;
   const ModeScope scope(ModeLevel::below_distribution, reads);
   const PlannedMemoryScope planned;
   trainer.capture_ahead();
@@ -113,7 +100,7 @@ Trial try_steps(Run run) {
     }
     return account;
   };
-  ReadsOne reads;
+  MetaReads reads;
   const ModeScope scope(ModeLevel::below_distribution, reads);
   const PlannedMemoryScope planned;
   book_parameters(trainer.model());
@@ -159,20 +146,17 @@ Program record_steps(Run run) {
   run.config.graph.executor = "interpreter";  // nothing is executed, so nothing is compiled
   Trainer trainer(run, meta, overrides);
   check_batch_division(run.config, trainer.plan().batch_parts());
-  ReadsOne reads;
-  const ModeScope scope(ModeLevel::below_distribution, reads);
-  const PlannedMemoryScope planned;  // memory without bytes has categories in it
+  Program program;
   try {
-    while (trainer.program() == nullptr) {
-      trainer.step();
-    }
+    trainer.capture();
+    program = *trainer.program();
   } catch (const Error& error) {
     throw trainer.plan().styles().empty() ? error : trainer.plan().explained(error);
   }
   if (!overrides.empty()) {
     Trainer(run, meta).check_inputs(trainer);
   }
-  return *trainer.program();
+  return program;
 }
 
 Program capture_steps(const Run& run) {
@@ -198,14 +182,18 @@ Program capture_step(const Run& wanted, int rank) {
   if (rank != 0) {
     run.kept_gathers = kept_gathers(run);
   }
-  return as_rank(rank, [&] { return capture_steps(run); });
+  Program program;
+  on_meta(rank, [&] { program = capture_steps(run); });
+  return program;
 }
 
 Program recorded_step(const Run& wanted, int rank) {
   Run run = wanted;
   run.config.graph.passes = {};
   run.config.graph.memory_budget = "";
-  return as_rank(rank, [&] { return record_steps(run); });
+  Program program;
+  on_meta(rank, [&] { program = record_steps(run); });
+  return program;
 }
 
 Program lowered(const Program& placed, int rank) {
@@ -236,19 +224,6 @@ int kept_gathers(const Run& run) {
   const GraphConfig& graph = run.config.graph;
   const bool fits = graph.capture && !graph.memory_budget.empty() && keeps_gathers(graph);
   return !fits || run.kept_gathers >= 0 ? run.kept_gathers : kept_gathers(run, capture_step(run));
-}
-
-std::string reads_values(const Program& program) {
-  int place = 0;
-  for (const Section& section : program.sections) {
-    for (const Instruction& i : section.instructions) {
-      if (i.kind == Instruction::Kind::check) {
-        return graph::instruction_in_words(program, place);
-      }
-      ++place;
-    }
-  }
-  return "";
 }
 
 Trial try_step(const Run& run) {

@@ -51,8 +51,4 @@ int kept_gathers(const Run& run, const Program& program);
 /// see capture_step.
 int kept_gathers(const Run& run);
 
-/// The first instruction at which the host reads values, in words; empty: none. The meta device has
-/// no values, so such a program is not that of a step with data.
-std::string reads_values(const Program& program);
-
 }  // namespace tessera::app

@@ -1,0 +1,62 @@
+export module tessera.record:guard;
+
+import tessera.base;
+import tessera.tensor;
+import :program;
+
+export namespace tessera {
+
+/// Reads a number on the host that decides how the step goes on: `decision` is a flag or a small
+/// number that operators have computed, such as ops::gt(norm, 10). A recorded step has the number
+/// as a guard: a replay that reads another one is given up, and the step is taken by a program in
+/// whose recording the guard had it, or as always. Nothing that outlives the step may change
+/// before a guard. `usual`: what a capture on the meta device, which has no values, takes it for.
+///
+/// All ranks must read the same number. So a distributed decision must be replicated; a plain one
+/// of a rank's own data must be made equal first (ops::all_reduce).
+/// Errors: the decision is not one number that is the same on all ranks, or is NaN; the name is
+/// not made of letters, digits, '_', '.' and '-'.
+double guard(std::string_view name, const Tensor& decision, double usual = 0);
+
+/// The guard that is being read, for modes that answer reads; null: an ordinary read.
+struct GuardRead {
+  std::string_view name;
+  double usual = 0;
+};
+const GuardRead* current_guard();
+
+/// What a guard had when its step was recorded.
+struct GuardValue {
+  std::string name;
+  std::string module = {};
+  double value = 0;
+};
+/// Those of a program, in the order in which they are read.
+std::vector<GuardValue> guards_of(const Program& program);
+/// "guard 'skip' in module 'blocks.1' is 1, was 0".
+std::string guard_in_words(const GuardValue& recorded, double now);
+
+/// Error that names the guard: something that outlives the step (an input) is changed before it.
+void check_guards(const Program& program);
+
+/// A guard has another value than in the recording. Nothing that outlives the step was changed:
+/// after Executor::abandon() it can be taken in another way.
+class GuardFailed : public Error {
+ public:
+  GuardFailed(const GuardValue& recorded, std::size_t number, double now);
+
+  /// Its place among guards_of(program).
+  std::size_t number() const noexcept { return number_; }
+  double now() const noexcept { return now_; }
+
+ private:
+  std::size_t number_;
+  double now_;
+};
+
+/// Completes what a step that is given up has issued: all ranks do so at the same guard. Memory of
+/// `tensors` is free for others then.
+void complete_communication(const Program& program, std::size_t section, std::size_t instruction,
+                            std::span<const Tensor> tensors);
+
+}  // namespace tessera

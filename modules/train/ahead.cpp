@@ -1,0 +1,54 @@
+// Steps that are captured on the meta device before the first one.
+module;
+#include <cstddef>
+#include <functional>
+#include <future>
+#include <string>
+#include <vector>
+module tessera.train;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.ops;
+import tessera.record;
+import tessera.graph;
+
+namespace tessera {
+
+void MetaReads::perform(Action& action, NextAction& next) {
+  if (action.kind != ActionKind::read || !action.in[0].is_meta()) {
+    next(action);
+    return;
+  }
+  const GuardRead* const guard = current_guard();
+  action.values.assign(static_cast<std::size_t>(action.in[0].numel()),
+                       guard == nullptr ? 1 : guard->usual);
+}
+
+void on_meta(int rank, const std::function<void()>& body) {
+  const int threads = ops::threads();
+  std::async(std::launch::async, [&] {
+    set_current_rank(rank);
+    ops::set_threads(threads);
+    MetaReads reads;
+    const ModeScope scope(ModeLevel::below_distribution, reads);
+    const PlannedMemoryScope planned;  // memory without bytes has categories in a program
+    body();
+  }).get();
+}
+
+std::string reads_values(const Program& program) {
+  int place = 0;
+  for (const Section& section : program.sections) {
+    for (const Instruction& i : section.instructions) {
+      if (i.kind == Instruction::Kind::check && !i.is_guard()) {
+        return graph::instruction_in_words(program, place);
+      }
+      ++place;
+    }
+  }
+  return "";
+}
+
+}  // namespace tessera

@@ -1,0 +1,29 @@
+export module tessera.train:ahead;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+
+export namespace tessera {
+
+// Steps that are captured before the first one: a second, equal training is built of modules on the
+// meta device, where nothing is computed and nobody communicates, and takes its first steps there.
+
+/// Answers what the host reads on the meta device, which has no values: a guard by what it usually
+/// is, anything else by 1. Constants that an optimizer makes on the host have their values. Install
+/// it below distribution.
+class MetaReads final : public Mode {
+ public:
+  void perform(Action& action, NextAction& next) override;
+};
+
+/// Runs `body` on a thread of its own as this rank, with MetaReads, and with as many threads for
+/// kernels as the caller has: random streams, accounts and what the thread keeps of operators end
+/// with it. Errors are thrown on.
+void on_meta(int rank, const std::function<void()>& body);
+
+/// The first instruction at which the host reads a value that is no guard, in words; empty: none.
+/// The meta device has no values, so such a program is not that of a step with data.
+std::string reads_values(const Program& program);
+
+}  // namespace tessera

@@ -1,0 +1,56 @@
+module tessera.train:capture_parts;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import :captured_step;
+import :captures;
+
+namespace tessera {
+
+// What Training and CapturedStep have in common.
+
+/// Programs that are kept, each with its memory; and kinds of steps that are waiting for one.
+constexpr std::size_t most_captures = 4;
+constexpr std::size_t most_kinds = 16;
+
+constexpr const char* first_capture = "the first";
+constexpr const char* ahead_of_steps = "before the first step";
+
+void count_capture(ReplayCounts& counts, const std::string& reason);
+
+void add_guards(StepVariables& variables, const StepGuards& guards);
+/// Why the program is not that of steps with these; "": it is.
+std::string other_guard(const Program& program, const StepGuards& guards);
+std::string text_of(const StepGuards& guards);
+
+/// The numbers that the guards within a step had, as far as they are known, in their order.
+using GuardPath = std::vector<GuardValue>;
+/// What a replay has read until a guard ended it.
+GuardPath path_of(const GuardFailed& failed, const GuardPath& recorded);
+/// Whether the guards of a program had the numbers that are known.
+bool agrees(const GuardPath& recorded, const GuardPath& known);
+std::string text_of(const GuardPath& path);
+
+/// The program of this recording and an earlier one of the same kind and path; nothing where there
+/// is none yet, and it waits in `firsts` then. Error: see program_of.
+std::optional<Program> with_first(std::map<std::string, Recording>& firsts, const std::string& kind,
+                                  Recording recording);
+
+/// A program, and what its results are for the caller.
+struct CapturedStep::Capture {
+  std::string form;  // of the inputs
+  Missed missed;
+  std::unique_ptr<Executor> executor = nullptr;
+  std::vector<SpecHandle> layouts = {};                // of the results; null: not distributed
+  std::vector<std::vector<std::string>> updated = {};  // parameters, by optimizer
+  GuardPath guards = {};
+};
+
+/// What results are called in a program.
+std::string output_name(std::size_t i);
+constexpr const char* step_section = "step";
+/// This rank's part of it.
+const Tensor& local_of(const Tensor& x);
+
+}  // namespace tessera

@@ -1,0 +1,130 @@
+// What captured steps have in common: counts, guards, recordings that wait for a second one.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tessera/printable.hpp>
+#include <utility>
+#include <vector>
+module tessera.train;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import :capture_parts;
+
+namespace tessera {
+namespace {
+
+constexpr std::size_t most_reasons = 8;
+constexpr std::size_t most_recordings = 8;
+
+}  // namespace
+
+std::string to_string(const ReplayCounts& counts) {
+  std::string text = fmt::format("{} replayed, {} recorded, {} others", counts.replayed,
+                                 counts.recorded, counts.eager);
+  if (counts.captured > 1) {
+    std::vector<std::string> reasons;
+    for (const auto& [reason, count] : counts.reasons) {
+      reasons.push_back(fmt::format("{} ({})", reason, count));
+    }
+    text += fmt::format("; {} programs{}: {}", counts.captured,
+                        counts.evicted == 0
+                            ? ""
+                            : fmt::format(", {} of them dropped for newer ones", counts.evicted),
+                        fmt::format("{}", fmt::join(reasons, ", ")));
+  }
+  if (counts.given_up > 0) {
+    text += fmt::format("; {} replays given up at a guard", counts.given_up);
+  }
+  return text + (counts.refusal.empty() ? "" : "; " + counts.refusal);
+}
+
+void count_capture(ReplayCounts& counts, const std::string& reason) {
+  ++counts.captured;
+  const bool room = counts.reasons.contains(reason) || counts.reasons.size() < most_reasons;
+  ++counts.reasons[room ? reason : "others"];
+}
+
+void add_guards(StepVariables& variables, const StepGuards& guards) {
+  for (const auto& [name, value] : guards) {
+    variables.numbers[std::string(guard_prefix) + name] = value;
+  }
+}
+
+std::string other_guard(const Program& program, const StepGuards& guards) {
+  const auto recorded = [&](const std::string& name) {
+    return program.required.find(std::string(guard_prefix) + name);
+  };
+  for (const auto& [name, value] : guards) {
+    const auto was = recorded(name);
+    if (was == program.required.end()) {
+      return fmt::format("guard '{}' is {}, and the program has none of this name", name,
+                         printable(value));
+    }
+    if (was->second != value) {
+      return guard_in_words({.name = name, .value = was->second}, value);
+    }
+  }
+  for (const auto& [name, value] : program.required) {
+    if (name.starts_with(guard_prefix) && !guards.contains(name.substr(guard_prefix.size()))) {
+      return fmt::format("guard '{}' is missing, and was {}", name.substr(guard_prefix.size()),
+                         printable(value));
+    }
+  }
+  return {};
+}
+
+std::string text_of(const StepGuards& guards) {
+  std::string text;
+  for (const auto& [name, value] : guards) {
+    text += fmt::format(" {}={}", name, value);
+  }
+  return text;
+}
+
+GuardPath path_of(const GuardFailed& failed, const GuardPath& recorded) {
+  const auto known = static_cast<std::ptrdiff_t>(failed.number()) + 1;
+  GuardPath path(recorded.begin(), recorded.begin() + known);
+  path.back().value = failed.now();
+  return path;
+}
+
+bool agrees(const GuardPath& recorded, const GuardPath& known) {
+  return recorded.size() >= known.size() &&
+         std::equal(known.begin(), known.end(), recorded.begin(),
+                    [](const GuardValue& a, const GuardValue& b) {
+                      return a.name == b.name && a.value == b.value;
+                    });
+}
+
+std::string text_of(const GuardPath& path) {
+  std::string text;
+  for (const GuardValue& one : path) {
+    text += fmt::format(" {}:{}", one.name, one.value);
+  }
+  return text;
+}
+
+std::optional<Program> with_first(std::map<std::string, Recording>& firsts, const std::string& kind,
+                                  Recording recording) {
+  const std::string name = kind + text_of(guards_of(recording.program));
+  if (const auto found = firsts.find(name); found != firsts.end()) {
+    const Recording first = std::move(found->second);
+    firsts.erase(found);
+    return program_of(first, recording);
+  }
+  if (firsts.size() >= most_recordings) {
+    firsts.clear();
+  }
+  firsts.emplace(name, std::move(recording));
+  return std::nullopt;
+}
+
+}  // namespace tessera

@@ -1,0 +1,404 @@
+// What a step may do and still be captured: each case compares the bits of captured calls (results,
+// parameters, buffers, optimizer state, random streams) with those of calls that are taken as they
+// are, in several layouts and with each executor.
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+
+import tessera;
+
+#include "layouts.hpp"
+#include "net.hpp"
+#include "support.hpp"
+
+using namespace tessera;
+using namespace parallel_test;
+using train_test::layout_named;
+using train_test::Layouts;
+using train_test::on_layout;
+
+namespace {
+
+constexpr std::int64_t rows = 8;
+constexpr int calls = 9;
+
+/// A Net with a running statistic and a slow copy of its head.
+class Observed final : public nn::Module {
+ public:
+  explicit Observed(const NetOptions& options) : net_(add_child<Net>("net", options)) {
+    for (const char* name : {"mean", "var"}) {
+      add_buffer(name, std::make_shared<nn::Buffer>(
+                           full({Net::vocabulary}, name[0] == 'v' ? 1 : 0, DType::f64)));
+    }
+    add_buffer("slow", std::make_shared<nn::Buffer>(full({Net::vocabulary, 6}, 0, DType::f64)));
+    set_names();
+  }
+  std::string_view kind() const override { return "Observed"; }
+  Tensors forward(const Tensors& inputs) override { return {(*net_)(inputs[0])}; }
+
+ private:
+  nn::Child net_;
+};
+
+/// One model with its optimizer; `Step` is the body of its captured step.
+struct Subject {
+  Subject(const DeviceMesh& mesh, const Layouts& layout, const NetOptions& options)
+      : net(std::make_shared<Observed>(options), mesh, styles_of(layout)),
+        adamw(optim::adamw(nn::all_parameters(*net.model))) {}
+
+  /// The styles' patterns, below the child.
+  static std::vector<parallel::StyleEntry> styles_of(const Layouts& layout) {
+    std::vector<parallel::StyleEntry> styles = layout.styles;
+    for (parallel::StyleEntry& style : styles) {
+      for (std::string& on : style.on) {
+        on = on == "." ? on : "net." + on;
+      }
+    }
+    return styles;
+  }
+  StepParts parts() {
+    return {.modules = {net.model.get()}, .optimizers = {adamw.get()}, .plans = {&net.plan}};
+  }
+  nn::Module& model() { return *net.model; }
+  nn::Module& child(const std::string& name) {
+    for (nn::Module* const module : nn::all_modules(*net.model)) {
+      if (module->name() == name) {
+        return *module;
+      }
+    }
+    fail("no module " + name);
+  }
+  Tensor tokens(const StepCall& call) const {
+    const Tensor& x = call.inputs()[0];
+    return from_local(x, net.plan.batch_layout(), Dims{x.size(0) * net.plan.batch_parts(), 3});
+  }
+  Tensor out(const StepCall& call) { return (*net.model)(tokens(call)); }
+  Tensor whole(const Tensor& x) const {
+    const NoGrad no_grad;
+    return redistribute(x, Layout::replicated(net.plan.mesh())).local();
+  }
+  const nn::ParameterPointer& parameter(const std::string& name) const {
+    for (const nn::ParameterPointer& parameter : adamw->parameters()) {
+      if (parameter->name == name) {
+        return parameter;
+      }
+    }
+    fail("no parameter " + name + "; the first is " + adamw->parameters()[0]->name);
+  }
+  Named everything() {
+    Named all = values_of(*net.model);
+    for (const nn::BufferPointer& buffer : nn::all_buffers(*net.model)) {
+      const Tensor& x = buffer->value;
+      all["buffer." + buffer->name] = to_doubles(x.is_distributed() ? x.local() : x);
+    }
+    for (const auto& [name, x] : adamw->state().tensors) {
+      all["state." + name] = to_doubles(x.is_distributed() ? x.local() : x);
+    }
+    for (const auto& [name, stream] : random_state()) {
+      all["stream." + name] = {static_cast<double>(stream.offset)};
+    }
+    return all;
+  }
+
+  Planned net;
+  std::unique_ptr<optim::Optimizer> adamw;
+};
+
+using Prepare = std::function<void(Subject&)>;
+using Step = std::function<Tensors(Subject&, StepCall&)>;
+
+Tensor rows_of(const Subject& subject, int call) {
+  return ops::contiguous(
+      distribute(net_tokens(rows, call), subject.net.plan.batch_layout()).local());
+}
+
+struct Outcome {
+  std::vector<std::vector<double>> results = {};
+  Named state = {};
+  ReplayCounts counts = {};
+};
+
+Outcome outcome_of(const DeviceMesh& mesh, const Layouts& layout, const NetOptions& options,
+                   const Prepare& prepare, const Step& body, const std::string& executor) {
+  Subject subject(mesh, layout, options);
+  prepare(subject);
+  const CapturedStep::Body one = [&](StepCall& call) { return body(subject, call); };
+  graph::ExecutionOptions execution;
+  if (!executor.empty()) {
+    execution = {.executor = executor, .passes = graph::default_passes()};
+  }
+  auto step = std::make_unique<CapturedStep>(subject.parts(), one, execution);
+  Outcome outcome;
+  for (int call = 0; call < calls; ++call) {
+    if (executor.empty()) {  // never called often enough to be recorded
+      step = std::make_unique<CapturedStep>(subject.parts(), one);
+    }
+    const Tensors results = (*step)({rows_of(subject, call)}, {.lr = {0.01 / (1 + call % 3)}});
+    for (const Tensor& x : results) {
+      outcome.results.push_back(to_doubles(x.is_distributed() ? x.local() : x));
+    }
+  }
+  outcome.state = subject.everything();
+  outcome.counts = step->counts();
+  return outcome;
+}
+
+void captured_as_eager(
+    const Step& body, const Prepare& prepare = [](Subject&) {}, const NetOptions& options = {},
+    const std::vector<std::string>& names = {"one rank", "fully sharded", "replicated", "hybrid"}) {
+  for (const std::string& name : names) {
+    const Layouts layout = layout_named(name);
+    INFO(name);
+    REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+      const Outcome eager = outcome_of(mesh, layout, options, prepare, body, "");
+      for (const std::string& executor : graph::executor_names()) {
+        const Outcome captured = outcome_of(mesh, layout, options, prepare, body, executor);
+        check(captured.counts.replayed == calls - 4, executor + ": " + to_string(captured.counts));
+        check(captured.results == eager.results, executor + ": the results");
+        check(captured.state.size() == eager.state.size(), executor + ": names");
+        for (const auto& [one, values] : eager.state) {
+          check(captured.state.at(one) == values, executor + ": " + one);
+        }
+      }
+    }));
+  }
+}
+
+/// The sum of squares, one update, and the loss as the result.
+Tensors plain_step(Subject& subject, StepCall& call) {
+  const Tensor loss = ops::sum(ops::square(subject.out(call)));
+  backward(loss);
+  call.update();
+  return {subject.whole(loss)};
+}
+
+}  // namespace
+
+TEST_CASE("captured: forward hooks of modules", "[features]") {
+  captured_as_eager(plain_step, [](Subject& subject) {
+    subject.child("net.blocks.0").add_pre_hook([](nn::Module&, Tensors& inputs) {
+      inputs[0] = ops::mul_scalar(inputs[0], 0.5);
+    });
+    subject.child("net.blocks.1")
+        .add_hook([](nn::Module&, const Tensors& inputs, Tensors& outputs) {
+          outputs[0] = ops::add(outputs[0], ops::tanh(inputs[0]));
+        });
+    subject.child("net.blocks.1").add_outer_pre_hook([](nn::Module&, Tensors& inputs) {
+      inputs[0] = ops::tanh(inputs[0]);
+    });
+  });
+}
+
+TEST_CASE("captured: hooks on the gradients of inputs, intermediates and leaves", "[features]") {
+  captured_as_eager(
+      [](Subject& subject, StepCall& call) -> Tensors {
+        Tensor seen;
+        const Tensor out = subject.out(call);
+        add_gradient_hook(out, [&](const Tensor& gradient) {
+          seen = subject.whole(ops::sum(ops::square(gradient)));
+          return ops::mul_scalar(gradient, 0.25);
+        });
+        Tensor input = ops::mul_scalar(detached(out), 2);
+        input.set_requires_grad(true);
+        Tensor seen_of_input;
+        add_gradient_hook(input, [&](const Tensor& gradient) {
+          seen_of_input = subject.whole(ops::sum(gradient));
+          return Tensor();
+        });
+        const Tensor loss = ops::sum(ops::square(ops::mul(out, input)));
+        backward(loss);
+        const Tensor of_input = subject.whole(ops::sum(ops::square(input.grad())));
+        call.update();
+        return {subject.whole(loss), seen, seen_of_input, of_input};
+      },
+      [](Subject& subject) {
+        add_gradient_hook(subject.parameter("head.weight")->value,
+                          [](const Tensor& gradient) { return ops::mul_scalar(gradient, 0.5); });
+      },
+      {}, {"one rank", "replicated"});
+}
+
+TEST_CASE("captured: hooks after accumulation, and callbacks at the end of backward",
+          "[features]") {
+  captured_as_eager(
+      [](Subject& subject, StepCall& call) -> Tensors {
+        const Tensor out = subject.out(call);
+        const nn::ParameterPointer& head = subject.parameter("head.weight");
+        Tensor at_end;
+        add_gradient_hook(out, [&](const Tensor&) {
+          queue_final_callback([&] {
+            const NoGrad no_grad;
+            at_end = subject.whole(ops::sum(ops::square(head->value)));
+          });
+          return Tensor();
+        });
+        const Tensor loss = ops::sum(ops::square(out));
+        backward(loss);
+        call.update();
+        return {subject.whole(loss), at_end};
+      },
+      [](Subject& subject) {
+        for (const nn::ParameterPointer& parameter : subject.adamw->parameters()) {
+          add_post_accumulate_hook(parameter->value, [](Tensor& leaf) {
+            const NoGrad no_grad;
+            if (leaf.grad()) {
+              ops::mul_(leaf.grad(), ops::mul_scalar(ops::ones_like(leaf.grad()), 0.75));
+            }
+          });
+        }
+      },
+      {}, {"one rank", "replicated"});
+}
+
+TEST_CASE("captured: requires_grad changes within a step", "[features]") {
+  captured_as_eager(
+      [](Subject& subject, StepCall& call) -> Tensors {
+        const nn::ParameterPointer& head = subject.parameter("head.weight");
+        head->value.set_requires_grad(false);
+        const Tensor first = ops::sum(ops::square(subject.out(call)));
+        backward(first);
+        head->value.set_requires_grad(true);
+        const Tensor second = ops::sum(ops::exp(subject.out(call)));
+        backward(second);
+        call.update();
+        return {subject.whole(first), subject.whole(second)};
+      },
+      [](Subject&) {}, {}, {"one rank", "replicated"});
+}
+
+TEST_CASE("captured: gradients are read, set and cleared by the step", "[features]") {
+  captured_as_eager(
+      [](Subject& subject, StepCall& call) -> Tensors {
+        const nn::ParameterPointer& head = subject.parameter("head.weight");
+        const nn::ParameterPointer& norm = subject.parameter("blocks.0.norm.weight");
+        backward(ops::sum(ops::square(subject.out(call))));
+        Tensor read;
+        {
+          const NoGrad no_grad;
+          read = ops::sum(norm->value.grad());
+          norm->value.grad() = ops::mul(norm->value, norm->value);
+          head->value.grad() = Tensor();
+        }
+        const Tensor second = ops::sum(ops::square(subject.out(call)));
+        backward(second);
+        call.update();
+        return {subject.whole(second), subject.whole(read)};
+      },
+      [](Subject&) {}, {}, {"one rank", "replicated"});
+}
+
+TEST_CASE("captured: parameters are replaced within a step", "[features]") {
+  captured_as_eager(
+      [](Subject& subject, StepCall& call) -> Tensors {
+        nn::Module& first = subject.child("net.blocks.0.up");
+        nn::Module& second = subject.child("net.blocks.1.up");
+        const nn::ParameterPointer own = second.parameter("weight");
+        second.set_parameter("weight", first.parameter("weight"));  // tied, in this pass
+        const Tensor loss = ops::sum(ops::square(subject.out(call)));
+        backward(loss);
+        second.set_parameter("weight", own);
+        const Tensor apart = ops::sum(ops::square(subject.out(call)));
+        backward(apart);
+        call.update();
+        return {subject.whole(loss), subject.whole(apart)};
+      },
+      [](Subject&) {}, {}, {"replicated"});
+}
+
+TEST_CASE("captured: memory is released and restored, and values change through views",
+          "[features]") {
+  captured_as_eager([](Subject& subject, StepCall& call) -> Tensors {
+    const Tensor loss = ops::sum(ops::square(subject.out(call)));
+    backward(loss);
+    Tensor sum;
+    {
+      const NoGrad no_grad;
+      const Tensor x = ops::clone(subject.whole(loss));
+      const Tensor table = ops::mul(full({4, 3}, 1, DType::f64), x);
+      ops::mul_(ops::narrow(table, 0, 1, 2), full({2, 3}, 3, DType::f64));
+      ops::fill_(ops::select(table, 1, 2), 0.5);
+      ops::add_(ops::transpose(table, 0, 1), full({3, 4}, 1, DType::f64));
+      sum = ops::sum(table);
+      table.storage().release_memory();
+      table.storage().restore_memory();
+      ops::copy_(table, full({4, 3}, 2, DType::f64));
+      ops::mul_(table, x);
+      sum = ops::add(sum, ops::sum(table));
+    }
+    call.update();
+    return {subject.whole(loss), sum};
+  });
+}
+
+TEST_CASE("captured: buffers are written: running statistics, a slow copy of a weight",
+          "[features]") {
+  captured_as_eager([](Subject& subject, StepCall& call) -> Tensors {
+    const Tensor out = subject.out(call);
+    Tensor loss;
+    {
+      const AllowRedistribution allowed;
+      const Tensor flat = ops::reshape(out, {-1, Net::vocabulary});
+      loss = ops::sum(
+          ops::square(ops::batch_norm(flat, subject.model().buffer("mean")->value,
+                                      subject.model().buffer("var")->value, {}, {}, true)));
+      loss = ops::add(loss, ops::sum(ops::square(out)));
+      backward(loss);
+    }
+    call.update();
+    {
+      const NoGrad no_grad;
+      const Tensor head = subject.whole(subject.parameter("head.weight")->value);
+      const Tensor& slow = subject.model().buffer("slow")->value;
+      ops::lerp_scalar_(slow.is_distributed() ? slow.local() : slow, head, 0.1);
+    }
+    return {subject.whole(loss)};
+  });
+}
+
+TEST_CASE("captured: recomputation with random numbers, and numbers that the step draws",
+          "[features]") {
+  captured_as_eager(
+      [](Subject& subject, StepCall& call) -> Tensors {
+        const Tensor out = subject.out(call);
+        const Tensor noisy =
+            ops::mul(out, ops::dropout(ops::ones_like(out), 0.5, by_batch_row("noise")));
+        const Tensor loss = ops::sum(ops::square(noisy));
+        backward(loss);
+        call.update();
+        return {subject.whole(loss)};
+      },
+      [](Subject&) {}, {.checkpointing = true, .dropout = 0.3});
+}
+
+TEST_CASE("captured: collectives of a part of the mesh, and a broadcast of parameters",
+          "[features]") {
+  captured_as_eager(
+      [](Subject& subject, StepCall& call) -> Tensors {
+        const DeviceMesh& mesh = subject.net.plan.mesh();
+        const Tensor out = subject.out(call);
+        const Tensor loss = ops::sum(ops::square(out));
+        backward(loss);
+        Tensor sums;
+        {
+          const NoGrad no_grad;
+          sums = ops::sum(out.local());
+          for (int axis = 0; axis < mesh.ndim(); ++axis) {
+            const std::span<const int> group = mesh.group(axis, current_rank());
+            const ops::Ranks ranks = ops::GroupArgument::of(group);
+            sums = ops::all_reduce(sums, ReduceOp::max, ranks);
+            const Tensor all = ops::all_gather(ops::reshape(sums, {1}), 0,
+                                               static_cast<std::int64_t>(group.size()), ranks);
+            sums = ops::add(sums, ops::sum(ops::broadcast(all, 0, ranks)));
+          }
+        }
+        call.update();
+        return {subject.whole(loss), sums};
+      },
+      [](Subject&) {}, {}, {"fully sharded", "replicated", "hybrid"});
+}
