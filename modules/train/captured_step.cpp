@@ -66,6 +66,12 @@ struct CapturedStep::Kind {
 CapturedStep::CapturedStep(StepParts parts, Body body, const graph::ExecutionOptions& execution)
     : parts_(std::move(parts)), body_(std::move(body)), execution_(execution) {
   graph::check(execution);
+  if (execution.across_steps) {
+    fail_input({.thing = "captured step",
+                .wrong = "its update cannot be left to the next call, as callers see parameters "
+                         "between two calls",
+                .advice = "use Training::set_replay"});
+  }
   if (!execution.transforms.empty()) {
     fail_input({.thing = "captured step",
                 .wrong = "its first calls are taken as they are, so transformations cannot be in "

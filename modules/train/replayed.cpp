@@ -46,6 +46,7 @@ std::string lr_name(double scale) { return scale == 1 ? "lr" : fmt::format("lr*{
 
 void Training::set_replay(bool enabled, const graph::ExecutionOptions& execution) {
   graph::check(execution);
+  finish_updates();
   replays_ = enabled;
   execution_ = execution;
   added_.clear();
@@ -63,12 +64,15 @@ void Training::set_program(Program program) {
 }
 
 void Training::add_capture(Program program, std::vector<std::int64_t> missed) {
-  Capture capture{.executor = nullptr, .trained = trained(), .missed = std::move(missed)};
+  finish_updates();
+  Capture capture{.trained = trained(), .missed = std::move(missed)};
   if (captures_.size() >= most_captures) {
     captures_.erase(captures_.begin());  // its memory is free before the new one's is taken
   }
-  capture.executor = graph::make_executor(std::move(program), execution_, &added_);
-  for (const std::string& name : capture.executor->program().written("update")) {
+  capture.parts[Capture::whole_step].executor =
+      graph::make_executor(std::move(program), execution_, &added_);
+  add_parts(capture);
+  for (const std::string& name : capture.whole().program().written("update")) {
     if (name.starts_with(parameter_prefix)) {
       capture.updated.push_back(name.substr(parameter_prefix.size()));
     }
@@ -150,8 +154,8 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
   const StepRows rows = load_rows(batch, functions);
   Capture* const capture = capture_of(rows);
   if (capture != nullptr) {
-    StepVariables variables = variables_of(batch, &capture->executor->program());
-    counts_.refusal = capture->executor->refusal(variables);
+    StepVariables variables = variables_of(batch, &capture->whole().program());
+    counts_.refusal = capture->whole().refusal(variables);
     if (counts_.refusal.empty()) {
       return replay_step(batch, rows, *capture, std::move(variables));
     }
@@ -162,6 +166,7 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
                                counts_.refusal.empty() ? "none was set" : counts_.refusal),
           .advice = "take steps of one kind, or leave the transformation out"});
   }
+  finish_updates();
   rest_captures();
   const std::string name = kind_of(rows);
   if (kinds_.size() >= most_kinds && !kinds_.contains(name)) {
@@ -179,8 +184,15 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
 
 void Training::rest_captures() noexcept {
   for (Capture& capture : captures_) {
-    capture.executor->rest();
-    capture.given.clear();
+    for (ProgramPart& part : capture.parts) {
+      if (part.executor) {
+        part.executor->rest();
+      }
+      part.given.clear();
+    }
+    if (!left_) {
+      capture.pending.clear();
+    }
   }
   replayed_last_ = false;
 }
@@ -243,7 +255,7 @@ std::string Training::misfit(const Capture& capture, const StepRows& rows) const
                          missed, capture.missed[i]);
     }
   }
-  const Program& program = capture.executor->program();
+  const Program& program = capture.whole().program();
   std::set<std::string> recorded;
   for (const auto& [name, number] : program.inputs) {
     if (!name.starts_with("rows.")) {
@@ -275,6 +287,7 @@ Training::Capture* Training::capture_of(const StepRows& rows) {
       continue;
     }
     if (std::next(one) != captures_.end()) {
+      finish_updates();  // of the last one
       replayed_last_ = false;
       std::rotate(one, std::next(one), captures_.end());
     }
@@ -295,7 +308,7 @@ std::string Training::kind_of(const StepRows& rows) const {
   return text;
 }
 
-void Training::gather_inputs(const StepRows& rows, Capture& capture) {
+void Training::gather_inputs(const StepRows& rows, Capture& capture, Capture::PartNumber number) {
   const std::vector<nn::ParameterPointer>& parameters = optimizer_->parameters();
   const bool same = std::ranges::equal(parameters, capture.parameters,
                                        [](const nn::ParameterPointer& now, const Tensor& before) {
@@ -311,15 +324,29 @@ void Training::gather_inputs(const StepRows& rows, Capture& capture) {
     for (const nn::ParameterPointer& parameter : parameters) {
       capture.parameters.push_back(parameter->value);
     }
+    for (ProgramPart& part : capture.parts) {
+      part.given.clear();
+    }
+  }
+  ProgramPart& part = capture.parts[number];
+  if (number != capture.running) {
+    capture.parts[capture.running].executor->rest();  // their memory would be there twice
+    capture.running = number;
+  }
+  if (part.given.empty()) {
     std::map<std::string, Tensor> all = inputs();
     all.insert(rows.tensors.begin(), rows.tensors.end());
-    capture.given = capture.executor->arranged(all);
+    if (number != Capture::whole_step) {
+      take_pending(capture);
+      all.insert(capture.pending.begin(), capture.pending.end());
+    }
+    part.given = part.executor->arranged(all);
     return;
   }
   std::size_t at = 0;
-  for (const auto& [name, number] : capture.executor->program().inputs) {
+  for (const auto& [name, unused] : part.executor->program().inputs) {
     if (const auto row = rows.tensors.find(name); row != rows.tensors.end()) {
-      capture.given[at] = row->second;
+      part.given[at] = row->second;
     }
     ++at;
   }
@@ -328,15 +355,24 @@ void Training::gather_inputs(const StepRows& rows, Capture& capture) {
 StepResult Training::replay_step(const StepBatch& batch, const StepRows& rows, Capture& capture,
                                  StepVariables variables) {
   if (!replayed_last_) {  // what styles derive from parameters is an input of the program
+    finish_updates();
     plan_.after_optimizer();
   }
   optimizer_->prepare_state();
   const MemoryScope scope(MemoryCategory::activation);
-  gather_inputs(rows, capture);
-  Executor& executor = *capture.executor;
-  executor.begin_in_order(capture.given);
+  const bool leaves = capture.leaves() && !batch.last_train_step;
+  const Capture::PartNumber number = left_    ? (leaves ? Capture::middle : Capture::last)
+                                     : leaves ? Capture::first
+                                              : Capture::whole_step;
+  if (left_) {
+    check_untouched(capture);
+    add_before(variables, *left_);
+  }
+  gather_inputs(rows, capture, number);
+  Executor& executor = *capture.parts[number].executor;
+  executor.begin_in_order(capture.parts[number].given);
   finisher_.count_step();
-  run_phase("replayed gradients", [&] { executor.run("gradients", variables); });
+  run_phase("replayed gradients", [&] { run_gradients(executor, variables); });
   const StepResult result =
       checked(batch, executor.output("loss").item(), executor.output(norm_output()).item());
   executor.run("free", variables);
@@ -348,8 +384,13 @@ StepResult Training::replay_step(const StepBatch& batch, const StepRows& rows, C
     return result;
   }
   set_update(variables, result.lr, grad_scale(result));
-  run_phase("replayed update", [&] { executor.run("update", variables); });
+  if (!leaves) {
+    run_phase("replayed update", [&] { executor.run("update", variables); });
+  }
   executor.end();
+  if (leaves) {
+    leave_update(capture, variables);
+  }
   optimizer_->count_step(capture.updated);
   count_step(batch, false);
   return result;
