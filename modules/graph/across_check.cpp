@@ -80,8 +80,9 @@ class Sequence {
       ++places_;
     };
     const auto renew = [&](std::size_t at) {
-      const auto renewed = s < part.renewals.size() ? part.renewals[s].find(at)
-                                                    : std::map<std::size_t, std::vector<int>>::const_iterator();
+      const auto renewed = s < part.renewals.size()
+                               ? part.renewals[s].find(at)
+                               : std::map<std::size_t, std::vector<int>>::const_iterator();
       if (s >= part.renewals.size() || renewed == part.renewals[s].end()) {
         return;
       }

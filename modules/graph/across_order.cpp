@@ -126,8 +126,8 @@ class Crossings {
         }
       }
     }
-    const bool writes_anew = std::ranges::any_of(
-        access.writes, [&](int written) { return anew_[index(written)] >= 0; });
+    const bool writes_anew =
+        std::ranges::any_of(access.writes, [&](int written) { return anew_[index(written)] >= 0; });
     return writes_anew ? where + " writes a tensor that is another one in the next step"
                        : std::string();
   }
@@ -343,14 +343,14 @@ class Order {
   const Shadow& shadow_;
   const std::vector<Access>& accesses_;
   int end_;
-  Key none_;                       // nothing limits it: the end of the section
-  std::vector<Key> read_;          // by memory: in the next step
-  std::vector<Key> written_;       // by memory: in the next step
-  std::vector<Key> number_used_;   // by number: later in the update
-  std::vector<Key> read_later_;    // by memory: later in the update
+  Key none_;                        // nothing limits it: the end of the section
+  std::vector<Key> read_;           // by memory: in the next step
+  std::vector<Key> written_;        // by memory: in the next step
+  std::vector<Key> number_used_;    // by number: later in the update
+  std::vector<Key> read_later_;     // by memory: later in the update
   std::vector<Key> written_later_;  // by memory: later in the update
-  Key ordered_;                    // the first communication of the next step
-  Key ordered_later_;              // that of the update, later
+  Key ordered_;                     // the first communication of the next step
+  Key ordered_later_;               // that of the update, later
 };
 
 }  // namespace
@@ -368,8 +368,7 @@ SplitStep split_step_of(const Program& program, const Analysis& known,
     step.refusal = "it has no update of its own";
     return step;
   }
-  step.update =
-      known.places() - static_cast<int>(program.sections.back().instructions.size());
+  step.update = known.places() - static_cast<int>(program.sections.back().instructions.size());
   step.refusal = Crossings(step, given_anew).find();
   return step;
 }

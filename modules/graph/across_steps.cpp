@@ -102,7 +102,7 @@ class UpdateWriter {
   const SplitStep& step_;
   const Shadow& shadow_;
   Program& program_;
-  std::vector<int> number_of_;   // in the next step, by number
+  std::vector<int> number_of_;  // in the next step, by number
   std::map<int, int> base_of_;  // by memory that crosses: the input
 };
 

@@ -11,9 +11,9 @@ inline constexpr std::string_view pending_prefix = "pending.";
 /// Variables of the step before have names that begin so.
 inline constexpr std::string_view before_prefix = "before.";
 
-/// A step whose update (its last section) is left to the next step, as programs of the same sections.
-/// What the update reads of its own step is in the inputs "pending.N", which the caller keeps from
-/// step to step; the update of the step before takes the variables "before.NAME".
+/// A step whose update (its last section) is left to the next step, as programs of the same
+/// sections. What the update reads of its own step is in the inputs "pending.N", which the caller
+/// keeps from step to step; the update of the step before takes the variables "before.NAME".
 struct AcrossSteps {
   /// Why the update cannot be left; "": it can. Otherwise nothing else is set.
   std::string refusal = {};

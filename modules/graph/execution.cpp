@@ -83,11 +83,12 @@ std::int64_t budget_of_step(const Program& program, const ExecutionOptions& opti
   const std::int64_t kept =
       options.across_steps ? split_across_steps(program, options.given_anew).pending_bytes : 0;
   if (kept >= options.memory_budget) {
-    fail_input({.thing = "graph.memory_budget",
-                .wrong = "the gradients that are kept until the next step alone need more",
-                .expected = fmt::format("more than {}", format_bytes(static_cast<std::uint64_t>(kept))),
-                .got = format_bytes(static_cast<std::uint64_t>(options.memory_budget)),
-                .advice = "raise it, or set graph.across_steps=false"});
+    fail_input(
+        {.thing = "graph.memory_budget",
+         .wrong = "the gradients that are kept until the next step alone need more",
+         .expected = fmt::format("more than {}", format_bytes(static_cast<std::uint64_t>(kept))),
+         .got = format_bytes(static_cast<std::uint64_t>(options.memory_budget)),
+         .advice = "raise it, or set graph.across_steps=false"});
   }
   return options.memory_budget - kept;
 }

@@ -37,8 +37,8 @@ void check(const ExecutionOptions& options);
 /// needs more than the budget of memory then.
 void transform(Program& program, const ExecutionOptions& options, AddedState& added);
 /// Splits an improved and transformed program, and moves communication in each of the programs as
-/// the options' passes do. Errors: see split_across_steps; one of them needs more than the budget of
-/// memory.
+/// the options' passes do. Errors: see split_across_steps; one of them needs more than the budget
+/// of memory.
 AcrossSteps across_steps(const Program& program, const ExecutionOptions& options);
 /// What the executor that the options name compiles of the improved program, which ranks then find
 /// in the cache; nothing where it compiles nothing. Kernels with which the step would need more

@@ -40,8 +40,8 @@ struct Values {
   /// Before the instruction at this place; -1: nothing, or what is not complete.
   int contents_before(int place, int memory) const;
 };
-/// `carries`: places, in their order, of instructions that bring all values of their second operand's memory into
-/// that of the first one.
+/// `carries`: places, in their order, of instructions that bring all values of their second
+/// operand's memory into that of the first one.
 Values values_of(const Program& program, const Analysis& known, ValueNames& names,
                  std::span<const int> carries = {});
 

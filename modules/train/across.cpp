@@ -106,10 +106,11 @@ void Training::check_untouched(const Capture& capture) const {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (!parameters[i]->value.same_as(capture.parameters[i]) ||
         version_of(*parameters[i]) != capture.versions[i]) {
-      fail({.thing = "training",
-            .wrong = "'" + parameters[i]->name +
-                     "' was changed while its update was left to the next step",
-            .advice = "call finish_updates() before you change parameters, or set last_train_step"});
+      fail(
+          {.thing = "training",
+           .wrong = "'" + parameters[i]->name +
+                    "' was changed while its update was left to the next step",
+           .advice = "call finish_updates() before you change parameters, or set last_train_step"});
     }
   }
 }
@@ -127,12 +128,11 @@ void Training::finish_updates() {
   check_untouched(capture);
   StepVariables variables;
   add_before(variables, *left_);
-  std::map<std::string, Tensor> all = inputs();
+  std::map<std::string, Tensor> all = capture.inputs;
   all.insert(capture.pending.begin(), capture.pending.end());
   Executor& executor = *capture.parts[Capture::rest].executor;
-  std::erase_if(all, [&](const auto& input) {
-    return !executor.program().inputs.contains(input.first);
-  });
+  std::erase_if(
+      all, [&](const auto& input) { return !executor.program().inputs.contains(input.first); });
   const MemoryScope scope(MemoryCategory::activation);
   capture.parts[capture.running].executor->rest();  // there is no memory for both
   executor.begin_in_order(executor.arranged(all));

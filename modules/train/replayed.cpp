@@ -192,6 +192,7 @@ void Training::rest_captures() noexcept {
     }
     if (!left_) {
       capture.pending.clear();
+      capture.inputs.clear();
     }
   }
   replayed_last_ = false;
@@ -327,6 +328,7 @@ void Training::gather_inputs(const StepRows& rows, Capture& capture, Capture::Pa
     for (ProgramPart& part : capture.parts) {
       part.given.clear();
     }
+    capture.inputs = inputs();
   }
   ProgramPart& part = capture.parts[number];
   if (number != capture.running) {
@@ -334,7 +336,7 @@ void Training::gather_inputs(const StepRows& rows, Capture& capture, Capture::Pa
     capture.running = number;
   }
   if (part.given.empty()) {
-    std::map<std::string, Tensor> all = inputs();
+    std::map<std::string, Tensor> all = capture.inputs;
     all.insert(rows.tensors.begin(), rows.tensors.end());
     if (number != Capture::whole_step) {
       take_pending(capture);

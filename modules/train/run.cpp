@@ -93,15 +93,17 @@ class RankRun {
  private:
   StepResult step() {
     const std::int64_t tokens = run_.rows * run_.row_tokens;
-    return training_->step({.rows = run_.rows,
-                            .micro_rows = run_.micro_rows,
-                            .weight = static_cast<double>(tokens),
-                            .tokens = tokens},
-                           StepFunctions{.rows = [&](const BatchPart& part) { return rows(part); },
-                                         .loss_sum =
-                                             [&](const Tensors& rows) {
-                                               return run_.loss_sum(*model_, distributed(rows));
-                                             }});
+    const std::int64_t next = training_->done() + 1;
+    return training_->step(
+        {.rows = run_.rows,
+         .micro_rows = run_.micro_rows,
+         .weight = static_cast<double>(tokens),
+         .tokens = tokens,
+         .last_train_step = next == run_.steps || checkpoints_->saves_after(next)},
+        StepFunctions{
+            .rows = [&](const BatchPart& part) { return rows(part); },
+            .loss_sum =
+                [&](const Tensors& rows) { return run_.loss_sum(*model_, distributed(rows)); }});
   }
 
   Tensors rows(const BatchPart& part) const {

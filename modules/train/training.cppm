@@ -126,9 +126,9 @@ class Training {
   /// `execution`: what executes the program. With transformations every step must be replayed, from
   /// the first one on (set_program): steps that would be taken as always are errors. What they add
   /// is state of the training; evaluations compute the model as it is written.
-  /// With `across_steps`, a replayed step leaves its update to the next one, with the same bits (see
-  /// docs/graph.md, "Across steps"). Until then parameters, buffers and the optimizer's state are
-  /// those before the update; whatever this class returns or saves of them is finished first.
+  /// With `across_steps`, a replayed step leaves its update to the next one, with the same bits
+  /// (see docs/graph.md, "Across steps"). Until then parameters, buffers and the optimizer's state
+  /// are those before the update; whatever this class returns or saves of them is finished first.
   /// Error (input): an executor that does not exist.
   void set_replay(bool enabled, const graph::ExecutionOptions& execution = {});
   /// Replays this program from the next step on: of the same model, plan, optimizer and rank, and
@@ -259,7 +259,9 @@ class Training {
     std::vector<bool> trained = {};         // by parameter
     std::vector<std::int64_t> missed = {};  // by parameter: see missed_updates
     std::vector<std::string> updated = {};  // parameters that the program's update writes
-    std::vector<Tensor> parameters = {};    // that `given` has the local tensors of
+    std::vector<Tensor> parameters = {};    // that `inputs` has the local tensors of
+    /// Of all parts, without rows: gradients that are kept elsewhere are the same ones in each.
+    std::map<std::string, Tensor> inputs = {};
     std::map<std::string, Tensor> pending = {};  // what is kept until the update is made
     std::vector<std::uint64_t> versions = {};    // of the parameters, when it was left
 

@@ -1,5 +1,5 @@
-// A Net that is trained by steps that can be replayed. Include it after the imports, layouts.hpp and
-// net.hpp.
+// A Net that is trained by steps that can be replayed. Include it after the imports, layouts.hpp
+// and net.hpp.
 #pragma once
 #include <cstdint>
 #include <memory>

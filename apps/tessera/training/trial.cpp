@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/config.hpp"
@@ -152,6 +153,18 @@ Program capture_step(const Run& wanted, int rank) {
                       return capture_steps(run);
                     })
       .get();
+}
+
+Program capture_part(const Run& run, int rank, const std::string& part) {
+  Program program = capture_step(run, rank);
+  if (part.empty()) {
+    return program;
+  }
+  graph::AcrossSteps parts = graph::across_steps(program, execution_of(run.config.graph));
+  return std::move(part == "first"    ? parts.first
+                   : part == "middle" ? parts.middle
+                   : part == "last"   ? parts.last
+                                      : parts.rest);
 }
 
 int gathers_in(const Program& program) {

@@ -35,6 +35,10 @@ Trial try_step(const Run& run);
 /// Errors: see try_step; what cannot be recorded.
 Program capture_step(const Run& run, int rank = 0);
 
+/// One of the programs that leave the step's update to the next one: "first", "middle", "last",
+/// "rest" (see graph::AcrossSteps); "": the whole step. Errors as above.
+Program capture_part(const Run& run, int rank, const std::string& part);
+
 /// Gathers that a step makes.
 int gathers_in(const Program& program);
 bool keeps_gathers(const GraphConfig& graph);
