@@ -109,7 +109,8 @@ TEST_CASE("first gathers are under way while later layers are updated") {
   parallel_test::use_shipped_plugins();
   for (const char* name : {"fully_sharded.toml", "hybrid.toml", "fsdp_tensor.toml"}) {
     INFO(name);
-    const Program middle = capture_part(run_of(name, {"graph.across_steps=true"}), 0, "middle");
+    const Program middle =
+        capture_part(run_of(name, {"graph.capture=true", "graph.across_steps=true"}), 0, "middle");
     const std::vector<Instruction>& all = middle.sections[0].instructions;
     std::map<int, std::size_t> updated;  // parameters, by number
     std::map<int, std::size_t> gathered;
