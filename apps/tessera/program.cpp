@@ -151,6 +151,11 @@ class CommandLine {
     capture->add_option("--to", capture_.to, "The file to write")->required();
     capture->add_option("--rank", capture_.rank, "The rank whose step it is")
         ->capture_default_str();
+    capture
+        ->add_option("--part", capture_.part,
+                     "Of a step that leaves its update to the next one: the first step, one in the "
+                     "middle, the last one, or the rest that the last one has left")
+        ->check(CLI::IsMember({"first", "middle", "last", "rest"}));
     capture->callback(
         [this] { chosen = [this] { return run_graph_capture(train_, capture_, &print_error); }; });
     CLI::App* show = command->add_subcommand(

@@ -4,6 +4,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,6 +16,7 @@ module tessera.graph;
 import tessera.base;
 import tessera.tensor;
 import tessera.record;
+import :across_steps;
 import :anchor;
 import :checks;
 import :compiled_chains;
@@ -77,6 +79,21 @@ void check_budget(const Program& program, const ExecutionOptions& options, const
   }
 }
 
+/// What the program may need, so that what is kept until the next step has room too.
+std::int64_t budget_of_step(const Program& program, const ExecutionOptions& options) {
+  const std::int64_t kept =
+      options.across_steps ? split_across_steps(program, options.given_anew).pending_bytes : 0;
+  if (kept >= options.memory_budget) {
+    fail_input(
+        {.thing = "graph.memory_budget",
+         .wrong = "the gradients that are kept until the next step alone need more",
+         .expected = fmt::format("more than {}", format_bytes(static_cast<std::uint64_t>(kept))),
+         .got = format_bytes(static_cast<std::uint64_t>(options.memory_budget)),
+         .advice = "raise it, or set graph.across_steps=false"});
+  }
+  return options.memory_budget - kept;
+}
+
 /// Passes before and after the program is fitted into its budget.
 void improve(Program& program, const ExecutionOptions& options) {
   const std::string dump =
@@ -91,18 +108,19 @@ void improve(Program& program, const ExecutionOptions& options) {
   const auto last = std::ranges::find(all, "lifetimes");
   const auto before = last == all.end() ? 0 : static_cast<std::size_t>(last - all.begin()) + 1;
   run_checked(program, all.first(before), dump);
-  fit_memory(program, options.memory_budget);
+  const std::int64_t budget = budget_of_step(program, options);
+  fit_memory(program, budget);
   std::vector<std::string> names(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
   if (std::erase(names, "keep_gathers") > 0) {
     if (options.kept_gathers < 0) {
-      keep_gathers_within(program, options.memory_budget);
+      keep_gathers_within(program, budget);
     } else {
       keep_gathers(program, options.kept_gathers);
       check_budget(program, options, "the step needs more with the gathers that it keeps",
                    "leave room for what ranks with larger shards need");
     }
   }
-  const std::vector<std::string> rest = within_budget(program, names, options.memory_budget);
+  const std::vector<std::string> rest = within_budget(program, names, budget);
   run_checked(program, rest, dump.empty() ? dump : dump + "/within-budget");
 }
 
@@ -120,6 +138,27 @@ void transform(Program& program, const ExecutionOptions& options, AddedState& ad
   }
   check_budget(program, options, "the step needs more with its transformations",
                "leave room for what they add");
+}
+
+AcrossSteps across_steps(const Program& program, const ExecutionOptions& options) {
+  AcrossSteps parts = split_across_steps(program, options.given_anew);
+  if (!parts.refusal.empty()) {
+    return parts;
+  }
+  std::vector<std::string> names;  // of the options' passes, what only moves communication
+  std::ranges::copy_if(options.passes, std::back_inserter(names), [](const std::string& name) {
+    return name == "early_issues" || name == "late_waits";
+  });
+  for (Program* const part : {&parts.first, &parts.middle, &parts.last}) {
+    if (options.memory_budget == 0) {
+      run_checked(*part, names, {});
+    } else {
+      run_checked(*part, within_budget(*part, names, options.memory_budget), {});
+      check_budget(*part, options, "the step needs more when its update is left to the next one",
+                   "leave room for it, or set graph.across_steps=false");
+    }
+  }
+  return parts;
 }
 
 namespace {
@@ -150,6 +189,10 @@ std::unique_ptr<Executor> make_executor(Program program, const ExecutionOptions&
   improve(program, options);
   AddedState unused;
   transform(program, options, added != nullptr ? *added : unused);
+  return executor_of(std::move(program), options);
+}
+
+std::unique_ptr<Executor> executor_of(Program program, const ExecutionOptions& options) {
   if (options.executor == "interpreter") {
     return std::make_unique<Replay>(std::move(program));
   }

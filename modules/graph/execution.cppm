@@ -2,6 +2,7 @@ export module tessera.graph:execution;
 
 import tessera.base;
 import tessera.record;
+import :across_steps;
 import :pass;
 import :planned;
 import :transform;
@@ -24,6 +25,10 @@ struct ExecutionOptions {
   /// The program is captured and not executed, so anchors may be left in it.
   bool keeps_anchors = false;
   std::string dump = {};  // a folder; rank r's program before and after each pass is in rank-r
+  /// The update of a step may be left to the next one; see AcrossSteps. Inputs whose names begin so
+  /// are other tensors then.
+  bool across_steps = false;
+  std::vector<std::string> given_anew = {"rows.", "scaler."};
 };
 
 /// "compiled" (Planned, with compiled kernels), "interpreter" (Replay), "planned" (Planned).
@@ -33,6 +38,10 @@ void check(const ExecutionOptions& options);
 /// Runs the options' transformations on an improved program. Errors: see run_transform; the program
 /// needs more than the budget of memory then; an anchor is left.
 void transform(Program& program, const ExecutionOptions& options, AddedState& added);
+/// Splits an improved and transformed program, and moves communication in each of the programs as
+/// the options' passes do. Errors: see split_across_steps; one of them needs more than the budget
+/// of memory.
+AcrossSteps across_steps(const Program& program, const ExecutionOptions& options);
 /// What the executor that the options name compiles of the improved program, which ranks then find
 /// in the cache; nothing where it compiles nothing. Kernels with which the step would need more
 /// than the budget of memory are missing. Error: the compiler refuses an operator's Op::element.
@@ -42,5 +51,7 @@ std::optional<CompiledKernels> compile_kernels(const Program& program,
 /// add. Error (input): see check(). Errors: the program is another rank's; see run_transform.
 std::unique_ptr<Executor> make_executor(Program program, const ExecutionOptions& options = {},
                                         AddedState* added = nullptr);
+/// The same of a program that is to be executed as it is.
+std::unique_ptr<Executor> executor_of(Program program, const ExecutionOptions& options);
 
 }  // namespace tessera::graph

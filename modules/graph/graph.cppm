@@ -14,5 +14,6 @@ export import :communication;  // communication_of: what ranks must have alike
 export import :regions;        // regions_of: a program by phase and module
 export import :difference;     // difference: the lines in which two texts differ
 export import :data_parallel;  // data_parallel: the step of one rank as a step of several
+export import :across_steps;   // split_across_steps: a step whose update is left to the next one
 export import :planned;        // Planned: executes a program as a list of kernel calls
 export import :execution;      // make_executor: an executor by its name

@@ -5,6 +5,7 @@ module;
 #include <cstddef>
 #include <iterator>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,10 +27,12 @@ using Kind = Instruction::Kind;
 
 class Describer {
  public:
-  Describer(const Program& program, const Analysis& known, ValueNames& names)
+  Describer(const Program& program, const Analysis& known, ValueNames& names,
+            std::span<const int> carries)
       : program_(program),
         shadow_(known.state().shadow),
         names_(names),
+        carries_(carries),
         accesses_(known.state().accesses),
         contents_(shadow_.memories.size(), -1) {
     values_.is_written.assign(shadow_.memories.size(), false);
@@ -117,7 +120,12 @@ class Describer {
 
   void execute(const Instruction& i, const Access& access) {
     int call = -1;
-    if (i.kind == Kind::empty || i.kind == Kind::restore || i.kind == Kind::release) {
+    if (std::ranges::binary_search(carries_, static_cast<int>(values_.calls.size()))) {
+      const int to = static_cast<int>(memory(i.in[0]));
+      contents_[index(to)] = contents_[memory(i.in[1])];
+      values_.changes[index(to)].push_back(
+          {static_cast<int>(values_.calls.size()), contents_[index(to)]});
+    } else if (i.kind == Kind::empty || i.kind == Kind::restore || i.kind == Kind::release) {
       const std::size_t changed = memory(i.kind == Kind::empty ? i.out[0] : i.in[0]);
       set(static_cast<int>(changed), fmt::format("empty {}", shadow_.memories[changed].bytes),
           i.kind == Kind::empty);
@@ -181,6 +189,7 @@ class Describer {
   const Program& program_;
   const Shadow& shadow_;
   ValueNames& names_;
+  std::span<const int> carries_;
   const std::vector<Access>& accesses_;
   std::vector<int> contents_;
   Defined defined_;
@@ -204,8 +213,9 @@ std::string view_in_words(const Tensor& x) {
                      x.offset());
 }
 
-Values values_of(const Program& program, const Analysis& known, ValueNames& names) {
-  return Describer(program, known, names).describe();
+Values values_of(const Program& program, const Analysis& known, ValueNames& names,
+                 std::span<const int> carries) {
+  return Describer(program, known, names, carries).describe();
 }
 
 }  // namespace tessera::graph

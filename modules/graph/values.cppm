@@ -40,7 +40,10 @@ struct Values {
   /// Before the instruction at this place; -1: nothing, or what is not complete.
   int contents_before(int place, int memory) const;
 };
-Values values_of(const Program& program, const Analysis& known, ValueNames& names);
+/// `carries`: places, in their order, of instructions that bring all values of their second
+/// operand's memory into that of the first one.
+Values values_of(const Program& program, const Analysis& known, ValueNames& names,
+                 std::span<const int> carries = {});
 
 /// Where a tensor is in its memory: type, shape, strides and place.
 std::string view_in_words(const Tensor& x);

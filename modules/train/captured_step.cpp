@@ -46,6 +46,12 @@ std::string output_name(std::size_t i) { return fmt::format("output.{}", i); }
 CapturedStep::CapturedStep(StepParts parts, Body body, const graph::ExecutionOptions& execution)
     : parts_(std::move(parts)), body_(std::move(body)), execution_(execution) {
   graph::check(execution);
+  if (execution.across_steps) {
+    fail_input({.thing = "captured step",
+                .wrong = "its update cannot be left to the next call, as callers see parameters "
+                         "between two calls",
+                .advice = "use Training::set_replay"});
+  }
   for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {
     finishers_.push_back(std::make_unique<parallel::GradientFinisher>());
   }

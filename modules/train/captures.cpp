@@ -29,6 +29,12 @@ constexpr std::size_t most_recordings = 8;
 std::string to_string(const ReplayCounts& counts) {
   std::string text = fmt::format("{} replayed, {} recorded, {} others", counts.replayed,
                                  counts.recorded, counts.eager);
+  if (counts.left > 0) {
+    text += fmt::format("; {} left their update", counts.left);
+  }
+  if (!counts.not_left.empty()) {
+    text += "; updates are not left: " + counts.not_left;
+  }
   if (counts.captured > 1) {
     std::vector<std::string> reasons;
     for (const auto& [reason, count] : counts.reasons) {

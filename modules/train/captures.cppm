@@ -17,6 +17,8 @@ struct ReplayCounts {
   std::int64_t recorded = 0;
   std::int64_t replayed = 0;
   std::int64_t captured = 0;  // programs
+  std::int64_t left = 0;      // updates that were left to the next step, or to finish_updates()
+  std::string not_left = {};  // why the last program cannot leave its update; empty: it can
   std::int64_t evicted = 0;   // programs that were dropped for newer ones
   /// Replays that a guard has ended, before they changed anything; such a step counts again as what
   /// it was taken as then.

@@ -31,7 +31,7 @@ void RunCheckpoints::after_step(bool last) {
   if (const std::optional<std::string> folder = training_.finished_save()) {
     ended(*folder);
   }
-  if (!last && (schedule_.every == 0 || training_.done() % schedule_.every != 0)) {
+  if (!last && !saves_after(training_.done())) {
     return;
   }
   if (schedule_.folder.empty()) {

@@ -90,6 +90,7 @@ double Training::evaluate(std::int64_t batches, const StepBatch& batch,
                       return functions.loss_sum(functions.rows(part));
                     }));
   }
+  finish_updates();
   const NoGrad no_grad;
   const MemoryScope scope(MemoryCategory::activation);
   const Rows rows = rows_of(batch);

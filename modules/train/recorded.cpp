@@ -42,6 +42,7 @@ constexpr std::string_view parameter_prefix = "parameter.";
 
 void Training::set_replay(bool enabled, const graph::ExecutionOptions& execution) {
   graph::check(execution);
+  finish_updates();
   replays_ = enabled;
   execution_ = execution;
   added_.clear();
@@ -76,21 +77,21 @@ Program Training::capture(const std::function<void()>& step) {
     step();
     require(replays_, "training: capture() without set_replay(true)");
   }
-  return captures_.back().executor->program();
+  return captures_.back().whole().program();
 }
 
 void Training::add_capture(Program program, std::vector<std::int64_t> missed,
                            const std::string& reason) {
-  Capture capture{.executor = nullptr,
-                  .trained = trained(),
-                  .missed = std::move(missed),
-                  .guards = guards_of(program)};
+  finish_updates();
+  Capture capture{.trained = trained(), .missed = std::move(missed), .guards = guards_of(program)};
   if (captures_.size() >= most_captures) {
     captures_.erase(captures_.begin());  // its memory is free before the new one's is taken
     ++counts_.evicted;
   }
-  capture.executor = graph::make_executor(std::move(program), execution_, &added_);
-  for (const std::string& name : capture.executor->program().written("update")) {
+  capture.parts[Capture::whole_step].executor =
+      graph::make_executor(std::move(program), execution_, &added_);
+  add_parts(capture);
+  for (const std::string& name : capture.whole().program().written("update")) {
     if (name.starts_with(parameter_prefix)) {
       capture.updated.push_back(name.substr(parameter_prefix.size()));
     }
@@ -112,8 +113,8 @@ std::optional<StepResult> Training::replayed(const StepBatch& batch, const StepR
     if (capture == nullptr) {
       break;
     }
-    StepVariables variables = variables_of(batch, &capture->executor->program());
-    counts_.refusal = capture->executor->refusal(variables);
+    StepVariables variables = variables_of(batch, &capture->whole().program());
+    counts_.refusal = capture->whole().refusal(variables);
     if (!counts_.refusal.empty()) {
       attempt.refused = true;
       return std::nullopt;
@@ -124,7 +125,7 @@ std::optional<StepResult> Training::replayed(const StepBatch& batch, const StepR
       attempt.known = path_of(failed, capture->guards);
       given_up = guard_in_words(capture->guards[failed.number()], failed.now());
       ++counts_.given_up;
-      capture->executor->abandon();
+      capture->parts[capture->running].executor->abandon();
       rest_captures();
     }
   }
@@ -151,6 +152,7 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
                                counts_.refusal.empty() ? "none was set" : counts_.refusal),
           .advice = needs_program_});
   }
+  finish_updates();
   rest_captures();
   const std::string kind = kind_of(rows);
   const std::string name = kind + text_of(attempt.known);

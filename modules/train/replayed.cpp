@@ -126,8 +126,16 @@ void Training::check_inputs(const Program& program) const {
 
 void Training::rest_captures() noexcept {
   for (Capture& capture : captures_) {
-    capture.executor->rest();
-    capture.given.clear();
+    for (ProgramPart& part : capture.parts) {
+      if (part.executor) {
+        part.executor->rest();
+      }
+      part.given.clear();
+    }
+    if (!left_) {
+      capture.pending.clear();
+      capture.inputs.clear();
+    }
   }
   replayed_last_ = false;
 }
@@ -147,7 +155,7 @@ std::string Training::misfit(const Capture& capture, const StepRows& rows) const
   if (trained() != capture.trained) {
     return "other parameters are frozen than when the step was recorded";
   }
-  if (std::string other = other_guard(capture.executor->program(), guards_); !other.empty()) {
+  if (std::string other = other_guard(capture.whole().program(), guards_); !other.empty()) {
     return other;
   }
   const std::vector<std::int64_t> steps = optimizer_->steps();
@@ -160,7 +168,7 @@ std::string Training::misfit(const Capture& capture, const StepRows& rows) const
                          missed, capture.missed[i]);
     }
   }
-  const Program& program = capture.executor->program();
+  const Program& program = capture.whole().program();
   std::set<std::string> recorded;
   for (const auto& [name, number] : program.inputs) {
     if (!name.starts_with("rows.")) {
@@ -195,6 +203,7 @@ Training::Capture* Training::capture_of(const StepRows& rows, const GuardPath& k
       continue;
     }
     if (std::next(one) != captures_.end()) {
+      finish_updates();  // of the last one
       replayed_last_ = false;
       std::rotate(one, std::next(one), captures_.end());
     }
@@ -215,7 +224,7 @@ std::string Training::kind_of(const StepRows& rows) const {
   return text + text_of(guards_);
 }
 
-void Training::gather_inputs(const StepRows& rows, Capture& capture) {
+void Training::gather_inputs(const StepRows& rows, Capture& capture, Capture::PartNumber number) {
   const std::vector<nn::ParameterPointer>& parameters = optimizer_->parameters();
   const bool same = std::ranges::equal(parameters, capture.parameters,
                                        [](const nn::ParameterPointer& now, const Tensor& before) {
@@ -231,20 +240,35 @@ void Training::gather_inputs(const StepRows& rows, Capture& capture) {
     for (const nn::ParameterPointer& parameter : parameters) {
       capture.parameters.push_back(parameter->value);
     }
-    std::map<std::string, Tensor> all = inputs();
+    for (ProgramPart& part : capture.parts) {
+      part.given.clear();
+    }
+    capture.inputs = inputs();
+  }
+  ProgramPart& part = capture.parts[number];
+  if (number != capture.running) {
+    capture.parts[capture.running].executor->rest();  // their memory would be there twice
+    capture.running = number;
+  }
+  if (part.given.empty()) {
+    std::map<std::string, Tensor> all = capture.inputs;
     all.insert(rows.tensors.begin(), rows.tensors.end());
+    if (number != Capture::whole_step) {
+      take_pending(capture);
+      all.insert(capture.pending.begin(), capture.pending.end());
+    }
     if (!execution_.transforms.empty()) {  // which may have removed some
       std::erase_if(all, [&](const auto& one) {
-        return !capture.executor->program().inputs.contains(one.first);
+        return !part.executor->program().inputs.contains(one.first);
       });
     }
-    capture.given = capture.executor->arranged(all);
+    part.given = part.executor->arranged(all);
     return;
   }
   std::size_t at = 0;
-  for (const auto& [name, number] : capture.executor->program().inputs) {
+  for (const auto& [name, unused] : part.executor->program().inputs) {
     if (const auto row = rows.tensors.find(name); row != rows.tensors.end()) {
-      capture.given[at] = row->second;
+      part.given[at] = row->second;
     }
     ++at;
   }
@@ -253,13 +277,22 @@ void Training::gather_inputs(const StepRows& rows, Capture& capture) {
 StepResult Training::replay_step(const StepBatch& batch, const StepRows& rows, Capture& capture,
                                  StepVariables variables) {
   if (!replayed_last_) {  // what styles derive from parameters is an input of the program
+    finish_updates();
     plan_.after_optimizer();
   }
   optimizer_->prepare_state();
   const MemoryScope scope(MemoryCategory::activation);
-  gather_inputs(rows, capture);
-  Executor& executor = *capture.executor;
-  executor.begin_in_order(capture.given);
+  const bool leaves = capture.leaves() && !batch.last_train_step;
+  const Capture::PartNumber number = left_    ? (leaves ? Capture::middle : Capture::last)
+                                     : leaves ? Capture::first
+                                              : Capture::whole_step;
+  if (left_) {
+    check_untouched(capture);
+    add_before(variables, *left_);
+  }
+  gather_inputs(rows, capture, number);
+  Executor& executor = *capture.parts[number].executor;
+  executor.begin_in_order(capture.parts[number].given);
   // Nothing of the training moves before the end: a guard may give the replay up.
   const auto ended = [&](bool skipped) {
     executor.end();
@@ -268,7 +301,7 @@ StepResult Training::replay_step(const StepBatch& batch, const StepRows& rows, C
     replayed_last_ = true;
     count_step(batch, skipped);
   };
-  run_phase("replayed gradients", [&] { executor.run("gradients", variables); });
+  run_phase("replayed gradients", [&] { run_gradients(executor, variables); });
   const StepResult result =
       checked(batch, executor.output("loss").item(), executor.output(norm_output()).item());
   executor.run("free", variables);
@@ -277,8 +310,13 @@ StepResult Training::replay_step(const StepBatch& batch, const StepRows& rows, C
     return result;
   }
   set_update(variables, result.lr, grad_scale(result));
-  run_phase("replayed update", [&] { executor.run("update", variables); });
+  if (!leaves) {
+    run_phase("replayed update", [&] { executor.run("update", variables); });
+  }
   ended(false);
+  if (leaves) {
+    leave_update(capture, variables);
+  }
   optimizer_->count_step(capture.updated);
   return result;
 }

@@ -74,13 +74,15 @@ class RankTraining {
 
   Training& training() { return *training_; }
 
-  StepResult step() {
+  /// `last`: see StepBatch::last_train_step.
+  StepResult step(bool last = false) {
     const std::int64_t tokens = run_.rows * run_.row_tokens;
     return training_->step(
         {.rows = run_.rows,
          .micro_rows = run_.micro_rows,
          .weight = static_cast<double>(tokens),
-         .tokens = tokens},
+         .tokens = tokens,
+         .last_train_step = last},
         StepFunctions{
             .rows = [&](const BatchPart& part) { return rows(part); },
             .loss_sum =
@@ -156,7 +158,8 @@ class RankRun {
     bool stop = world_.interrupt_agreed();
     while (training.done() < run_.steps && !stop) {
       world_.set_progress(training.done() + 1, "training");
-      const double loss = mine_.step().loss;
+      const std::int64_t next = training.done() + 1;
+      const double loss = mine_.step(next == run_.steps || checkpoints_->saves_after(next)).loss;
       stop = world_.interrupt_agreed();
       const std::int64_t done = training.done();
       if (run_.report_every > 0 && done % run_.report_every == 0) {

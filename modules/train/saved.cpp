@@ -100,7 +100,12 @@ TrainingProgress read_training_progress(const CheckpointReader& reader) {
   return progress;
 }
 
-StateDict Training::state() const {
+StateDict Training::state() {
+  finish_updates();
+  return live_state();
+}
+
+StateDict Training::live_state() const {
   StateDict all = training_state(*optimizer_);
   StateDict buffers;
   for (const nn::BufferPointer& buffer : nn::all_buffers(model_)) {
@@ -175,6 +180,9 @@ std::optional<std::string> Training::wait_for_save() {
 }
 
 void Training::load(const std::string& folder) {
+  if (!lost_) {
+    finish_updates();  // where the load is refused, the training is as it was
+  }
   optimizer_->prepare_state();
   const CheckpointReader reader(folder, OpenFiles::when_read);
   const TrainingProgress progress = read_training_progress(reader);
@@ -185,7 +193,7 @@ void Training::load(const std::string& folder) {
       added_.try_emplace(name, zeros(info.shape, info.dtype, device));
     }
   }
-  StateDict all = state();
+  StateDict all = live_state();
   // Which random streams exist is the checkpoint's to say: one that only a step uses, such as
   // dropout's, is not among this process's yet. So it is whether there were skipped steps, or a
   // scaler: a run may go on with one, or without.
@@ -210,6 +218,7 @@ void Training::load(const std::string& folder) {
   set_random_state(progress.streams);
   last_checkpoint_ = folder;
   replayed_last_ = false;
+  lost_ = false;
 }
 
 bool Training::resume(const std::string& folder) {
@@ -220,7 +229,8 @@ bool Training::resume(const std::string& folder) {
   return newest.has_value();
 }
 
-void Training::check_finite() const {
+void Training::check_finite() {
+  finish_updates();
   if (const auto name = first_not_finite(training_state(*optimizer_))) {
     fail(
         fmt::format("training: after step {} '{}' holds values that are NaN or infinite; a smaller "

@@ -148,7 +148,7 @@ StepResult Training::step(const StepBatch& batch, const StepFunctions& functions
   } catch (...) {
     replayed_last_ = false;
     if (!captures_.empty()) {
-      captures_.back().executor->abandon();
+      captures_.back().parts[captures_.back().running].executor->abandon();
     }
     optimizer_->zero_grad();
     throw;
@@ -280,6 +280,7 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
 }
 
 double Training::evaluate(std::int64_t batches, const StepBatch& batch, const LossSum& loss_sum) {
+  finish_updates();
   const NoGrad no_grad;
   const Rows rows = rows_of(batch);
   const nn::EvaluationScope evaluation(model_);

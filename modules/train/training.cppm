@@ -26,6 +26,10 @@ struct StepBatch {
   /// The rows of a micro-batch are those of as many parts of the batch, one part after the other;
   /// 0: the plan's. A multiple of them, for a step that will be placed on other ranks.
   std::int64_t parts = 0;
+  /// Parameters are looked at before the next step, or there is none: the update is not left to it
+  /// (see Training::set_replay). Saves, evaluations and state() are right without it, but make what
+  /// was left on its own then.
+  bool last_train_step = false;
 };
 
 /// What one forward and backward computes: rows first to first + rows - 1 of the rows of the whole
@@ -116,6 +120,9 @@ class Training {
   /// `execution`: what executes the program. With transformations every step must be replayed, from
   /// the first one on (set_program): steps that would be taken as always are errors. What they add
   /// is state of the training; evaluations compute the model as it is written.
+  /// With `across_steps`, a replayed step leaves its update to the next one, with the same bits
+  /// (see docs/graph.md, "Across steps"). Until then parameters, buffers and the optimizer's state
+  /// are those before the update; whatever this class returns or saves of them is finished first.
   /// Error (input): an executor that does not exist.
   void set_replay(bool enabled, const graph::ExecutionOptions& execution = {});
   /// Replays this program from the next step on: of the same model, plan, optimizer and rank, and
@@ -131,12 +138,18 @@ class Training {
   Program capture(const std::function<void()>& step);
   /// What the last replayed or recorded step has; null: nothing yet.
   const Program* program() const {
-    return captures_.empty() ? nullptr : &captures_.back().executor->program();
+    return captures_.empty() ? nullptr : &captures_.back().whole().program();
   }
   const ReplayCounts& replays() const { return counts_; }
   /// Error (input): an input of the program, other than rows and what transformations add, that
   /// this training does not have, or has in another form. After Optimizer::prepare_state.
   void check_inputs(const Program& program) const;
+  /// Makes the update that the last step has left. Call it before you look at tensors of the model
+  /// or the optimizer that were got before, or change them. Error: an error in the step after
+  /// interrupted the update; load a checkpoint.
+  void finish_updates();
+  /// Whether the last step has left its update.
+  bool has_left_updates() const { return left_.has_value(); }
 
   /// The sum of all losses of `batches` batches divided by `batch.weight`, which is that of all of
   /// them, in evaluation mode and without gradients. The model has its training mode again
@@ -162,8 +175,14 @@ class Training {
   std::int64_t done() const { return done_; }
   /// The sum of StepBatch::tokens of the steps that are done.
   std::int64_t tokens() const { return tokens_; }
-  optim::Optimizer& optimizer() { return *optimizer_; }
-  nn::Module& model() { return model_; }
+  optim::Optimizer& optimizer() {
+    finish_updates();
+    return *optimizer_;
+  }
+  nn::Module& model() {
+    finish_updates();
+    return model_;
+  }
   const parallel::ParallelPlan& plan() const { return plan_; }
   /// What this rank keeps in memory that all ranks can reach: shards along an axis that splits the
   /// batch, which are gathered before they are used.
@@ -172,8 +191,8 @@ class Training {
   std::size_t bytes_elsewhere() const;
 
   /// Everything that the next step depends on: parameters, optimizer, the number of steps, random
-  /// streams. The tensors are the live ones.
-  StateDict state() const;
+  /// streams. The tensors are the live ones: see finish_updates.
+  StateDict state();
   /// Saves the state (see save_checkpoint). Errors name the last checkpoint, which stays: values
   /// that are not finite, a full disk.
   void save(const std::string& folder, const std::string& meta_data = "{}");
@@ -191,7 +210,7 @@ class Training {
   /// Loads the newest checkpoint among FOLDER/step-N; false where there is none.
   bool resume(const std::string& folder);
   /// Error: a parameter or the optimizer's state has values that are NaN or infinite on this rank.
-  void check_finite() const;
+  void check_finite();
   /// "the last good checkpoint is ...", for the end of an error's text.
   std::string last_checkpoint() const;
 
@@ -244,15 +263,29 @@ class Training {
     std::int64_t micro_batches = 0;
     std::map<std::string, Tensor> tensors = {};
   };
-  /// A program that steps are replayed from.
+  /// A program, and what it was given last, in the order of its inputs.
+  struct ProgramPart {
+    std::unique_ptr<Executor> executor = nullptr;
+    std::vector<Tensor> given = {};
+  };
+  /// A program that steps are replayed from, and those that leave its update to the next step (see
+  /// graph::AcrossSteps). Only one of them has memory at a time.
   struct Capture {
-    std::unique_ptr<Executor> executor;
+    enum PartNumber : std::uint8_t { whole_step, first, middle, last, rest, part_count };
+    std::array<ProgramPart, part_count> parts = {};
+    PartNumber running = whole_step;
     std::vector<bool> trained = {};         // by parameter
     std::vector<std::int64_t> missed = {};  // by parameter: see missed_updates
     std::vector<std::string> updated = {};  // parameters that the program's update writes
     std::vector<GuardValue> guards = {};    // those within the step
-    std::vector<Tensor> given = {};         // inputs of the program, in its order
-    std::vector<Tensor> parameters = {};    // that `given` has the local tensors of
+    std::vector<Tensor> parameters = {};    // that `inputs` has the local tensors of
+    /// Of all parts, without rows: gradients that are kept elsewhere are the same ones in each.
+    std::map<std::string, Tensor> inputs = {};
+    std::map<std::string, Tensor> pending = {};  // what is kept until the update is made
+    std::vector<std::uint64_t> versions = {};    // of the parameters, when it was left
+
+    Executor& whole() const { return *parts[whole_step].executor; }
+    bool leaves() const { return static_cast<bool>(parts[first].executor); }
   };
   StepRows load_rows(const StepBatch& batch, const StepFunctions& functions);
   /// Why the program is none of such steps; "": it is.
@@ -284,7 +317,17 @@ class Training {
   void add_capture(Program program, std::vector<std::int64_t> missed, const std::string& reason);
   /// Their memory is free for what is computed without them.
   void rest_captures() noexcept;
-  void gather_inputs(const StepRows& rows, Capture& capture);
+  void gather_inputs(const StepRows& rows, Capture& capture, Capture::PartNumber number);
+  // In across.cpp.
+  void add_parts(Capture& capture);
+  static void add_before(StepVariables& variables, const StepVariables& before);
+  void take_pending(Capture& capture);
+  /// Runs the section that makes what the step before has left.
+  void run_gradients(Executor& executor, const StepVariables& variables);
+  void leave_update(Capture& capture, const StepVariables& variables);
+  /// Errors: parameters were replaced or written while their update was left.
+  void check_untouched(const Capture& capture) const;
+  StateDict live_state() const;
   std::vector<bool> trained() const;
   /// How many of the training's updates each parameter that is trained has not taken, because it
   /// was frozen: its step count is the training's less that. 0 for those that have taken none.
@@ -309,8 +352,10 @@ class Training {
   std::map<std::string, std::int64_t> kinds_;  // of steps without a program: how many were taken
   std::map<std::string, Recording> firsts_;    // that wait for a second one of an equal step
   StepGuards guards_;                          // of the step
-  bool replayed_last_ = false;  // by the last capture, and nothing else has written since
-  std::string needs_program_;   // see require_program; empty: steps may be eager
+  bool replayed_last_ = false;         // by the last capture, and nothing else has written since
+  std::optional<StepVariables> left_;  // of the step by the last capture that left its update
+  bool lost_ = false;                  // an error interrupted the update of the step before
+  std::string needs_program_;          // see require_program; empty: steps may be eager
   std::unique_ptr<Executor> evaluation_;
   std::string last_checkpoint_;  // saved or loaded; empty: none
   CheckpointSaver saver_;

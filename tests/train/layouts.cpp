@@ -45,7 +45,7 @@ void on_layout(const Layouts& layout, const std::function<void(const DeviceMesh&
 
 namespace {
 
-std::map<std::string, std::vector<double>> state_of(const Training& training) {
+std::map<std::string, std::vector<double>> state_of(Training& training) {
   std::map<std::string, std::vector<double>> all;
   const StateDict state = training.state();
   for (const auto& [name, tensor] : state.tensors) {
@@ -61,7 +61,7 @@ std::map<std::string, std::vector<double>> state_of(const Training& training) {
 
 }  // namespace
 
-void same_state(const Training& a, const Training& b, const std::string& when) {
+void same_state(Training& a, Training& b, const std::string& when) {
   const auto left = state_of(a);
   const auto right = state_of(b);
   check(left.size() == right.size(), when + ": the state has the same names");

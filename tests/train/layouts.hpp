@@ -25,7 +25,7 @@ Layouts layout_named(const std::string& name);
 void on_layout(const Layouts& layout, const std::function<void(const tessera::DeviceMesh&)>& f);
 
 /// Throws where this rank's parts of anything that the next step depends on differ in a bit.
-void same_state(const tessera::Training& a, const tessera::Training& b, const std::string& when);
+void same_state(tessera::Training& a, tessera::Training& b, const std::string& when);
 
 /// A folder that ends with the test.
 class Folder {

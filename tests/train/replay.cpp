@@ -14,104 +14,14 @@ import tessera;
 
 #include "layouts.hpp"
 #include "net.hpp"
+#include "replayed_run.hpp"
 #include "support.hpp"
 
 using namespace tessera;
 using namespace parallel_test;
-using train_test::Folder;
-using train_test::layout_named;
-using train_test::Layouts;
-using train_test::on_layout;
-using train_test::same_state;
+using namespace train_test;
 
 namespace {
-
-constexpr std::int64_t rows = 8;
-const optim::Schedule schedule = {
-    .kind = optim::ScheduleKind::cosine, .lr = 0.05, .warmup = 3, .end = 20};
-
-struct Options {
-  NetOptions net = {};
-  std::int64_t micro_rows = 0;
-  DType dtype = DType::f64;
-  bool groups = false;  // parameters with learning rates of their own
-  std::string rule = "adamw";
-  std::string rule_options = "{}";
-  double max_norm = 0.7;
-  double first_weight = 24;  // of step s: first_weight + s * more_weight
-  double more_weight = 0;
-};
-
-std::unique_ptr<optim::Optimizer> optimizer_of(nn::Module& model, const Options& options) {
-  optim::OptimizerOptions own{.weight_decay = 0.1};
-  if (options.groups) {
-    own.groups = {{.on = {"head.*", "blocks.0.up.*"}, .lr_scale = 0.3},
-                  {.on = {"blocks.1.**"}, .weight_decay = 0.02}};
-  }
-  return std::make_unique<optim::Optimizer>(
-      nn::all_parameters(model), optim::load_rule(options.rule, options.rule_options), own);
-}
-
-/// A Net whose parameters are of another type.
-std::shared_ptr<Net> net_of(const Options& options) {
-  auto net = std::make_shared<Net>(options.net);
-  for (const nn::ParameterPointer& parameter : nn::all_parameters(*net)) {
-    const Tensor& value = parameter->value;
-    const bool trained = value.requires_grad();
-    parameter->value = empty(value.shape(), options.dtype, value.device());
-    parameter->value.set_requires_grad(trained);
-  }
-  return net;
-}
-
-struct Run {
-  Run(const DeviceMesh& mesh, const std::vector<parallel::StyleEntry>& styles,
-      const Options& all = {})
-      : options(all),
-        net(net_of(options), mesh, styles),
-        training(*net.model, net.plan, optimizer_of(*net.model, options), schedule,
-                 options.max_norm) {}
-
-  double evaluate() {
-    return training.evaluate(1, {.rows = rows}, [&](const BatchPart&) {
-      const Tensor tokens = distribute(net_tokens(rows, 50), net.plan.batch_layout());
-      return ops::sum((*net.model)(tokens));
-    });
-  }
-
-  /// `of`: the rows of the whole step.
-  StepResult step(std::int64_t of = rows) {
-    return training.step(
-        {.rows = of,
-         .micro_rows = options.micro_rows,
-         .weight =
-             options.first_weight + options.more_weight * static_cast<double>(training.done())},
-        StepFunctions{
-            .rows =
-                [&](const BatchPart& m) {
-                  const Tensor all = net_tokens(of, static_cast<int>(m.step));
-                  return Tensors{ops::contiguous(ops::narrow(all, 0, m.first, m.rows))};
-                },
-            .loss_sum =
-                [&](const Tensors& tensors) {
-                  const Dims shape{
-                      options.micro_rows == 0 ? of : options.micro_rows * net.plan.batch_parts(),
-                      3};
-                  const Tensor tokens = from_local(tensors[0], net.plan.batch_layout(), shape);
-                  return ops::sum(ops::square((*net.model)(tokens)));
-                }});
-  }
-
-  Options options;
-  Planned net;
-  Training training;
-};
-
-std::vector<Layouts> layouts() {
-  std::vector<Layouts> all = train_test::layouts();
-  all.push_back({"kept gathered", {"shard"}, {2}, {fsdp({"blocks.*", "."}, false)}});
-  return all;
-}
 
 /// Twelve steps of which the last ones are replayed, against eager ones; then text, read in a
 /// training that has taken no step of its own; then eager steps after replayed ones.
@@ -167,7 +77,7 @@ void replays_equal_eager(const Layouts& layout, const Options& options, std::int
 }  // namespace
 
 TEST_CASE("replayed steps have the bits of eager ones, from text too, in every layout") {
-  for (const Layouts& layout : layouts()) {
+  for (const Layouts& layout : replayed_layouts()) {
     replays_equal_eager(layout, {});
   }
 }
@@ -391,7 +301,7 @@ TEST_CASE("what a program is not right for is taken as always, or is an error th
 }
 
 TEST_CASE("a program is not used for the late first update of a parameter") {
-  const Layouts layout = layouts()[0];
+  const Layouts layout = replayed_layouts()[0];
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
     Run early(mesh, layout.styles);
     early.training.set_replay(true);
@@ -436,7 +346,7 @@ TEST_CASE("what a transformation adds to steps is the training's state, on all r
     while (eager.training.program() == nullptr) {
       eager.step();
     }
-    const auto counted = [](const Run& run) {
+    const auto counted = [](Run& run) {
       return to_doubles(run.training.state().tensors.at("transform.steps").local());
     };
     Run run(mesh, layout.styles);
@@ -483,7 +393,7 @@ TEST_CASE("every communication of a step is an operator, in every layout") {
     }
     bool communicates = false;
   };
-  for (const Layouts& layout : layouts()) {
+  for (const Layouts& layout : replayed_layouts()) {
     INFO(layout.name);
     REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
       Run run(mesh, layout.styles);

@@ -184,6 +184,7 @@ TEST_CASE("wrong types and impossible values are errors with their line") {
       {"model.dropout = 1.0", "model.dropout"},
       {"train.micro_batch = 17", "is larger than train.batch"},
       {"train.precision = \"f16\"", "set train.loss_scaling=dynamic"},
+      {"graph.across_steps = true", "only captured steps can leave their updates"},
       {"graph.memory_budget = \"4GiB\"", "only captured steps have a budget of memory"},
       {"graph.executor = \"compiled\"", "only captured steps have an executor"},
       {"graph.mode = \"replicate\"", "only captured steps are placed by a mode; set graph.capture"},

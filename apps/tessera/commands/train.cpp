@@ -178,7 +178,8 @@ class RankRun {
     const Config& config = run_.config;
     const auto start = std::chrono::steady_clock::now();
     StepResult result;
-    run_phase(fmt::format("step {}", trainer_->done() + 1), [&] { result = trainer_->step(); });
+    run_phase(fmt::format("step {}", trainer_->done() + 1),
+              [&] { result = trainer_->step(is_looked_at(trainer_->done() + 1)); });
     const double seconds = seconds_since(start);
     StepMetrics metrics;
     metrics.step = trainer_->done();
@@ -191,8 +192,7 @@ class RankRun {
     metrics.save_seconds = checkpoints_->seconds();
     metrics.memory_bytes = process_memory().resident;
     metrics.memory_peaks = memory_peaks();
-    const std::int64_t every = config.data.validate_every;
-    if (trainer_->done() == config.train.steps || (every > 0 && trainer_->done() % every == 0)) {
+    if (validates_after(trainer_->done())) {
       metrics.validation_loss = trainer_->validate();
     }
     if (progress_) {
@@ -201,6 +201,16 @@ class RankRun {
       }
       progress_->step(metrics, step_flops_ / seconds / ceiling_);
     }
+  }
+
+  bool validates_after(std::int64_t step) const {
+    const std::int64_t every = run_.config.data.validate_every;
+    return step == run_.config.train.steps || (every > 0 && step % every == 0);
+  }
+
+  /// Whether what a step leaves is validated or saved before the next one.
+  bool is_looked_at(std::int64_t step) const {
+    return validates_after(step) || checkpoints_->saves_after(step);
   }
 
   /// As soon as there is one.
@@ -304,6 +314,9 @@ Prepared prepared(const TrainArguments& arguments, bool locked) {
 /// Of the run that a config asks for, whatever it has saved.
 int capture(TrainArguments arguments, const CaptureArguments& captured) {
   arguments.overrides.emplace_back("graph.capture=true");
+  if (!captured.part.empty()) {
+    arguments.overrides.emplace_back("graph.across_steps=true");  // where it cannot be is an error
+  }
   const Prepared all = prepared(arguments, false);
   const Run& run = all.run;
   if (captured.rank < 0 || captured.rank >= run.config.ranks()) {
@@ -313,7 +326,8 @@ int capture(TrainArguments arguments, const CaptureArguments& captured) {
                 .got = fmt::format("{}", captured.rank)});
   }
   if (all.first) {
-    write_output("graph capture", captured.to, capture_step(run, captured.rank).to_text());
+    write_output("graph capture", captured.to,
+                 capture_part(run, captured.rank, captured.part).to_text());
     fmt::print("{}\nprogram written: {}\n", format_table(all.rows), captured.to);
   }
   return 0;

@@ -180,6 +180,7 @@ class Checks {
     }
     only_captured("graph.program", !graph.program.empty(), "have a program");
     only_captured("graph.executor", graph.executor != GraphConfig().executor, "have an executor");
+    only_captured("graph.across_steps", graph.across_steps, "can leave their updates");
     only_captured("graph.memory_budget", !graph.memory_budget.empty(), "have a budget of memory");
     only_captured("graph.dump", !graph.dump.empty(), "have passes");
     if (known({"graph.dump", "graph.program"}) && !graph.dump.empty() &&

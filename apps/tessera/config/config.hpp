@@ -126,6 +126,7 @@ struct GraphConfig {
   std::string executor = "planned";
   std::vector<std::string> passes = default_passes();
   std::vector<std::string> transforms;
+  bool across_steps = false;  // updates are left to the next step
   std::string memory_budget;  // of a step, "4GiB"; empty: none. See budget_bytes
   std::string dump;           // a folder with the program before and after each pass; empty: none
   std::string program;        // where the captured program is written; empty: nowhere

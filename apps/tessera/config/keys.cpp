@@ -334,6 +334,10 @@ std::vector<Key> run_keys() {
        "With `graph.capture`: plugins that change what the step computes: transformations, and "
        "overrides, which replace modules "
        "([graph.md](graph.md#change-what-a-step-computes))."},
+      {"graph.across_steps", field<g, &G::across_steps>,
+       "With `graph.capture`: a step leaves its update to the next one, which makes it where "
+       "parameters are first used, while gathers are under way: the same bits, and the shards of "
+       "gradients are kept in between ([graph.md](graph.md#across-steps))."},
       {"graph.memory_budget", field<g, &G::memory_budget>,
        "With `graph.capture`: the memory that a step of a rank may need, as `4GiB` or `900MiB`. "
        "What is needed for backward is then computed again instead of kept, where this costs "

@@ -52,7 +52,8 @@ graph::ExecutionOptions execution_of(const GraphConfig& graph) {
           .passes = graph.passes,
           .memory_budget = bytes_of_text(graph.memory_budget).value_or(0),
           .transforms = std::move(transforms),
-          .dump = graph.dump};
+          .dump = graph.dump,
+          .across_steps = graph.across_steps};
 }
 
 }  // namespace tessera::app

@@ -97,6 +97,29 @@ void check_validation(const Run& run) {
   }
 }
 
+/// Of a step that leaves its update: what it keeps, and `needed` by whichever of its programs needs
+/// most. Their kernels are compiled. Error (input): the update cannot be left.
+std::string left_text(const Run& run, const Program& program, std::int64_t& needed) {
+  if (!run.config.graph.across_steps) {
+    return "";
+  }
+  const graph::ExecutionOptions execution = execution_of(run.config.graph);
+  const graph::AcrossSteps parts = graph::across_steps(program, execution);
+  if (!parts.refusal.empty()) {
+    fail_input({.where = run.config.place("graph.across_steps"),
+                .wrong = "the update cannot be left to the next step: " + parts.refusal,
+                .advice = "set graph.across_steps=false"});
+  }
+  for (const Program* const part : {&parts.first, &parts.middle, &parts.last}) {
+    const std::optional<graph::CompiledKernels> kernels = graph::compile_kernels(*part, execution);
+    const bool compiled = kernels && kernels->missing.empty();
+    needed = std::max(needed, graph::planned_bytes(*part, compiled));
+  }
+  graph::compile_kernels(parts.rest, execution);
+  return fmt::format(", {} of it kept for the update, which the next step makes",
+                     format_bytes(static_cast<std::uint64_t>(parts.pending_bytes)));
+}
+
 /// What is known of a captured step before the ranks start. `program`: rank 0's. Errors: a step
 /// that transformations change must be replayed from the first one on; see graph::compile_kernels.
 std::string captured_text(const Run& run, const Program& program, int kept_gathers) {
@@ -119,14 +142,15 @@ std::string captured_text(const Run& run, const Program& program, int kept_gathe
       !keeps_gathers(run.config.graph)
           ? std::string()
           : fmt::format("; {} of {} gathers are made", made, made + kept_gathers);
-  const std::optional<graph::CompiledKernels> kernels =
-      graph::compile_kernels(program, execution_of(run.config.graph));
+  const graph::ExecutionOptions execution = execution_of(run.config.graph);
+  const std::optional<graph::CompiledKernels> kernels = graph::compile_kernels(program, execution);
   const bool compiled = kernels && kernels->missing.empty();
+  std::int64_t needed = graph::planned_bytes(program, compiled);
+  const std::string left = left_text(run, program, needed);
   return fmt::format(
-      "{} instructions, needs {}{}{}{}; {}", instructions,
-      format_bytes(static_cast<std::uint64_t>(graph::planned_bytes(program, compiled))),
-      budget.empty() ? "" : " of " + budget, gathers,
-      kernels ? "; " + kernels_text(*kernels) : std::string(),
+      "{} instructions, needs {}{}{}{}{}; {}", instructions,
+      format_bytes(static_cast<std::uint64_t>(needed)), budget.empty() ? "" : " of " + budget, left,
+      gathers, kernels ? "; " + kernels_text(*kernels) : std::string(),
       reads.empty() ? "replayed from the first step on"
                     : "recorded in steps 3 and 4, as the host reads values in " + reads);
 }
@@ -206,7 +230,7 @@ Tensors Trainer::rows_of(const Batch& batch) const {
   return {rows_of(batch.inputs), rows_of(batch.targets)};
 }
 
-StepResult Trainer::step() {
+StepResult Trainer::step(bool last) {
   if (placed_ && training_->program() == nullptr) {
     capture_ahead();
   }
@@ -216,7 +240,8 @@ StepResult Trainer::step() {
                           .micro_rows = train.micro_batch,
                           .weight = static_cast<double>(tokens),
                           .tokens = tokens,
-                          .parts = run_.batch_parts},
+                          .parts = run_.batch_parts,
+                          .last_train_step = last},
                          functions([&](const BatchPart& m) {
                            return device_ == meta ? no_data(m.rows)
                                                   : run_.data->rows(m.step, m.first, m.rows);

@@ -55,7 +55,8 @@ class Trainer {
   RunCheckpoints checkpoints(std::function<void(const std::string&)> say);
 
   /// Step number done() (counted from 0).
-  StepResult step();
+  /// `last`: see StepBatch::last_train_step.
+  StepResult step(bool last = false);
   /// The mean loss over the validation batches; nothing when there are none. Error: it is not
   /// finite.
   std::optional<double> validate();
@@ -83,7 +84,10 @@ class Trainer {
   /// Replays the program of this text from the next step on. Errors (input): see Program::parse.
   void set_program(const std::string& text, const std::string& where);
   const parallel::ParallelPlan& plan() const { return *plan_; }
-  nn::LanguageModel& model() { return *model_; }
+  nn::LanguageModel& model() {
+    training_->finish_updates();
+    return *model_;
+  }
   std::size_t shared_bytes() const { return training_->shared_bytes(); }
   std::size_t bytes_elsewhere() const { return training_->bytes_elsewhere(); }
   /// What a save in the background keeps in memory, besides the state itself.

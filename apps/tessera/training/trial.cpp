@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/config.hpp"
@@ -189,6 +190,7 @@ Program capture_step(const Run& wanted, int rank) {
 
 Program recorded_step(const Run& wanted, int rank) {
   Run run = wanted;
+  run.config.graph.across_steps = false;
   run.config.graph.passes = {};
   run.config.graph.memory_budget = "";
   Program program;
@@ -198,6 +200,18 @@ Program recorded_step(const Run& wanted, int rank) {
 
 Program lowered(const Program& placed, int rank) {
   return as_rank(rank, [&] { return lower(placed); });
+}
+
+Program capture_part(const Run& run, int rank, const std::string& part) {
+  Program program = capture_step(run, rank);
+  if (part.empty()) {
+    return program;
+  }
+  graph::AcrossSteps parts = graph::across_steps(program, execution_of(run.config.graph));
+  return std::move(part == "first"    ? parts.first
+                   : part == "middle" ? parts.middle
+                   : part == "last"   ? parts.last
+                                      : parts.rest);
 }
 
 int gathers_in(const Program& program) {

@@ -42,6 +42,10 @@ Program lowered(const Program& placed, int rank);
 /// The evaluation of one micro-batch, recorded in the same way. Errors: see capture_step.
 void capture_evaluation(const Run& run, OneRank& into);
 
+/// One of the programs that leave the step's update to the next one: "first", "middle", "last",
+/// "rest" (see graph::AcrossSteps); "": the whole step. Errors as above.
+Program capture_part(const Run& run, int rank, const std::string& part);
+
 /// Gathers that a step makes.
 int gathers_in(const Program& program);
 bool keeps_gathers(const GraphConfig& graph);

@@ -1,0 +1,172 @@
+// Whether the programs that a step was split into leave what the step leaves.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.graph;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import :accesses;
+import :across_parts;
+import :across_steps;
+import :analysis;
+import :checks;
+import :shadow;
+import :values;
+
+namespace tessera::graph {
+namespace {
+
+using Kind = Instruction::Kind;
+
+/// Programs one after the other, as one. Inputs and variables of a step have its number.
+class Sequence {
+ public:
+  Sequence(int rank, std::span<const std::string> given_anew) : given_anew_(given_anew) {
+    program_.rank = rank;
+  }
+
+  void add(const Part& part) {
+    ++step_;
+    const Program& added = part.program;
+    number_of_.assign(added.tensors.size(), -1);
+    for (const auto& [name, number] : added.inputs) {
+      const std::string own = is_given_anew(name, given_anew_) ? of_step(name, step_) : name;
+      const auto known = program_.inputs.find(own);
+      number_of_[index(number)] =
+          known != program_.inputs.end()
+              ? known->second
+              : program_.inputs.emplace(own, number_like(added, number)).first->second;
+    }
+    for (std::size_t s = 0; s < added.sections.size(); ++s) {
+      program_.sections.push_back({of_step(added.sections[s].name, step_)});
+      add_section(part, s);
+    }
+    for (const auto& [name, number] : added.outputs) {
+      program_.outputs[of_step(name, step_)] = number_of_[index(number)];
+    }
+  }
+
+  const Program& program() const { return program_; }
+  Values values(ValueNames& names) const {
+    const std::unique_ptr<Analysis> known = verified(program_);
+    return values_of(program_, *known, names, carries_);
+  }
+
+ private:
+  static std::string of_step(std::string_view name, int step) {
+    return fmt::format("{}.{}", step, name);
+  }
+
+  int number_like(const Program& added, int number) {
+    program_.tensors.push_back(added.tensors[index(number)]);
+    return static_cast<int>(program_.tensors.size()) - 1;
+  }
+
+  void add_section(const Part& part, std::size_t s) {
+    std::vector<Instruction>& into = program_.sections.back().instructions;
+    const auto push = [&](Instruction i) {
+      into.push_back(std::move(i));
+      ++places_;
+    };
+    const auto renew = [&](std::size_t at) {
+      const auto renewed = s < part.renewals.size()
+                               ? part.renewals[s].find(at)
+                               : std::map<std::size_t, std::vector<int>>::const_iterator();
+      if (s >= part.renewals.size() || renewed == part.renewals[s].end()) {
+        return;
+      }
+      for (const int number : renewed->second) {
+        push({.kind = Kind::release, .in = {number_of_[index(number)]}});
+        push({.kind = Kind::restore, .in = {number_of_[index(number)]}});
+      }
+    };
+    const std::vector<Instruction>& all = part.program.sections[s].instructions;
+    for (std::size_t at = 0; at < all.size(); ++at) {
+      renew(at);
+      if (s < part.carries.size() && std::ranges::binary_search(part.carries[s], at)) {
+        carries_.push_back(places_);
+      }
+      push(of_this_step(part.program, all[at]));
+    }
+    renew(all.size());
+  }
+
+  Instruction of_this_step(const Program& added, Instruction i) {
+    for (int& number : i.in) {
+      number = number < 0 ? number : number_of_[index(number)];
+    }
+    for (int& number : i.out) {
+      if (number >= 0) {
+        number = number_of_[index(number)] = number_like(added, number);
+      }
+    }
+    for (Binding& binding : i.bindings) {
+      const std::string_view name = binding.variable;
+      binding.variable = name.starts_with(before_prefix)
+                             ? of_step(name.substr(before_prefix.size()), step_ - 1)
+                             : of_step(name, step_);
+    }
+    i.scope = 0;
+    return i;
+  }
+
+  std::span<const std::string> given_anew_;
+  Program program_;
+  std::vector<int> carries_;
+  std::vector<int> number_of_;
+  int step_ = 0;
+  int places_ = 0;
+};
+
+[[noreturn]] void differ(const std::string& wrong) {
+  fail({.thing = "program", .wrong = "its update cannot be left to the next step: " + wrong});
+}
+
+void compare_steps(const Sequence& steps, const Sequence& parts) {
+  ValueNames names;
+  const Values expected = steps.values(names);
+  const Values got = parts.values(names);
+  if (expected.ordered != got.ordered) {
+    const auto at = std::ranges::mismatch(expected.ordered, got.ordered).in2 - got.ordered.begin();
+    differ("communication or a check of the host is missing, new or in another order: " +
+           (index(static_cast<int>(at)) < got.ordered.size()
+                ? place_in_words(parts.program(), got.ordered_places[index(static_cast<int>(at))])
+                : std::string("at the end")));
+  }
+  for (const auto& [name, value] : expected.left.back()) {
+    const auto found = got.left.back().find(name);
+    if (found == got.left.back().end() || found->second != value) {
+      differ(fmt::format("{} has other values", name));
+    }
+  }
+}
+
+}  // namespace
+
+void check_parts(const Program& step, const Parts& parts, std::span<const std::string> given_anew) {
+  const auto sequence = [&](std::initializer_list<const Part*> all) {
+    Sequence made(step.rank, given_anew);
+    for (const Part* const part : all) {
+      made.add(*part);
+    }
+    return made;
+  };
+  const Part whole{.program = step};
+  compare_steps(sequence({&whole}), sequence({&parts.first, &parts.rest}));
+  const Sequence twice = sequence({&whole, &whole});
+  compare_steps(twice, sequence({&parts.first, &parts.last}));
+  compare_steps(twice, sequence({&parts.first, &parts.middle, &parts.rest}));
+}
+
+}  // namespace tessera::graph

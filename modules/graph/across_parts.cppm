@@ -1,0 +1,67 @@
+module tessera.graph:across_parts;
+
+import tessera.base;
+import tessera.record;
+import :analysis;
+
+namespace tessera::graph {
+
+/// A memory that the update uses, of before it: what is kept until the update is made.
+struct Crossing {
+  int memory = 0;
+  int base = 0;       // the number that is all of it
+  int made_at = -1;   // the place of what makes it, where it may be the kept memory itself; else -1
+  int carry_at = -1;  // otherwise it is copied after this place, the last one that writes it
+};
+
+/// What is known of a step that is to be split.
+struct SplitStep {
+  const Program& program;
+  const Analysis& known;
+  int update = 0;                  // the first place of the last section
+  std::vector<int> input_of = {};  // by memory: the input that is there in the next step too; -1
+  std::vector<bool> made_by_update = {};  // by number
+  std::vector<Crossing> crossings = {};   // in the order of their first uses
+  std::string refusal = {};               // why it cannot be split; "": it can
+};
+SplitStep split_step_of(const Program& program, const Analysis& known,
+                        std::span<const std::string> given_anew);
+
+/// An instruction of the update, or some places of its lists.
+struct UpdateCall {
+  std::size_t instruction = 0;           // of the update
+  std::vector<std::size_t> places = {};  // of its lists; empty: all
+  int position = 0;   // in the next step it is made before the instruction of this place ...
+  int first_use = 0;  // ... in the order of these places
+};
+/// The update in the order in which the next step makes it.
+std::vector<UpdateCall> update_calls(const SplitStep& step);
+
+/// A program of a step that was split, and what only its author knows of it.
+struct Part {
+  Program program;
+  /// By section: instructions that bring all values of a memory into another one, which is kept.
+  std::vector<std::vector<std::size_t>> carries = {};
+  /// By section: before an instruction, inputs whose values are not needed any more.
+  std::vector<std::map<std::size_t, std::vector<int>>> renewals = {};
+};
+
+struct Parts {
+  Part first;
+  Part middle;
+  Part last;
+  Part rest;
+};
+Parts parts_of(const SplitStep& step, const std::vector<UpdateCall>& calls);
+
+/// Errors: some steps do not leave the same as the programs that they were split into.
+void check_parts(const Program& step, const Parts& parts, std::span<const std::string> given_anew);
+
+/// Whether an input is another tensor in each step.
+bool is_given_anew(std::string_view name, std::span<const std::string> prefixes);
+
+/// Names of inputs and variables of programs that were split.
+std::string pending_name(std::size_t crossing);
+std::string before_name(const std::string& variable);
+
+}  // namespace tessera::graph

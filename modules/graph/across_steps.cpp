@@ -1,0 +1,286 @@
+// A step whose update is left to the next one, as programs.
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.graph;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import :across_parts;
+import :across_steps;
+import :analysis;
+import :analysis_state;
+import :checks;
+import :shadow;
+
+namespace tessera::graph {
+namespace {
+
+using Kind = Instruction::Kind;
+
+/// Writes the update into a program of the next step.
+class UpdateWriter {
+ public:
+  /// `pending`: the numbers of the inputs that are kept, in the order of the crossings.
+  UpdateWriter(const SplitStep& step, Program& program, const std::vector<int>& pending)
+      : step_(step),
+        shadow_(step.known.state().shadow),
+        program_(program),
+        number_of_(step.program.tensors.size(), -1) {
+    for (std::size_t k = 0; k < pending.size(); ++k) {
+      base_of_[step.crossings[k].memory] = pending[k];
+      number_of_[index(step.crossings[k].base)] = pending[k];
+    }
+  }
+
+  void write(const UpdateCall& call, std::vector<Instruction>& into) {
+    Instruction made = step_.program.sections.back().instructions[call.instruction];
+    if (!call.places.empty()) {
+      cut(made, call.places);
+    }
+    for (int& number : made.in) {
+      number = number < 0 ? number : operand(number, made.scope, into);
+    }
+    for (int& number : made.out) {
+      number = number < 0 ? number : fresh(number);
+    }
+    for (Binding& binding : made.bindings) {
+      binding.variable = before_name(binding.variable);
+    }
+    into.push_back(std::move(made));
+  }
+
+ private:
+  static void cut(Instruction& made, const std::vector<std::size_t>& places) {
+    const std::size_t count = made.in.size() / made.op->counts.lists;
+    const std::vector<int> in = std::exchange(made.in, {});
+    for (std::size_t list = 0; list < made.op->counts.lists; ++list) {
+      for (const std::size_t place : places) {
+        made.in.push_back(in[list * count + place]);
+      }
+    }
+  }
+
+  int fresh(int number) {
+    program_.tensors.push_back(step_.program.tensors[index(number)]);
+    return number_of_[index(number)] = static_cast<int>(program_.tensors.size()) - 1;
+  }
+
+  /// A tensor of before the update is another view of what is there in this step.
+  int operand(int number, int scope, std::vector<Instruction>& into) {
+    if (number_of_[index(number)] >= 0) {
+      return number_of_[index(number)];
+    }
+    const int memory = shadow_.memory_of[index(number)];
+    const int input = step_.input_of[index(memory)];
+    if (number == input) {
+      return number;
+    }
+    const Tensor& x = shadow_.tensors[index(number)];
+    const int base = input >= 0 ? input : base_of_.at(memory);
+    const int made = fresh(number);
+    into.push_back({.kind = Kind::alias,
+                    .in = {base},
+                    .out = {made},
+                    .strides = x.strides(),
+                    .offset = x.offset(),
+                    .scope = scope});
+    return made;
+  }
+
+  const SplitStep& step_;
+  const Shadow& shadow_;
+  Program& program_;
+  std::vector<int> number_of_;  // in the next step, by number
+  std::map<int, int> base_of_;  // by memory that crosses: the input
+};
+
+/// Adds the inputs that are kept, and returns their numbers.
+std::vector<int> add_pending(const SplitStep& step, Program& program) {
+  std::vector<int> pending;
+  for (const Crossing& crossing : step.crossings) {
+    int number = crossing.base;
+    if (crossing.made_at < 0) {
+      program.tensors.push_back(step.program.tensors[index(crossing.base)]);
+      number = static_cast<int>(program.tensors.size()) - 1;
+    }
+    program.inputs[pending_name(pending.size())] = number;
+    pending.push_back(number);
+  }
+  return pending;
+}
+
+/// Those that bindings use.
+void set_variables(const Program& step, Program& program) {
+  std::set<std::string> used;
+  for (const Section& section : program.sections) {
+    for (const Instruction& i : section.instructions) {
+      for (const Binding& binding : i.bindings) {
+        used.insert(binding.variable);
+      }
+    }
+  }
+  const auto those_of = [&](const std::vector<std::string>& names) {
+    std::vector<std::string> all;
+    for (const bool before : {false, true}) {
+      for (const std::string& name : names) {
+        const std::string whole = before ? before_name(name) : name;
+        if (used.contains(whole)) {
+          all.push_back(whole);
+        }
+      }
+    }
+    return all;
+  };
+  program.numbers = those_of(step.numbers);
+  program.counts = those_of(step.counts);
+}
+
+class PartWriter {
+ public:
+  PartWriter(const SplitStep& step, const std::vector<UpdateCall>& calls)
+      : step_(step), calls_(calls) {
+    for (const Crossing& crossing : step.crossings) {
+      if (crossing.made_at >= 0) {
+        made_at_[crossing.made_at] = crossing.base;
+      }
+    }
+  }
+
+  /// `before`: it makes the update of the step before. `own`: and its own.
+  Part write(bool before, bool own) {
+    Part part{.program = step_.program};
+    Program& program = part.program;
+    const std::vector<int> pending = add_pending(step_, program);
+    UpdateWriter update(step_, program, pending);
+    auto call = before ? calls_.begin() : calls_.end();
+    int place = 0;
+    for (std::size_t s = 0; s < program.sections.size(); ++s) {
+      std::vector<Instruction>& into = program.sections[s].instructions;
+      const bool is_left = s + 1 == program.sections.size() && !own;
+      part.carries.emplace_back();
+      part.renewals.emplace_back();
+      for (Instruction& i : std::exchange(into, {})) {
+        for (; s == 0 && call != calls_.end() && call->position <= place; ++call) {
+          update.write(*call, into);
+        }
+        if (const auto made = made_at_.find(place); made != made_at_.end()) {
+          part.renewals.back()[into.size()].push_back(made->second);
+        } else if (!is_left) {
+          into.push_back(std::move(i));
+        }
+        if (!own) {
+          carry(place, pending, into, part.carries.back());
+        }
+        ++place;
+      }
+      for (; s == 0 && call != calls_.end(); ++call) {
+        update.write(*call, into);
+      }
+    }
+    set_variables(step_.program, program);
+    return part;
+  }
+
+  /// The update of the step before alone.
+  Part rest() {
+    Part part{.program = step_.program};
+    Program& program = part.program;
+    program.inputs.clear();
+    program.outputs.clear();
+    program.draws.clear();
+    program.required.clear();
+    program.sections = {{.name = step_.program.sections.back().name}};
+    const std::vector<int> pending = add_pending(step_, program);
+    UpdateWriter update(step_, program, pending);
+    std::vector<Instruction>& into = program.sections[0].instructions;
+    for (std::size_t at = 0; at < step_.program.sections.back().instructions.size(); ++at) {
+      update.write({.instruction = at}, into);
+    }
+    std::set<int> used;
+    for (const Instruction& i : into) {
+      used.insert(i.in.begin(), i.in.end());
+    }
+    for (const auto& [name, number] : step_.program.inputs) {
+      if (used.contains(number) && step_.input_of[memory(number)] == number) {
+        program.inputs.emplace(name, number);
+      }
+    }
+    part.carries.emplace_back();
+    part.renewals.emplace_back();
+    set_variables(step_.program, program);
+    return part;
+  }
+
+ private:
+  std::size_t memory(int number) const {
+    return static_cast<std::size_t>(step_.known.memory_of(number));
+  }
+
+  /// Copies what is complete at this place into what is kept.
+  void carry(int place, const std::vector<int>& pending, std::vector<Instruction>& into,
+             std::vector<std::size_t>& carries) const {
+    for (std::size_t k = 0; k < pending.size(); ++k) {
+      const Crossing& crossing = step_.crossings[k];
+      if (crossing.carry_at == place) {
+        carries.push_back(into.size());
+        const int scope = into.empty() ? 0 : into.back().scope;
+        into.push_back(
+            {.op = &find_op("copy_"), .in = {pending[k], crossing.base}, .scope = scope});
+      }
+    }
+  }
+
+  const SplitStep& step_;
+  const std::vector<UpdateCall>& calls_;
+  std::map<int, int> made_at_;  // places of what makes kept memory, with its number
+};
+
+}  // namespace
+
+std::string pending_name(std::size_t crossing) {
+  return fmt::format("{}{}", pending_prefix, crossing);
+}
+
+std::string before_name(const std::string& variable) {
+  return fmt::format("{}{}", before_prefix, variable);
+}
+
+Parts parts_of(const SplitStep& step, const std::vector<UpdateCall>& calls) {
+  PartWriter writer(step, calls);
+  return {.first = writer.write(false, false),
+          .middle = writer.write(true, false),
+          .last = writer.write(true, true),
+          .rest = writer.rest()};
+}
+
+AcrossSteps split_across_steps(const Program& program, std::span<const std::string> given_anew) {
+  const std::unique_ptr<Analysis> known = verified(program);
+  const SplitStep step = split_step_of(program, *known, given_anew);
+  if (!step.refusal.empty()) {
+    return {.refusal = step.refusal};
+  }
+  Parts parts = parts_of(step, update_calls(step));
+  check_parts(program, parts, given_anew);
+  AcrossSteps all{.first = std::move(parts.first.program),
+                  .middle = std::move(parts.middle.program),
+                  .last = std::move(parts.last.program),
+                  .rest = std::move(parts.rest.program)};
+  for (const Crossing& crossing : step.crossings) {
+    all.pending_bytes += known->bytes_of(crossing.memory);
+  }
+  return all;
+}
+
+}  // namespace tessera::graph

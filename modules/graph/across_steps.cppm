@@ -1,0 +1,36 @@
+export module tessera.graph:across_steps;
+
+import tessera.base;
+import tessera.record;
+
+export namespace tessera::graph {
+
+/// What a step that leaves its update to the next one keeps until then: inputs of its programs with
+/// names that begin so.
+inline constexpr std::string_view pending_prefix = "pending.";
+/// Variables of the step before have names that begin so.
+inline constexpr std::string_view before_prefix = "before.";
+
+/// A step whose update (its last section) is left to the next step, as programs of the same
+/// sections. What the update reads of its own step is in the inputs "pending.N", which the caller
+/// keeps from step to step; the update of the step before takes the variables "before.NAME".
+struct AcrossSteps {
+  /// Why the update cannot be left; "": it can. Otherwise nothing else is set.
+  std::string refusal = {};
+  Program first = {};   // leaves its update
+  Program middle = {};  // makes the update of the step before, and leaves its own
+  Program last = {};    // makes both
+  Program rest = {};    // one section, the update of the step before
+  std::int64_t pending_bytes = 0;
+};
+
+/// Splits a step of several sections. An update is made where what it writes is first used, in the
+/// order of these uses; where a collective is the first one, before all others of the step, so that
+/// what is updated later is so while the first collectives are in flight. Decided by what operators
+/// declare, alike on all ranks that have the same order of communication, which stays as it is.
+/// `given_anew`: inputs whose names begin so are other tensors in each step.
+/// The programs were compared with the step: two steps leave the same as its first and last
+/// program, and as first, middle and rest. Errors: see verify.
+AcrossSteps split_across_steps(const Program& step, std::span<const std::string> given_anew);
+
+}  // namespace tessera::graph

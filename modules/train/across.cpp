@@ -1,0 +1,147 @@
+// Updates that replayed steps leave to the next one.
+module;
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.train;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.record;
+import tessera.graph;
+import tessera.nn;
+import tessera.optim;
+
+namespace tessera {
+namespace {
+
+std::uint64_t version_of(const nn::Parameter& parameter) {
+  const Tensor& value = parameter.value;
+  return (value.is_distributed() ? value.local() : value).storage().version();
+}
+
+}  // namespace
+
+void Training::add_parts(Capture& capture) {
+  counts_.not_left.clear();
+  if (!execution_.across_steps) {
+    return;
+  }
+  graph::AcrossSteps all = graph::across_steps(capture.whole().program(), execution_);
+  counts_.not_left = all.refusal;
+  if (!all.refusal.empty()) {
+    return;
+  }
+  const auto set = [&](Capture::PartNumber number, Program& program) {
+    capture.parts[number].executor = graph::executor_of(std::move(program), execution_);
+  };
+  set(Capture::first, all.first);
+  set(Capture::middle, all.middle);
+  set(Capture::last, all.last);
+  set(Capture::rest, all.rest);
+}
+
+void Training::add_before(StepVariables& variables, const StepVariables& before) {
+  const std::string prefix(graph::before_prefix);
+  for (const auto& [name, number] : before.numbers) {
+    variables.numbers[prefix + name] = number;
+  }
+  for (const auto& [name, count] : before.counts) {
+    variables.counts[prefix + name] = count;
+  }
+}
+
+void Training::take_pending(Capture& capture) {
+  const MemoryScope scope(MemoryCategory::gradient);
+  const Program& program = capture.parts[Capture::first].executor->program();
+  const std::vector<bool> peers_read = read_by_peers(program);
+  const Device device = optimizer_->parameters().front()->value.device();
+  for (const auto& [name, number] : program.inputs) {
+    if (!name.starts_with(graph::pending_prefix) || capture.pending.contains(name)) {
+      continue;
+    }
+    const auto at = static_cast<std::size_t>(number);
+    std::optional<PeersReadScope> peers;
+    if (peers_read[at]) {
+      peers.emplace();
+    }
+    capture.pending[name] = empty(program.tensors[at].shape, program.tensors[at].dtype, device);
+  }
+}
+
+void Training::run_gradients(Executor& executor, const StepVariables& variables) {
+  // Until the section has ended, nobody knows which parameters are updated.
+  lost_ = std::exchange(left_, std::nullopt).has_value();
+  executor.run("gradients", variables);
+  lost_ = false;
+}
+
+void Training::leave_update(Capture& capture, const StepVariables& variables) {
+  StepVariables& left = left_.emplace();
+  for (const auto& [name, number] : variables.numbers) {
+    if (!name.starts_with(graph::before_prefix)) {
+      left.numbers.emplace(name, number);
+    }
+  }
+  for (const auto& [name, count] : variables.counts) {
+    if (!name.starts_with(graph::before_prefix)) {
+      left.counts.emplace(name, count);
+    }
+  }
+  capture.versions.clear();
+  for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
+    capture.versions.push_back(version_of(*parameter));
+  }
+  ++counts_.left;
+}
+
+void Training::check_untouched(const Capture& capture) const {
+  const std::vector<nn::ParameterPointer>& parameters = optimizer_->parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i]->value.same_as(capture.parameters[i]) ||
+        version_of(*parameters[i]) != capture.versions[i]) {
+      fail(
+          {.thing = "training",
+           .wrong = "'" + parameters[i]->name +
+                    "' was changed while its update was left to the next step",
+           .advice = "call finish_updates() before you change parameters, or set last_train_step"});
+    }
+  }
+}
+
+void Training::finish_updates() {
+  if (lost_) {
+    fail({.thing = "training",
+          .wrong = "an error interrupted the update that a step had left to the next one",
+          .advice = "load a checkpoint; " + last_checkpoint()});
+  }
+  if (!left_) {
+    return;
+  }
+  Capture& capture = captures_.back();
+  check_untouched(capture);
+  StepVariables variables;
+  add_before(variables, *left_);
+  std::map<std::string, Tensor> all = capture.inputs;
+  all.insert(capture.pending.begin(), capture.pending.end());
+  Executor& executor = *capture.parts[Capture::rest].executor;
+  std::erase_if(
+      all, [&](const auto& input) { return !executor.program().inputs.contains(input.first); });
+  const MemoryScope scope(MemoryCategory::activation);
+  capture.parts[capture.running].executor->rest();  // there is no memory for both
+  executor.begin_in_order(executor.arranged(all));
+  lost_ = true;
+  left_.reset();
+  run_phase("replayed update", [&] { executor.run("update", variables); });
+  executor.end();
+  executor.rest();
+  lost_ = false;
+}
+
+}  // namespace tessera
