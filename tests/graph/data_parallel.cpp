@@ -1,11 +1,13 @@
 // The step of one rank as a data parallel step, in each mode: golden programs of a rank, counted
 // collectives, and the numbers of one rank.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -425,21 +427,32 @@ TEST_CASE("the gather of a group is issued before the group ahead of it is used"
                   .group_bytes = 1}));
     // Per pass over the model: issue 1, issue 2, wait 1, work, issue 3, wait 2, work, wait 3. A sum
     // is waited for only when the next one is issued.
-    int issued = 0;
-    int most = 0;
-    int worked_meanwhile = 0;
+    std::set<int> gathers;  // in progress, by the tensors that are waited for
+    std::set<int> sums;
+    std::size_t most = 0;
+    int during_gathers = 0;
+    int during_sums = 0;
+    bool readers_are_done = false;
     for (const Instruction& i : mine.sections[0].instructions) {
       if (i.op == nullptr) {
         continue;
       }
-      issued += i.op->issues ? 1 : 0;
-      issued -= i.op->completes ? 1 : 0;
-      most = std::max(most, issued);
-      worked_meanwhile += issued > 0 && i.op->name == "mm" ? 1 : 0;
+      if (i.op->issues) {
+        (i.op->communicates == Communicates::all_gather ? gathers : sums).insert(i.in[0]);
+      } else if (i.op->completes) {
+        gathers.erase(i.in[0]);
+        sums.erase(i.in[0]);
+      }
+      most = std::max(most, gathers.size());
+      during_gathers += !gathers.empty() && i.op->name == "mm" ? 1 : 0;
+      during_sums += !sums.empty() && i.op->name == "mm" ? 1 : 0;
+      readers_are_done = readers_are_done || i.op->name == "wait_readers";
+      check(i.op->name != "adamw_" || readers_are_done, "peers may read what is written");
     }
-    check(issued == 0, "all is waited for");
-    check(most >= 2, "two are in progress at once");
-    check(worked_meanwhile >= 3, "products are computed meanwhile");
+    check(gathers.empty() && sums.empty(), "all is waited for");
+    check(most == 2, "two gathers are in progress at once");
+    check(during_gathers >= 2, "products are computed while parameters are gathered");
+    check(during_sums >= 1, "products are computed while gradients are summed");
   });
 }
 
