@@ -26,8 +26,7 @@ namespace {
 constexpr const char* section_name = "evaluation";
 
 /// What is there before an evaluation.
-std::map<std::string, Tensor> model_inputs(nn::Module& model,
-                                           const optim::Optimizer& optimizer) {
+std::map<std::string, Tensor> model_inputs(nn::Module& model, const optim::Optimizer& optimizer) {
   std::map<std::string, Tensor> all;
   for (const nn::ParameterPointer& parameter : optimizer.parameters()) {
     const Tensor& value = parameter->value;

@@ -21,8 +21,8 @@ struct StepBatch {
   /// Tokens of the whole step, on all ranks and in all micro-batches, for a schedule by tokens.
   /// Tokens that are masked are tokens that the model has read: they are usually counted too.
   std::int64_t tokens = 0;
-  /// The rows of a micro-batch are those of as many parts of the batch, one part after the other; 0:
-  /// the plan's. A multiple of them, for a step that will be placed on other ranks.
+  /// The rows of a micro-batch are those of as many parts of the batch, one part after the other;
+  /// 0: the plan's. A multiple of them, for a step that will be placed on other ranks.
   std::int64_t parts = 0;
 };
 

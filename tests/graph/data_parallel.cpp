@@ -378,14 +378,19 @@ TEST_CASE("steps of two micro-batches reduce each gradient once", "[data_paralle
   run(2, [&] {
     for (const char* name : {"replicate", "fully_shard"}) {
       for (const bool alone : {false, true}) {
-        const Program above = graph::data_parallel(
-            program, {.mode = graph::data_parallel_mode(name),
-                      .mesh = DeviceMesh::make({"data"}, {2}),
-                      .group_bytes = alone ? 1 : 0});
+        const Program above =
+            graph::data_parallel(program, {.mode = graph::data_parallel_mode(name),
+                                           .mesh = DeviceMesh::make({"data"}, {2}),
+                                           .group_bytes = alone ? 1 : 0});
         same_steps(step, program, above, 3);
         Counts counts = collectives_of(lower(above));
-        const std::int64_t sums = counts["all_reduce_coalesced_ in backward"] +
-                                  counts["reduce_scatter_into in backward"];
+        std::int64_t sums = 0;
+        for (const char* phase : {" in backward", " in forward"}) {
+          for (const char* op :
+               {"all_reduce", "all_reduce_coalesced_", "reduce_scatter", "reduce_scatter_into"}) {
+            sums += counts[op + std::string(phase)];
+          }
+        }
         check(sums == (alone ? 3 : 1), "sums of each parameter or of all: " + in_words(counts));
       }
     }
@@ -421,10 +426,10 @@ TEST_CASE("the gather of a group is issued before the group ahead of it is used"
           "[data_parallel]") {
   const Program program = recorded(two_layers_step(false));
   run(2, [&] {
-    const Program mine = lower(graph::data_parallel(
-        program, {.mode = DataParallelMode::fully_shard,
-                  .mesh = DeviceMesh::make({"data"}, {2}),
-                  .group_bytes = 1}));
+    const Program mine =
+        lower(graph::data_parallel(program, {.mode = DataParallelMode::fully_shard,
+                                             .mesh = DeviceMesh::make({"data"}, {2}),
+                                             .group_bytes = 1}));
     // Per pass over the model: issue 1, issue 2, wait 1, work, issue 3, wait 2, work, wait 3. A sum
     // is waited for only when the next one is issued.
     std::set<int> gathers;  // in progress, by the tensors that are waited for
@@ -482,8 +487,7 @@ TEST_CASE("layouts that are given decide, and constants keep their values", "[da
             name);
     }
     same_steps(step, program, above, 3);
-    check(!(graph::parameter_layouts(program, {.mode = DataParallelMode::fully_shard,
-                                               .mesh = mesh})
+    check(!(graph::parameter_layouts(program, {.mode = DataParallelMode::fully_shard, .mesh = mesh})
                 .at("parameter.down") == whole),
           "without them, the mode decides");
   });

@@ -65,8 +65,8 @@ void note_schedule(const Run& run, const CheckpointReader& reader, StartPoint& s
 /// check_stored on the thread that calls it.
 StartPoint check(const Run& run, const std::optional<std::string>& resume, bool weight_values) {
   const auto model = make_model(run.shape, run.config);
-  const parallel::ParallelPlan plan(*model, make_mesh(run.config),
-                                    plan_entries(run.config, {}), plugin::host());  // styles replace modules
+  const parallel::ParallelPlan plan(*model, make_mesh(run.config), plan_entries(run.config, {}),
+                                    plugin::host());  // styles replace modules
   if (!run.config.model.from.empty()) {
     const StateDict named = model_weights(*model);
     const SafetensorsFolder folder(run.config.model.from);

@@ -193,15 +193,15 @@ StepResult Trainer::step() {
   }
   const TrainConfig& train = run_.config.train;
   const std::int64_t tokens = run_.config.step_tokens();
-  return training_->step(
-      {.rows = train.batch,
-       .micro_rows = train.micro_batch,
-       .weight = static_cast<double>(tokens),
-       .tokens = tokens,
-       .parts = run_.batch_parts},
-      functions([&](const BatchPart& m) {
-        return device_ == meta ? no_data(m.rows) : run_.data->rows(m.step, m.first, m.rows);
-      }));
+  return training_->step({.rows = train.batch,
+                          .micro_rows = train.micro_batch,
+                          .weight = static_cast<double>(tokens),
+                          .tokens = tokens,
+                          .parts = run_.batch_parts},
+                         functions([&](const BatchPart& m) {
+                           return device_ == meta ? no_data(m.rows)
+                                                  : run_.data->rows(m.step, m.first, m.rows);
+                         }));
 }
 
 StepFunctions Trainer::functions(std::function<Batch(const BatchPart&)> batch) const {
@@ -244,8 +244,7 @@ std::optional<double> Trainer::validate() {
     training_->set_evaluation(lower(*placed_->evaluation));
     evaluates_placed_ = true;
   }
-  return training_->evaluate(batches, evaluation_batch(batches),
-                             functions([&](const BatchPart& m) {
+  return training_->evaluate(batches, evaluation_batch(batches), functions([&](const BatchPart& m) {
                                return run_.data->validation_rows(m.step, m.first, m.rows);
                              }));
 }

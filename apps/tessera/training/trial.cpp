@@ -177,15 +177,13 @@ Program capture_steps(Run run) {
 }  // namespace
 
 void capture_evaluation(const Run& run, OneRank& into) {
-  std::async(std::launch::async,
-             [&] {
-               set_current_rank(0);
-               ops::set_threads(threads_of_rank(run.config));
-               Trainer trainer(run, meta);
-               const PlannedMemoryScope planned;
-               trainer.record_evaluation(into);
-             })
-      .get();
+  std::async(std::launch::async, [&] {
+    set_current_rank(0);
+    ops::set_threads(threads_of_rank(run.config));
+    Trainer trainer(run, meta);
+    const PlannedMemoryScope planned;
+    trainer.record_evaluation(into);
+  }).get();
 }
 
 Program capture_step(const Run& wanted, int rank) {
