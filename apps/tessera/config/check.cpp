@@ -170,6 +170,9 @@ class Checks {
     };
     only_captured("graph.transforms", !graph.transforms.empty(), "can be changed");
     only_captured("graph.mode", !graph.mode.empty(), "are placed by a mode");
+    if (known({"graph.mode"}) && !graph.mode.empty()) {
+      blame_errors("graph.mode", "", [&] { graph::data_parallel_mode(graph.mode); });
+    }
     if (known({"graph.mode"}) && !graph.mode.empty() && !c_.parallel.empty()) {
       blame({"graph.mode"},
             fmt::format("the mode '{}' places the whole step, and so would {} "
