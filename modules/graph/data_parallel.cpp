@@ -36,57 +36,9 @@ using Kind = Instruction::Kind;
 
 std::size_t at(int number) { return static_cast<std::size_t>(number); }
 
-/// Which rows a micro-batch has depends on the number of parts of the batch. The numbers say it:
-/// `run` belong to each part. `elements`: of the tensor that they are drawn for.
-void check_random_numbers(const Instruction& i, std::int64_t elements, int ranks) {
-  if (i.op->arguments == nullptr) {
-    return;
-  }
-  const std::vector<ArgumentValue> values = i.op->arguments->values(i.attributes);
-  for (std::size_t f = 0; f < values.size(); ++f) {
-    if (i.op->arguments->fields[f].type != ArgumentType<RandomNumbers>::name) {
-      continue;
-    }
-    const std::uint64_t run = ArgumentType<RandomNumbers>::from_value(values[f]).run;
-    if (run != 0 &&
-        run * static_cast<std::uint64_t>(ranks) != static_cast<std::uint64_t>(elements)) {
-      fail(
-          fmt::format("the random numbers belong to rows of one of several micro-batches; record "
-                      "the step with one micro-batch, or with rows of {} parts of the batch",
-                      ranks));
-    }
-  }
-}
-
-/// The arguments as they are written: what distribution has added says how one rank has cut it.
-Attributes written_arguments(const Instruction& i) {
-  if (i.op->localize == nullptr || i.op->arguments == nullptr) {
-    return i.attributes;
-  }
-  std::vector<ArgumentValue> values = i.op->arguments->values(i.attributes);
-  for (std::size_t f = 0; f < values.size(); ++f) {
-    if (i.op->arguments->fields[f].type == ArgumentType<SpecArgument>::name) {
-      values[f] = std::string("none");
-    }
-  }
-  return i.op->arguments->from_values(values);
-}
-
 /// Of a parameter that is sharded.
 Layout sharded_layout(const DeviceMesh& mesh) {
   return Layout::replicated(mesh).with_placement(mesh.ndim() - 1, Shard(0));
-}
-
-/// The program as it was written, which every rank can execute.
-Program as_written(Program program) {
-  for (Section& section : program.sections) {
-    for (Instruction& i : section.instructions) {
-      if (i.kind == Kind::call) {
-        i.attributes = written_arguments(i);
-      }
-    }
-  }
-  return program;
 }
 
 class Placing {
@@ -353,20 +305,6 @@ class Placing {
 };
 
 }  // namespace
-
-DataParallelMode data_parallel_mode(std::string_view name) {
-  using Mode = DataParallelMode;
-  const std::map<std::string_view, Mode> modes = {{"expand", Mode::expand},
-                                                  {"replicate", Mode::replicate},
-                                                  {"fully_shard", Mode::fully_shard},
-                                                  {"default", Mode::mixed}};
-  const auto found = modes.find(name);
-  if (found == modes.end()) {
-    fail_input({.wrong = fmt::format("there is no mode '{}'", name),
-                .expected = "expand, replicate, fully_shard or default"});
-  }
-  return found->second;
-}
 
 namespace {
 

@@ -63,9 +63,9 @@ void GradientSums::collect(int number, const Layout& to, std::uint64_t identity)
   const Tensor& gradient = tensors_[at(number)];
   const auto bytes =
       gradient.local().numel() * static_cast<std::int64_t>(size_of(gradient.dtype()));
-  const bool alike = waiting_.empty() || (waiting_.front().to == to &&
-                                          tensors_[at(waiting_.front().number)].dtype() ==
-                                              gradient.dtype());
+  const bool alike =
+      waiting_.empty() || (waiting_.front().to == to &&
+                           tensors_[at(waiting_.front().number)].dtype() == gradient.dtype());
   if (!alike || (!waiting_.empty() && waiting_bytes_ + bytes > group_bytes_)) {
     issue();
   }
@@ -79,7 +79,8 @@ void GradientSums::issue() {
   }
   advance();
   const MemoryScope booked(MemoryCategory::gradient);
-  Flight flight{.gradients = std::exchange(waiting_, {}), .sums = {}, .next_axis = 0, .identity = 0};
+  Flight flight{
+      .gradients = std::exchange(waiting_, {}), .sums = {}, .next_axis = 0, .identity = 0};
   waiting_bytes_ = 0;
   std::vector<Tensor> terms;
   std::uint64_t identity = 0;
@@ -126,9 +127,8 @@ bool GradientSums::is_open(int number) const {
   const auto has = [&](const std::vector<Waiting>& some) {
     return std::ranges::find(some, number, &Waiting::number) != some.end();
   };
-  return has(waiting_) || std::ranges::any_of(flights_, [&](const Flight& flight) {
-                      return has(flight.gradients);
-                    });
+  return has(waiting_) ||
+         std::ranges::any_of(flights_, [&](const Flight& flight) { return has(flight.gradients); });
 }
 
 void GradientSums::complete(int number) {

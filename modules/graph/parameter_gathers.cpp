@@ -90,10 +90,9 @@ void ParameterGathers::make_groups() {
       return;
     }
     const ProgramTensor& x = program_.tensors[at(number)];
-    const bool fits =
-        !groups_.empty() &&
-        program_.tensors[at(groups_.back().numbers.front())].dtype == x.dtype &&
-        groups_.back().bytes + bytes_of(x) <= limit;
+    const bool fits = !groups_.empty() &&
+                      program_.tensors[at(groups_.back().numbers.front())].dtype == x.dtype &&
+                      groups_.back().bytes + bytes_of(x) <= limit;
     if (!fits) {
       groups_.emplace_back();
     }

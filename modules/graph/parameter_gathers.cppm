@@ -62,13 +62,13 @@ class ParameterGathers {
   const DataParallelOptions& options_;
   std::vector<Group> groups_;
   std::map<int, std::size_t> group_of_;  // by the parameter's number
-  std::vector<Use> order_;  // groups as the passes use them, each one once in a pass
+  std::vector<Use> order_;               // groups as the passes use them, each one once in a pass
   std::size_t issued_ = 0;               // of order_
   std::size_t used_ = 0;                 // of order_
-  std::map<std::size_t, Issued> ahead_;   // by the place in order_
-  std::map<std::size_t, Issued> now_;     // by group, in this pass
-  std::map<int, Tensor> wholes_;          // by number, in this pass
-  std::optional<bool> forward_;           // of the pass; none before the first use
+  std::map<std::size_t, Issued> ahead_;  // by the place in order_
+  std::map<std::size_t, Issued> now_;    // by group, in this pass
+  std::map<int, Tensor> wholes_;         // by number, in this pass
+  std::optional<bool> forward_;          // of the pass; none before the first use
   ops::GroupArgument ranks_;
 };
 

@@ -180,6 +180,20 @@ std::int64_t kept_activations(const Program& program) {
   return bytes;
 }
 
+/// The arguments as they are written: what distribution has added says how one rank has cut it.
+Attributes written_arguments(const Instruction& i) {
+  if (i.op->localize == nullptr || i.op->arguments == nullptr) {
+    return i.attributes;
+  }
+  std::vector<ArgumentValue> values = i.op->arguments->values(i.attributes);
+  for (std::size_t f = 0; f < values.size(); ++f) {
+    if (i.op->arguments->fields[f].type == ArgumentType<SpecArgument>::name) {
+      values[f] = std::string("none");
+    }
+  }
+  return i.op->arguments->from_values(values);
+}
+
 }  // namespace
 
 std::int64_t bytes_of(const ProgramTensor& x) {
@@ -193,6 +207,37 @@ std::string name_of_input(const Program& program, int number) {
 }
 
 std::uint64_t hash_of_name(const std::string& name) { return std::hash<std::string>{}(name); }
+
+void check_random_numbers(const Instruction& i, std::int64_t elements, int ranks) {
+  if (i.op->arguments == nullptr) {
+    return;
+  }
+  const std::vector<ArgumentValue> values = i.op->arguments->values(i.attributes);
+  for (std::size_t f = 0; f < values.size(); ++f) {
+    if (i.op->arguments->fields[f].type != ArgumentType<RandomNumbers>::name) {
+      continue;
+    }
+    const std::uint64_t run = ArgumentType<RandomNumbers>::from_value(values[f]).run;
+    if (run != 0 &&
+        run * static_cast<std::uint64_t>(ranks) != static_cast<std::uint64_t>(elements)) {
+      fail(
+          fmt::format("the random numbers belong to rows of one of several micro-batches; record "
+                      "the step with one micro-batch, or with rows of {} parts of the batch",
+                      ranks));
+    }
+  }
+}
+
+Program as_written(Program program) {
+  for (Section& section : program.sections) {
+    for (Instruction& i : section.instructions) {
+      if (i.kind == Kind::call) {
+        i.attributes = written_arguments(i);
+      }
+    }
+  }
+  return program;
+}
 
 bool is_written(const Instruction& i, std::size_t operand) {
   return i.kind == Kind::call && i.op->writes(i.op->place_of(operand, i.in.size()).operand);
@@ -258,6 +303,20 @@ std::vector<bool> sharded_parameters(const Program& program, const ParameterUses
     sharded[at(number)] = left < 0 && shape.size() > 0 && shape[0] >= shards;
   }
   return sharded;
+}
+
+DataParallelMode data_parallel_mode(std::string_view name) {
+  using Mode = DataParallelMode;
+  const std::map<std::string_view, Mode> modes = {{"expand", Mode::expand},
+                                                  {"replicate", Mode::replicate},
+                                                  {"fully_shard", Mode::fully_shard},
+                                                  {"default", Mode::mixed}};
+  const auto found = modes.find(name);
+  if (found == modes.end()) {
+    fail_input({.wrong = fmt::format("there is no mode '{}'", name),
+                .expected = "expand, replicate, fully_shard or default"});
+  }
+  return found->second;
 }
 
 }  // namespace tessera::graph

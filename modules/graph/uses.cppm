@@ -43,6 +43,14 @@ std::string name_of_input(const Program& program, int number);
 /// The same in every process.
 std::uint64_t hash_of_name(const std::string& name);
 
+/// Which rows a micro-batch has depends on the number of parts of the batch. The numbers say it:
+/// `run` belong to each part. `elements`: of the tensor that they are drawn for. Error: they were
+/// drawn for another number of parts.
+void check_random_numbers(const Instruction& i, std::int64_t elements, int ranks);
+
+/// The program as it was written, which every rank can execute.
+Program as_written(Program program);
+
 /// Whether an operand is written.
 bool is_written(const Instruction& instruction, std::size_t operand);
 

@@ -36,12 +36,13 @@ void can_be_resumed(const RunFolder& folder, const std::vector<std::string>& arg
 }
 
 /// Kills one rank of a run of our own launcher after `seconds`. Returns whether the run was there.
-bool kill_a_rank(double seconds, std::size_t rank) {
+bool kill_a_rank(double seconds, std::size_t rank, const std::vector<std::string>& more = {}) {
   const auto shared_before = shared_memory();
   const auto temporary_before = in_temporary_folder();
   const RunFolder folder;
-  const std::vector<std::string> arguments = {"train", "run.toml", "train.steps=12",
-                                              "checkpoint.every=2"};
+  std::vector<std::string> arguments = {"train", "run.toml", "train.steps=12",
+                                        "checkpoint.every=2"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
   Program program(folder, arguments);
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   const std::vector<pid_t> ranks = program.ranks();
@@ -107,6 +108,14 @@ void kill_a_joined_rank(double seconds, int rank) {
 TEST_CASE("a rank is killed at any moment") {
   for (const double seconds : {0.15, 0.45}) {
     kill_a_rank(seconds, 2);
+  }
+}
+
+TEST_CASE("a rank of a step that a mode has placed is killed at any moment") {
+  for (const double seconds : {0.3, 0.6}) {
+    kill_a_rank(seconds, 1,
+                {"parallel=[]", "mesh.axes=[data]", "mesh.shape=[4]", "graph.capture=true",
+                 "graph.mode=fully_shard"});
   }
 }
 

@@ -1,11 +1,13 @@
 // The step of one rank as a data parallel step, in each mode: golden programs of a rank, counted
 // collectives, and the numbers of one rank.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -376,14 +378,19 @@ TEST_CASE("steps of two micro-batches reduce each gradient once", "[data_paralle
   run(2, [&] {
     for (const char* name : {"replicate", "fully_shard"}) {
       for (const bool alone : {false, true}) {
-        const Program above = graph::data_parallel(
-            program, {.mode = graph::data_parallel_mode(name),
-                      .mesh = DeviceMesh::make({"data"}, {2}),
-                      .group_bytes = alone ? 1 : 0});
+        const Program above =
+            graph::data_parallel(program, {.mode = graph::data_parallel_mode(name),
+                                           .mesh = DeviceMesh::make({"data"}, {2}),
+                                           .group_bytes = alone ? 1 : 0});
         same_steps(step, program, above, 3);
         Counts counts = collectives_of(lower(above));
-        const std::int64_t sums = counts["all_reduce_coalesced_ in backward"] +
-                                  counts["reduce_scatter_into in backward"];
+        std::int64_t sums = 0;
+        for (const char* phase : {" in backward", " in forward"}) {
+          for (const char* op :
+               {"all_reduce", "all_reduce_coalesced_", "reduce_scatter", "reduce_scatter_into"}) {
+            sums += counts[op + std::string(phase)];
+          }
+        }
         check(sums == (alone ? 3 : 1), "sums of each parameter or of all: " + in_words(counts));
       }
     }
@@ -419,27 +426,38 @@ TEST_CASE("the gather of a group is issued before the group ahead of it is used"
           "[data_parallel]") {
   const Program program = recorded(two_layers_step(false));
   run(2, [&] {
-    const Program mine = lower(graph::data_parallel(
-        program, {.mode = DataParallelMode::fully_shard,
-                  .mesh = DeviceMesh::make({"data"}, {2}),
-                  .group_bytes = 1}));
+    const Program mine =
+        lower(graph::data_parallel(program, {.mode = DataParallelMode::fully_shard,
+                                             .mesh = DeviceMesh::make({"data"}, {2}),
+                                             .group_bytes = 1}));
     // Per pass over the model: issue 1, issue 2, wait 1, work, issue 3, wait 2, work, wait 3. A sum
     // is waited for only when the next one is issued.
-    int issued = 0;
-    int most = 0;
-    int worked_meanwhile = 0;
+    std::set<int> gathers;  // in progress, by the tensors that are waited for
+    std::set<int> sums;
+    std::size_t most = 0;
+    int during_gathers = 0;
+    int during_sums = 0;
+    bool readers_are_done = false;
     for (const Instruction& i : mine.sections[0].instructions) {
       if (i.op == nullptr) {
         continue;
       }
-      issued += i.op->issues ? 1 : 0;
-      issued -= i.op->completes ? 1 : 0;
-      most = std::max(most, issued);
-      worked_meanwhile += issued > 0 && i.op->name == "mm" ? 1 : 0;
+      if (i.op->issues) {
+        (i.op->communicates == Communicates::all_gather ? gathers : sums).insert(i.in[0]);
+      } else if (i.op->completes) {
+        gathers.erase(i.in[0]);
+        sums.erase(i.in[0]);
+      }
+      most = std::max(most, gathers.size());
+      during_gathers += !gathers.empty() && i.op->name == "mm" ? 1 : 0;
+      during_sums += !sums.empty() && i.op->name == "mm" ? 1 : 0;
+      readers_are_done = readers_are_done || i.op->name == "wait_readers";
+      check(i.op->name != "adamw_" || readers_are_done, "peers may read what is written");
     }
-    check(issued == 0, "all is waited for");
-    check(most >= 2, "two are in progress at once");
-    check(worked_meanwhile >= 3, "products are computed meanwhile");
+    check(gathers.empty() && sums.empty(), "all is waited for");
+    check(most == 2, "two gathers are in progress at once");
+    check(during_gathers >= 2, "products are computed while parameters are gathered");
+    check(during_sums >= 1, "products are computed while gradients are summed");
   });
 }
 
@@ -469,8 +487,7 @@ TEST_CASE("layouts that are given decide, and constants keep their values", "[da
             name);
     }
     same_steps(step, program, above, 3);
-    check(!(graph::parameter_layouts(program, {.mode = DataParallelMode::fully_shard,
-                                               .mesh = mesh})
+    check(!(graph::parameter_layouts(program, {.mode = DataParallelMode::fully_shard, .mesh = mesh})
                 .at("parameter.down") == whole),
           "without them, the mode decides");
   });

@@ -52,8 +52,9 @@ Run run_of(const std::string& name, Overrides overrides) {
   for (const char* one : {"data.validation=0.2", "data.validation_windows=16", "train.steps=20"}) {
     overrides.emplace_back(one);
   }
-  Run run = small_run(name, overrides,
-                      {"model.dim=64", "model.ffn_dim=96", "data.seq_len=16", "optimizer.warmup=2"});
+  Run run =
+      small_run(name, overrides,
+                {"model.dim=64", "model.ffn_dim=96", "data.seq_len=16", "optimizer.warmup=2"});
   run.config.data.validation = 0.2;
   run.data = std::make_shared<const Dataset>(run.config, run.shape.vocab);
   return run;
@@ -255,8 +256,7 @@ TEST_CASE("the plan of a mode says what is sharded, moved and needed") {
   CHECK(has(rows, "replayed from the first step on"));
   // Half of each parameter comes in forward and again in backward; half of each gradient's terms.
   std::int64_t bytes = 0;
-  for (const auto& [name, parameter] :
-       nn::named_parameters(*make_model(run.shape, run.config))) {
+  for (const auto& [name, parameter] : nn::named_parameters(*make_model(run.shape, run.config))) {
     bytes += parameter->value.numel() * 4;
   }
   const Account& account = plan.account;

@@ -188,7 +188,8 @@ TEST_CASE("wrong types and impossible values are errors with their line") {
       {"graph.memory_budget = \"4GiB\"", "only captured steps have a budget of memory"},
       {"graph.executor = \"compiled\"", "only captured steps have an executor"},
       {"graph.mode = \"replicate\"", "only captured steps are placed by a mode; set graph.capture"},
-      {"graph.capture = true\ngraph.mode = \"shard\"", "graph.mode: expected"},
+      {"graph.capture = true\ngraph.mode = \"shard\"",
+       "graph.mode: there is no mode 'shard' (expected expand, replicate"},
       {"graph = {capture = true, mode = \"expand\"}\n"
        "parallel = [{style=\"S\", axis=\"a\", on=[\".\"]}]",
        "the mode 'expand' places the whole step, and so would S"},

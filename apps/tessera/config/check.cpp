@@ -172,11 +172,14 @@ class Checks {
     };
     only_captured("graph.transforms", !graph.transforms.empty(), "can be changed");
     only_captured("graph.mode", !graph.mode.empty(), "are placed by a mode");
+    if (known({"graph.mode"}) && !graph.mode.empty()) {
+      blame_errors("graph.mode", "", [&] { graph::data_parallel_mode(graph.mode); });
+    }
     if (known({"graph.mode"}) && !graph.mode.empty() && !c_.parallel.empty()) {
-      blame({"graph.mode"}, fmt::format("the mode '{}' places the whole step, and so would {} "
-                                        "([[parallel]] in {}); remove one of the two",
-                                        graph.mode, c_.parallel.front().style,
-                                        c_.parallel.front().where));
+      blame({"graph.mode"},
+            fmt::format("the mode '{}' places the whole step, and so would {} "
+                        "([[parallel]] in {}); remove one of the two",
+                        graph.mode, c_.parallel.front().style, c_.parallel.front().where));
     }
     only_captured("graph.program", !graph.program.empty(), "have a program");
     only_captured("graph.executor", graph.executor != GraphConfig().executor, "have an executor");

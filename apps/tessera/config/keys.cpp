@@ -316,12 +316,10 @@ std::vector<Key> run_keys() {
        "Capture the step as a program of local operators and collectives before the first one, and "
        "execute that program in every step: the same bits, less time of the host "
        "([graph.md](graph.md))."},
-      {.path = "graph.mode",
-       .slot = field<g, &G::mode>,
-       .doc = "With `graph.capture`, and without `[[parallel]]` entries: how the step of one rank "
-              "is placed on the mesh, whose axes all split the batch "
-              "([graph.md](graph.md#modes-of-data-parallelism)). Empty: the entries decide.",
-       .choices = {"", "default", "expand", "fully_shard", "replicate"}},
+      {"graph.mode", field<g, &G::mode>,
+       "With `graph.capture`, and without `[[parallel]]` entries: how the step of one rank is "
+       "placed on the mesh, whose axes all split the batch: `expand`, `replicate`, `fully_shard` "
+       "or `default` ([graph.md](graph.md#modes-of-data-parallelism)). Empty: the entries decide."},
       {"graph.executor",
        field<g, &G::executor>,
        "What executes the program, with the same bits ([graph.md](graph.md#executors)). `compiled` "
@@ -396,16 +394,6 @@ std::vector<Key> config_keys(const std::string& family) {
     std::ranges::move(part(), std::back_inserter(all));
   }
   return all;
-}
-
-std::vector<std::string> config_sections() {
-  std::vector<std::string> names;
-  for (const Key& key : config_keys()) {
-    if (names.empty() || names.back() != key.section()) {
-      names.push_back(key.section());
-    }
-  }
-  return names;
 }
 
 }  // namespace tessera::app

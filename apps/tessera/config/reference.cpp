@@ -65,6 +65,16 @@ std::string describe(const Range& range) {
   return low ? above : high ? below : "";
 }
 
+std::vector<std::string> config_sections() {
+  std::vector<std::string> names;
+  for (const Key& key : config_keys()) {
+    if (names.empty() || names.back() != key.section()) {
+      names.push_back(key.section());
+    }
+  }
+  return names;
+}
+
 std::string config_reference() {
   Config defaults;
   defaults.parallel.emplace_back();

@@ -116,10 +116,10 @@ std::string memory_text(const MemoryStatistics& memory);
 
 /// What a plan says about the run before its ranks start.
 struct CheckedPlan {
-  std::vector<std::vector<std::string>> rows;  // for the table before the first step
-  std::size_t shared_bytes = 0;                // memory that the ranks share, all ranks together
-  Account account;                             // of a step
-  int kept_gathers = -1;                       // Run::kept_gathers, for the ranks
+  std::vector<std::vector<std::string>> rows;    // for the table before the first step
+  std::size_t shared_bytes = 0;                  // memory that the ranks share, all ranks together
+  Account account;                               // of a step
+  int kept_gathers = -1;                         // Run::kept_gathers, for the ranks
   std::shared_ptr<const OneRank> one_rank = {};  // Run::one_rank, for the ranks
 };
 
