@@ -325,8 +325,7 @@ std::vector<Key> run_keys() {
       {"graph.passes", field<g, &G::passes>,
        "What improves the program, in this order ([graph.md](graph.md#passes)). `[]`: nothing."},
       {"graph.transforms", field<g, &G::transforms>,
-       "With `graph.capture`: plugins that change what the step computes: transformations, and "
-       "overrides, which replace modules "
+       "With `graph.capture`: transformations and overrides, plugins that change the step "
        "([graph.md](graph.md#change-what-a-step-computes))."},
       {"graph.memory_budget", field<g, &G::memory_budget>,
        "With `graph.capture`: the memory that a step of a rank may need, as `4GiB` or `900MiB`. "
