@@ -115,6 +115,8 @@ TEST_CASE("damaged and foreign texts are refused: what is wrong, and where") {
       {error_of(replaced("f32[2, 3] = x", "f31[2, 3] = x")),
        "step.txt, line 7: %0 has a type that does not exist"},
       {error_of(replaced("input %1", "input %0")), "step.txt, line 8: %0 is defined above"},
+      {error_of(replaced("%2: f32", "%999999: f32")),
+       "step.txt, line 10: %999999 is out of range (expected 0 to 66879 in a text of this length)"},
       {error_of(replaced("exp(%0)", "exp(%9)")), "step.txt, line 10: %9 is not defined above"},
       {error_of(replaced("exp(%0)", "no_such_operator(%0)")),
        "step.txt, line 10: find_op: no operator is called 'no_such_operator'"},

@@ -63,7 +63,8 @@ TEST_CASE("overrides that do not fit are refused before the ranks start") {
   refused(run("misnamed_override"), 1,
           "override 'misnamed_override': its plugin returned one of another name (expected "
           "'misnamed_override', got 'another')");
-  refused(run("rigt"), 2, "there is no transformation 'rigt'");
+  refused(run("rigt"), 2, "graph.transforms: there is no transformation or override 'rigt'");
+  has(run("rigt").error, "(expected one of adds_parameters, ");
   refused(run("right", "data.validation=0.0 graph.capture=false"), 2,
           "only captured steps can be changed; set graph.capture=true");
 }

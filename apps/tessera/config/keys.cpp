@@ -329,8 +329,7 @@ std::vector<Key> run_keys() {
       {"graph.passes", field<g, &G::passes>,
        "What improves the program, in this order ([graph.md](graph.md#passes)). `[]`: nothing."},
       {"graph.transforms", field<g, &G::transforms>,
-       "With `graph.capture`: plugins that change what the step computes: transformations, and "
-       "overrides, which replace modules "
+       "With `graph.capture`: transformations and overrides, plugins that change the step "
        "([graph.md](graph.md#change-what-a-step-computes))."},
       {"graph.across_steps", field<g, &G::across_steps>,
        "With `graph.capture`: a step leaves its update to the next one, which makes it where "

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <span>
@@ -26,10 +28,22 @@ bool is_override(const std::string& name) {
 }  // namespace
 
 void check_changes(std::span<const std::string> names) {
-  std::vector<std::string> transforms;
-  std::ranges::copy_if(names, std::back_inserter(transforms),
-                       [](const std::string& name) { return !is_override(name); });
-  graph::check_transforms(transforms);
+  if (names.empty()) {
+    return;
+  }
+  std::vector<std::string> known = graph::transform_names();
+  std::ranges::copy(override_names(), std::back_inserter(known));
+  std::ranges::sort(known);
+  for (const std::string& name : names) {
+    if (std::ranges::find(known, name) == known.end()) {
+      const std::string nearest = nearest_name(name, known);
+      fail_input({.thing = "transforms",
+                  .wrong = fmt::format("there is no transformation or override '{}'", name),
+                  .expected = known.empty() ? "" : fmt::format("one of {}", join_words(known)),
+                  .advice = nearest.empty() ? "'tessera plugin list' shows the plugins"
+                                            : fmt::format("did you mean '{}'?", nearest)});
+    }
+  }
 }
 
 std::vector<Override> overrides_of(const GraphConfig& graph) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,8 +31,13 @@ std::shared_ptr<nn::LanguageModel> make_model(const ModelShape& shape, double dr
   return family_of(shape).build(sizes_of(shape), dropout);
 }
 
-std::shared_ptr<nn::LanguageModel> make_model(const ModelShape& shape, const Config& config) {
+std::shared_ptr<nn::LanguageModel> make_model(
+    const ModelShape& shape, const Config& config,
+    const std::function<void(nn::Module& model)>& change) {
   auto model = make_model(shape, config.model.dropout);
+  if (change) {
+    change(*model);
+  }
   try {
     nn::freeze(*model, config.train.freeze);
   } catch (const Error& error) {

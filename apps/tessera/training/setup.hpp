@@ -2,6 +2,7 @@
 // Included after the imports of tessera.{base,mesh,tensor,nn,optim,parallel}.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,7 +14,10 @@ namespace tessera::app {
 
 /// The model that a config trains, on the meta device, with its frozen parameters. Errors (input):
 /// see nn::freeze.
-std::shared_ptr<nn::LanguageModel> make_model(const ModelShape& shape, const Config& config);
+/// `change`: what replaces modules of it, before parameters get their type.
+std::shared_ptr<nn::LanguageModel> make_model(
+    const ModelShape& shape, const Config& config,
+    const std::function<void(nn::Module& model)>& change = {});
 /// A model on the meta device.
 std::shared_ptr<nn::LanguageModel> make_model(const ModelShape& shape, double dropout);
 

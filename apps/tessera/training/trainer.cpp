@@ -160,10 +160,11 @@ std::string captured_text(const Run& run, const Program& program, int kept_gathe
 Trainer::Trainer(const Run& run, Device device, std::span<const Override> replaced)
     : run_(run), device_(device), mesh_(make_mesh(run.config)) {
   set_seed(static_cast<std::uint64_t>(run.config.train.seed));
-  model_ = make_model(run.shape, run.config);
-  for (const Override& override : replaced) {
-    replace_modules(*model_, override);
-  }
+  model_ = make_model(run.shape, run.config, [&](nn::Module& model) {
+    for (const Override& override : replaced) {
+      replace_modules(model, override);
+    }
+  });
   std::shared_ptr<const OneRank> one_rank;  // with graph.mode
   Layouts layouts;
   if (has_mode(run.config)) {
