@@ -244,14 +244,15 @@ Tensor filled(const Instruction& i, const ResultShape& shape, Device device) {
   if (i.kind == Kind::full) {
     return full(shape.shape, i.values[0], shape.dtype, device);
   }
-  Tensor x = empty(shape.shape, shape.dtype, device);
-  if (i.kind == Kind::values && !x.is_meta()) {
+  const bool has_values = i.kind == Kind::values && !(device == meta);
+  Tensor x = empty(shape.shape, shape.dtype, has_values ? cpu : device);
+  if (has_values) {
     kernels::visit_stored(shape.dtype, [&]<class T>(T) {
       std::ranges::transform(i.values, static_cast<T*>(x.raw_data()),
                              [](double v) { return static_cast<T>(v); });
     });
   }
-  return x;
+  return has_values && !(device == cpu) ? copied_to(x, device) : x;
 }
 
 Tensor aliased(const Instruction& i, const ResultShape& shape, const Tensor& base) {

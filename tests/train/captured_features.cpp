@@ -7,6 +7,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -48,9 +50,22 @@ class Observed final : public nn::Module {
 
 /// One model with its optimizer; `Step` is the body of its captured step.
 struct Subject {
-  Subject(const DeviceMesh& mesh, const Layouts& layout, const NetOptions& options)
-      : net(std::make_shared<Observed>(options), mesh, styles_of(layout)),
+  Subject(const DeviceMesh& mesh, const Layouts& layout, const NetOptions& options, Device on)
+      : device(on),
+        net{std::make_shared<Observed>(options), mesh, styles_of(layout), on},
         adamw(optim::adamw(nn::all_parameters(*net.model))) {}
+
+  struct Placed {
+    Placed(std::shared_ptr<nn::Module> placed, const DeviceMesh& mesh,
+           const std::vector<parallel::StyleEntry>& styles, Device on)
+        : model(std::move(placed)), plan(*model, mesh, styles, shipped_styles()) {
+      set_seed(5);
+      plan.materialize(on);
+      nn::initialize(*model);
+    }
+    std::shared_ptr<nn::Module> model;
+    parallel::ParallelPlan plan;
+  };
 
   /// The styles' patterns, below the child.
   static std::vector<parallel::StyleEntry> styles_of(const Layouts& layout) {
@@ -106,7 +121,8 @@ struct Subject {
     return all;
   }
 
-  Planned net;
+  Device device;
+  Placed net;
   std::unique_ptr<optim::Optimizer> adamw;
 };
 
@@ -114,8 +130,8 @@ using Prepare = std::function<void(Subject&)>;
 using Step = std::function<Tensors(Subject&, StepCall&)>;
 
 Tensor rows_of(const Subject& subject, int call) {
-  return ops::contiguous(
-      distribute(net_tokens(rows, call), subject.net.plan.batch_layout()).local());
+  const Tensor tokens = distribute(net_tokens(rows, call), subject.net.plan.batch_layout());
+  return ops::to_device(ops::contiguous(tokens.local()), subject.device);
 }
 
 struct Outcome {
@@ -125,8 +141,9 @@ struct Outcome {
 };
 
 Outcome outcome_of(const DeviceMesh& mesh, const Layouts& layout, const NetOptions& options,
-                   const Prepare& prepare, const Step& body, const std::string& executor) {
-  Subject subject(mesh, layout, options);
+                   const Prepare& prepare, const Step& body, const std::string& executor,
+                   Device device) {
+  Subject subject(mesh, layout, options, device);
   prepare(subject);
   const CapturedStep::Body one = [&](StepCall& call) { return body(subject, call); };
   graph::ExecutionOptions execution;
@@ -151,14 +168,16 @@ Outcome outcome_of(const DeviceMesh& mesh, const Layouts& layout, const NetOptio
 
 void captured_as_eager(
     const Step& body, const Prepare& prepare = [](Subject&) {}, const NetOptions& options = {},
-    const std::vector<std::string>& names = {"one rank", "fully sharded", "replicated", "hybrid"}) {
+    const std::vector<std::string>& names = {"one rank", "fully sharded", "replicated", "hybrid"},
+    const std::function<Device()>& device_of = [] { return cpu; }) {
   for (const std::string& name : names) {
     const Layouts layout = layout_named(name);
     INFO(name);
     REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
-      const Outcome eager = outcome_of(mesh, layout, options, prepare, body, "");
+      const Outcome eager = outcome_of(mesh, layout, options, prepare, body, "", device_of());
       for (const std::string& executor : graph::executor_names()) {
-        const Outcome captured = outcome_of(mesh, layout, options, prepare, body, executor);
+        const Outcome captured =
+            outcome_of(mesh, layout, options, prepare, body, executor, device_of());
         check(captured.counts.replayed == calls - 4, executor + ": " + to_string(captured.counts));
         check(captured.results == eager.results, executor + ": the results");
         check(captured.state.size() == eager.state.size(), executor + ": names");
@@ -401,4 +420,101 @@ TEST_CASE("captured: collectives of a part of the mesh, and a broadcast of param
         return {subject.whole(loss), sums};
       },
       [](Subject&) {}, {}, {"fully sharded", "replicated", "hybrid"});
+}
+
+namespace {
+
+/// x + x * x, as an operator that a program registers, and its form in place.
+void own_kernel(const Call& call, std::span<Tensor> out) {
+  const Tensor& x = call.in[0];
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    out[0].data<double>()[i] = x.data<double>()[i] * (1 + x.data<double>()[i]);
+  }
+}
+
+ops::GroupArgument everyone_of(const DeviceMesh& mesh) {
+  return ops::GroupArgument::of(mesh.group(0, current_rank()));
+}
+
+const Op& own_operator(bool in_place) {
+  const auto infer = [](const Call& call, ResultShapes& out) {
+    out.push_back({call.in[0].shape(), call.in[0].dtype()});
+  };
+  static const Op& made =
+      register_op({.schema = "features_own(x)", .infer = infer, .cpu = own_kernel});
+  static const Op& written = register_op(
+      {.schema = "features_own_(x)", .infer = infer, .cpu = own_kernel, .in_place = true});
+  return in_place ? written : made;
+}
+
+}  // namespace
+
+TEST_CASE("captured: operators of the program's own", "[features]") {
+  captured_as_eager([](Subject& subject, StepCall& call) -> Tensors {
+    const Tensor loss = ops::sum(ops::square(subject.out(call)));
+    backward(loss);
+    call.update();
+    const NoGrad no_grad;
+    const Tensor local = ops::clone(subject.parameter("head.weight")->value.local());
+    const Tensor made = tessera::call(own_operator(false), std::vector{local}, {})[0];
+    tessera::call(own_operator(true), std::vector{made}, {});
+    return {subject.whole(loss), ops::sum(made)};
+  });
+}
+
+TEST_CASE("captured: parameters that are broadcast before the first use", "[features]") {
+  captured_as_eager(
+      [](Subject& subject, StepCall& call) -> Tensors {
+        {
+          const NoGrad no_grad;
+          for (const nn::ParameterPointer& parameter : subject.adamw->parameters()) {
+            const Tensor& own = parameter->value.local();
+            ops::copy_(own, ops::broadcast(own, 0, everyone_of(subject.net.plan.mesh())));
+          }
+          subject.net.plan.after_optimizer();
+        }
+        return plain_step(subject, call);
+      },
+      [](Subject& subject) {
+        const NoGrad no_grad;
+        if (current_rank() == 1) {  // until the first call, ranks differ
+          ops::fill_(subject.parameter("head.weight")->value.local(), 0.25);
+        }
+      },
+      {}, {"one rank", "replicated"});
+}
+
+TEST_CASE("captured: streams and events of the CPU", "[features]") {
+  captured_as_eager([](Subject& subject, StepCall& call) -> Tensors {
+    const Stream side = Stream::make(cpu);
+    const Tensor out = subject.out(call);
+    side.wait(record_event(current_stream(cpu)));
+    const Tensor loss = ops::sum(ops::square(out));
+    current_stream(cpu).wait(record_event(side));
+    backward(loss);
+    call.update();
+    return {subject.whole(loss)};
+  });
+}
+
+TEST_CASE("captured: a device whose streams are ordered by events only", "[features]") {
+  plugin::host().load(ADVERSARY);
+  captured_as_eager(
+      [](Subject& subject, StepCall& call) -> Tensors {
+        const Device device = subject.device;
+        const Stream side = Stream::make(device);
+        const Tensor out = subject.out(call);
+        side.wait(record_event(current_stream(device)));
+        Tensor loss;
+        {
+          const StreamScope scope(side);
+          loss = ops::sum(ops::square(out));
+        }
+        current_stream(device).wait(record_event(side));
+        backward(loss);
+        call.update();
+        return {subject.whole(loss)};
+      },
+      [](Subject&) {}, {.dropout = 0.2}, {"one rank", "fully sharded"},
+      [] { return find_device("adversary:" + std::to_string(current_rank())); });
 }
