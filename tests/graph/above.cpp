@@ -265,6 +265,23 @@ TEST_CASE("programs above distribution: what is refused, and what the error name
   });
 }
 
+TEST_CASE("a guard is in the program of every rank", "[above]") {
+  run(2, [&] {
+    const DeviceMesh mesh = DeviceMesh::make({"shard"}, {2});
+    const auto guarded = [](const Named& leaves) {
+      const Tensor sum = ops::sum(leaves.at("x"));
+      const Tensor whole = redistribute(sum, Layout::replicated(sum.layout().mesh()));
+      const bool large = guard("large", ops::gt(whole, 1e9)) > 0;
+      return Named{{"y", large ? ops::neg(leaves.at("x")) : ops::exp(leaves.at("x"))}};
+    };
+    const Named leaves = leaves_of(product_leaves, mesh, 1);
+    const Program lowered = lower(recorded(ModeLevel::above_distribution, leaves, guarded).program);
+    const Program below = recorded(ModeLevel::below_distribution, leaves, guarded).program;
+    check(lowered.to_text() == below.to_text(), lowered.to_text() + below.to_text());
+    check(guards_of(lowered).size() == 1 && guards_of(lowered)[0].value == 0, "one guard");
+  });
+}
+
 TEST_CASE("layouts that do not propagate are refused with instruction and module", "[above]") {
   run(2, [&] {
     const Program above = Program::parse(

@@ -7,168 +7,23 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
 
 import tessera;
 
-#include "layouts.hpp"
-#include "net.hpp"
+#include "captured_as_eager.hpp"
 #include "support.hpp"
 
 using namespace tessera;
-using namespace parallel_test;
-using train_test::layout_named;
-using train_test::Layouts;
-using train_test::on_layout;
+using parallel_test::Net;
+
+using namespace features;
 
 namespace {
-
-constexpr std::int64_t rows = 8;
-constexpr int calls = 9;
-
-/// A Net with a running statistic and a slow copy of its head.
-class Observed final : public nn::Module {
- public:
-  explicit Observed(const NetOptions& options) : net_(add_child<Net>("net", options)) {
-    for (const char* name : {"mean", "var"}) {
-      add_buffer(name, std::make_shared<nn::Buffer>(
-                           full({Net::vocabulary}, name[0] == 'v' ? 1 : 0, DType::f64)));
-    }
-    add_buffer("slow", std::make_shared<nn::Buffer>(full({Net::vocabulary, 6}, 0, DType::f64)));
-    set_names();
-  }
-  std::string_view kind() const override { return "Observed"; }
-  Tensors forward(const Tensors& inputs) override { return {(*net_)(inputs[0])}; }
-
- private:
-  nn::Child net_;
-};
-
-/// One model with its optimizer; `Step` is the body of its captured step.
-struct Subject {
-  Subject(const DeviceMesh& mesh, const Layouts& layout, const NetOptions& options)
-      : net(std::make_shared<Observed>(options), mesh, styles_of(layout)),
-        adamw(optim::adamw(nn::all_parameters(*net.model))) {}
-
-  /// The styles' patterns, below the child.
-  static std::vector<parallel::StyleEntry> styles_of(const Layouts& layout) {
-    std::vector<parallel::StyleEntry> styles = layout.styles;
-    for (parallel::StyleEntry& style : styles) {
-      for (std::string& on : style.on) {
-        on = on == "." ? on : "net." + on;
-      }
-    }
-    return styles;
-  }
-  StepParts parts() {
-    return {.modules = {net.model.get()}, .optimizers = {adamw.get()}, .plans = {&net.plan}};
-  }
-  nn::Module& model() { return *net.model; }
-  nn::Module& child(const std::string& name) {
-    for (nn::Module* const module : nn::all_modules(*net.model)) {
-      if (module->name() == name) {
-        return *module;
-      }
-    }
-    fail("no module " + name);
-  }
-  Tensor tokens(const StepCall& call) const {
-    const Tensor& x = call.inputs()[0];
-    return from_local(x, net.plan.batch_layout(), Dims{x.size(0) * net.plan.batch_parts(), 3});
-  }
-  Tensor out(const StepCall& call) { return (*net.model)(tokens(call)); }
-  Tensor whole(const Tensor& x) const {
-    const NoGrad no_grad;
-    return redistribute(x, Layout::replicated(net.plan.mesh())).local();
-  }
-  const nn::ParameterPointer& parameter(const std::string& name) const {
-    for (const nn::ParameterPointer& parameter : adamw->parameters()) {
-      if (parameter->name == name) {
-        return parameter;
-      }
-    }
-    fail("no parameter " + name + "; the first is " + adamw->parameters()[0]->name);
-  }
-  Named everything() {
-    Named all = values_of(*net.model);
-    for (const nn::BufferPointer& buffer : nn::all_buffers(*net.model)) {
-      const Tensor& x = buffer->value;
-      all["buffer." + buffer->name] = to_doubles(x.is_distributed() ? x.local() : x);
-    }
-    for (const auto& [name, x] : adamw->state().tensors) {
-      all["state." + name] = to_doubles(x.is_distributed() ? x.local() : x);
-    }
-    for (const auto& [name, stream] : random_state()) {
-      all["stream." + name] = {static_cast<double>(stream.offset)};
-    }
-    return all;
-  }
-
-  Planned net;
-  std::unique_ptr<optim::Optimizer> adamw;
-};
-
-using Prepare = std::function<void(Subject&)>;
-using Step = std::function<Tensors(Subject&, StepCall&)>;
-
-Tensor rows_of(const Subject& subject, int call) {
-  return ops::contiguous(
-      distribute(net_tokens(rows, call), subject.net.plan.batch_layout()).local());
-}
-
-struct Outcome {
-  std::vector<std::vector<double>> results = {};
-  Named state = {};
-  ReplayCounts counts = {};
-};
-
-Outcome outcome_of(const DeviceMesh& mesh, const Layouts& layout, const NetOptions& options,
-                   const Prepare& prepare, const Step& body, const std::string& executor) {
-  Subject subject(mesh, layout, options);
-  prepare(subject);
-  const CapturedStep::Body one = [&](StepCall& call) { return body(subject, call); };
-  graph::ExecutionOptions execution;
-  if (!executor.empty()) {
-    execution = {.executor = executor, .passes = graph::default_passes()};
-  }
-  auto step = std::make_unique<CapturedStep>(subject.parts(), one, execution);
-  Outcome outcome;
-  for (int call = 0; call < calls; ++call) {
-    if (executor.empty()) {  // never called often enough to be recorded
-      step = std::make_unique<CapturedStep>(subject.parts(), one);
-    }
-    const Tensors results = (*step)({rows_of(subject, call)}, {.lr = {0.01 / (1 + call % 3)}});
-    for (const Tensor& x : results) {
-      outcome.results.push_back(to_doubles(x.is_distributed() ? x.local() : x));
-    }
-  }
-  outcome.state = subject.everything();
-  outcome.counts = step->counts();
-  return outcome;
-}
-
-void captured_as_eager(
-    const Step& body, const Prepare& prepare = [](Subject&) {}, const NetOptions& options = {},
-    const std::vector<std::string>& names = {"one rank", "fully sharded", "replicated", "hybrid"}) {
-  for (const std::string& name : names) {
-    const Layouts layout = layout_named(name);
-    INFO(name);
-    REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
-      const Outcome eager = outcome_of(mesh, layout, options, prepare, body, "");
-      for (const std::string& executor : graph::executor_names()) {
-        const Outcome captured = outcome_of(mesh, layout, options, prepare, body, executor);
-        check(captured.counts.replayed == calls - 4, executor + ": " + to_string(captured.counts));
-        check(captured.results == eager.results, executor + ": the results");
-        check(captured.state.size() == eager.state.size(), executor + ": names");
-        for (const auto& [one, values] : eager.state) {
-          check(captured.state.at(one) == values, executor + ": " + one);
-        }
-      }
-    }));
-  }
-}
 
 /// The sum of squares, one update, and the loss as the result.
 Tensors plain_step(Subject& subject, StepCall& call) {
@@ -401,4 +256,101 @@ TEST_CASE("captured: collectives of a part of the mesh, and a broadcast of param
         return {subject.whole(loss), sums};
       },
       [](Subject&) {}, {}, {"fully sharded", "replicated", "hybrid"});
+}
+
+namespace {
+
+/// x + x * x, as an operator that a program registers, and its form in place.
+void own_kernel(const Call& call, std::span<Tensor> out) {
+  const Tensor& x = call.in[0];
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    out[0].data<double>()[i] = x.data<double>()[i] * (1 + x.data<double>()[i]);
+  }
+}
+
+ops::GroupArgument everyone_of(const DeviceMesh& mesh) {
+  return ops::GroupArgument::of(mesh.group(0, current_rank()));
+}
+
+const Op& own_operator(bool in_place) {
+  const auto infer = [](const Call& call, ResultShapes& out) {
+    out.push_back({call.in[0].shape(), call.in[0].dtype()});
+  };
+  static const Op& made =
+      register_op({.schema = "features_own(x)", .infer = infer, .cpu = own_kernel});
+  static const Op& written = register_op(
+      {.schema = "features_own_(x)", .infer = infer, .cpu = own_kernel, .in_place = true});
+  return in_place ? written : made;
+}
+
+}  // namespace
+
+TEST_CASE("captured: operators of the program's own", "[features]") {
+  captured_as_eager([](Subject& subject, StepCall& call) -> Tensors {
+    const Tensor loss = ops::sum(ops::square(subject.out(call)));
+    backward(loss);
+    call.update();
+    const NoGrad no_grad;
+    const Tensor local = ops::clone(subject.parameter("head.weight")->value.local());
+    const Tensor made = tessera::call(own_operator(false), std::vector{local}, {})[0];
+    tessera::call(own_operator(true), std::vector{made}, {});
+    return {subject.whole(loss), ops::sum(made)};
+  });
+}
+
+TEST_CASE("captured: parameters that are broadcast before the first use", "[features]") {
+  captured_as_eager(
+      [](Subject& subject, StepCall& call) -> Tensors {
+        {
+          const NoGrad no_grad;
+          for (const nn::ParameterPointer& parameter : subject.adamw->parameters()) {
+            const Tensor& own = parameter->value.local();
+            ops::copy_(own, ops::broadcast(own, 0, everyone_of(subject.net.plan.mesh())));
+          }
+          subject.net.plan.after_optimizer();
+        }
+        return plain_step(subject, call);
+      },
+      [](Subject& subject) {
+        const NoGrad no_grad;
+        if (current_rank() == 1) {  // until the first call, ranks differ
+          ops::fill_(subject.parameter("head.weight")->value.local(), 0.25);
+        }
+      },
+      {}, {"one rank", "replicated"});
+}
+
+TEST_CASE("captured: streams and events of the CPU", "[features]") {
+  captured_as_eager([](Subject& subject, StepCall& call) -> Tensors {
+    const Stream side = Stream::make(cpu);
+    const Tensor out = subject.out(call);
+    side.wait(record_event(current_stream(cpu)));
+    const Tensor loss = ops::sum(ops::square(out));
+    current_stream(cpu).wait(record_event(side));
+    backward(loss);
+    call.update();
+    return {subject.whole(loss)};
+  });
+}
+
+TEST_CASE("captured: a device whose streams are ordered by events only", "[features]") {
+  plugin::host().load(ADVERSARY);
+  captured_as_eager(
+      [](Subject& subject, StepCall& call) -> Tensors {
+        const Device device = subject.device;
+        const Stream side = Stream::make(device);
+        const Tensor out = subject.out(call);
+        side.wait(record_event(current_stream(device)));
+        Tensor loss;
+        {
+          const StreamScope scope(side);
+          loss = ops::sum(ops::square(out));
+        }
+        current_stream(device).wait(record_event(side));
+        backward(loss);
+        call.update();
+        return {subject.whole(loss)};
+      },
+      [](Subject&) {}, {.dropout = 0.2}, {"one rank", "fully sharded"},
+      [] { return find_device("adversary:" + std::to_string(current_rank())); });
 }

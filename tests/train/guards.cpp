@@ -182,6 +182,43 @@ TEST_CASE("guards of micro-batches, with recomputation, and a skipped kind of st
   }
 }
 
+TEST_CASE("ranks that read different numbers at a guard get the error of different calls") {
+  const Layouts layout = layout_named("fully sharded");
+  std::string error;
+  try {
+    on_layout(layout, [&](const DeviceMesh& mesh) {
+      Planned net(std::make_shared<Net>(), mesh, layout.styles);
+      Training training(*net.model, net.plan, optim::adamw(nn::all_parameters(*net.model)),
+                        {.lr = 0.01});
+      training.set_replay(true);
+      for (int s = 0; s < 12; ++s) {
+        training.step({.rows = rows},
+                      StepFunctions{.rows =
+                                        [&](const BatchPart& m) {
+                                          const int shift = s == 8 && current_rank() == 1 ? 100 : 0;
+                                          Tensor x =
+                                              ops::narrow(net_tokens(rows, 0), 0, m.first, m.rows);
+                                          return Tensors{ops::contiguous(x), full({}, shift)};
+                                        },
+                                    .loss_sum =
+                                        [&](const Tensors& given) {
+                                          const Tensor tokens = from_local(
+                                              given[0], net.plan.batch_layout(), Dims{rows, 3});
+                                          const Tensor out = (*net.model)(tokens);
+                                          const bool odd = guard("mine", ops::gt(given[1], 0)) > 0;
+                                          return ops::sum(odd ? ops::exp(out) : ops::square(out));
+                                        }});
+      }
+    });
+    error = "no error";
+  } catch (const Error& failed) {
+    error = failed.what();
+  }
+  INFO(error);
+
+  CHECK(error.find("calls differ") != std::string::npos);
+}
+
 TEST_CASE("programs are evicted, and counted") {
   const Layouts layout = layout_named("one rank");
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
