@@ -76,6 +76,14 @@ void check_budget(const Program& program, const ExecutionOptions& options, const
   }
 }
 
+FitOptions fit_options(const ExecutionOptions& options) {
+  FitOptions fit{.computing = options.computing};
+  if (options.elsewhere != nullptr) {
+    fit.offloading = options.offloading;
+  }
+  return fit;
+}
+
 /// Passes before and after the program is fitted into its budget.
 void improve(Program& program, const ExecutionOptions& options) {
   const std::string dump =
@@ -90,7 +98,7 @@ void improve(Program& program, const ExecutionOptions& options) {
   const auto last = std::ranges::find(all, "lifetimes");
   const auto before = last == all.end() ? 0 : static_cast<std::size_t>(last - all.begin()) + 1;
   run_checked(program, all.first(before), dump);
-  fit_memory(program, options.memory_budget);
+  fit_memory(program, options.memory_budget, fit_options(options));
   std::vector<std::string> names(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
   if (std::erase(names, "keep_gathers") > 0) {
     if (options.kept_gathers < 0) {
@@ -147,10 +155,10 @@ std::unique_ptr<Executor> make_executor(Program program, const ExecutionOptions&
   AddedState unused;
   transform(program, options, added != nullptr ? *added : unused);
   if (options.executor == "interpreter") {
-    return std::make_unique<Replay>(std::move(program));
+    return std::make_unique<Replay>(std::move(program), options.elsewhere);
   }
   const bool compiled = options.executor == "compiled" && over_budget(program, options).empty();
-  return std::make_unique<Planned>(std::move(program), compiled);
+  return std::make_unique<Planned>(std::move(program), compiled, options.elsewhere);
 }
 
 }  // namespace tessera::graph

@@ -26,18 +26,20 @@ import :steps;
 namespace tessera::graph {
 
 struct Planned::State {
-  explicit State(Program p) : program(std::move(p)), replay(program) {}
+  State(Program p, std::shared_ptr<OtherMemory> other)
+      : program(std::move(p)), elsewhere(std::move(other)), replay(program, elsewhere) {}
 
   Program program;
+  std::shared_ptr<OtherMemory> elsewhere;
   Replay replay;                             // of steps that are not planned
   std::unique_ptr<CompiledChains> compiled;  // null: not asked for
   std::unique_ptr<PlannedSteps> steps;
   bool planned = false;  // the running step
 };
 
-Planned::Planned(Program program, bool compiled) {
+Planned::Planned(Program program, bool compiled, std::shared_ptr<OtherMemory> elsewhere) {
   require_lowered(program);
-  state_ = std::make_unique<State>(std::move(program));
+  state_ = std::make_unique<State>(std::move(program), std::move(elsewhere));
   if (compiled) {
     state_->compiled = std::make_unique<CompiledChains>(state_->program);
   }
@@ -55,7 +57,7 @@ void Planned::begin_in_order(std::span<const Tensor> inputs) {
     return;
   }
   if (!s.steps) {
-    s.steps = std::make_unique<PlannedSteps>(s.program, s.compiled.get());
+    s.steps = std::make_unique<PlannedSteps>(s.program, s.compiled.get(), s.elsewhere.get());
   }
   s.steps->begin(inputs, [&](const std::string& name, int number, const Tensor& x) {
     check_input(name, number, x);

@@ -45,12 +45,14 @@ std::span<const Chain> chains_in(const CompiledChains* compiled) {
 
 }  // namespace
 
-PlannedSteps::PlannedSteps(const Program& program, CompiledChains* compiled)
+PlannedSteps::PlannedSteps(const Program& program, CompiledChains* compiled, OtherMemory* elsewhere)
     : program_(program),
       compiled_(compiled),
+      elsewhere_(elsewhere),
       copy_op_(&find_op("copy_")),
       shadow_(shadow_of(program, chains_in(compiled))),
-      block_(block_of(program, shadow_, chains_in(compiled))) {
+      block_(block_of(program, shadow_, chains_in(compiled))),
+      other_memory_(other_memory_calls(program)) {
   std::optional<PeersReadScope> scope;
   if (block_.for_peers) {
     scope.emplace();
@@ -114,11 +116,18 @@ void PlannedSteps::add_steps() {
     sections_.emplace_back();
     for (std::size_t i = 0; i < section.instructions.size(); ++i, ++place) {
       add_step(section.instructions[i], i, place);
-      if (const auto dropped = ends.find(place); dropped != ends.end()) {
+      const auto step = [&]() -> PlannedStep& {
         if (sections_.back().empty() || sections_.back().back().instruction != i) {
           sections_.back().push_back({.kind = StepKind::nothing, .instruction = i});
         }
-        sections_.back().back().dropped = dropped->second;
+        return sections_.back().back();
+      };
+      const auto& asked = other_memory_[sections_.size() - 1];
+      if (const auto calls = asked.find(i); calls != asked.end()) {
+        step().other_memory = &calls->second;
+      }
+      if (const auto dropped = ends.find(place); dropped != ends.end()) {
+        step().dropped = dropped->second;
       }
     }
   }
@@ -308,6 +317,11 @@ void PlannedSteps::run_kernel(PlannedStep& step, const Attributes& attributes) {
   }
 }
 
+Tensor PlannedSteps::allocated(int number) const {
+  const ProgramTensor& x = program_.tensors[index(number)];
+  return x.elsewhere ? allocate_elsewhere(elsewhere_, x, cpu) : empty(x.shape, x.dtype);
+}
+
 void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
   std::optional<PeersReadScope> scope;
   if (step.for_peers) {
@@ -332,8 +346,7 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
     case StepKind::kernel:
     case StepKind::chain:
       for (const int number : step.allocated) {
-        const ProgramTensor& x = program_.tensors[index(number)];
-        set(number, empty(x.shape, x.dtype));
+        set(number, allocated(number));
       }
       if (step.kind == StepKind::fill) {
         const Tensor& x = step.out[0];
@@ -368,7 +381,17 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
 void PlannedSteps::run(std::size_t section, std::size_t& instruction, const Bound& bound) {
   for (PlannedStep& step : sections_[section]) {
     instruction = step.instruction;
-    execute(step, bound);
+    if (step.other_memory == nullptr) {
+      execute(step, bound);
+    } else {
+      for (const int number : step.other_memory->requested) {
+        elsewhere_->request(tensors_[index(number)]);
+      }
+      execute(step, bound);
+      for (const int number : step.other_memory->put_away) {
+        elsewhere_->put_away(tensors_[index(number)]);
+      }
+    }
     for (const int memory : step.dropped) {
       for (const int number : numbers_[index(memory)]) {
         drop(number);

@@ -5,4 +5,5 @@ export import :training;       // Training: micro-batches, backward, reduction, 
                                // checkpoints
 export import :checkpoints;    // RunCheckpoints: when a run saves, in the background or not
 export import :captured_step;  // CapturedStep: a step of a program's own, captured
+export import :other_memory;   // places of parameters, for values of captured steps
 export import :run;            // run_training: a program's whole training of its own model

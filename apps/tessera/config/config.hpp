@@ -126,6 +126,7 @@ struct GraphConfig {
   std::vector<std::string> passes = default_passes();
   std::vector<std::string> transforms;
   std::string memory_budget;  // of a step, "4GiB"; empty: none. See budget_bytes
+  std::string offload;        // a folder for values that do not fit; empty: none are kept elsewhere
   std::string dump;           // a folder with the program before and after each pass; empty: none
   std::string program;        // where the captured program is written; empty: nowhere
 };

@@ -331,6 +331,12 @@ std::vector<Key> run_keys() {
        "With `graph.capture`: the memory that a step of a rank may need, as `4GiB` or `900MiB`. "
        "What is needed for backward is then computed again instead of kept, where this costs "
        "least ([graph.md](graph.md#a-budget-of-memory)). Empty: all is kept."},
+      {.path = "graph.offload",
+       .slot = field<g, &G::offload>,
+       .doc = "With `graph.memory_budget`: a folder on a fast disk. Values may be kept there, in a "
+              "file without a name, instead of being computed again "
+              "([graph.md](graph.md#values-in-a-file)). Empty: none are.",
+       .is_path = true},
       {.path = "graph.dump",
        .slot = field<g, &G::dump>,
        .doc =

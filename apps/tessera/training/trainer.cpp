@@ -46,6 +46,7 @@ import tessera.train;
 #include "training/execution.hpp"
 #include "training/links.hpp"
 #include "training/loss.hpp"
+#include "training/offload.hpp"
 #include "training/setup.hpp"
 #include "training/trainer.hpp"
 #include "training/trial.hpp"
@@ -81,6 +82,16 @@ std::string kernels_text(const graph::CompiledKernels& kernels) {
              : "no kernels are compiled: " + kernels.missing;
 }
 
+std::string elsewhere_text(const Run& run, const Program& program) {
+  const auto values = std::ranges::count_if(program.tensors, &ProgramTensor::elsewhere);
+  return run.config.graph.offload.empty()
+             ? std::string()
+             : fmt::format(
+                   "; keeps {} values ({}) in {}", values,
+                   format_bytes(static_cast<std::uint64_t>(graph::bytes_elsewhere(program))),
+                   run.config.graph.offload);
+}
+
 /// What is known of a captured step before the ranks start. `program`: rank 0's. Errors: a step
 /// that transformations change must be replayed from the first one on; see graph::compile_kernels.
 std::string captured_text(const Run& run, const Program& program, int kept_gathers) {
@@ -103,12 +114,13 @@ std::string captured_text(const Run& run, const Program& program, int kept_gathe
           ? std::string()
           : fmt::format("; {} of {} gathers are made", made, made + kept_gathers);
   const std::optional<graph::CompiledKernels> kernels =
-      graph::compile_kernels(program, execution_of(run.config.graph));
+      graph::compile_kernels(program, execution_of(run.config.graph, run.rates));
   const bool compiled = kernels && kernels->missing.empty();
+  check_space_elsewhere(run.config, graph::bytes_elsewhere(program));
   return fmt::format(
-      "{} instructions, needs {}{}{}{}; {}", instructions,
+      "{} instructions, needs {}{}{}{}{}; {}", instructions,
       format_bytes(static_cast<std::uint64_t>(graph::planned_bytes(program, compiled))),
-      budget.empty() ? "" : " of " + budget, gathers,
+      budget.empty() ? "" : " of " + budget, elsewhere_text(run, program), gathers,
       kernels ? "; " + kernels_text(*kernels) : std::string(),
       reads.empty() ? "replayed from the first step on"
                     : "recorded in steps 3 and 4, as the host reads values in " + reads);
@@ -147,7 +159,7 @@ Trainer::Trainer(const Run& run, Device device)
   if (run.config.train.loss_scaling == "dynamic") {
     training_->set_loss_scaling({});
   }
-  graph::ExecutionOptions execution = execution_of(run.config.graph);
+  graph::ExecutionOptions execution = execution_of(run.config.graph, run.rates);
   execution.kept_gathers = device_ == meta ? run.kept_gathers : kept_gathers(run);
   if (device_ == meta) {
     execution.dump.clear();
@@ -199,6 +211,7 @@ void Trainer::capture_ahead() {
   Run as_recorded = run_;  // passes are run where the program is used
   as_recorded.config.graph.passes = {};
   as_recorded.config.graph.memory_budget = "";
+  as_recorded.config.graph.offload = "";
   as_recorded.config.graph.transforms = {};
   Program program = capture_step(as_recorded, current_rank());
   if (reads_values(program).empty()) {

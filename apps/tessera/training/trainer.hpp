@@ -14,6 +14,7 @@
 #include "data/dataset.hpp"
 #include "model_shape.hpp"
 #include "training/fingerprint.hpp"
+#include "training/rates.hpp"
 #include "training/setup.hpp"
 
 namespace tessera::app {
@@ -25,6 +26,7 @@ struct Run {
   std::shared_ptr<const Dataset> data;
   Fingerprint fingerprint = {};  // kept in checkpoints
   int kept_gathers = -1;         // see graph::ExecutionOptions; -1: what rank 0 has room for
+  StepRates rates = {};          // measured once, for all ranks
 };
 
 /// Where a run begins.

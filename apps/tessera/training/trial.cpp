@@ -118,7 +118,7 @@ Trial try_steps(Run run) {
 Program capture_steps(Run run) {
   ops::set_threads(threads_of_rank(run.config));
   run.config.graph.capture = true;
-  const graph::ExecutionOptions execution = execution_of(run.config.graph);
+  const graph::ExecutionOptions execution = execution_of(run.config.graph, run.rates);
   run.config.graph.transforms.clear();        // they change the program, once it is there
   run.config.graph.executor = "interpreter";  // nothing is executed, so nothing is compiled
   Trainer trainer(run, meta);
