@@ -92,8 +92,10 @@ class Planner {
           }
         }
       }
-      for (const int memory : access.reads) {  // also of what is in flight
-        use(memory);
+      for (const std::vector<int>* memories : {&access.reads, &access.writes}) {
+        for (const int memory : *memories) {  // also of what is in flight
+          use(memory);
+        }
       }
     }
     for (const Memory& memory : shadow_.memories) {

@@ -45,9 +45,8 @@ std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_calls(const Pr
         if (number < 0 || !program.tensors[static_cast<std::size_t>(number)].elsewhere) {
           continue;
         }
-        if (i.op->in_place && i.op->writes(i.op->place_of(k, i.in.size()).operand)) {
-          calls[s][at].put_away.push_back(number);
-        } else {
+        calls[s][at].put_away.push_back(number);
+        if (!i.op->in_place || !i.op->writes(i.op->place_of(k, i.in.size()).operand)) {
           const auto after = known.find(number);
           const std::size_t first = after == known.end() ? 0 : after->second + 1;
           calls[s][std::max(first, at < ahead ? 0 : at - ahead)].requested.push_back(number);

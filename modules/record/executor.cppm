@@ -15,14 +15,14 @@ class OtherMemory {
   virtual Tensor allocate(const Dims& shape, DType dtype) = 0;
   /// Begins to bring the values near: they are used soon. Does not wait.
   virtual void request(const Tensor& x);
-  /// The values were written, and are not used for a while. Does not wait.
+  /// The values were written or read, and are not used for a while. Does not wait.
   virtual void put_away(const Tensor& x);
 };
 
 /// What an executor asks an OtherMemory for at an instruction.
 struct OtherMemoryCalls {
   std::vector<int> requested = {};  // before it: tensors that an instruction after it reads
-  std::vector<int> put_away = {};   // after it: tensors that it has written
+  std::vector<int> put_away = {};   // after it: tensors that it has used
 };
 /// By section and instruction. Values are requested some instructions before they are read.
 std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_calls(const Program& program);

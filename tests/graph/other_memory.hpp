@@ -37,7 +37,7 @@ class CountedMemory final : public OtherMemory {
     }
   }
   void put_away(const Tensor& x) override {
-    ++stored;
+    ++put_aways;
     away_.insert(x.raw_data());
   }
 
@@ -46,7 +46,7 @@ class CountedMemory final : public OtherMemory {
   std::int64_t most_held = 0;
   int allocated = 0;
   int requested = 0;
-  int stored = 0;
+  int put_aways = 0;
 
  private:
   std::set<const void*> away_;

@@ -185,6 +185,11 @@ TEST_CASE("wrong types and impossible values are errors with their line") {
       {"train.micro_batch = 17", "is larger than train.batch"},
       {"train.precision = \"f16\"", "set train.loss_scaling=dynamic"},
       {"graph.memory_budget = \"4GiB\"", "only captured steps have a budget of memory"},
+      {"graph.capture = true\ngraph.offload = \"/tmp\"",
+       "only steps with a budget of memory keep values elsewhere; set graph.memory_budget"},
+      {"graph.capture = true\ngraph.memory_budget = \"4GiB\"\ngraph.offload = \"/tmp\"\n"
+       "train.device = \"other\"",
+       "values of 'other' cannot be kept in a file yet"},
       {"graph.executor = \"compiled\"", "only captured steps have an executor"},
       {"graph.capture = true\ngraph.dump = \"x\"\ngraph.program = \"x\"",
        "a file and a folder cannot have one name"},

@@ -17,6 +17,7 @@ import tessera.ops;
 import tessera.record;
 import tessera.graph;
 import tessera.nn;
+import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 
