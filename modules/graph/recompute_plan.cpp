@@ -17,6 +17,7 @@ import :accesses;
 import :analysis;
 import :analysis_state;
 import :offload_plan;
+import :recompute_costs;
 import :recompute;
 import :recompute_plan;
 import :shadow;
@@ -48,11 +49,11 @@ class Planner {
         values_(values_of(program, known, names_)),
         instructions_(places_of(program)),
         maker_(shadow_.memories.size(), -1),
-        uses_(shadow_.memories.size()),
+        uses_(uses_of(program, known)),
         gaps_(shadow_.memories.size()),
         bytes_(index(shadow_.places) + 1, 0),
         offloads_(program, known, values_, options.offloading) {
-    find_uses();
+    find_bytes();
     find_makers();
     find_holders();
   }
@@ -75,29 +76,7 @@ class Planner {
     int before = 0;  // the next use
   };
 
-  void find_uses() {
-    for (int place = 0; place < shadow_.places; ++place) {
-      const Access& access = accesses_[index(place)];
-      const auto use = [&](int memory) {
-        std::vector<int>& uses = uses_[index(memory)];
-        if (uses.empty() || uses.back() != place) {
-          uses.push_back(place);
-        }
-      };
-      for (const std::vector<int>* numbers :
-           {&instructions_[index(place)]->in, &instructions_[index(place)]->out}) {
-        for (const int number : *numbers) {
-          if (number >= 0) {
-            use(shadow_.memory_of[index(number)]);
-          }
-        }
-      }
-      for (const std::vector<int>* memories : {&access.reads, &access.writes}) {
-        for (const int memory : *memories) {  // also of what is in flight
-          use(memory);
-        }
-      }
-    }
+  void find_bytes() {
     for (const Memory& memory : shadow_.memories) {
       if (!memory.is_input && !memory.elsewhere) {
         add_bytes(memory.first, memory.last, memory.bytes);
@@ -172,24 +151,6 @@ class Planner {
     return found == others->second.end() ? -1 : *found;
   }
 
-  double seconds_of(int place) const {
-    const Instruction& i = *instructions_[index(place)];
-    std::vector<Tensor> in;
-    std::vector<Tensor> out;
-    double moved = 0;
-    for (auto [numbers, tensors] : {std::pair(&i.in, &in), std::pair(&i.out, &out)}) {
-      for (const int number : *numbers) {
-        tensors->push_back(number < 0 ? Tensor() : shadow_.tensors[index(number)]);
-        if (number >= 0) {
-          moved += static_cast<double>(tensors->back().numel()) *
-                   static_cast<double>(size_of(tensors->back().dtype()));
-        }
-      }
-    }
-    const double flops = i.op->flops == nullptr ? 0 : i.op->flops({*i.op, in, i.attributes}, out);
-    return flops / rates_.flops + moved / rates_.bytes;
-  }
-
   /// Adds what fetches the memory's value before the place. False: no copy of it was stored.
   bool add_fetch(Return& chain, int memory, int place) const {
     const int stored = offloads_.find(memory, place);
@@ -237,7 +198,7 @@ class Planner {
     for (const int number : i.out) {
       chain.bytes += shadow_.memories[index(shadow_.memory_of[index(number)])].bytes;
     }
-    chain.seconds += seconds_of(maker);
+    chain.seconds += seconds_of(*instructions_[index(maker)], shadow_, rates_);
     chain.recomputations.push_back(std::move(again));
     return true;
   }
