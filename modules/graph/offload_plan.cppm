@@ -26,7 +26,7 @@ class Offloads {
   /// A copy of what the memory holds before the place; -1: there is none.
   int find(int memory, int place) const;
   /// Whether the memory's value can be kept in other memory from its use at `after` to its use at
-  /// `before`: nothing of it is in flight between them.
+  /// `before`: nothing of it is in flight between them, so the memory is free then.
   bool is_possible(int memory, int after, int before) const;
   int add(int memory, int after);
   double store_seconds(int memory) const;

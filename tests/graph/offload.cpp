@@ -210,17 +210,17 @@ TEST_CASE("a budget of memory: what cannot be computed again is kept elsewhere")
 
 TEST_CASE("a budget of memory: what costs less is done") {
   const std::int64_t budget = graph::planned_bytes(kept) - 1024;
-  const auto within = [&](double bytes_per_second) {
+  const auto within = [&](double stored, double fetched) {
     Program changed = kept;
     return graph::fit_memory(
         changed, budget,
-        {.computing = {.bytes = 1e3},
-         .offloading = graph::OffloadRates{bytes_per_second, bytes_per_second}});
+        {.computing = {.bytes = 1e3}, .offloading = graph::OffloadRates{stored, fetched}});
   };
-  CHECK(within(1e6).stored == 1);
-  CHECK(within(1e6).calls == 0);
-  CHECK(within(1e2).stored == 0);
-  CHECK(within(1e2).calls == 1);
+  CHECK(within(1e6, 1e6).stored == 1);
+  CHECK(within(1e6, 1e6).calls == 0);
+  CHECK(within(1e2, 1e30).stored == 0);
+  CHECK(within(1e30, 1e2).stored == 0);
+  CHECK(within(1e30, 1e2).calls == 1);
 }
 
 TEST_CASE("a budget of memory: a value is stored once and fetched for what is made again") {
