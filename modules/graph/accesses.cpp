@@ -137,7 +137,7 @@ std::string place_in_words(const Program& program, int place) {
 std::int64_t peak_bytes(const Shadow& shadow) {
   std::vector<std::int64_t> change(index(shadow.places) + 2);
   for (const Memory& memory : shadow.memories) {
-    if (!memory.is_input) {
+    if (!memory.is_input && !memory.elsewhere) {
       change[index(memory.first)] += memory.bytes;
       change[index(memory.last) + 1] -= memory.bytes;
     }

@@ -37,7 +37,7 @@ bool is_pure_call(const Instruction& i, const Access& access);
 /// "section 'update', instruction 3 (%4: f32[2] = neg(%2))".
 std::string place_in_words(const Program& program, int place);
 
-/// The most bytes that are needed at once, without those of inputs.
+/// The most bytes of the device's memory that are needed at once, without those of inputs.
 std::int64_t peak_bytes(const Shadow& shadow);
 
 }  // namespace tessera::graph

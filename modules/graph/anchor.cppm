@@ -19,9 +19,9 @@ struct Anchor {
 /// Registers it as an operator, and its gradient as another one, "NAME_backward". The gradient has
 /// the operands of the call, then the gradients of its results ("-" in a program's text: zero), and
 /// one result for each operand of the call, of its shape and type; those of operands that need
-/// none, and of integers, are unused. Neither computes anything, and each is ordered like a call that
-/// communicates: passes merge, move and remove none, and move no communication past one. They take
-/// local tensors: a module calls one within local_map. Errors: see register_op.
+/// none, and of integers, are unused. Neither computes anything, and each is ordered like a call
+/// that communicates: passes merge, move and remove none, and move no communication past one. They
+/// take local tensors: a module calls one within local_map. Errors: see register_op.
 const Op& register_anchor(const Anchor& anchor);
 
 /// Whether register_anchor has registered it.

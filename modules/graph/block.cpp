@@ -82,7 +82,7 @@ Block block_of(const Program& program, const Shadow& shadow, std::span<const Cha
   std::vector<bool> fixed(count);
   for (std::size_t m = 0; m < count; ++m) {
     const Memory& memory = shadow.memories[m];
-    fixed[m] = !memory.is_input && !memory.read_later && !memory.inside;
+    fixed[m] = !memory.is_input && !memory.read_later && !memory.inside && !memory.elsewhere;
   }
   std::vector<MemoryPiece> pieces;
   const auto each = [&](const auto& body) {
@@ -164,7 +164,7 @@ Block block_of(const Program& program, const Shadow& shadow, std::span<const Cha
   std::vector<MemoryPiece> outside;
   for (std::size_t m = 0; m < count; ++m) {
     const Memory& memory = shadow.memories[m];
-    if (block.offsets[m] < 0 && !memory.is_input && !memory.inside) {
+    if (block.offsets[m] < 0 && !memory.is_input && !memory.inside && !memory.elsewhere) {
       outside.push_back({memory.bytes, memory.first, memory.last});
     }
   }

@@ -18,8 +18,8 @@ struct Block {
       0;                   // the most that is needed at once of what is neither in it nor an input
   bool for_peers = false;  // ranks reduce something in it
 };
-/// Not in the block: inputs, what other ranks may read later, what the dispatcher makes, and what
-/// stays in registers. `chains`: those of the shadow.
+/// Not in the block: inputs, what is kept in other memory, what other ranks may read later, what
+/// the dispatcher makes, and what stays in registers. `chains`: those of the shadow.
 Block block_of(const Program& program, const Shadow& shadow, std::span<const Chain> chains = {});
 
 /// Whether the result is a copy where the operator would make a view if it could.

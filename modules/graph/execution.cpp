@@ -94,6 +94,14 @@ std::int64_t budget_of_step(const Program& program, const ExecutionOptions& opti
   return options.memory_budget - kept;
 }
 
+FitOptions fit_options(const ExecutionOptions& options) {
+  FitOptions fit{.computing = options.computing};
+  if (options.elsewhere != nullptr) {
+    fit.offloading = options.offloading;
+  }
+  return fit;
+}
+
 /// Passes before and after the program is fitted into its budget.
 void improve(Program& program, const ExecutionOptions& options) {
   const std::string dump =
@@ -109,7 +117,7 @@ void improve(Program& program, const ExecutionOptions& options) {
   const auto before = last == all.end() ? 0 : static_cast<std::size_t>(last - all.begin()) + 1;
   run_checked(program, all.first(before), dump);
   const std::int64_t budget = budget_of_step(program, options);
-  fit_memory(program, budget);
+  fit_memory(program, budget, fit_options(options));
   std::vector<std::string> names(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
   if (std::erase(names, "keep_gathers") > 0) {
     if (options.kept_gathers < 0) {
@@ -194,10 +202,10 @@ std::unique_ptr<Executor> make_executor(Program program, const ExecutionOptions&
 
 std::unique_ptr<Executor> executor_of(Program program, const ExecutionOptions& options) {
   if (options.executor == "interpreter") {
-    return std::make_unique<Replay>(std::move(program));
+    return std::make_unique<Replay>(std::move(program), options.elsewhere);
   }
   const bool compiled = options.executor == "compiled" && over_budget(program, options).empty();
-  return std::make_unique<Planned>(std::move(program), compiled);
+  return std::make_unique<Planned>(std::move(program), compiled, options.elsewhere);
 }
 
 }  // namespace tessera::graph

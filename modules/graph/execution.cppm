@@ -5,6 +5,7 @@ import tessera.record;
 import :across_steps;
 import :pass;
 import :planned;
+import :recompute;
 import :transform;
 
 export namespace tessera::graph {
@@ -20,6 +21,13 @@ struct ExecutionOptions {
   /// With a budget and the pass `keep_gathers`: how many gathers it spares, the same number on all
   /// ranks; -1: as many as this rank's program has room for, which a rank must not decide alone.
   int kept_gathers = -1;
+  /// Where values may be kept between two uses to keep the budget, if that costs less than to
+  /// compute them again; null: nowhere.
+  std::shared_ptr<OtherMemory> elsewhere = nullptr;
+  /// What it costs, where `elsewhere` is given. All ranks must have the same numbers with the pass
+  /// `keep_gathers`.
+  ComputeRates computing = {};
+  OffloadRates offloading = {};
   /// What changes the step, after all of this.
   std::vector<Transform> transforms = {};
   /// The program is captured and not executed, so anchors may be left in it.

@@ -26,9 +26,11 @@ import :steps;
 namespace tessera::graph {
 
 struct Planned::State {
-  explicit State(Program p) : program(std::move(p)), replay(program) {}
+  State(Program p, std::shared_ptr<OtherMemory> other)
+      : program(std::move(p)), elsewhere(std::move(other)), replay(program, elsewhere) {}
 
   Program program;
+  std::shared_ptr<OtherMemory> elsewhere;
   Replay replay;                             // of steps that are not planned
   std::unique_ptr<CompiledChains> compiled;  // null: not asked for
   std::unique_ptr<PlannedSteps> steps;
@@ -44,9 +46,9 @@ struct Planned::State {
   }
 };
 
-Planned::Planned(Program program, bool compiled) {
+Planned::Planned(Program program, bool compiled, std::shared_ptr<OtherMemory> elsewhere) {
   require_lowered(program);
-  state_ = std::make_unique<State>(std::move(program));
+  state_ = std::make_unique<State>(std::move(program), std::move(elsewhere));
   if (compiled) {
     state_->compiled = std::make_unique<CompiledChains>(state_->program);
   }
@@ -65,8 +67,8 @@ void Planned::begin_in_order(std::span<const Tensor> inputs) {
     return;
   }
   if (!s.steps || !(s.steps->device() == device)) {
-    s.steps = std::make_unique<PlannedSteps>(s.program, device,
-                                             device == cpu ? s.compiled.get() : nullptr);
+    s.steps = std::make_unique<PlannedSteps>(
+        s.program, device, device == cpu ? s.compiled.get() : nullptr, s.elsewhere.get());
   }
   s.steps->begin(inputs, [&](const std::string& name, int number, const Tensor& x) {
     check_input(name, number, x);

@@ -12,7 +12,8 @@ struct PlannedMemory {
   std::int64_t block_bytes = 0;  // one block, in which memories take turns
   std::int64_t least_bytes = 0;  // the most that is needed in it at once
   int in_block = 0;              // memories
-  /// Memories that are allocated in each step, because other ranks may read them after it.
+  /// Memories that are allocated in each step, because other ranks may read them after it, or they
+  /// are elsewhere.
   int allocated = 0;
 };
 
@@ -33,8 +34,10 @@ struct CompiledKernels {
 class Planned final : public Executor {
  public:
   /// `compiled`: on the CPU, neighbouring elementwise operators become one kernel, compiled now.
-  /// Errors: the program is another rank's; the compiler refuses an operator's Op::element.
-  explicit Planned(Program program, bool compiled = false);
+  /// `elsewhere`: for values that the program keeps in other memory. Errors: the program is another
+  /// rank's; the compiler refuses an operator's Op::element.
+  explicit Planned(Program program, bool compiled = false,
+                   std::shared_ptr<OtherMemory> elsewhere = nullptr);
   ~Planned() override;
 
   const Program& program() const override;

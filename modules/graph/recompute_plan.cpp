@@ -5,6 +5,7 @@ module;
 #include <iterator>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 module tessera.graph;
@@ -15,6 +16,9 @@ import tessera.record;
 import :accesses;
 import :analysis;
 import :analysis_state;
+import :offload_plan;
+import :recompute_costs;
+import :recompute;
 import :recompute_plan;
 import :shadow;
 import :values;
@@ -22,45 +26,46 @@ import :values;
 namespace tessera::graph {
 namespace {
 
-// What a core computes and moves in a second, roughly: only which value is dropped first depends on
-// it.
-constexpr double flops_per_second = 5e10;
-constexpr double bytes_per_second = 5e9;
 /// Values that are made for a value at most.
 constexpr int longest_chain = 16;
 
-/// A value's recomputations at a place, and what they cost.
-struct Chain {
+/// What brings a value back at a place, and what it costs.
+struct Return {
   std::vector<Recomputation> recomputations = {};
+  bool stores = false;  // the value must be copied into other memory first
   double seconds = 0;
   std::int64_t bytes = 0;  // of results that are needed only there
 };
 
 class Planner {
  public:
-  Planner(const Program& program, const Analysis& known, const RecomputeLimits& limits)
+  Planner(const Program& program, const Analysis& known, const RecomputeLimits& limits,
+          const FitOptions& options)
       : limits_(limits),
+        rates_(options.computing),
+        offered_(options.offloading.has_value()),
         shadow_(known.state().shadow),
         accesses_(known.state().accesses),
         values_(values_of(program, known, names_)),
         instructions_(places_of(program)),
         maker_(shadow_.memories.size(), -1),
-        uses_(shadow_.memories.size()),
+        uses_(uses_of(program, known)),
         gaps_(shadow_.memories.size()),
-        bytes_(index(shadow_.places) + 1, 0) {
-    find_uses();
+        bytes_(index(shadow_.places) + 1, 0),
+        offloads_(program, known, values_, options.offloading) {
+    find_bytes();
     find_makers();
     find_holders();
   }
 
-  std::vector<Recomputation> plan() {
+  MemoryChoices plan() {
     while (true) {
       const auto most = std::ranges::max_element(bytes_);
       if (*most <= limits_.bytes || !lower(static_cast<int>(most - bytes_.begin()))) {
         std::ranges::sort(plan_, [](const Recomputation& a, const Recomputation& b) {
-          return std::pair(a.place, a.maker) < std::pair(b.place, b.maker);
+          return std::tuple(a.place, a.maker, a.offload) < std::tuple(b.place, b.maker, b.offload);
         });
-        return std::move(plan_);
+        return {std::move(plan_), std::move(offloads_.all()), seconds_};
       }
     }
   }
@@ -71,29 +76,9 @@ class Planner {
     int before = 0;  // the next use
   };
 
-  void find_uses() {
-    for (int place = 0; place < shadow_.places; ++place) {
-      const Access& access = accesses_[index(place)];
-      const auto use = [&](int memory) {
-        std::vector<int>& uses = uses_[index(memory)];
-        if (uses.empty() || uses.back() != place) {
-          uses.push_back(place);
-        }
-      };
-      for (const std::vector<int>* numbers :
-           {&instructions_[index(place)]->in, &instructions_[index(place)]->out}) {
-        for (const int number : *numbers) {
-          if (number >= 0) {
-            use(shadow_.memory_of[index(number)]);
-          }
-        }
-      }
-      for (const int memory : access.reads) {  // also of what is in flight
-        use(memory);
-      }
-    }
+  void find_bytes() {
     for (const Memory& memory : shadow_.memories) {
-      if (!memory.is_input) {
+      if (!memory.is_input && !memory.elsewhere) {
         add_bytes(memory.first, memory.last, memory.bytes);
       }
     }
@@ -115,6 +100,9 @@ class Planner {
 
   void find_holders() {
     for (int memory = 0; memory < static_cast<int>(shadow_.memories.size()); ++memory) {
+      if (shadow_.memories[index(memory)].elsewhere) {
+        continue;
+      }
       for (const Values::Change& change : values_.changes[index(memory)]) {
         if (change.contents >= 0) {
           holders_[change.contents].push_back(memory);
@@ -163,26 +151,29 @@ class Planner {
     return found == others->second.end() ? -1 : *found;
   }
 
-  double seconds_of(int place) const {
-    const Instruction& i = *instructions_[index(place)];
-    std::vector<Tensor> in;
-    std::vector<Tensor> out;
-    double moved = 0;
-    for (auto [numbers, tensors] : {std::pair(&i.in, &in), std::pair(&i.out, &out)}) {
-      for (const int number : *numbers) {
-        tensors->push_back(number < 0 ? Tensor() : shadow_.tensors[index(number)]);
-        if (number >= 0) {
-          moved += static_cast<double>(tensors->back().numel()) *
-                   static_cast<double>(size_of(tensors->back().dtype()));
-        }
-      }
+  /// Adds what fetches the memory's value before the place. False: no copy of it was stored.
+  bool add_fetch(Return& chain, int memory, int place) const {
+    const int stored = offloads_.find(memory, place);
+    if (stored < 0) {
+      return false;
     }
-    const double flops = i.op->flops == nullptr ? 0 : i.op->flops({*i.op, in, i.attributes}, out);
-    return flops / flops_per_second + moved / bytes_per_second;
+    add_fetch_of(chain, memory, place, stored);
+    return true;
+  }
+
+  void add_fetch_of(Return& chain, int memory, int place, int stored) const {
+    const auto same = [&](const Recomputation& other) {
+      return other.place == place && other.offload == stored;
+    };
+    if (!std::ranges::any_of(chain.recomputations, same) && !std::ranges::any_of(plan_, same)) {
+      chain.recomputations.push_back({.place = place, .offload = stored});
+      chain.bytes += shadow_.memories[index(memory)].bytes;
+      chain.seconds += offloads_.fetch_seconds(memory);
+    }
   }
 
   /// Adds what makes the memory's value again before the place. False: it cannot be made.
-  bool add_to(Chain& chain, int memory, int place) const {
+  bool add_to(Return& chain, int memory, int place) const {  // NOLINT(misc-no-recursion)
     const int maker = maker_[index(memory)];
     if (maker < 0 || maker >= place || chain.recomputations.size() >= longest_chain) {
       return false;
@@ -199,7 +190,7 @@ class Planner {
       const int source = number < 0 ? -1 : shadow_.memory_of[index(number)];
       const int found =
           source < 0 ? -1 : holder(values_.contents_before(maker, source), source, place);
-      if (source >= 0 && found < 0 && !add_to(chain, source, place)) {
+      if (source >= 0 && found < 0 && !add_source(chain, maker, source, place)) {
         return false;
       }
       again.sources.push_back(found >= 0 ? found : source);
@@ -207,9 +198,17 @@ class Planner {
     for (const int number : i.out) {
       chain.bytes += shadow_.memories[index(shadow_.memory_of[index(number)])].bytes;
     }
-    chain.seconds += seconds_of(maker);
+    chain.seconds += seconds_of(*instructions_[index(maker)], shadow_, rates_);
     chain.recomputations.push_back(std::move(again));
     return true;
+  }
+
+  /// An operand of a call that is made again: it was stored, or is made again too.
+  bool add_source(Return& chain, int maker, int source,
+                  int place) const {  // NOLINT(misc-no-recursion)
+    const bool is_last =
+        values_.contents_before(maker, source) == values_.contents_before(place, source);
+    return (is_last && add_fetch(chain, source, place)) || add_to(chain, source, place);
   }
 
   /// The uses of a memory before and after the place, which is none.
@@ -228,9 +227,10 @@ class Planner {
     double freed_per_second = 0;
   };
 
-  /// What drops a memory at the place, if less is needed at once then.
-  std::optional<Chain> chain_of(int memory, const Gap& gap, int place) const {
-    Chain chain;
+  /// What lets a memory be dropped at the place by computing its value again, if less is needed at
+  /// once then.
+  std::optional<Return> made_again(int memory, const Gap& gap, int place) const {
+    Return chain;
     const std::int64_t bytes = shadow_.memories[index(memory)].bytes;
     if (!add_to(chain, memory, gap.before) ||
         bytes_[index(gap.before)] + chain.bytes - bytes >= bytes_[index(place)]) {
@@ -239,13 +239,37 @@ class Planner {
     return chain;
   }
 
+  /// The same by a copy in other memory.
+  std::optional<Return> fetched(int memory, const Gap& gap) const {
+    // Memory that nothing was written into yet holds no value.
+    const bool is_empty = instructions_[index(gap.after)]->kind == Instruction::Kind::empty;
+    if (!offered_ || is_empty || !offloads_.is_possible(memory, gap.after, gap.before)) {
+      return std::nullopt;
+    }
+    Return chain;
+    if (!add_fetch(chain, memory, gap.before)) {
+      chain.stores = true;
+      chain.seconds = offloads_.store_seconds(memory) + offloads_.fetch_seconds(memory);
+    }
+    return chain;
+  }
+
+  /// The one of both that costs less.
+  std::optional<Return> chain_of(int memory, const Gap& gap, int place) const {
+    std::optional<Return> made =
+        maker_[index(memory)] < 0 ? std::nullopt : made_again(memory, gap, place);
+    std::optional<Return> copy = fetched(memory, gap);
+    return made && (!copy || made->seconds <= copy->seconds) ? made : copy;
+  }
+
   std::vector<Candidate> candidates_at(int place) const {
     std::vector<Candidate> all;
     for (int memory = 0; memory < static_cast<int>(maker_.size()); ++memory) {
       const std::int64_t bytes = shadow_.memories[index(memory)].bytes;
-      const std::optional<Gap> gap =
-          maker_[index(memory)] < 0 || bytes == 0 ? std::nullopt : gap_at(memory, place);
-      const std::optional<Chain> chain = gap ? chain_of(memory, *gap, place) : std::nullopt;
+      const std::optional<Gap> gap = (maker_[index(memory)] < 0 && !offered_) || bytes == 0
+                                         ? std::nullopt
+                                         : gap_at(memory, place);
+      const std::optional<Return> chain = gap ? chain_of(memory, *gap, place) : std::nullopt;
       if (chain) {
         all.push_back({memory, *gap, static_cast<double>(bytes) / (chain->seconds + 1e-9)});
       }
@@ -269,7 +293,7 @@ class Planner {
         break;
       }
       const std::optional<Gap> gap = gap_at(candidate.memory, place);
-      std::optional<Chain> chain = gap ? chain_of(candidate.memory, *gap, place) : std::nullopt;
+      std::optional<Return> chain = gap ? chain_of(candidate.memory, *gap, place) : std::nullopt;
       if (chain) {
         drop(candidate.memory, *gap, std::move(*chain));
         lowered = true;
@@ -278,8 +302,13 @@ class Planner {
     return lowered;
   }
 
-  void drop(int memory, const Gap& gap, Chain chain) {
+  void drop(int memory, const Gap& gap, Return chain) {
     const std::int64_t bytes = shadow_.memories[index(memory)].bytes;
+    if (chain.stores) {
+      add_fetch_of(chain, memory, gap.before, offloads_.add(memory, gap.after));
+      chain.seconds = offloads_.store_seconds(memory) + offloads_.fetch_seconds(memory);
+    }
+    seconds_ += chain.seconds;
     add_bytes(gap.after + 1, gap.before - 1, -bytes);
     if (!chain.recomputations.empty()) {
       bytes_[index(gap.before)] += chain.bytes - bytes;
@@ -294,9 +323,15 @@ class Planner {
       plan_.push_back(std::move(again));
     }
     const auto made = std::ranges::find_if(plan_, [&](const Recomputation& other) {
-      return other.place == gap.before && other.maker == maker_[index(memory)];
+      return other.place == gap.before && returns(other, memory);
     });
     made->revived.push_back(memory);
+  }
+
+  /// Whether the memory's value is in the results.
+  bool returns(const Recomputation& again, int memory) const {
+    return again.offload >= 0 ? offloads_.memory(again.offload) == memory
+                              : again.maker == maker_[index(memory)];
   }
 
   void use_at(int memory, int place) {
@@ -308,6 +343,8 @@ class Planner {
   }
 
   RecomputeLimits limits_;
+  ComputeRates rates_;
+  bool offered_ = false;  // other memory
   const Shadow& shadow_;
   const std::vector<Access>& accesses_;
   ValueNames names_;
@@ -319,13 +356,15 @@ class Planner {
   std::vector<std::vector<Gap>> gaps_;  // by memory: while it is dropped
   std::vector<std::int64_t> bytes_;     // by place: that are needed at once
   std::vector<Recomputation> plan_;
+  Offloads offloads_;
+  double seconds_ = 0;
 };
 
 }  // namespace
 
-std::vector<Recomputation> plan_recompute(const Program& program, const Analysis& known,
-                                          const RecomputeLimits& limits) {
-  return Planner(program, known, limits).plan();
+MemoryChoices plan_recompute(const Program& program, const Analysis& known,
+                             const RecomputeLimits& limits, const FitOptions& options) {
+  return Planner(program, known, limits, options).plan();
 }
 
 }  // namespace tessera::graph

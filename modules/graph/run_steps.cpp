@@ -110,6 +110,12 @@ void PlannedSteps::run_kernel(PlannedStep& step, const Attributes& attributes) {
   }
 }
 
+Tensor PlannedSteps::allocated(int number) const {
+  const ProgramTensor& x = program_.tensors[index(number)];
+  return x.elsewhere ? allocate_elsewhere(elsewhere_, x, device_)
+                     : empty(x.shape, x.dtype, device_);
+}
+
 void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
   std::optional<PeersReadScope> scope;
   if (step.for_peers) {
@@ -134,8 +140,7 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
     case StepKind::kernel:
     case StepKind::chain:
       for (const int number : step.allocated) {
-        const ProgramTensor& x = program_.tensors[index(number)];
-        set(number, empty(x.shape, x.dtype, device_));
+        set(number, allocated(number));
       }
       if (step.kind == StepKind::fill) {
         fill(step);
@@ -163,7 +168,17 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
 void PlannedSteps::run(std::size_t section, std::size_t& instruction, const Bound& bound) {
   for (PlannedStep& step : sections_[section]) {
     instruction = step.instruction;
-    execute(step, bound);
+    if (step.other_memory == nullptr) {
+      execute(step, bound);
+    } else {
+      for (const int number : step.other_memory->requested) {
+        elsewhere_->request(tensors_[index(number)]);
+      }
+      execute(step, bound);
+      for (const int number : step.other_memory->put_away) {
+        elsewhere_->put_away(tensors_[index(number)]);
+      }
+    }
     for (const int memory : step.dropped) {
       for (const int number : numbers_[index(memory)]) {
         drop(number);

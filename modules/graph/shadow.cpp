@@ -145,6 +145,7 @@ class Builder {
     } else {
       for (const int number : i.out) {
         define(number, made(number));
+        memory(number).elsewhere = program_.tensors[index(number)].elsewhere;
       }
     }
   }

@@ -25,6 +25,8 @@ struct Memory {
   bool for_peers = false;
   /// Other ranks may read it where it is even after the program. Nothing else may take its place.
   bool read_later = false;
+  /// It is an OtherMemory's, and takes nothing of the device's (see ProgramTensor::elsewhere).
+  bool elsewhere = false;
   /// Its values stay in the registers of a chain (see chains_of): it is no memory.
   bool inside = false;
 };

@@ -75,6 +75,9 @@ void add_live(const Program& program, const Shadow& shadow, ProgramStatistics& s
   std::vector<CategoryBytes> change(index(shadow.places) + 2);
   for (std::size_t m = 0; m < shadow.memories.size(); ++m) {
     const Memory& memory = shadow.memories[m];
+    if (memory.elsewhere) {
+      continue;
+    }
     if (memory.is_input) {
       statistics.inputs[categories[m]] += memory.bytes;
     } else {

@@ -28,9 +28,9 @@ struct ProgramStatistics {
   double flops = 0;                               // of products, as Op::flops counts them
   std::vector<CollectiveCount> collectives = {};  // by operator, phase and group
   CategoryBytes inputs = {};
-  /// What is needed at each instruction, counted through all sections. Inputs are always there;
-  /// other memory is there from the instruction that makes it to the last one that needs it, but
-  /// not between its release and its restoration.
+  /// What is needed of the device's memory at each instruction, counted through all sections.
+  /// Inputs are always there; other memory is there from the instruction that makes it to the last
+  /// one that needs it, but not between its release and its restoration.
   std::vector<CategoryBytes> live = {};
   std::int64_t peak = 0;  // the most at one instruction
   int peak_at = 0;        // the first such instruction

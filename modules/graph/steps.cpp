@@ -43,13 +43,16 @@ bool can_be_planned(const Program& program, Device device) {
   });
 }
 
-PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains* compiled)
+PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains* compiled,
+                           OtherMemory* elsewhere)
     : program_(program),
       device_(device),
       compiled_(compiled),
+      elsewhere_(elsewhere),
       copy_op_(&find_op("copy_")),
       shadow_(shadow_of(program, chains_in(compiled))),
-      block_(block_of(program, shadow_, chains_in(compiled))) {
+      block_(block_of(program, shadow_, chains_in(compiled))),
+      other_memory_(other_memory_calls(program)) {
   std::optional<PeersReadScope> scope;
   if (block_.for_peers) {
     scope.emplace();
@@ -113,11 +116,18 @@ void PlannedSteps::add_steps() {
     sections_.emplace_back();
     for (std::size_t i = 0; i < section.instructions.size(); ++i, ++place) {
       add_step(section.instructions[i], i, place);
-      if (const auto dropped = ends.find(place); dropped != ends.end()) {
+      const auto step = [&]() -> PlannedStep& {
         if (sections_.back().empty() || sections_.back().back().instruction != i) {
           sections_.back().push_back({.kind = StepKind::nothing, .instruction = i});
         }
-        sections_.back().back().dropped = dropped->second;
+        return sections_.back().back();
+      };
+      const auto& asked = other_memory_[sections_.size() - 1];
+      if (const auto calls = asked.find(i); calls != asked.end()) {
+        step().other_memory = &calls->second;
+      }
+      if (const auto dropped = ends.find(place); dropped != ends.end()) {
+        step().dropped = dropped->second;
       }
     }
   }

@@ -38,7 +38,8 @@ struct PlannedStep {
   std::vector<int> allocated = {};  // results that get memory for this step only
   std::span<std::byte> workspace = {};
   Tensor constant = {};
-  std::vector<int> dropped = {};  // memories that nothing needs any more
+  const OtherMemoryCalls* other_memory = nullptr;  // null: it is asked for nothing
+  std::vector<int> dropped = {};                   // memories that nothing needs any more
 };
 
 /// Whether the device has a kernel for all that the program calls.
@@ -49,8 +50,10 @@ bool can_be_planned(const Program& program, Device device);
 /// it.
 class PlannedSteps {
  public:
-  /// `compiled`: of the same program, on the CPU; null: none.
-  PlannedSteps(const Program& program, Device device, CompiledChains* compiled);
+  /// `compiled`: of the same program, on the CPU; null: none. `elsewhere`: null where the program
+  /// keeps nothing in other memory.
+  PlannedSteps(const Program& program, Device device, CompiledChains* compiled,
+               OtherMemory* elsewhere);
 
   using CheckInput = std::function<void(const std::string& name, int number, const Tensor& x)>;
   /// `given`: in the order of Program::inputs. `check`: of those that are not the last step's.
@@ -84,10 +87,13 @@ class PlannedSteps {
   void fill(const PlannedStep& step) const;
   void run_kernel(PlannedStep& step, const Attributes& attributes);
   void execute(PlannedStep& step, const Bound& bound);
+  /// Memory of a result that is not in the block.
+  Tensor allocated(int number) const;
 
   const Program& program_;
   Device device_;
   CompiledChains* compiled_;
+  OtherMemory* elsewhere_;
   const Op* copy_op_ = nullptr;
   Shadow shadow_;
   Block block_;
@@ -95,6 +101,7 @@ class PlannedSteps {
   PlannedMemory memory_;
   std::vector<Tensor> tensors_;
   std::vector<std::vector<PlannedStep>> sections_;
+  std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_;
   std::vector<std::vector<Tensor*>> slots_;             // of steps, by number
   std::vector<std::vector<const Instruction*>> views_;  // by the number of their base
   std::vector<std::vector<int>> numbers_;               // by memory

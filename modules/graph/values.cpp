@@ -3,6 +3,7 @@ module;
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <map>
 #include <span>
@@ -113,6 +114,31 @@ class Describer {
     }
   }
 
+  /// Whether it copies all of a memory to all of another one, byte by byte. Only the primitive by
+  /// which the library copies itself is known to do that.
+  bool copies_memory(const Instruction& i) const {
+    if (i.kind != Kind::call || i.op != &copy_op_) {
+      return false;
+    }
+    const auto is_whole = [&](int number) {
+      const Tensor& x = at(number);
+      return x.is_contiguous() && x.offset() == 0 &&
+             x.numel() * static_cast<std::int64_t>(size_of(x.dtype())) ==
+                 shadow_.memories[memory(number)].bytes;
+    };
+    const Tensor& into = at(i.in[0]);
+    const Tensor& from = at(i.in[1]);
+    return into.dtype() == from.dtype() && into.shape() == from.shape() && is_whole(i.in[0]) &&
+           is_whole(i.in[1]);
+  }
+
+  void set_contents(int memory, int contents) {
+    const int place = static_cast<int>(values_.calls.size());
+    contents_[index(memory)] = contents;
+    values_.changes[index(memory)].push_back({place, contents});
+    values_.is_written[index(memory)] = true;
+  }
+
   /// What only waits for readers.
   static bool leaves_bytes(const Instruction& i) {
     return i.kind == Kind::call && i.op->communicates == Communicates::waits;
@@ -133,6 +159,8 @@ class Describer {
       for (const int completed : access.writes) {
         set(completed, fmt::format("complete {}", contents_[index(completed)]), false);
       }
+    } else if (copies_memory(i)) {
+      set_contents(access.writes[0], contents_[memory(i.in[1])]);
     } else if (i.kind == Kind::call && works_by_place(*i.op)) {
       execute_by_place(i, access);
     } else if (!access.writes.empty() || access.ordered) {
@@ -191,6 +219,7 @@ class Describer {
   ValueNames& names_;
   std::span<const int> carries_;
   const std::vector<Access>& accesses_;
+  const Op& copy_op_ = find_op("copy_");
   std::vector<int> contents_;
   Defined defined_;
   Values values_;

@@ -20,7 +20,8 @@ class ValueNames {
 /// share ValueNames) are equal bits, whatever the inputs, the step's variables and other ranks'
 /// values are: a result is described by the operator, its arguments and the descriptions of the
 /// operands; a memory by what was written into it, in order. A call that works by place (see
-/// works_by_place) is described as one call for each place, so that lists may be cut and joined.
+/// works_by_place) is described as one call for each place, so that lists may be cut and joined. A
+/// memory into which all of another one was copied has the other one's description.
 struct Values {
   /// By place: what it computes, or -1 (views, releases).
   std::vector<int> calls = {};

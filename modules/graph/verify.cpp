@@ -69,6 +69,33 @@ void check_numbers(const Program& program) {
   }
 }
 
+/// What is kept in other memory is only there between copies.
+void check_elsewhere(const Program& program, const Analysis& known) {
+  const Shadow& shadow = known.state().shadow;
+  int place = 0;
+  for (const Instruction* i : places_of(program)) {
+    for (const int number : i->out) {
+      if (number >= 0 && program.tensors[index(number)].elsewhere && i->kind != Kind::empty) {
+        wrong_at(program, place, fmt::format("%{} is elsewhere, and no memory.empty()", number));
+      }
+    }
+    for (const int number : i->in) {
+      const bool moves =
+          i->kind == Kind::call && !i->op->issues && i->op->communicates == Communicates::none;
+      if (number >= 0 && !moves && i->kind != Kind::alias &&
+          shadow.memories[index(shadow.memory_of[index(number)])].elsewhere) {
+        wrong_at(program, place, fmt::format("%{} is elsewhere, where only calls use it", number));
+      }
+    }
+    ++place;
+  }
+  for (const Memory& memory : shadow.memories) {
+    if (memory.elsewhere && memory.is_output) {
+      fail({.thing = "program", .wrong = "an output of it is elsewhere"});
+    }
+  }
+}
+
 void check_shapes(const Program& program, const Shadow& shadow) {
   int place = 0;
   for (const Instruction* i : places_of(program)) {
@@ -225,6 +252,7 @@ std::unique_ptr<Analysis> verified(const Program& program) {
   check_numbers(program);
   auto known = std::make_unique<Analysis>(program);
   check_shapes(program, known->state().shadow);
+  check_elsewhere(program, *known);
   MemoryStates(program, *known).check();
   check_guards(program);
   return known;

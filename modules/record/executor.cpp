@@ -20,6 +20,7 @@ module;
 module tessera.record;
 
 import tessera.base;
+import tessera.device;
 import tessera.tensor;
 import :state;
 
@@ -28,6 +29,52 @@ namespace tessera {
 using Kind = Instruction::Kind;
 
 Executor::~Executor() = default;
+
+OtherMemory::~OtherMemory() = default;
+void OtherMemory::request(const Tensor& x) { static_cast<void>(x); }
+void OtherMemory::put_away(const Tensor& x) { static_cast<void>(x); }
+
+std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_calls(const Program& program) {
+  // About one layer: enough work to hide a read, and few values that are near too early.
+  constexpr std::size_t ahead = 64;
+  std::vector<std::map<std::size_t, OtherMemoryCalls>> calls(program.sections.size());
+  for (std::size_t s = 0; s < program.sections.size(); ++s) {
+    const std::vector<Instruction>& instructions = program.sections[s].instructions;
+    std::map<int, std::size_t> known;  // after which instruction of the section, by number
+    for (std::size_t at = 0; at < instructions.size(); ++at) {
+      const Instruction& i = instructions[at];
+      for (std::size_t k = 0; k < i.in.size() && i.kind == Kind::call; ++k) {
+        const int number = i.in[k];
+        if (number < 0 || !program.tensors[static_cast<std::size_t>(number)].elsewhere) {
+          continue;
+        }
+        calls[s][at].put_away.push_back(number);
+        if (!i.op->in_place || !i.op->writes(i.op->place_of(k, i.in.size()).operand)) {
+          const auto after = known.find(number);
+          const std::size_t first = after == known.end() ? 0 : after->second + 1;
+          calls[s][std::max(first, at < ahead ? 0 : at - ahead)].requested.push_back(number);
+        }
+        known[number] = at;
+      }
+    }
+  }
+  return calls;
+}
+
+Tensor allocate_elsewhere(OtherMemory* memory, const ResultShape& shape, Device device) {
+  if (device == meta) {
+    return empty(shape.shape, shape.dtype, meta);
+  }
+  if (memory == nullptr || device != cpu) {
+    fail({.thing = "replay",
+          .wrong = memory == nullptr ? "the program keeps values in other memory, and there is none"
+                                     : fmt::format("values of {} cannot be kept in other memory",
+                                                   to_string(device)),
+          .advice = memory == nullptr ? "pass an OtherMemory to the executor"
+                                      : "leave offloading out, or train on the CPU"});
+  }
+  return memory->allocate(shape.shape, shape.dtype);
+}
 
 std::string Executor::refusal(const StepVariables& variables) const {
   for (const auto& [name, value] : program().required) {

@@ -6,6 +6,30 @@ import :program;
 
 export namespace tessera {
 
+/// Memory that is not the device's, in which values of a step are kept between two uses
+/// (ProgramTensor::elsewhere): the host's, a file. Tensors outlive it. One thread uses it.
+class OtherMemory {
+ public:
+  virtual ~OtherMemory();
+  /// A new contiguous tensor of the CPU, not initialised. Errors (run): there is no space.
+  virtual Tensor allocate(const Dims& shape, DType dtype) = 0;
+  /// Begins to bring the values near: they are used soon. Does not wait.
+  virtual void request(const Tensor& x);
+  /// The values were written or read, and are not used for a while. Does not wait.
+  virtual void put_away(const Tensor& x);
+};
+
+/// What an executor asks an OtherMemory for at an instruction.
+struct OtherMemoryCalls {
+  std::vector<int> requested = {};  // before it: tensors that an instruction after it reads
+  std::vector<int> put_away = {};   // after it: tensors that it has used
+};
+/// By section and instruction. Values are requested some instructions before they are read.
+std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory_calls(const Program& program);
+/// Memory for a tensor that is kept elsewhere. Errors: there is no other memory; the device has
+/// memory of its own, which copies do not reach.
+Tensor allocate_elsewhere(OtherMemory* memory, const ResultShape& shape, Device device);
+
 /// Executes a program step by step: begin, the sections in their order, end. One thread uses it.
 class Executor {
  public:

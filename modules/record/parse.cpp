@@ -180,6 +180,7 @@ class Parser {
     }
     shape.spec = layout(line, shape);
     shape.category = category(line);
+    shape.elsewhere = takes_word(line, "elsewhere");
     if (number < 0 || number >= most_) {
       fail_input({.wrong = fmt::format("%{} is out of range", number),
                   .expected = fmt::format("0 to {} in a text of this length", most_ - 1)});
@@ -213,14 +214,22 @@ class Parser {
   static MemoryCategory category(Line& line) {
     for (int i = 0; i < memory_category_count; ++i) {
       const auto one = static_cast<MemoryCategory>(i);
-      if (line.rest() == fmt::format(" {}", name_of(one)) ||
-          line.rest().starts_with(fmt::format(" {} = ", name_of(one))) ||
-          line.rest().starts_with(fmt::format(" {}, %", name_of(one)))) {
-        line.take(fmt::format(" {}", name_of(one)));
+      if (takes_word(line, name_of(one))) {
         return one;
       }
     }
     return MemoryCategory::other;
+  }
+
+  /// A word after the shape of a tensor. The name of an input may begin with one.
+  static bool takes_word(Line& line, std::string_view word) {
+    const std::string text = fmt::format(" {}", word);
+    const std::string_view rest = line.rest();
+    const std::string_view after = rest.substr(std::min(text.size(), rest.size()));
+    const bool takes =
+        rest.starts_with(text) && (after.empty() || after.starts_with(" = ") ||
+                                   after.starts_with(", %") || after.starts_with(" elsewhere"));
+    return takes && line.take(text);
   }
 
   static std::vector<double> numbers(std::string_view text) {

@@ -26,6 +26,9 @@ struct Binding {
 struct ProgramTensor : ResultShape {
   SpecHandle spec = {};  // of a distributed tensor, whose shape is the global one; null: plain
   MemoryCategory category = MemoryCategory::other;
+  /// Its memory is not the device's, but an OtherMemory's: that of a value that is offloaded. Only
+  /// of what Instruction::Kind::empty makes.
+  bool elsewhere = false;
 };
 
 /// Where an instruction comes from.

@@ -28,6 +28,8 @@ struct Replay::State {
   /// By number: whether other ranks read the tensor, because ranks reduce it.
   std::vector<bool> peers_read;
   std::vector<Tensor> tensors;
+  std::shared_ptr<OtherMemory> elsewhere;
+  std::vector<std::map<std::size_t, OtherMemoryCalls>> other_memory;
 
   void find_last_uses() {
     std::set<int> used;
@@ -62,6 +64,27 @@ struct Replay::State {
 
   Tensor& at(int number) { return tensors[static_cast<std::size_t>(number)]; }
 
+  bool is_elsewhere(int number) const {
+    return program.tensors[static_cast<std::size_t>(number)].elsewhere;
+  }
+
+  /// Executes an instruction of a section, and what the other memory is asked for around it.
+  void execute(std::size_t section, std::size_t i, const StepVariables& variables) {
+    const Instruction& instruction = program.sections[section].instructions[i];
+    const auto asked = other_memory[section].find(i);
+    if (asked == other_memory[section].end() || elsewhere == nullptr || device() == meta) {
+      execute(instruction, variables);
+      return;
+    }
+    for (const int number : asked->second.requested) {
+      elsewhere->request(at(number));
+    }
+    execute(instruction, variables);
+    for (const int number : asked->second.put_away) {
+      elsewhere->put_away(at(number));
+    }
+  }
+
   Device device() const {
     const auto any = program.inputs.begin();
     return any == program.inputs.end() ? cpu
@@ -73,7 +96,10 @@ struct Replay::State {
     if (is_for_peers(i)) {
       scope.emplace();
     }
-    if (i.bindings.empty()) {
+    if (i.kind == Instruction::Kind::empty && is_elsewhere(i.out[0])) {
+      const ProgramTensor& x = program.tensors[static_cast<std::size_t>(i.out[0])];
+      at(i.out[0]) = allocate_elsewhere(elsewhere.get(), x, device());
+    } else if (i.bindings.empty()) {
       tessera::execute(program, i, i.attributes, tensors, device());
     } else {
       tessera::execute(program, i, Executor::bound(i, variables), tensors, device());
@@ -81,7 +107,8 @@ struct Replay::State {
   }
 };
 
-Replay::Replay(Program program) : state_(std::make_unique<State>()) {
+Replay::Replay(Program program, std::shared_ptr<OtherMemory> elsewhere)
+    : state_(std::make_unique<State>()) {
   if (program.rank != current_rank()) {
     fail({.thing = "replay",
           .wrong = fmt::format("the program is that of rank {}", program.rank),
@@ -91,6 +118,8 @@ Replay::Replay(Program program) : state_(std::make_unique<State>()) {
   state_->program = std::move(program);
   state_->find_last_uses();
   state_->peers_read = read_by_peers(state_->program);
+  state_->elsewhere = std::move(elsewhere);
+  state_->other_memory = other_memory_calls(state_->program);
 }
 Replay::~Replay() = default;
 
@@ -113,7 +142,7 @@ void Replay::run(std::string_view section, const StepVariables& variables) {
   const NoGrad no_grad;
   for (std::size_t i = 0; i < instructions.size(); ++i) {
     try {
-      s.execute(instructions[i], variables);
+      s.execute(at, i, variables);
     } catch (const Error& error) {
       rethrow(error, at, i, s.tensors);
     }

@@ -11,8 +11,9 @@ export namespace tessera {
 /// an instruction is the last one to use is freed after it. Modes below distribution see the calls.
 class Replay final : public Executor {
  public:
-  /// Error: the program is another rank's.
-  explicit Replay(Program program);
+  /// `elsewhere`: for values that the program keeps in other memory. Error: the program is another
+  /// rank's.
+  explicit Replay(Program program, std::shared_ptr<OtherMemory> elsewhere = nullptr);
   ~Replay() override;
 
   const Program& program() const override;

@@ -39,8 +39,9 @@ std::string typed(const Program& program, int number) {
   }
   const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
   const bool booked = x.category != MemoryCategory::other;
-  return fmt::format("%{}: {}{}{}{}{}", number, name_of(x.dtype), to_string(x.shape),
-                     layout_of(program, x), booked ? " " : "", booked ? name_of(x.category) : "");
+  return fmt::format("%{}: {}{}{}{}{}{}", number, name_of(x.dtype), to_string(x.shape),
+                     layout_of(program, x), booked ? " " : "", booked ? name_of(x.category) : "",
+                     x.elsewhere ? " elsewhere" : "");
 }
 
 template <class List, class F>

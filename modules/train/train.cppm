@@ -9,4 +9,5 @@ export import :checkpoints;       // RunCheckpoints: when a run saves, in the ba
 export import :captured_step;     // CapturedStep: a step of a program's own, captured
 export import :compare_programs;  // compare_programs: whether ranks communicate alike
 export import :override;          // Override: modules of which captured steps have others
+export import :other_memory;      // places of parameters, for values of captured steps
 export import :run;               // run_training: a program's whole training of its own model

@@ -136,7 +136,7 @@ class Extents {
   [[noreturn]] void refuse(const std::string& wrong, int error) const {
     fail({.thing = "Offload",
           .wrong = fmt::format("folder '{}': {} ({})", folder_, wrong, std::strerror(error)),
-          .advice = "choose another folder with the option 'folder', or free space there"});
+          .advice = "choose another folder, or free space there"});
   }
 
   std::string folder_;

@@ -1,10 +1,16 @@
 // Random steps: what is recorded, written as text, read back and executed in any way has the bits
 // of the step itself.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +28,7 @@ import tessera.graph;
 
 #include "devices.hpp"
 #include "errors.hpp"
+#include "other_memory.hpp"
 #include "random_step.hpp"
 
 using namespace tessera;
@@ -179,6 +186,44 @@ std::vector<std::vector<std::string>> passes_of(unsigned seed) {
   return all;
 }
 
+/// Random budgets of memory between the program's need and its least, with copies that cost little
+/// or much: what fits has the bits of the step, and needs no more.
+std::string check_budgets(const Program& program, unsigned seed, const RandomStep& step,
+                          const std::vector<Bits>& expected) {
+  Program prepared = program;
+  graph::run_passes(prepared, std::vector<std::string>{"lifetimes"});
+  const std::int64_t whole = graph::planned_bytes(prepared);
+  const double rate = seed % 2 == 0 ? 1e12 : 1e8;
+  for (const int percent : {95, 80, 60}) {
+    Program fitted = prepared;
+    try {
+      const graph::MemoryFit fit = graph::fit_memory(
+          fitted, whole * percent / 100, {.offloading = graph::OffloadRates{rate, rate}});
+      if (fit.bytes > whole * percent / 100 || fit.bytes != graph::planned_bytes(fitted)) {
+        return "the budget is not kept\n" + fitted.to_text();
+      }
+    } catch (const Error& error) {
+      if (std::string_view(error.what()).find("at least") == std::string_view::npos) {
+        return error.what() + ("\n" + prepared.to_text());
+      }
+      return {};
+    }
+    const auto memory = std::make_shared<testing::CountedMemory>();
+    for (const char* name : {"interpreter", "planned"}) {
+      const auto executor = graph::make_executor(fitted, {.executor = name, .elsewhere = memory});
+      Inputs inputs(step);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const Bits bits = executed(*executor, static_cast<int>(i), inputs);
+        if (bits != expected[i]) {
+          return std::string(name) + " differs within a budget:" + difference(expected[i], bits) +
+                 "\n" + fitted.to_text();
+        }
+      }
+    }
+  }
+  return {};
+}
+
 /// "" or what differs.
 std::string check_seed(unsigned seed, const std::optional<ops::GroupArgument>& group = {}) {
   RandomStep step(seed, group);
@@ -204,6 +249,9 @@ std::string check_seed(unsigned seed, const std::optional<ops::GroupArgument>& g
     return "the text is not read back exactly\n" + text;
   }
   if (std::string problem = check_executors(again, seed, step, expected); !problem.empty()) {
+    return problem;
+  }
+  if (const std::string problem = check_budgets(again, seed, step, expected); !problem.empty()) {
     return problem;
   }
   for (const std::vector<std::string>& passes : passes_of(seed)) {

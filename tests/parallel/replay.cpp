@@ -80,9 +80,9 @@ std::string without_values(Program program) {
   return std::regex_replace(program.to_text(), std::regex("grad_scale=[-+.0-9e]+"), "grad_scale=_");
 }
 
-/// `budget`: of the captured steps' memory.
+/// `budget`: of the captured steps' memory. `offload`: a folder for what does not fit.
 void replays(const std::string& name, const std::vector<std::string>& overrides,
-             const std::string& budget = "") {
+             const std::string& budget = "", const std::string& offload = "") {
   std::string what = name;
   for (const std::string& one : overrides) {
     what += " " + one;
@@ -110,6 +110,7 @@ void replays(const std::string& name, const std::vector<std::string>& overrides,
   });
   run.config.graph.capture = true;
   run.config.graph.memory_budget = budget;
+  run.config.graph.offload = offload;
   REQUIRE_NOTHROW(on_ranks(ranks, [&](int rank) {
     Eager& eager = all[static_cast<std::size_t>(rank)];
     Trainer trainer(run);
@@ -137,6 +138,10 @@ void replays(const std::string& name, const std::vector<std::string>& overrides,
     check(trainer.replays().replayed == 10, "all steps are replayed: " + trainer.replays().refusal);
     check(parameters_of(trainer) == eager.at_ten, "parameters of steps captured ahead");
   }));
+  if (!offload.empty()) {  // the text alone has no other memory
+    CHECK(all[0].text.find(" elsewhere = memory.empty()") != std::string::npos);
+    return;
+  }
   run.config.graph.passes = {};  // they were run
   run.config.graph.memory_budget = "";
   for (const char* executor : {"interpreter", "compiled"}) {
@@ -189,4 +194,48 @@ TEST_CASE(
     replays(name, {"train.activation_checkpointing=true", "model.dropout=0.1"});
     replays(name, {"train.freeze=[model.embed_tokens.*]", "model.tie_embeddings=true"});
   }
+}
+
+namespace {
+
+/// A small budget of memory that steps of the config keep only with values elsewhere.
+std::string tight_budget(const std::string& name, const std::vector<std::string>& overrides) {
+  Run run = run_of(name, overrides);
+  run.config.graph.capture = true;
+  std::erase(run.config.graph.passes, "keep_gathers");
+  run.config.graph.passes.resize(4);  // to lifetimes
+  const Program whole = capture_step(run);
+  const std::int64_t all = graph::planned_bytes(whole);
+  std::string found;
+  for (std::int64_t kib = all * 95 / 100 / 1024;; kib = kib * 95 / 100) {
+    Program changed = whole;
+    try {
+      graph::fit_memory(changed, kib * 1024, {.offloading = graph::OffloadRates()});
+    } catch (const Error&) {
+      return found;
+    }
+    found = std::to_string(kib + kib / 50) + "KiB";
+  }
+}
+
+void replays_offloaded(const std::string& name, const std::vector<std::string>& overrides) {
+  const std::string budget = tight_budget(name, overrides);
+  INFO(name << " within " << budget);
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / "tessera-test-values";
+  replays(name, overrides, budget, folder.string());
+  CHECK(std::filesystem::is_empty(folder));
+}
+
+}  // namespace
+
+TEST_CASE("steps that keep values in a file have the bits of eager steps") {
+  parallel_test::use_shipped_plugins();
+  replays_offloaded("fully_sharded.toml", {"train.micro_batch=1", "model.dropout=0.1"});
+  replays_offloaded("fully_sharded.toml",
+                    {R"(graph.passes=["views", "common", "dead", "lifetimes", "keep_gathers"])"});
+  replays_offloaded("fsdp_tensor.toml", {"train.activation_checkpointing=true"});
+  replays_offloaded("tensor_parallel.toml", {"train.precision=bf16"});
+  replays_offloaded("float8.toml", {});
+  replays_offloaded("qlora.toml", {});
 }

@@ -186,6 +186,11 @@ TEST_CASE("wrong types and impossible values are errors with their line") {
       {"train.precision = \"f16\"", "set train.loss_scaling=dynamic"},
       {"graph.across_steps = true", "only captured steps can leave their updates"},
       {"graph.memory_budget = \"4GiB\"", "only captured steps have a budget of memory"},
+      {"graph.capture = true\ngraph.offload = \"/tmp\"",
+       "only steps with a budget of memory keep values elsewhere; set graph.memory_budget"},
+      {"graph.capture = true\ngraph.memory_budget = \"4GiB\"\ngraph.offload = \"/tmp\"\n"
+       "train.device = \"other\"",
+       "values of 'other' cannot be kept in a file yet"},
       {"graph.executor = \"compiled\"", "only captured steps have an executor"},
       {"graph.mode = \"replicate\"", "only captured steps are placed by a mode; set graph.capture"},
       {"graph.capture = true\ngraph.mode = \"shard\"",

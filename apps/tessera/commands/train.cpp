@@ -37,6 +37,7 @@ import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
 import tessera.record;
+import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
@@ -45,6 +46,7 @@ import tessera.train;
 
 #include "trace/steps.hpp"
 #include "training/links.hpp"
+#include "training/offload.hpp"
 #include "training/setup.hpp"
 #include "training/start.hpp"
 #include "training/trainer.hpp"
@@ -304,6 +306,7 @@ Prepared prepared(const TrainArguments& arguments, bool locked) {
   data->check_all();
   run.data = data;
   all.rows = plan_rows(run.config, run.shape, *run.data);
+  run.rates = rates_of(run.config);
   all.plan = check_plan(run);
   run.kept_gathers = all.plan.kept_gathers;
   run.one_rank = all.plan.one_rank;

@@ -185,6 +185,18 @@ class Checks {
     only_captured("graph.executor", graph.executor != GraphConfig().executor, "have an executor");
     only_captured("graph.across_steps", graph.across_steps, "can leave their updates");
     only_captured("graph.memory_budget", !graph.memory_budget.empty(), "have a budget of memory");
+    if (known({"graph.offload", "graph.memory_budget"}) && !graph.offload.empty() &&
+        graph.memory_budget.empty()) {
+      blame({"graph.offload"},
+            "only steps with a budget of memory keep values elsewhere; set graph.memory_budget");
+    }
+    if (known({"graph.offload", "train.device"}) && !graph.offload.empty() &&
+        c_.train.device != "cpu") {
+      blame({"graph.offload", "train.device"},
+            fmt::format("values of '{}' cannot be kept in a file yet; leave graph.offload out, or "
+                        "set train.device=cpu",
+                        c_.train.device));
+    }
     only_captured("graph.dump", !graph.dump.empty(), "have passes");
     if (known({"graph.dump", "graph.program"}) && !graph.dump.empty() &&
         graph.dump == graph.program) {

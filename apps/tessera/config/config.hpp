@@ -128,6 +128,7 @@ struct GraphConfig {
   std::vector<std::string> transforms;
   bool across_steps = false;  // updates are left to the next step
   std::string memory_budget;  // of a step, "4GiB"; empty: none. See budget_bytes
+  std::string offload;        // a folder for values that do not fit; empty: none are kept elsewhere
   std::string dump;           // a folder with the program before and after each pass; empty: none
   std::string program;        // where the captured program is written; empty: nowhere
 };

@@ -84,6 +84,12 @@ std::vector<Key> family_keys(const std::string& family) {
   return keys;
 }
 
+/// The path of a file or a folder.
+template <class Field>
+Key path_key(std::string path, Field field, std::string doc) {
+  return {.path = std::move(path), .slot = field, .doc = std::move(doc), .is_path = true};
+}
+
 std::vector<Key> data_keys() {
   using D = DataConfig;
   constexpr auto s = &Config::data;
@@ -273,10 +279,8 @@ std::vector<Key> run_keys() {
       {"mesh.transport", field<&Config::mesh, &MeshConfig::transport>,
        "How machines are connected: `auto` (the installed transport, where the ranks are on "
        "several), `shm` (all ranks must be on one machine), or a transport, such as `mpi`."},
-      {.path = "plugins.paths",
-       .slot = field<&Config::plugins, &PluginsConfig::paths>,
-       .doc = "Plugin files, or folders of them, to load besides the installed ones.",
-       .is_path = true},
+      path_key("plugins.paths", field<&Config::plugins, &PluginsConfig::paths>,
+               "Plugin files, or folders of them, to load besides the installed ones."),
       {.path = "parallel.style",
        .slot = style_field<&StyleConfig::style>,
        .doc = "Name of the parallel style (`tessera plugin list` shows them).",
@@ -295,19 +299,15 @@ std::vector<Key> run_keys() {
        "The style's own options (`tessera plugin info NAME` lists them)."},
       {"log.every", field<l, &L::every>,
        "Steps between two lines where the output is not a terminal.", from(1)},
-      {.path = "log.metrics",
-       .slot = field<l, &L::metrics>,
-       .doc = "File of the metrics, one JSON object per step. Empty: none.",
-       .is_path = true},
+      path_key("log.metrics", field<l, &L::metrics>,
+               "File of the metrics, one JSON object per step. Empty: none."),
       {"log.sample", field<l, &L::sample>,
        "Tokens of text to generate with the trained model at the end (text data only). 0: none.",
        from(0, largest_size)},
       {"log.sample_prompt", field<l, &L::sample_prompt>, "The prompt of that text."},
-      {.path = "trace.file",
-       .slot = field<t, &T::file>,
-       .doc = "File of a [trace](tracing.md) of a few steps, which ui.perfetto.dev opens. Empty: "
-              "none.",
-       .is_path = true},
+      path_key("trace.file", field<t, &T::file>,
+               "File of a [trace](tracing.md) of a few steps, which ui.perfetto.dev opens. Empty: "
+               "none."),
       {"trace.steps", field<t, &T::steps>,
        "The first and the last step to trace, counted from 1. `[]`: the second to the fourth step "
        "of the run.",
@@ -339,21 +339,19 @@ std::vector<Key> run_keys() {
        "With `graph.capture`: the memory that a step of a rank may need, as `4GiB` or `900MiB`. "
        "What is needed for backward is then computed again instead of kept, where this costs "
        "least ([graph.md](graph.md#a-budget-of-memory)). Empty: all is kept."},
-      {.path = "graph.dump",
-       .slot = field<g, &G::dump>,
-       .doc =
-           "With `graph.capture`: a folder that gets the program before and after each pass, and "
-           "the differences; rank r's in `rank-r`.",
-       .is_path = true},
-      {.path = "graph.program",
-       .slot = field<g, &G::program>,
-       .doc = "With `graph.capture`: a file to which rank 0's program is written as text; rank r's "
-              "goes to the same name with `.r`.",
-       .is_path = true},
-      {.path = "checkpoint.folder",
-       .slot = field<c, &C::folder>,
-       .doc = "Where checkpoints are written. Empty: none are written.",
-       .is_path = true},
+      path_key(
+          "graph.offload", field<g, &G::offload>,
+          "With `graph.memory_budget`: a folder on a fast disk. Values may be kept there, in a "
+          "file without a name, instead of being computed again "
+          "([graph.md](graph.md#values-in-a-file)). Empty: none are."),
+      path_key("graph.dump", field<g, &G::dump>,
+               "With `graph.capture`: a folder that gets the program before and after each pass, "
+               "and the differences; rank r's in `rank-r`."),
+      path_key("graph.program", field<g, &G::program>,
+               "With `graph.capture`: a file to which rank 0's program is written as text; rank "
+               "r's goes to the same name with `.r`."),
+      path_key("checkpoint.folder", field<c, &C::folder>,
+               "Where checkpoints are written. Empty: none are written."),
       {"checkpoint.every", field<c, &C::every>,
        "Steps between two checkpoints; there is always one at the end. 0: only at the end.",
        from(0)},

@@ -11,10 +11,12 @@
 #include "config/config.hpp"
 
 import tessera.base;
+import tessera.record;
 import tessera.graph;
 import tessera.train;
 
 #include "training/execution.hpp"
+#include "training/offload.hpp"
 
 namespace tessera::app {
 
@@ -56,7 +58,7 @@ std::vector<Override> overrides_of(const GraphConfig& graph) {
   return overrides;
 }
 
-graph::ExecutionOptions execution_of(const GraphConfig& graph) {
+graph::ExecutionOptions execution_of(const GraphConfig& graph, const StepRates& rates) {
   std::vector<graph::Transform> transforms;
   for (const std::string& name : graph.transforms) {
     transforms.push_back(is_override(name) ? find_override(name).as_transform()
@@ -65,6 +67,9 @@ graph::ExecutionOptions execution_of(const GraphConfig& graph) {
   return {.executor = graph.executor,
           .passes = graph.passes,
           .memory_budget = bytes_of_text(graph.memory_budget).value_or(0),
+          .elsewhere = memory_elsewhere(graph),
+          .computing = {.flops = rates.flops, .bytes = rates.bytes},
+          .offloading = {.stored = rates.stored, .fetched = rates.fetched},
           .transforms = std::move(transforms),
           .dump = graph.dump,
           .across_steps = graph.across_steps};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "config/config.hpp"
+#include "training/rates.hpp"
 
 namespace tessera::app {
 
@@ -15,8 +16,8 @@ void check_changes(std::span<const std::string> names);
 /// Of graph.transforms, those that replace modules.
 std::vector<Override> overrides_of(const GraphConfig& graph);
 
-/// With the transformations, those of overrides too. Errors: see graph::find_transform and
-/// find_override.
-graph::ExecutionOptions execution_of(const GraphConfig& graph);
+/// With the transformations, those of overrides too. `rates`: what a step with a budget costs; see
+/// rates_of. Errors: see graph::find_transform, find_override and memory_elsewhere.
+graph::ExecutionOptions execution_of(const GraphConfig& graph, const StepRates& rates = {});
 
 }  // namespace tessera::app

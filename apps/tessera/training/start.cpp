@@ -69,6 +69,9 @@ void check_outputs(const Config& config) {
   if (!config.checkpoint.folder.empty()) {
     check_can_write("checkpoint.folder", config.checkpoint.folder);
   }
+  if (!config.graph.offload.empty()) {
+    check_can_write("graph.offload", config.graph.offload);
+  }
   if (!config.graph.dump.empty()) {
     check_can_write("graph.dump", config.graph.dump);
   }

@@ -48,6 +48,7 @@ import tessera.train;
 #include "training/links.hpp"
 #include "training/loss.hpp"
 #include "training/mode.hpp"
+#include "training/offload.hpp"
 #include "training/setup.hpp"
 #include "training/trainer.hpp"
 #include "training/trial.hpp"
@@ -103,7 +104,7 @@ std::string left_text(const Run& run, const Program& program, std::int64_t& need
   if (!run.config.graph.across_steps) {
     return "";
   }
-  const graph::ExecutionOptions execution = execution_of(run.config.graph);
+  const graph::ExecutionOptions execution = execution_of(run.config.graph, run.rates);
   const graph::AcrossSteps parts = graph::across_steps(program, execution);
   if (!parts.refusal.empty()) {
     fail_input({.where = run.config.place("graph.across_steps"),
@@ -118,6 +119,16 @@ std::string left_text(const Run& run, const Program& program, std::int64_t& need
   graph::compile_kernels(parts.rest, execution);
   return fmt::format(", {} of it kept for the update, which the next step makes",
                      format_bytes(static_cast<std::uint64_t>(parts.pending_bytes)));
+}
+
+std::string elsewhere_text(const Run& run, const Program& program) {
+  const auto values = std::ranges::count_if(program.tensors, &ProgramTensor::elsewhere);
+  return run.config.graph.offload.empty()
+             ? std::string()
+             : fmt::format(
+                   "; keeps {} values ({}) in {}", values,
+                   format_bytes(static_cast<std::uint64_t>(graph::bytes_elsewhere(program))),
+                   run.config.graph.offload);
 }
 
 /// What is known of a captured step before the ranks start. `program`: rank 0's. Errors: a step
@@ -142,17 +153,19 @@ std::string captured_text(const Run& run, const Program& program, int kept_gathe
       !keeps_gathers(run.config.graph)
           ? std::string()
           : fmt::format("; {} of {} gathers are made", made, made + kept_gathers);
-  const graph::ExecutionOptions execution = execution_of(run.config.graph);
+  const graph::ExecutionOptions execution = execution_of(run.config.graph, run.rates);
   const std::optional<graph::CompiledKernels> kernels = graph::compile_kernels(program, execution);
   const bool compiled = kernels && kernels->missing.empty();
   std::int64_t needed = graph::planned_bytes(program, compiled);
+  check_space_elsewhere(run.config, graph::bytes_elsewhere(program));
   const std::string left = left_text(run, program, needed);
-  return fmt::format(
-      "{} instructions, needs {}{}{}{}{}; {}", instructions,
-      format_bytes(static_cast<std::uint64_t>(needed)), budget.empty() ? "" : " of " + budget, left,
-      gathers, kernels ? "; " + kernels_text(*kernels) : std::string(),
-      reads.empty() ? "replayed from the first step on"
-                    : "recorded in steps 3 and 4, as the host reads values in " + reads);
+  return fmt::format("{} instructions, needs {}{}{}{}{}{}; {}", instructions,
+                     format_bytes(static_cast<std::uint64_t>(needed)),
+                     budget.empty() ? "" : " of " + budget, left, elsewhere_text(run, program),
+                     gathers, kernels ? "; " + kernels_text(*kernels) : std::string(),
+                     reads.empty()
+                         ? "replayed from the first step on"
+                         : "recorded in steps 3 and 4, as the host reads values in " + reads);
 }
 
 }  // namespace
@@ -199,7 +212,7 @@ Trainer::Trainer(const Run& run, Device device, std::span<const Override> replac
   if (run.config.train.loss_scaling == "dynamic") {
     training_->set_loss_scaling({});
   }
-  graph::ExecutionOptions execution = execution_of(run.config.graph);
+  graph::ExecutionOptions execution = execution_of(run.config.graph, run.rates);
   execution.kept_gathers = device_ == meta ? run.kept_gathers : kept_gathers(run);
   if (device_ == meta) {
     execution.keeps_anchors = true;

@@ -163,7 +163,7 @@ Program record_steps(Run run) {
 Program capture_steps(const Run& run) {
   Program program = record_steps(run);
   graph::AddedState added;
-  graph::transform(program, execution_of(run.config.graph), added);
+  graph::transform(program, execution_of(run.config.graph, run.rates), added);
   return program;
 }
 
@@ -193,6 +193,7 @@ Program recorded_step(const Run& wanted, int rank) {
   run.config.graph.across_steps = false;
   run.config.graph.passes = {};
   run.config.graph.memory_budget = "";
+  run.config.graph.offload = "";
   Program program;
   on_meta(rank, [&] { program = record_steps(run); });
   return program;
@@ -207,7 +208,8 @@ Program capture_part(const Run& run, int rank, const std::string& part) {
   if (part.empty()) {
     return program;
   }
-  graph::AcrossSteps parts = graph::across_steps(program, execution_of(run.config.graph));
+  graph::AcrossSteps parts =
+      graph::across_steps(program, execution_of(run.config.graph, run.rates));
   return std::move(part == "first"    ? parts.first
                    : part == "middle" ? parts.middle
                    : part == "last"   ? parts.last

@@ -1,4 +1,5 @@
-// Values that are dropped, and computed again before they are next used.
+// Values that are dropped, and computed again or fetched from other memory before they are next
+// used.
 module;
 #include <fmt/format.h>
 
@@ -6,6 +7,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,12 +15,15 @@ module;
 module tessera.graph;
 
 import tessera.base;
+import tessera.tensor;
 import tessera.record;
 import :accesses;
 import :analysis;
 import :analysis_state;
 import :block;
 import :chains;
+import :memory_plan;
+import :offload_plan;
 import :passes;
 import :recompute;
 import :recompute_plan;
@@ -33,9 +38,12 @@ class Recomputer {
  public:
   using Plan = std::span<const Recomputation>;
 
-  /// `plan`: by place.
-  Recomputer(Program& program, const Shadow& shadow, Plan plan)
-      : program_(program), plan_(plan), numbers_(program, shadow) {
+  Recomputer(Program& program, const Shadow& shadow, const MemoryChoices& choices)
+      : program_(program),
+        plan_(choices.again),
+        offloads_(choices.offloads),
+        stored_(choices.offloads.size(), -1),
+        numbers_(program, shadow) {
     for (const Instruction* i : places_of(program)) {
       instructions_.push_back(*i);
     }
@@ -45,12 +53,19 @@ class Recomputer {
     int place = 0;
     for (Section& section : program_.sections) {
       for (Instruction& i : std::exchange(section.instructions, {})) {
-        const Plan here = next_at(place++);
+        const Plan here = next_at(place);
         for (const Recomputation& again : here) {
           make(again, here, section.instructions);
         }
         made_.clear();
+        const int scope = i.scope;
         numbers_.add(std::move(i), section.instructions);
+        for (std::size_t k = 0; k < offloads_.size(); ++k) {
+          if (offloads_[k].after == place) {
+            store(k, scope, section.instructions);
+          }
+        }
+        ++place;
       }
     }
     for (auto& [name, number] : program_.outputs) {
@@ -72,20 +87,53 @@ class Recomputer {
     return here;
   }
 
+  /// Copies all of a memory into a new one.
+  int copy(int from, bool elsewhere, int scope, std::vector<Instruction>& into) {
+    const int made = numbers_.new_number(from);
+    program_.tensors[index(made)].elsewhere = elsewhere;
+    into.push_back({.kind = Instruction::Kind::empty, .out = {made}, .scope = scope});
+    into.push_back({.op = &find_op("copy_"), .in = {made, from}, .scope = scope});
+    return made;
+  }
+
+  void store(std::size_t offload, int scope, std::vector<Instruction>& into) {
+    scope = program_.scope({"offload", program_.scopes[index(scope)].module});
+    stored_[offload] = copy(numbers_.base(index(offloads_[offload].memory)), true, scope, into);
+  }
+
+  void fetch(const Recomputation& again, std::vector<Instruction>& into) {
+    const Offload& offload = offloads_[index(again.offload)];
+    const int scope = program_.scope({"fetch", module_of(instructions_[index(again.place)])});
+    const int made = copy(stored_[index(again.offload)], false, scope, into);
+    made_[key_of(again)][offload.memory] = made;
+    for (const int revived : again.revived) {
+      numbers_.renew(index(revived), made);
+    }
+  }
+
+  /// Of what a recomputation makes at its place.
+  static std::pair<int, int> key_of(const Recomputation& again) {
+    return {again.maker, again.offload};
+  }
+
   /// Makes a call again, after those of `here` that make its operands.
   void make(const Recomputation& again, Plan here, std::vector<Instruction>& into) {
-    if (made_.contains(again.maker)) {
+    if (made_.contains(key_of(again))) {
+      return;
+    }
+    if (again.offload >= 0) {
+      fetch(again, into);
       return;
     }
     for (const Recomputation& other : here) {
-      if (other.maker != again.maker && makes_for(other, again)) {
+      if (key_of(other) != key_of(again) && makes_for(other, again)) {
         make(other, here, into);
       }
     }
     const Instruction& call = instructions_[index(again.maker)];
     Instruction i = call;
     i.scope = scope_of(call);
-    Results& results = made_[again.maker];
+    Results& results = made_[key_of(again)];
     for (std::size_t k = 0; k < i.in.size(); ++k) {
       const int source = again.sources[k];
       i.in[k] = source < 0 ? -1 : numbers_.view(call.in[k], found(source), i.scope, into);
@@ -102,6 +150,10 @@ class Recomputer {
 
   /// Whether `first` makes an operand of `second` at the same place.
   bool makes_for(const Recomputation& first, const Recomputation& second) const {
+    if (first.offload >= 0) {
+      return std::ranges::find(second.sources, offloads_[index(first.offload)].memory) !=
+             second.sources.end();
+    }
     const Instruction& call = instructions_[index(first.maker)];
     return std::ranges::any_of(call.out, [&](int number) {
       return std::ranges::find(second.sources, static_cast<int>(numbers_.memory(number))) !=
@@ -111,7 +163,7 @@ class Recomputer {
 
   /// The first tensor of what holds the value at present.
   int found(int source) const {
-    for (const auto& [maker, results] : made_) {
+    for (const auto& [key, results] : made_) {
       if (const auto result = results.find(source); result != results.end()) {
         return result->second;
       }
@@ -120,14 +172,19 @@ class Recomputer {
   }
 
   int scope_of(const Instruction& call) {
-    return program_.scope({"recomputation", program_.scopes[index(call.scope)].module});
+    return program_.scope({"recomputation", module_of(call)});
+  }
+  std::string module_of(const Instruction& call) const {
+    return program_.scopes[index(call.scope)].module;
   }
 
   Program& program_;
   Plan plan_;  // of the places that follow
+  std::span<const Offload> offloads_;
+  std::vector<int> stored_;  // by offload: the tensor that is elsewhere
   Renumbering numbers_;
-  std::vector<Instruction> instructions_;  // of the program as it was
-  std::map<int, Results> made_;            // before the instruction, by the place of the call
+  std::vector<Instruction> instructions_;        // of the program as it was
+  std::map<std::pair<int, int>, Results> made_;  // before the instruction, by key_of
 };
 
 /// What a planned step needs.
@@ -152,8 +209,8 @@ std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<std::
 }  // namespace
 
 void recompute_cheap(Program& program, const Analysis& known) {
-  const std::vector<Recomputation> plan = plan_recompute(program, known, {});
-  Recomputer(program, known.state().shadow, plan).recompute();
+  const MemoryChoices choices = plan_recompute(program, known, {});
+  Recomputer(program, known.state().shadow, choices).recompute();
 }
 
 std::int64_t planned_bytes(const Program& program, bool compiled) {
@@ -165,44 +222,114 @@ std::int64_t planned_bytes(const Program& program, bool compiled) {
   return needs_of(program, shadow_of(program, chains), chains).all;
 }
 
-MemoryFit fit_memory(Program& program, std::int64_t budget) {
-  const Analysis known(program);
-  const Shadow& shadow = known.state().shadow;
-  const Needs needs = needs_of(program, shadow);
+std::int64_t bytes_elsewhere(const Program& program) {
+  const Shadow shadow = shadow_of(program);
+  std::map<std::int64_t, std::vector<MemoryPiece>> pieces;
+  for (const Memory& memory : shadow.memories) {
+    if (memory.elsewhere) {
+      pieces[memory.bytes].push_back({memory.bytes, memory.first, memory.last});
+    }
+  }
+  std::int64_t bytes = 0;
+  for (const auto& [size, all] : pieces) {
+    bytes += plan_memory(all, 1).least;
+  }
+  return bytes;
+}
+
+namespace {
+
+/// A program within its budget.
+struct Fitted {
+  Program program;
+  MemoryFit fit;
+  double seconds = 0;
+};
+
+class Fitter {
+ public:
+  Fitter(const Program& program, std::int64_t budget)
+      : program_(program),
+        budget_(budget),
+        known_(program),
+        needs_(needs_of(program, known_.state().shadow)),
+        least_(needs_.all) {}
+
+  const Needs& needs() const { return needs_; }
+  std::int64_t least() const { return least_; }
+
+  std::optional<Fitted> fitted(bool products, const FitOptions& options) {
+    // In place, less is needed than what is alive at the peak; for workspaces and gaps in the
+    // block, more: then a lower peak is tried.
+    std::int64_t rest = needs_.peak - (needs_.all - budget_);
+    while (true) {
+      const MemoryChoices choices =
+          plan_recompute(program_, known_,
+                         {.bytes = std::max<std::int64_t>(0, rest), .products = products}, options);
+      Program changed = program_;
+      Recomputer(changed, known_.state().shadow, choices).recompute();
+      const std::int64_t all = planned_bytes(changed);
+      least_ = std::min(least_, all);
+      if (all <= budget_) {
+        const auto fetched = std::ranges::count_if(
+            choices.again, [](const Recomputation& again) { return again.offload >= 0; });
+        const auto calls = static_cast<int>(choices.again.size()) - static_cast<int>(fetched);
+        return Fitted{.program = std::move(changed),
+                      .fit = {.bytes = all,
+                              .calls = calls,
+                              .stored = static_cast<int>(choices.offloads.size()),
+                              .fetched = static_cast<int>(fetched)},
+                      .seconds = choices.seconds};
+      }
+      if (rest <= 0) {
+        return std::nullopt;
+      }
+      rest = std::min(rest - (all - budget_), rest - rest / 32);
+    }
+  }
+
+ private:
+  const Program& program_;
+  std::int64_t budget_;
+  Analysis known_;
+  Needs needs_;
+  std::int64_t least_;
+};
+
+}  // namespace
+
+MemoryFit fit_memory(Program& program, std::int64_t budget, const FitOptions& options) {
+  Fitter fitter(program, budget);
+  const Needs& needs = fitter.needs();
   if (needs.all <= budget) {
     return {.bytes = needs.all};
   }
-  std::int64_t least = needs.all;
+  const FitOptions without{.computing = options.computing};
+  std::optional<Fitted> best = fitter.fitted(false, without);
+  if (!best) {
+    best = fitter.fitted(true, without);
+  }
   for (const bool products : {false, true}) {
-    // In place, less is needed than what is alive at the peak; for workspaces and gaps in the
-    // block, more: then a lower peak is tried.
-    std::int64_t rest = needs.peak - (needs.all - budget);
-    while (true) {
-      const std::vector<Recomputation> plan = plan_recompute(
-          program, known, {.bytes = std::max<std::int64_t>(0, rest), .products = products});
-      Program changed = program;
-      Recomputer(changed, shadow, plan).recompute();
-      const std::int64_t all = planned_bytes(changed);
-      least = std::min(least, all);
-      if (all <= budget) {
-        verify(changed);
-        verify_same(program, changed);
-        program = std::move(changed);
-        return {.bytes = all, .calls = static_cast<int>(plan.size())};
-      }
-      if (rest <= 0) {
-        break;
-      }
-      rest = std::min(rest - (all - budget), rest - rest / 32);
+    std::optional<Fitted> other =
+        options.offloading ? fitter.fitted(products, options) : std::nullopt;
+    if (other && (!best || other->seconds < best->seconds)) {
+      best = std::move(other);
     }
   }
-  fail_input({.thing = "memory budget",
-              .wrong = fmt::format("the step needs at least {} at once", in_words(least)),
-              .got = in_words(budget),
-              .advice = fmt::format("{} are parameters, state of the optimizer and other inputs of "
-                                    "the step; shard them over more ranks, or train with smaller "
-                                    "micro-batches",
-                                    in_words(needs.inputs))});
+  if (!best) {
+    fail_input(
+        {.thing = "memory budget",
+         .wrong = fmt::format("the step needs at least {} at once", in_words(fitter.least())),
+         .got = in_words(budget),
+         .advice = fmt::format("{} are parameters, state of the optimizer and other inputs of "
+                               "the step; shard them over more ranks, or train with smaller "
+                               "micro-batches",
+                               in_words(needs.inputs))});
+  }
+  verify(best->program);
+  verify_same(program, best->program);
+  program = std::move(best->program);
+  return best->fit;
 }
 
 }  // namespace tessera::graph

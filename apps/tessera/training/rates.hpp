@@ -1,0 +1,14 @@
+// What a captured step costs that keeps a budget of memory.
+#pragma once
+
+namespace tessera::app {
+
+/// A second's worth, the same on all ranks; see graph::ComputeRates and graph::OffloadRates.
+struct StepRates {
+  double flops = 5e10;
+  double bytes = 5e9;
+  double stored = 1e9;
+  double fetched = 1e9;
+};
+
+}  // namespace tessera::app

@@ -1,0 +1,13 @@
+export module tessera.train:other_memory;
+
+import tessera.base;
+import tessera.record;
+import tessera.nn;
+
+export namespace tessera {
+
+/// A place of the kind that parameters may have (the style Offload's), for values of captured steps
+/// (graph::ExecutionOptions::elsewhere).
+std::shared_ptr<OtherMemory> other_memory(std::shared_ptr<nn::MemoryPlace> place);
+
+}  // namespace tessera
