@@ -8,6 +8,7 @@ module;
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 module tessera.graph;
@@ -79,8 +80,35 @@ std::optional<Spreading> spreading_of(const Tensor& x, const Dims& shape) {
   return std::nullopt;
 }
 
-/// The tensor that a call writes or makes.
-int result_of(const Instruction& i) { return i.op->in_place ? i.in[0] : i.out[0]; }
+/// The tensors that a call writes or makes.
+std::vector<int> results_of(const Instruction& i) {
+  return i.op->in_place ? std::vector<int>{i.in[0]} : i.out;
+}
+
+/// Rows that are longer are kernels of their own: they would not stay in the first-level cache.
+constexpr std::int64_t longest_row = 4096;
+
+/// How an operator of rows of `x` has an operand or a result, its Op::element's `name`.
+std::optional<Spread> spread_in_rows(const Tensor& y, const Tensor& x, std::string_view element,
+                                     char name) {
+  const std::int64_t columns = x.shape().back();
+  const auto is_marked = [&](std::string_view mark) {
+    return element.find(std::string(mark) + "(" + name + ")") != std::string_view::npos;
+  };
+  const bool is_row = y.numel() == columns && y.is_contiguous();
+  if (is_marked("whole")) {
+    return is_row ? std::optional(Spread::columns) : std::nullopt;
+  }
+  if (is_marked("sums")) {
+    return is_row ? std::optional(Spread::sums) : std::nullopt;
+  }
+  if (!y.is_contiguous()) {
+    return std::nullopt;
+  }
+  return y.numel() == x.numel()             ? std::optional(Spread::all)
+         : y.numel() * columns == x.numel() ? std::optional(Spread::rows)
+                                            : std::nullopt;
+}
 
 /// Where a tensor is.
 struct Where {
@@ -114,16 +142,27 @@ class OpenChain {
 
   /// False: the call does not fit what is there.
   bool add(const Instruction& i, int place, const std::string& element) {
-    const Tensor& result = at(result_of(i));
+    const bool of_rows = element.starts_with(Chain::row_mark);
+    const std::vector<int> results = results_of(i);
+    const Tensor& result = at(results[0]);
     if (!chain_.calls.empty() && (result.numel() != count_ || chain_.calls.size() == most_calls ||
                                   chain_.inputs.size() + i.in.size() > most_inputs ||
-                                  !compute_alike(result.dtype(), chain_.calls.front().dtype))) {
+                                  !compute_alike(result.dtype(), chain_.values.front().dtype))) {
       return false;
     }
-    std::int64_t columns = columns_;
+    std::int64_t columns = of_rows ? result.shape().back() : columns_;
+    if (columns_ != 0 && columns_ != columns) {
+      return false;
+    }
     std::vector<Spread> spreads;
-    for (const int number : i.in) {
-      const auto spreading = spreading_of(at(number), result.shape());
+    for (std::size_t k = 0; k < i.in.size(); ++k) {
+      const int number = i.in[k];
+      if (number < 0) {
+        spreads.push_back(Spread::one);
+        continue;
+      }
+      const auto spreading = of_rows ? spreading_in_rows(number, result, element, "abcde"[k])
+                                     : spreading_of(at(number), result.shape());
       if (!spreading ||
           (spreading->columns != 0 && columns != 0 && spreading->columns != columns) ||
           // Other elements of what the chain computes.
@@ -133,24 +172,38 @@ class OpenChain {
       columns = spreading->columns != 0 ? spreading->columns : columns;
       spreads.push_back(spreading->spread);
     }
-    if (!may_write(result_of(i))) {
-      return false;
+    std::vector<Spread> made(results.size(), Spread::all);
+    for (std::size_t k = 0; k < results.size(); ++k) {
+      const auto spreading = of_rows ? spreading_in_rows(results[k], result, element, "xyz"[k])
+                                     : std::optional(Spreading{});
+      if (!spreading || !may_write(results[k])) {
+        return false;
+      }
+      made[k] = spreading->spread;
     }
     columns_ = columns;
     count_ = result.numel();
-    Chain::ChainCall call{
-        .instruction = &i, .place = place, .element = element, .dtype = result.dtype()};
+    Chain::ChainCall call{.instruction = &i,
+                          .place = place,
+                          .element = of_rows ? element.substr(Chain::row_mark.size()) : element,
+                          .of_rows = of_rows,
+                          .phase = next_phase(of_rows),
+                          .first_value = static_cast<int>(chain_.values.size())};
     for (std::size_t k = 0; k < i.in.size(); ++k) {
-      call.operands.push_back(operand(i.in[k], spreads[k]));
+      call.operands.push_back(operand(i.in[k], spreads[k], call.phase));
+    }
+    for (std::size_t k = 0; k < results.size(); ++k) {
+      Value& value = values_
+                         .try_emplace(where(results[k]),
+                                      Value{.number = results[k], .is_made = !i.op->in_place})
+                         .first->second;
+      value.value = static_cast<int>(chain_.values.size());
+      value.is_written = value.is_written || (i.op->in_place && !i.op->keeps_versions);
+      made_.insert(memory(results[k]));
+      chain_.values.push_back(
+          {.dtype = at(results[k]).dtype(), .spread = made[k], .phase = call.phase});
     }
     chain_.calls.push_back(std::move(call));
-    Value& made = values_
-                      .try_emplace(where(result_of(i)),
-                                   Value{.number = result_of(i), .is_made = !i.op->in_place})
-                      .first->second;
-    made.value = static_cast<int>(chain_.calls.size()) - 1;
-    made.is_written = made.is_written || (i.op->in_place && !i.op->keeps_versions);
-    made_.insert(memory(result_of(i)));
     return true;
   }
 
@@ -163,7 +216,8 @@ class OpenChain {
     chain_.rows = count_ / chain_.columns;
     for (const auto& [at, made] : values_) {
       const Memory& m = shadow_.memories[index(at.memory)];
-      if (m.is_input || m.is_output || m.read_later || m.last > chain_.last()) {
+      if (m.is_input || m.is_output || m.read_later || m.last > chain_.last() ||
+          chain_.values[index(made.value)].spread == Spread::sums) {
         chain_.outputs.push_back({.value = made.value,
                                   .number = made.number,
                                   .is_made = made.is_made,
@@ -193,8 +247,29 @@ class OpenChain {
   bool is_whole(Spread spread) const {
     return spread == Spread::all || (spread == Spread::one && count_ == 1);
   }
+  /// Whether a value is at each element of an operand that is spread so.
   bool is_value_at(int number, Spread spread) const {
-    return is_whole(spread) && values_.contains(where(number));
+    const auto found = values_.find(where(number));
+    if (found == values_.end()) {
+      return false;
+    }
+    const Spread made = chain_.values[index(found->second.value)].spread;
+    return made == Spread::all ? is_whole(spread) : made == Spread::rows && spread == made;
+  }
+
+  std::optional<Spreading> spreading_in_rows(int number, const Tensor& x,
+                                             const std::string& element, char name) const {
+    const auto spread = spread_in_rows(at(number), x, element, name);
+    return spread ? std::optional(Spreading{*spread, x.shape().back()}) : std::nullopt;
+  }
+
+  /// An operator of rows has a phase of its own.
+  int next_phase(bool of_rows) const {
+    if (chain_.calls.empty()) {
+      return 0;
+    }
+    const Chain::ChainCall& before = chain_.calls.back();
+    return before.phase + (of_rows || before.of_rows ? 1 : 0);
   }
 
   /// Whether writing the tensor changes no other elements that the chain has read or written.
@@ -211,7 +286,10 @@ class OpenChain {
            });
   }
 
-  Chain::Operand operand(int number, Spread spread) {
+  Chain::Operand operand(int number, Spread spread, int phase) {
+    if (number < 0) {
+      return {.index = -1};
+    }
     if (is_value_at(number, spread)) {
       return {.is_value = true, .index = values_.at(where(number)).value};
     }
@@ -220,6 +298,7 @@ class OpenChain {
     if (fresh) {
       chain_.inputs.push_back({.number = number, .spread = spread});
     }
+    chain_.inputs[index(found->second)].last_phase = phase;
     return {.is_value = false, .index = found->second};
   }
 
@@ -327,31 +406,52 @@ class Finder {
     }
   }
 
-  /// "" where the call is none of an element that is computed in registers.
+  /// "" where the call is none that a chain can have.
   std::string element_of(const Instruction& i) const {
-    if (i.kind != Kind::call || i.op->element == nullptr || i.in.size() > 3 || i.in.empty() ||
-        (i.op->in_place ? i.in[0] < 0 : i.out.size() != 1 || i.out[0] < 0)) {
+    if (i.kind != Kind::call || i.op->element == nullptr || i.in.size() > 5 || i.in.empty()) {
       return {};
     }
-    const Tensor& result = at(result_of(i));
+    const std::vector<int> results = results_of(i);
+    const bool complete = std::ranges::all_of(results, [&](int number) {
+      return number >= 0 && is_computed(at(number)) && at(number).is_contiguous();
+    });
+    if (!complete || results.empty() || results.size() > 3 || at(results[0]).numel() == 0) {
+      return {};
+    }
+    bool has_floating = is_floating(at(results[0]).dtype());
     std::vector<Tensor> operands;
     for (const int number : i.in) {
-      if (number < 0 || !is_floating(at(number).dtype()) ||
-          !compute_alike(at(number).dtype(), result.dtype())) {
-        return {};
+      operands.push_back(number < 0 ? Tensor() : at(number));
+      if (number >= 0) {
+        has_floating = has_floating || is_floating(at(number).dtype());
+        if (!is_computed(at(number)) ||
+            !compute_alike(at(number).dtype(), at(results[0]).dtype())) {
+          return {};
+        }
       }
-      operands.push_back(at(number));
     }
     const bool numbers =
         i.attributes.dynamic().size() <= 3 &&
         std::ranges::all_of(i.op->parameters, [](const Op::Parameter& parameter) {
           return !parameter.dynamic || parameter.type == ArgumentType<double>::name;
         });
-    if (!numbers || !is_floating(result.dtype()) || !result.is_contiguous() ||
-        result.numel() == 0) {
+    if (!numbers || !has_floating) {
       return {};
     }
-    return i.op->element({*i.op, operands, i.attributes});
+    std::string element = i.op->element({*i.op, operands, i.attributes});
+    const bool fits =
+        element.starts_with(Chain::row_mark)
+            ? !i.op->in_place && is_row_of(at(results[0]))
+            : results.size() == 1 && i.in.size() <= 3 && std::ranges::find(i.in, -1) == i.in.end();
+    return fits ? element : std::string();
+  }
+
+  static bool is_row_of(const Tensor& x) {
+    return x.dims() > 0 && x.shape().back() > 1 && x.shape().back() <= longest_row;
+  }
+  /// A boolean is a float that is 0 or 1.
+  static bool is_computed(const Tensor& x) {
+    return is_floating(x.dtype()) || x.dtype() == DType::boolean;
   }
 
   const Program& program_;
@@ -364,6 +464,29 @@ class Finder {
 };
 
 }  // namespace
+
+bool Chain::has_rows() const {
+  return std::ranges::any_of(calls, [](const ChainCall& call) { return call.of_rows; });
+}
+
+bool Chain::in_double() const { return values.front().dtype == DType::f64; }
+
+std::int64_t Chain::bytes_of_sums(const Output& output) const {
+  if (values[index(output.value)].spread != Spread::sums) {
+    return 0;
+  }
+  const std::int64_t blocks = (rows + row_block - 1) / row_block;
+  return blocks * columns *
+         static_cast<std::int64_t>(size_of(in_double() ? DType::f64 : DType::f32));
+}
+
+std::int64_t Chain::workspace() const {
+  std::int64_t bytes = 0;
+  for (const Output& output : outputs) {
+    bytes += bytes_of_sums(output);
+  }
+  return bytes;
+}
 
 std::vector<Chain> chains_of(const Program& program, const Shadow& shadow) {
   return Finder(program, shadow).find();

@@ -173,9 +173,7 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, int place) {
         step.kernel = kernel_of(*i.op, cpu.type);
         step.bumps = i.op->in_place && !i.op->keeps_versions;
         if (block_.workspaces[index(place)] >= 0) {
-          step.workspace = {
-              static_cast<std::byte*>(memory_block_.raw_data()) + block_.workspaces[index(place)],
-              static_cast<std::size_t>(block_.workspace_bytes[index(place)])};
+          step.workspace = workspace_at(place);
         }
       }
   }
@@ -230,8 +228,16 @@ void PlannedSteps::add_chain(PlannedStep step, int place) {
       made.push_back(output.number);
     }
   }
+  if (block_.workspaces[index(place)] >= 0) {
+    step.workspace = workspace_at(place);
+  }
   add_operands(step, in, out, made);
   sections_.back().push_back(std::move(step));
+}
+
+std::span<std::byte> PlannedSteps::workspace_at(int place) const {
+  return {static_cast<std::byte*>(memory_block_.raw_data()) + block_.workspaces[index(place)],
+          static_cast<std::size_t>(block_.workspace_bytes[index(place)])};
 }
 
 void PlannedSteps::find_slots() {
@@ -348,7 +354,7 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
         const Instruction& i = *step.source;
         i.bindings.empty() ? run_kernel(step, i.attributes) : run_kernel(step, bound(i));
       } else if (step.kind == StepKind::chain) {
-        compiled_->run(step.chain, step.in, step.out, bound);
+        compiled_->run(step.chain, step.in, step.out, step.workspace, bound);
       }
       return;
     case StepKind::check:
