@@ -1,4 +1,5 @@
 // Compiled kernels: chains of elementwise operators as one loop, with the bits of their kernels.
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <limits>
@@ -385,6 +386,32 @@ TEST_CASE("rows of a chain keep what later calls read, and are shared by threads
         "] = softmax(%0; dim=1)\n  %2: f32[" + shape + "] = neg(%1)\noutput %2 = y\n"));
     CHECK(none.chains == 0);
   }
+}
+
+TEST_CASE("an operator of one's own may be of rows") {
+  static const Op& op = register_op(
+      {.schema = "minus_row_maximum(x)",
+       .infer = [](const Call& call,
+                   ResultShapes& out) { out.push_back({call.in[0].shape(), call.in[0].dtype()}); },
+       .cpu =
+           [](const Call& call, std::span<Tensor> out) {
+             const std::int64_t n = call.in[0].shape().back();
+             for (std::int64_t at = 0; at < call.in[0].numel(); at += n) {
+               const float* const x = call.in[0].data<float>() + at;
+               const float top = *std::max_element(x, x + n);
+               std::transform(x, x + n, out[0].data<float>() + at,
+                              [&](float y) { return y - top; });
+             }
+           },
+       .element = [](const Call&) -> std::string {
+         return "row: const auto top = row_maximum(n, a); for (int i = 0; i < n; ++i) x[i] = a[i] "
+                "- top";
+       }});
+  const Program program = graph_test::program(
+      "input %0: f32[9, 30] = x\nsection all\n  %1: f32[9, 30] = tanh(%0)\n  %2: f32[9, 30] = " +
+      op.name + "(%1)\n  %3: f32[9, 30] = exp(%2)\noutput %3 = y\n");
+  const graph::CompiledKernels made = same_bits(program);
+  CHECK((made.chains == 1 && made.replaced == 3));
 }
 
 TEST_CASE("booleans are values of chains") {
