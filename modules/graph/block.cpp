@@ -111,6 +111,12 @@ Block block_of(const Program& program, const Shadow& shadow, std::span<const Cha
   };
   const std::vector<int> in_chains = places_in_chains(chains, shadow);
   std::vector<std::pair<std::size_t, int>> workspaces;  // piece and place
+  std::set<int> places;                                 // of calls that chains make
+  for (const Chain& chain : chains) {
+    for (const Chain::ChainCall& call : chain.calls) {
+      places.insert(call.place);
+    }
+  }
   each([&](const Instruction& i, int place) {
     const int taken = taken_over(i, place, shadow);
     for (const int number : i.out) {
@@ -127,7 +133,8 @@ Block block_of(const Program& program, const Shadow& shadow, std::span<const Cha
         add_piece(index(memory));
       }
     }
-    if (i.kind == Kind::call && i.op->view == nullptr && i.op->workspace != nullptr) {
+    if (i.kind == Kind::call && i.op->view == nullptr && i.op->workspace != nullptr &&
+        !places.contains(place)) {
       std::vector<Tensor> in;
       std::vector<Tensor> out;
       for (const int number : i.in) {
@@ -149,6 +156,13 @@ Block block_of(const Program& program, const Shadow& shadow, std::span<const Cha
       }
     }
   });
+  for (const Chain& chain : chains) {
+    if (const std::int64_t bytes = chain.workspace(); bytes > 0) {
+      block.workspace_bytes[index(chain.last())] = bytes;
+      workspaces.emplace_back(pieces.size(), chain.last());
+      pieces.push_back({bytes, chain.last(), chain.last()});
+    }
+  }
   const MemoryPlan plan = plan_memory(pieces);
   for (std::size_t m = 0; m < count; ++m) {
     if (piece_of[m] != none) {

@@ -2,7 +2,7 @@
 module;
 #include <algorithm>
 #include <cstddef>
-#include <set>
+#include <map>
 #include <span>
 #include <vector>
 module tessera.graph;
@@ -38,7 +38,7 @@ std::vector<int> places_in_chains(std::span<const Chain> chains, const Shadow& s
   std::vector<int> places(shadow.memories.size(), not_of_chain);
   const auto memory_of = [&](int number) { return shadow.memory_of[index(number)]; };
   for (const Chain& chain : chains) {
-    std::set<int> free;
+    std::map<int, int> free;  // the last phase that reads it
     for (const Chain::Input& input : chain.inputs) {
       const Memory& memory = shadow.memories[index(memory_of(input.number))];
       const bool once = std::ranges::count_if(chain.inputs, [&](const Chain::Input& other) {
@@ -46,7 +46,7 @@ std::vector<int> places_in_chains(std::span<const Chain> chains, const Shadow& s
                         }) == 1;
       if (once && input.spread == Spread::all && memory.last == chain.last() &&
           memory.first < chain.first() && !memory.is_input) {
-        free.insert(input.number);
+        free.emplace(input.number, input.last_phase);
       }
     }
     for (const Chain::Output& output : chain.outputs) {
@@ -56,14 +56,21 @@ std::vector<int> places_in_chains(std::span<const Chain> chains, const Shadow& s
         continue;
       }
       places[index(to)] = -1;
-      const auto found = std::ranges::find_if(free, [&](int number) {
+      const Chain::Value& value = chain.values[index(output.value)];
+      const bool by_elements = std::ranges::none_of(chain.calls, [&](const Chain::ChainCall& call) {
+        return call.of_rows && call.phase == value.phase;
+      });
+      const auto found = std::ranges::find_if(free, [&](const auto& input) {
+        const auto [number, last_phase] = input;
         const Tensor& old = shadow.tensors[index(number)];
-        return memory_of(number) != to && old.dtype() == made.dtype() && old.offset() == 0 &&
+        return value.spread == Spread::all &&
+               (last_phase < value.phase || (last_phase == value.phase && by_elements)) &&
+               memory_of(number) != to && old.dtype() == made.dtype() && old.offset() == 0 &&
                made.offset() == 0 &&
                shadow.memories[index(memory_of(number))].bytes == shadow.memories[index(to)].bytes;
       });
       if (found != free.end()) {
-        places[index(to)] = memory_of(*found);
+        places[index(to)] = memory_of(found->first);
         free.erase(found);
       }
     }

@@ -1,12 +1,9 @@
 module;
 #include <algorithm>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <list>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +16,7 @@ import tessera.record;
 import :accesses;
 import :block;
 import :chains;
+import :open_chain;
 import :shadow;
 
 namespace tessera::graph {
@@ -26,211 +24,9 @@ namespace {
 
 using Kind = Instruction::Kind;
 
-/// Beyond these, a longer chain saves nothing more, and the compiler takes long.
-constexpr std::size_t most_calls = 64;
-constexpr std::size_t most_inputs = 96;
 constexpr std::size_t most_open = 4;
-/// A chain of at most so many elements is computed later, after whatever is between its calls; any
-/// chain after instructions that write at most so many bytes.
-constexpr std::int64_t small_count = 4096;
-
-/// Two operands of one chain: both are computed in double, or neither.
-bool compute_alike(DType a, DType b) { return (a == DType::f64) == (b == DType::f64); }
-
-struct Spreading {
-  Spread spread = Spread::all;
-  std::int64_t columns = 0;  // 0: any
-};
-
-/// How an operand broadcasts to the result; nothing: in a way that a chain does not have.
-std::optional<Spreading> spreading_of(const Tensor& x, const Dims& shape) {
-  if (x.numel() == 1) {
-    return Spreading{Spread::one};
-  }
-  if (x.is_contiguous() && x.numel() == shape.product()) {
-    return Spreading{Spread::all};
-  }
-  const Dims strides = operands::broadcast_strides(x, shape);
-  // From the last dim: what is contiguous, or repeated; before it the other.
-  const auto walk = [&](int dim, bool repeated, std::int64_t& extent) {
-    std::int64_t stride = 1;
-    for (; dim >= 0; --dim) {
-      if (shape[dim] == 1) {
-        continue;
-      }
-      if (strides[dim] != (repeated ? 0 : stride)) {
-        break;
-      }
-      stride *= shape[dim];
-    }
-    extent = stride;
-    return dim;
-  };
-  std::int64_t inner = 1;
-  std::int64_t outer = 1;
-  int dim = walk(shape.size() - 1, false, inner);
-  if (inner > 1 && walk(dim, true, outer) < 0) {
-    return Spreading{Spread::columns, inner};
-  }
-  dim = walk(shape.size() - 1, true, inner);
-  if (inner > 1 && walk(dim, false, outer) < 0) {
-    return Spreading{Spread::rows, inner};
-  }
-  return std::nullopt;
-}
-
-/// The tensor that a call writes or makes.
-int result_of(const Instruction& i) { return i.op->in_place ? i.in[0] : i.out[0]; }
-
-/// Where a tensor is.
-struct Where {
-  int memory = 0;
-  std::int64_t first_byte = 0;
-  DType dtype = DType::f32;
-  friend auto operator<=>(const Where&, const Where&) = default;
-};
-
-/// A chain that may go on.
-class OpenChain {
- public:
-  explicit OpenChain(const Shadow& shadow) : shadow_(shadow) {}
-
-  bool is_small() const { return count_ <= small_count; }
-  /// Whether an operand is computed by the chain.
-  bool leads_to(const Instruction& i) const {
-    return std::ranges::any_of(i.in, [&](int number) { return made_.contains(memory(number)); });
-  }
-
-  /// Whether one of the two must stay before the other.
-  bool conflicts(const Access& access) const {
-    const auto is_used = [&](int memory) {
-      return made_.contains(memory) || std::ranges::any_of(read_, [&](const auto& read) {
-               return read.first.first.memory == memory;
-             });
-    };
-    return std::ranges::any_of(access.reads, [&](int memory) { return made_.contains(memory); }) ||
-           std::ranges::any_of(access.writes, is_used);
-  }
-
-  /// False: the call does not fit what is there.
-  bool add(const Instruction& i, int place, const std::string& element) {
-    const Tensor& result = at(result_of(i));
-    if (!chain_.calls.empty() && (result.numel() != count_ || chain_.calls.size() == most_calls ||
-                                  chain_.inputs.size() + i.in.size() > most_inputs ||
-                                  !compute_alike(result.dtype(), chain_.calls.front().dtype))) {
-      return false;
-    }
-    std::int64_t columns = columns_;
-    std::vector<Spread> spreads;
-    for (const int number : i.in) {
-      const auto spreading = spreading_of(at(number), result.shape());
-      if (!spreading ||
-          (spreading->columns != 0 && columns != 0 && spreading->columns != columns) ||
-          // Other elements of what the chain computes.
-          (made_.contains(memory(number)) && !is_value_at(number, spreading->spread))) {
-        return false;
-      }
-      columns = spreading->columns != 0 ? spreading->columns : columns;
-      spreads.push_back(spreading->spread);
-    }
-    if (!may_write(result_of(i))) {
-      return false;
-    }
-    columns_ = columns;
-    count_ = result.numel();
-    Chain::ChainCall call{
-        .instruction = &i, .place = place, .element = element, .dtype = result.dtype()};
-    for (std::size_t k = 0; k < i.in.size(); ++k) {
-      call.operands.push_back(operand(i.in[k], spreads[k]));
-    }
-    chain_.calls.push_back(std::move(call));
-    Value& made = values_
-                      .try_emplace(where(result_of(i)),
-                                   Value{.number = result_of(i), .is_made = !i.op->in_place})
-                      .first->second;
-    made.value = static_cast<int>(chain_.calls.size()) - 1;
-    made.is_written = made.is_written || (i.op->in_place && !i.op->keeps_versions);
-    made_.insert(memory(result_of(i)));
-    return true;
-  }
-
-  /// The chain, if it is one.
-  std::optional<Chain> closed() {
-    if (chain_.calls.size() < 2) {
-      return std::nullopt;
-    }
-    chain_.columns = columns_ != 0 ? columns_ : count_;
-    chain_.rows = count_ / chain_.columns;
-    for (const auto& [at, made] : values_) {
-      const Memory& m = shadow_.memories[index(at.memory)];
-      if (m.is_input || m.is_output || m.read_later || m.last > chain_.last()) {
-        chain_.outputs.push_back({.value = made.value,
-                                  .number = made.number,
-                                  .is_made = made.is_made,
-                                  .is_written = made.is_written});
-      } else if (made.is_made) {
-        chain_.inside.push_back(at.memory);
-      }
-    }
-    std::ranges::sort(chain_.outputs, {}, &Chain::Output::value);  // alike in all layers
-    return std::move(chain_);
-  }
-
- private:
-  struct Value {
-    int value = 0;
-    int number = 0;
-    bool is_made = false;
-    bool is_written = false;
-  };
-
-  const Tensor& at(int number) const { return shadow_.tensors[index(number)]; }
-  int memory(int number) const { return shadow_.memory_of[index(number)]; }
-  Where where(int number) const {
-    const Tensor& x = at(number);
-    return {memory(number), x.offset() * static_cast<std::int64_t>(size_of(x.dtype())), x.dtype()};
-  }
-  bool is_whole(Spread spread) const {
-    return spread == Spread::all || (spread == Spread::one && count_ == 1);
-  }
-  bool is_value_at(int number, Spread spread) const {
-    return is_whole(spread) && values_.contains(where(number));
-  }
-
-  /// Whether writing the tensor changes no other elements that the chain has read or written.
-  bool may_write(int number) const {
-    const int written = memory(number);
-    return std::ranges::all_of(
-               read_,
-               [&](const auto& read) {
-                 return read.first.first.memory != written ||
-                        (read.first.first == where(number) && is_whole(read.first.second));
-               }) &&
-           std::ranges::all_of(values_, [&](const auto& made) {
-             return made.first.memory != written || made.first == where(number);
-           });
-  }
-
-  Chain::Operand operand(int number, Spread spread) {
-    if (is_value_at(number, spread)) {
-      return {.is_value = true, .index = values_.at(where(number)).value};
-    }
-    const auto [found, fresh] =
-        read_.try_emplace({where(number), spread}, static_cast<int>(chain_.inputs.size()));
-    if (fresh) {
-      chain_.inputs.push_back({.number = number, .spread = spread});
-    }
-    return {.is_value = false, .index = found->second};
-  }
-
-  const Shadow& shadow_;
-  Chain chain_;
-  std::int64_t columns_ = 0;  // 0: any
-  std::int64_t count_ = 0;
-  std::map<Where, Value> values_;                 // what was computed last
-  std::map<std::pair<Where, Spread>, int> read_;  // inputs
-  std::set<int> made_;                            // memories that are written
-};
+/// Rows that are longer are kernels of their own: they would not stay in the first-level cache.
+constexpr std::int64_t longest_row = 4096;
 
 /// Chains grow while instructions are read one after the other. No two of those that are open
 /// conflict, and an instruction that conflicts with one closes it; so each can be computed where
@@ -327,31 +123,52 @@ class Finder {
     }
   }
 
-  /// "" where the call is none of an element that is computed in registers.
+  /// "" where the call is none that a chain can have.
   std::string element_of(const Instruction& i) const {
-    if (i.kind != Kind::call || i.op->element == nullptr || i.in.size() > 3 || i.in.empty() ||
-        (i.op->in_place ? i.in[0] < 0 : i.out.size() != 1 || i.out[0] < 0)) {
+    if (i.kind != Kind::call || i.op->element == nullptr || i.in.size() > 5 || i.in.empty()) {
       return {};
     }
-    const Tensor& result = at(result_of(i));
+    const std::vector<int> results = results_of(i);
+    const bool complete = std::ranges::all_of(results, [&](int number) {
+      return number >= 0 && is_computed(at(number)) && at(number).is_contiguous();
+    });
+    if (!complete || results.empty() || results.size() > 3 || at(results[0]).numel() == 0) {
+      return {};
+    }
+    bool has_floating = is_floating(at(results[0]).dtype());
     std::vector<Tensor> operands;
     for (const int number : i.in) {
-      if (number < 0 || !is_floating(at(number).dtype()) ||
-          !compute_alike(at(number).dtype(), result.dtype())) {
-        return {};
+      operands.push_back(number < 0 ? Tensor() : at(number));
+      if (number >= 0) {
+        has_floating = has_floating || is_floating(at(number).dtype());
+        if (!is_computed(at(number)) ||
+            !compute_alike(at(number).dtype(), at(results[0]).dtype())) {
+          return {};
+        }
       }
-      operands.push_back(at(number));
     }
     const bool numbers =
         i.attributes.dynamic().size() <= 3 &&
         std::ranges::all_of(i.op->parameters, [](const Op::Parameter& parameter) {
           return !parameter.dynamic || parameter.type == ArgumentType<double>::name;
         });
-    if (!numbers || !is_floating(result.dtype()) || !result.is_contiguous() ||
-        result.numel() == 0) {
+    if (!numbers || !has_floating) {
       return {};
     }
-    return i.op->element({*i.op, operands, i.attributes});
+    std::string element = i.op->element({*i.op, operands, i.attributes});
+    const bool fits =
+        element.starts_with(Chain::row_mark)
+            ? !i.op->in_place && is_row_of(at(results[0]))
+            : results.size() == 1 && i.in.size() <= 3 && std::ranges::find(i.in, -1) == i.in.end();
+    return fits ? element : std::string();
+  }
+
+  static bool is_row_of(const Tensor& x) {
+    return x.dims() > 0 && x.shape().back() > 1 && x.shape().back() <= longest_row;
+  }
+  /// A boolean is a float that is 0 or 1.
+  static bool is_computed(const Tensor& x) {
+    return is_floating(x.dtype()) || x.dtype() == DType::boolean;
   }
 
   const Program& program_;

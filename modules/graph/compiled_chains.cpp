@@ -50,6 +50,9 @@ CompiledChains::CompiledChains(const Program& program) {
     ready.function = reinterpret_cast<ChainFunction>(library_->find(code.names[k]));
     ready.from.resize(chains_[k].inputs.size());
     ready.to.resize(chains_[k].outputs.size());
+    if (chains_[k].workspace() > 0) {
+      ready.end = reinterpret_cast<ChainEnd>(library_->find(code.names[k] + "_end"));
+    }
     for (const Chain::ChainCall& call : chains_[k].calls) {
       const Instruction& i = *call.instruction;
       at_[index(call.place)] = static_cast<int>(k);
@@ -76,7 +79,7 @@ CompiledKernels CompiledChains::summary() const {
 }
 
 void CompiledChains::run(int chain, std::span<const Tensor> in, std::span<Tensor> out,
-                         const Bound& bound) {
+                         std::span<std::byte> workspace, const Bound& bound) {
   const Chain& one = chains_[index(chain)];
   Ready& ready = ready_[index(chain)];
   for (const auto& [at, instruction] : ready.bound) {
@@ -86,14 +89,33 @@ void CompiledChains::run(int chain, std::span<const Tensor> in, std::span<Tensor
   const auto address = [](const Tensor& x) { return x.raw_data(); };
   std::ranges::transform(in, ready.from.begin(), address);
   std::ranges::transform(out, ready.to.begin(), address);
-  const bool by_rows = one.rows > 1;
-  const std::int64_t each = by_rows ? std::max<std::int64_t>(1, grain / one.columns) : grain;
+  if (ready.end != nullptr) {
+    ready.sums.clear();
+    ready.ends.clear();
+    std::byte* next = workspace.data();
+    for (std::size_t k = 0; k < out.size(); ++k) {
+      if (const std::int64_t bytes = one.bytes_of_sums(one.outputs[k]); bytes > 0) {
+        ready.sums.push_back(next);
+        ready.ends.push_back(std::exchange(ready.to[k], next));
+        next += bytes;
+      }
+    }
+  }
+  const bool by_rows = one.rows > 1 || one.has_rows();
+  std::int64_t each = by_rows ? std::max<std::int64_t>(1, grain / one.columns) : grain;
+  if (ready.end != nullptr) {
+    each = (each + Chain::row_block - 1) / Chain::row_block * Chain::row_block;
+  }
   const auto compute = [&](std::int64_t first, std::int64_t last) {
     const ChainRange range = by_rows ? ChainRange{first, last, 0, one.columns, one.columns}
                                      : ChainRange{0, 1, first, last, one.columns};
     ready.function(range, ready.from.data(), ready.to.data(), ready.numbers.data());
   };
   ops::in_pieces(by_rows ? one.rows : one.columns, each, std::ref(compute));  // no allocation
+  if (ready.end != nullptr) {
+    ready.end((one.rows + Chain::row_block - 1) / Chain::row_block, ready.sums.data(),
+              ready.ends.data());
+  }
   for (std::size_t k = 0; k < out.size(); ++k) {
     if (one.outputs[k].is_written) {
       out[k].storage().bump_version();

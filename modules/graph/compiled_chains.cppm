@@ -22,18 +22,23 @@ class CompiledChains {
   int at(int place) const { return at_[index(place)]; }
 
   using Bound = std::function<Attributes(const Instruction&)>;
-  /// Computes a chain. `in`, `out`: its inputs and outputs in their order, on the CPU.
-  void run(int chain, std::span<const Tensor> in, std::span<Tensor> out, const Bound& bound);
+  /// Computes a chain. `in`, `out`: its inputs and outputs in their order, on the CPU. `workspace`:
+  /// Chain::workspace() bytes.
+  void run(int chain, std::span<const Tensor> in, std::span<Tensor> out,
+           std::span<std::byte> workspace, const Bound& bound);
 
  private:
   /// What a call of a chain needs, so that a step allocates nothing for it.
   struct Ready {
     ChainFunction function = nullptr;
+    ChainEnd end = nullptr;  // of a chain with sums
     std::vector<double> numbers = {};
     /// Calls whose numbers follow variables, and where these are in `numbers`.
     std::vector<std::pair<std::size_t, const Instruction*>> bound = {};
     std::vector<const void*> from = {};
     std::vector<void*> to = {};
+    std::vector<const void*> sums = {};  // those of blocks, where a chain has sums
+    std::vector<void*> ends = {};
   };
 
   std::vector<Chain> chains_;

@@ -148,7 +148,7 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
         const Instruction& i = *step.source;
         i.bindings.empty() ? run_kernel(step, i.attributes) : run_kernel(step, bound(i));
       } else if (step.kind == StepKind::chain) {
-        compiled_->run(step.chain, step.in, step.out, bound);
+        compiled_->run(step.chain, step.in, step.out, step.workspace, bound);
       }
       return;
     case StepKind::check:

@@ -182,9 +182,7 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, int place) {
         step.kernel = kernel_of(*i.op, device_.type);
         step.bumps = i.op->in_place && !i.op->keeps_versions;
         if (block_.workspaces[index(place)] >= 0) {
-          step.workspace = {static_cast<std::byte*>(memory_block_.device_address()) +
-                                block_.workspaces[index(place)],
-                            static_cast<std::size_t>(block_.workspace_bytes[index(place)])};
+          step.workspace = workspace_at(place);
         }
       }
   }
@@ -239,8 +237,16 @@ void PlannedSteps::add_chain(PlannedStep step, int place) {
       made.push_back(output.number);
     }
   }
+  if (block_.workspaces[index(place)] >= 0) {
+    step.workspace = workspace_at(place);
+  }
   add_operands(step, in, out, made);
   sections_.back().push_back(std::move(step));
+}
+
+std::span<std::byte> PlannedSteps::workspace_at(int place) const {
+  return {static_cast<std::byte*>(memory_block_.device_address()) + block_.workspaces[index(place)],
+          static_cast<std::size_t>(block_.workspace_bytes[index(place)])};
 }
 
 void PlannedSteps::find_slots() {

@@ -79,6 +79,7 @@ class PlannedSteps {
   void add_operands(PlannedStep& step, std::span<const int> in, std::span<const int> out,
                     std::span<const int> made);
   void add_chain(PlannedStep step, int place);
+  std::span<std::byte> workspace_at(int place) const;
   void find_slots();
 
   /// Gives a number its tensor, and the numbers that are views of it theirs.

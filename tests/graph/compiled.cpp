@@ -1,8 +1,10 @@
 // Compiled kernels: chains of elementwise operators as one loop, with the bits of their kernels.
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <limits>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -92,6 +94,20 @@ std::string tensor(int number, DType dtype, const std::string& shape) {
 
 }  // namespace
 
+namespace {
+
+/// Operators of rows, and of booleans: they have cases of their own.
+const std::set<std::string> of_rows = {
+    "rms_norm", "rms_norm_backward", "layer_norm",  "layer_norm_backward",
+    "softmax",  "softmax_backward",  "log_softmax", "log_softmax_backward"};
+const std::set<std::string> of_booleans = {
+    "eq",         "ne",          "lt",          "le",          "gt",
+    "ge",         "eq_scalar",   "ne_scalar",   "lt_scalar",   "le_scalar",
+    "gt_scalar",  "ge_scalar",   "where",       "masked_fill", "masked_fill_backward",
+    "logical_or", "logical_and", "logical_xor", "logical_not"};
+
+}  // namespace
+
 TEST_CASE("every operator with an element has its kernel's bits in compiled code") {
   int checked = 0;
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
@@ -103,7 +119,8 @@ TEST_CASE("every operator with an element has its kernel's bits in compiled code
     std::string outputs;
     int number = 3;
     for (const Op* const op : all_ops()) {
-      if (op->element == nullptr || op->in_place || op->operands.size() > 3) {
+      if (op->element == nullptr || op->in_place || op->operands.size() > 3 ||
+          of_rows.contains(op->name) || of_booleans.contains(op->name)) {
         continue;
       }
       std::string arguments;
@@ -266,11 +283,11 @@ TEST_CASE("values within a chain need no memory, and a result may be where an op
   const Program program = graph_test::program(
       "input %0: f32[1024] = x\n"
       "section all\n"
-      "  %1: f32[1024] = softmax(%0; dim=0)\n"
+      "  %1: f32[1024] = cumsum(%0; dim=0)\n"
       "  %2: f32[1024] = exp(%1)\n"
       "  %3: f32[1024] = mul(%2, %1)\n"
       "  %4: f32[1024] = sub(%3, %2; alpha=1)\n"
-      "  %5: f32[1024] = softmax(%4; dim=0)\n"
+      "  %5: f32[1024] = cumsum(%4; dim=0)\n"
       "output %5 = y\n");
   Planned compiled(program, true);
   Planned planned(program);
@@ -283,12 +300,153 @@ TEST_CASE("values within a chain need no memory, and a result may be where an op
   const Program short_one = graph_test::program(
       "input %0: f32[1024] = x\n"
       "section all\n"
-      "  %1: f32[1024] = softmax(%0; dim=0)\n"
+      "  %1: f32[1024] = cumsum(%0; dim=0)\n"
       "  %2: f32[1024] = exp(%1)\n"
       "  %3: f32[1024] = mul(%2, %1)\n"
       "output %3 = y\n");
   CHECK(graph::planned_bytes(short_one, true) == 2 * 4096);
   CHECK(graph::planned_bytes(short_one) == 3 * 4096);
+}
+
+TEST_CASE("norms and softmax are members of chains, with the bits of their kernels") {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    const std::string t(name_of(dtype));
+    const std::string s = dtype == DType::f64 ? "f64" : "f32";
+    for (const std::string columns : {"37", "128", "2"}) {
+      // More rows than a block of sums has, and not a multiple of them.
+      const std::string x = t + "[10, 13, " + columns + "]";
+      const std::string w = t + "[" + columns + "]";
+      const std::string rows = s + "[10, 13]";
+      const std::string head = "input %0: " + x + " = x\ninput %1: " + x + " = y\ninput %2: " + w +
+                               " = weight\ninput %3: " + w + " = bias\ninput %4: " + rows +
+                               " = rstd\ninput %5: " + rows + " = mean\nsection all\n";
+      const auto chain = [&](const std::string& body, int calls) {
+        const graph::CompiledKernels made = same_bits(graph_test::program(head + body));
+        CHECK((made.chains == 1 && made.replaced == calls));
+      };
+      chain("  %6: " + x + " = add(%0, %1; alpha=1)\n  %7: " + x + ", %8: " + rows +
+                " = rms_norm(%6, %2; eps=1e-05)\n  %9: " + x +
+                " = exp(%7)\noutput %6 = sum\noutput %8 = rstd\noutput %9 = z\n",
+            3);
+      chain("  %6: " + x + ", %7: " + rows + " = rms_norm(%0, -; eps=1e-05)\n  %8: " + x +
+                " = mul(%6, %1)\noutput %8 = z\n",
+            2);
+      chain("  add_(%0, %1; alpha=1)\n  %6: " + x + ", %7: " + w +
+                " = rms_norm_backward(%0, %1, %2, %4)\n  add_(%1, %6; alpha=1)\noutput %7 = dw\n",
+            3);
+      chain("  %6: " + x + " = neg(%0)\n  %7: " + x + ", %8: " + rows + ", %9: " + rows +
+                " = layer_norm(%6, %2, %3; eps=1e-05)\n  %10: " + x + ", %11: " + rows +
+                ", %12: " + rows + " = layer_norm(%7, -, -; eps=1e-05)\n" +
+                "output %8 = mean\noutput %9 = rstd\noutput %10 = z\noutput %12 = again\n",
+            3);
+      chain("  %6: " + x + ", %7: " + w + ", %8: " + w +
+                " = layer_norm_backward(%0, %1, %2, %5, %4)\n  add_(%0, %6; alpha=1)\n" +
+                "output %7 = dw\noutput %8 = db\n",
+            2);
+      chain("  %6: " + x + " = mul(%0, %1)\n  %7: " + x + " = softmax(%6; dim=-1)\n  %8: " + x +
+                " = softmax_backward(%1, %7; dim=2)\n  %9: " + x +
+                " = mul(%8, %7)\noutput %9 = z\n",
+            4);
+      chain("  %6: " + x + " = log_softmax(%0; dim=2, loss_parallel=false)\n  %7: " + x +
+                " = exp(%6)\n  %8: " + x +
+                " = log_softmax_backward(%7, %6; dim=2, loss_parallel=false)\noutput %8 = z\n",
+            3);
+    }
+  }
+}
+
+TEST_CASE("rows of a chain keep what later calls read, and are shared by threads") {
+  // %0 ends here, but its row is read after the row of %4 is written: %4 needs a place of its own.
+  const Program program = graph_test::program(
+      "input %0: f32[1001, 24] = x\ninput %1: f32[24] = weight\nsection all\n"
+      "  %2: f32[1001, 24] = cumsum(%0; dim=0)\n"
+      "  %3: f32[1001, 24] = softmax(%2; dim=1)\n"
+      "  %4: f32[1001, 24] = mul(%3, %1)\n"
+      "  %5: f32[1001, 24], %6: f32[1001] = rms_norm(%2, %1; eps=0.001)\n"
+      "  %7: f32[1001, 24] = mul(%5, %2)\n"
+      "  %8: f32[1001, 24], %9: f32[24] = rms_norm_backward(%7, %2, %1, %6)\n"
+      "  %10: f32[1001, 24] = cumsum(%8; dim=0)\n"
+      "output %4 = a\noutput %9 = dw\noutput %10 = b\n");
+  for (const int threads : {1, 3}) {
+    ops::set_threads(threads);
+    const graph::CompiledKernels made = same_bits(program);
+    CHECK((made.chains == 1 && made.replaced == 5));
+  }
+  ops::set_threads(1);
+  // A square: what is one for each row is not one for each column.
+  same_bits(
+      graph_test::program("input %0: f32[8, 8] = x\ninput %1: f32[8] = weight\nsection all\n"
+                          "  %2: f32[8, 8], %3: f32[8] = rms_norm(%0, %1; eps=0.001)\n"
+                          "  %4: f32[8, 8], %5: f32[8] = rms_norm_backward(%2, %0, %3, %1)\n"
+                          "  %6: f32[8, 8] = mul(%4, %3)\noutput %6 = y\noutput %5 = z\n"));
+  // Rows of one element, long rows and other dims are kernels of their own.
+  for (const std::string shape : {"40, 1", "2, 5000"}) {
+    const graph::CompiledKernels none = same_bits(graph_test::program(
+        "input %0: f32[" + shape + "] = x\nsection all\n  %1: f32[" + shape +
+        "] = softmax(%0; dim=1)\n  %2: f32[" + shape + "] = neg(%1)\noutput %2 = y\n"));
+    CHECK(none.chains == 0);
+  }
+}
+
+TEST_CASE("an operator of one's own may be of rows") {
+  static const Op& op = register_op(
+      {.schema = "minus_row_maximum(x)",
+       .infer = [](const Call& call,
+                   ResultShapes& out) { out.push_back({call.in[0].shape(), call.in[0].dtype()}); },
+       .cpu =
+           [](const Call& call, std::span<Tensor> out) {
+             const std::int64_t n = call.in[0].shape().back();
+             for (std::int64_t at = 0; at < call.in[0].numel(); at += n) {
+               const float* const x = call.in[0].data<float>() + at;
+               const float top = *std::max_element(x, x + n);
+               std::transform(x, x + n, out[0].data<float>() + at,
+                              [&](float y) { return y - top; });
+             }
+           },
+       .element = [](const Call&) -> std::string {
+         return "row: const auto top = row_maximum(n, a); for (int i = 0; i < n; ++i) x[i] = a[i] "
+                "- top";
+       }});
+  const Program program = graph_test::program(
+      "input %0: f32[9, 30] = x\nsection all\n  %1: f32[9, 30] = tanh(%0)\n  %2: f32[9, 30] = " +
+      op.name + "(%1)\n  %3: f32[9, 30] = exp(%2)\noutput %3 = y\n");
+  const graph::CompiledKernels made = same_bits(program);
+  CHECK((made.chains == 1 && made.replaced == 3));
+}
+
+TEST_CASE("booleans are values of chains") {
+  for (const char* const type : {"f32", "bf16"}) {
+    const std::string x = std::string(type) + "[7, 19]";
+    std::string body = "input %0: " + x + " = x\ninput %1: " + x + " = y\nsection all\n";
+    std::string outputs;
+    int number = 2;
+    const auto add = [&](const std::string& made, const std::string& call) {
+      body += "  %" + std::to_string(number) + ": " + made + " = " + call + "\n";
+      outputs += "output %" + std::to_string(number) + " = z" + std::to_string(number) + "\n";
+      return "%" + std::to_string(number++);
+    };
+    for (const char* const op :
+         {"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"}) {
+      const std::string mask = add("bool[7, 19]", std::string(op) + "(%0, %1)");
+      const std::string chosen = add(x, "where(" + mask + ", %0, %1)");
+      const std::string filled = add(x, "masked_fill(" + chosen + ", " + mask + "; value=0.3)");
+      add(x, "masked_fill_backward(" + filled + ", " + mask + ")");
+    }
+    add("bool[7, 19]", "logical_not(%0)");
+    if (type == std::string("f32")) {
+      for (const char* const op : {"eq", "ne", "lt", "le", "gt", "ge"}) {
+        add("bool[7, 19]", std::string(op) + "_scalar(%0; value=0)");
+      }
+    }
+    const graph::CompiledKernels made = same_bits(graph_test::program(body + outputs));
+    CHECK((made.chains == 1 && made.replaced == number - 2));
+  }
+  // Masks that are given, of one for each column.
+  const graph::CompiledKernels given = same_bits(graph_test::program(
+      "input %0: f32[5, 33] = x\ninput %1: bool[33] = mask\nsection all\n"
+      "  %2: f32[5, 33] = where(%1, %0, %0)\n  %3: f32[5, 33] = masked_fill(%2, %1; value=-1)\n"
+      "output %3 = y\n"));
+  CHECK(given.chains == 1);
 }
 
 TEST_CASE("threads share the rows or the columns of a chain") {

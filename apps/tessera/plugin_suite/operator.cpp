@@ -90,8 +90,8 @@ std::vector<std::string> elements(const std::vector<CallSample>& calls) {
   }
   if (account.calls == 0) {
     return {
-        "no call could be compiled: it needs one result, at most three floating operands and "
-        "three numbers as dynamic arguments"};
+        "no call could be compiled: it needs one result, at most three operands (floating or bool) "
+        "and three numbers as dynamic arguments; of rows at most three results and five operands"};
   }
   return account.findings;
 }

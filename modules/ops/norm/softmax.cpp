@@ -4,6 +4,7 @@ module;
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <string>
 #include <type_traits>
 
 #include "loss/kernels/cross_entropy.hpp"
@@ -102,6 +103,13 @@ void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
       }
     });
   });
+}
+
+/// Of rows along the last dim; the others are transposed, or computed by columns.
+template <class Args>
+std::string row_of(const Call& call, const char* function) {
+  return dim_of<Args>(call) == call.in[0].dims() - 1 ? std::string("row: ") + function
+                                                     : std::string();
 }
 
 template <class Args>
@@ -267,6 +275,8 @@ const Op& softmax_op = register_op<SoftmaxArgs>({
     .infer = infer<SoftmaxArgs>,
     .cpu = in_workspace<cpu<SoftmaxArgs>>,
     .workspace = workspace_of<cpu<SoftmaxArgs>>,
+    .element =
+        [](const Call& call) { return row_of<SoftmaxArgs>(call, "softmax_row(n, a, x, scratch)"); },
     .rule = rule<SoftmaxArgs>,
     .backward = softmax_gradient,
     .saves_outputs = saves_all,
@@ -278,6 +288,8 @@ const Op& log_softmax_op = register_op<LogSoftmaxArgs>({
     .infer = infer<LogSoftmaxArgs>,
     .cpu = in_workspace<cpu<LogSoftmaxArgs>>,
     .workspace = workspace_of<cpu<LogSoftmaxArgs>>,
+    .element =
+        [](const Call& call) { return row_of<LogSoftmaxArgs>(call, "log_softmax_row(n, a, x)"); },
     .rule = log_rule,
     .composed = log_composed,
     .backward = log_softmax_gradient,
@@ -290,6 +302,10 @@ const Op& softmax_backward_op = register_op<SoftmaxArgs>({
     .infer = infer<SoftmaxArgs>,
     .cpu = in_workspace<grad_cpu<SoftmaxArgs>>,
     .workspace = workspace_of<grad_cpu<SoftmaxArgs>>,
+    .element =
+        [](const Call& call) {
+          return row_of<SoftmaxArgs>(call, "softmax_backward_row(n, a, b, x)");
+        },
     .rule = grad_rule<SoftmaxArgs>,
     .backward = softmax_second,
     .saves_inputs = saves_all,
@@ -324,6 +340,10 @@ const Op& log_softmax_backward_op = register_op<LogSoftmaxArgs>({
     .infer = infer<LogSoftmaxArgs>,
     .cpu = in_workspace<grad_cpu<LogSoftmaxArgs>>,
     .workspace = workspace_of<grad_cpu<LogSoftmaxArgs>>,
+    .element =
+        [](const Call& call) {
+          return row_of<LogSoftmaxArgs>(call, "log_softmax_backward_row(n, a, b, x)");
+        },
     .rule = log_grad_rule,
     .composed = log_grad_composed,
     .backward = log_softmax_second,

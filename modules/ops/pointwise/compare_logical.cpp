@@ -37,10 +37,37 @@ void cpu(const Call& call, std::span<Tensor> out) {
 }
 
 template <kernels::CompareOp op>
+std::string element(const Call&) {
+  using enum kernels::CompareOp;
+  switch (op) {
+    case equal:
+      return "a == b ? V{} + 1 : V{}";
+    case not_equal:
+      return "a != b ? V{} + 1 : V{}";
+    case less:
+      return "a < b ? V{} + 1 : V{}";
+    case less_equal:
+      return "a <= b ? V{} + 1 : V{}";
+    case greater:
+      return "a > b ? V{} + 1 : V{}";
+    case greater_equal:
+      return "a >= b ? V{} + 1 : V{}";
+    case logical_and:
+      return "(a != V{}) & (b != V{}) ? V{} + 1 : V{}";
+    case logical_or:
+      return "(a != V{}) | (b != V{}) ? V{} + 1 : V{}";
+    case logical_xor:
+      return "(a != V{}) ^ (b != V{}) ? V{} + 1 : V{}";
+  }
+  return {};
+}
+
+template <kernels::CompareOp op>
 const Op& comparison(const char* name, const char* about) {
   return register_op({.schema = std::string(name) + "(a, b)",
                       .infer = infer,
                       .cpu = cpu<op>,
+                      .element = element<op>,
                       .rule = rules::pointwise,
                       .about = about});
 }
@@ -72,12 +99,14 @@ void not_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
                           static_cast<std::uint8_t*>(out[0].raw_data()));
 }
 
-const Op& not_op = register_op({.schema = "logical_not(x)",
-                                .infer = infer_not,
-                                .cpu = in_workspace<not_cpu>,
-                                .workspace = workspace_of_copies<not_cpu>,
-                                .rule = rules::pointwise,
-                                .about = "True if x is 0."});
+const Op& not_op =
+    register_op({.schema = "logical_not(x)",
+                 .infer = infer_not,
+                 .cpu = in_workspace<not_cpu>,
+                 .workspace = workspace_of_copies<not_cpu>,
+                 .element = [](const Call&) -> std::string { return "a == V{} ? V{} + 1 : V{}"; },
+                 .rule = rules::pointwise,
+                 .about = "True if x is 0."});
 
 }  // namespace
 

@@ -45,12 +45,37 @@ void cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
                           static_cast<std::uint8_t*>(out[0].raw_data()));
 }
 
+/// Not in 16 bits, whose number is rounded first.
+template <CompareOp op>
+std::string element(const Call& call) {
+  if (size_of(call.in[0].dtype()) < sizeof(float)) {
+    return {};
+  }
+  switch (op) {
+    case CompareOp::equal:
+      return "a == p ? V{} + 1 : V{}";
+    case CompareOp::not_equal:
+      return "a != p ? V{} + 1 : V{}";
+    case CompareOp::less:
+      return "a < p ? V{} + 1 : V{}";
+    case CompareOp::less_equal:
+      return "a <= p ? V{} + 1 : V{}";
+    case CompareOp::greater:
+      return "a > p ? V{} + 1 : V{}";
+    case CompareOp::greater_equal:
+      return "a >= p ? V{} + 1 : V{}";
+    default:
+      return {};
+  }
+}
+
 template <CompareOp op>
 const Op& comparison(const char* name, const char* about) {
   return register_op<ValueArgs>({.schema = std::string(name) + "_scalar(x)",
                                  .infer = infer,
                                  .cpu = in_workspace<cpu<op>>,
                                  .workspace = workspace_of_copies<cpu<op>>,
+                                 .element = element<op>,
                                  .rule = rules::pointwise,
                                  .about = about});
 }

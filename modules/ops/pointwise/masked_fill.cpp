@@ -4,6 +4,7 @@ module;
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "pointwise/kernels/pointwise.hpp"
@@ -68,24 +69,27 @@ void fill_backward(const BackwardContext& context, std::span<const Tensor> grads
 }
 
 // Not masked_fill() with 0: this is linear, so it takes terms of a sum.
-const Op& masked_backward_op = register_op({.schema = "masked_fill_backward(dy, mask)",
-                                            .infer = fill_infer,
-                                            .cpu = in_workspace<masked_cpu>,
-                                            .workspace = workspace_of<masked_cpu>,
-                                            .rule = rules::pointwise_linear_in_first,
-                                            .backward = fill_backward,
-                                            .saves_inputs = 0b10,
-                                            .about = "dy where the mask is false, else 0."});
+const Op& masked_backward_op =
+    register_op({.schema = "masked_fill_backward(dy, mask)",
+                 .infer = fill_infer,
+                 .cpu = in_workspace<masked_cpu>,
+                 .workspace = workspace_of<masked_cpu>,
+                 .element = [](const Call&) -> std::string { return "b != V{} ? V{} : a"; },
+                 .rule = rules::pointwise_linear_in_first,
+                 .backward = fill_backward,
+                 .saves_inputs = 0b10,
+                 .about = "dy where the mask is false, else 0."});
 
-const operands::PointwiseForms fill_forms =
-    operands::register_pointwise<ValueArgs>({.schema = "masked_fill(x, mask)",
-                                             .infer = fill_infer,
-                                             .cpu = in_workspace<fill_cpu>,
-                                             .workspace = workspace_of<fill_cpu>,
-                                             .rule = rules::pointwise,
-                                             .backward = fill_backward,
-                                             .saves_inputs = 0b10,
-                                             .about = "value where the mask is true, else x."});
+const operands::PointwiseForms fill_forms = operands::register_pointwise<ValueArgs>(
+    {.schema = "masked_fill(x, mask)",
+     .infer = fill_infer,
+     .cpu = in_workspace<fill_cpu>,
+     .workspace = workspace_of<fill_cpu>,
+     .element = [](const Call&) -> std::string { return "b != V{} ? p : a"; },
+     .rule = rules::pointwise,
+     .backward = fill_backward,
+     .saves_inputs = 0b10,
+     .about = "value where the mask is true, else x."});
 
 }  // namespace
 

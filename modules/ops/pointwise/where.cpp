@@ -5,6 +5,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "pointwise/kernels/pointwise.hpp"
@@ -72,13 +73,15 @@ void where_backward(const BackwardContext& context, std::span<const Tensor> grad
   }
 }
 
-const Op& where_op = register_op({.schema = "where(condition, a, b)",
-                                  .infer = where_infer,
-                                  .cpu = where_cpu,
-                                  .rule = where_rule,
-                                  .backward = where_backward,
-                                  .saves_inputs = 0b001,
-                                  .about = "a where the condition is true, else b."});
+const Op& where_op =
+    register_op({.schema = "where(condition, a, b)",
+                 .infer = where_infer,
+                 .cpu = where_cpu,
+                 .element = [](const Call&) -> std::string { return "a != V{} ? b : c"; },
+                 .rule = where_rule,
+                 .backward = where_backward,
+                 .saves_inputs = 0b001,
+                 .about = "a where the condition is true, else b."});
 
 }  // namespace
 

@@ -3,7 +3,9 @@
 // stores of one vector, and the loop over all of them. Compiled at run time, for one instruction
 // set.
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "function_values.hpp"
@@ -55,11 +57,32 @@ template <class T>
   for (std::int64_t lane = 0; lane < count; ++lane) y[lane] = T(wide[lane]);
 }
 
+/// A boolean is 0 or 1.
+[[gnu::always_inline]] inline simd::F32 widened_boolean(const bool* x, std::int64_t count) {
+  std::uint8_t bytes[simd::kLanes<float>] = {};
+  std::memcpy(bytes, x, static_cast<std::size_t>(count));
+  using Bytes = std::uint8_t __attribute__((vector_size(sizeof(bytes))));
+  Bytes packed;
+  std::memcpy(&packed, bytes, sizeof(bytes));
+  return __builtin_convertvector(packed, simd::F32);
+}
+
+[[gnu::always_inline]] inline void narrow_boolean(bool* y, std::int64_t count, simd::F32 value) {
+  std::uint8_t bytes[simd::kLanes<float>];
+  using Bytes = std::uint8_t __attribute__((vector_size(sizeof(bytes))));
+  const simd::F32 ones = value != simd::F32{} ? simd::F32{} + 1 : simd::F32{};
+  const Bytes packed = __builtin_convertvector(ones, Bytes);
+  std::memcpy(bytes, &packed, sizeof(bytes));
+  std::memcpy(y, bytes, static_cast<std::size_t>(count));
+}
+
 template <class Whole, class T>
 [[gnu::always_inline]] inline simd::Vector<T> get(Whole /*whole*/, const T* x, std::int64_t at,
                                                   std::int64_t count) {
   if constexpr (kFloat8<T>) {
     return widened_float8(x + at, Whole::value ? simd::kLanes<T> : count);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return widened_boolean(x + at, Whole::value ? simd::kLanes<float> : count);
   } else if constexpr (Whole::value) {
     return simd::load(x + at);
   } else {
@@ -72,6 +95,8 @@ template <class Whole, class T>
                                        simd::Vector<T> value) {
   if constexpr (kFloat8<T>) {
     narrow_float8(y + place.at, Whole::value ? simd::kLanes<T> : place.count, value);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    narrow_boolean(y + place.at, Whole::value ? simd::kLanes<float> : place.count, value);
   } else if constexpr (Whole::value) {
     simd::store(y + place.at, value);
   } else {
@@ -96,9 +121,21 @@ template <class T>
     T narrow[simd::kLanes<T>];
     narrow_float8(narrow, simd::kLanes<T>, value);
     return widened_float8(narrow, simd::kLanes<T>);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return value != simd::F32{} ? simd::F32{} + 1 : simd::F32{};
   } else {
     return value;
   }
+}
+
+/// Of row operators: an operand that is the same for all rows, and a result that is their sum.
+template <class T>
+[[gnu::always_inline]] inline const T* whole(const T* x) {
+  return x;
+}
+template <class T>
+[[gnu::always_inline]] inline T* sums(T* x) {
+  return x;
 }
 
 }  // namespace tessera::kernels
