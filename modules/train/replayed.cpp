@@ -124,22 +124,6 @@ void Training::check_inputs(const Program& program) const {
   }
 }
 
-void Training::rest_captures() noexcept {
-  for (Capture& capture : captures_) {
-    for (ProgramPart& part : capture.parts) {
-      if (part.executor) {
-        part.executor->rest();
-      }
-      part.given.clear();
-    }
-    if (!left_) {
-      capture.pending.clear();
-      capture.inputs.clear();
-    }
-  }
-  replayed_last_ = false;
-}
-
 Training::StepRows Training::load_rows(const StepBatch& batch, const StepFunctions& functions) {
   StepRows rows{.micro_batches = rows_of(batch).micro_batches()};
   rows_of(batch).each(done_, [&](const MicroPart& part) {
