@@ -219,6 +219,9 @@ std::string Trainer::program_text() const {
 void Trainer::capture_ahead() {
   if (placed_) {
     training_->set_program(lower(placed_->step));
+    if (placed_->evaluation) {
+      training_->set_evaluation(lower(*placed_->evaluation));
+    }
     return;
   }
   Run as_recorded = run_;  // passes are run where the program is used
@@ -240,9 +243,8 @@ std::optional<double> Trainer::validate() {
   if (batches == 0) {
     return std::nullopt;
   }
-  if (placed_ && !evaluates_placed_) {
-    training_->set_evaluation(lower(*placed_->evaluation));
-    evaluates_placed_ = true;
+  if (placed_ && training_->program() == nullptr) {
+    capture_ahead();
   }
   return training_->evaluate(batches, evaluation_batch(batches), functions([&](const BatchPart& m) {
                                return run_.data->validation_rows(m.step, m.first, m.rows);
