@@ -281,6 +281,9 @@ void Trainer::capture() {
 void Trainer::capture_ahead() {
   if (placed_) {
     training_->set_program(lowered(placed_->step, current_rank()));
+    if (placed_->evaluation) {
+      training_->set_evaluation(lowered(*placed_->evaluation, current_rank()));
+    }
     return;
   }
   // Passes and transformations are run where the program is used.
@@ -304,9 +307,8 @@ std::optional<double> Trainer::validate() {
   if (batches == 0) {
     return std::nullopt;
   }
-  if (placed_ && !evaluates_placed_) {
-    training_->set_evaluation(lowered(*placed_->evaluation, current_rank()));
-    evaluates_placed_ = true;
+  if (placed_ && training_->program() == nullptr) {
+    capture_ahead();
   }
   return training_->evaluate(batches, evaluation_batch(batches), functions([&](const BatchPart& m) {
                                return run_.data->validation_rows(m.step, m.first, m.rows);

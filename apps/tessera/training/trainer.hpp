@@ -81,7 +81,8 @@ class Trainer {
   /// Replays from the next step on, by a program that is captured on the meta device now. Where a
   /// step reads values on the host, which the meta device does not have, nothing changes: two steps
   /// are recorded as they are taken. With graph.mode, the program is the one that the mode has
-  /// placed, and the first step calls this where nobody has. Errors: see capture_step.
+  /// placed, and the first step or validation calls this where nobody has. Errors: see
+  /// capture_step.
   void capture_ahead();
   /// Replays the program of this text from the next step on. Errors (input): see Program::parse.
   void set_program(const std::string& text, const std::string& where);
@@ -110,7 +111,6 @@ class Trainer {
   std::unique_ptr<parallel::ParallelPlan> plan_;
   std::unique_ptr<Training> training_;
   std::shared_ptr<const OneRank> placed_;  // with graph.mode: above distribution
-  bool evaluates_placed_ = false;
 };
 
 /// The peaks in all and by category: "1.3 MiB: parameter 0.2 MiB, ...".
