@@ -279,7 +279,7 @@ class Fitter {
     if (offered) {
       options.offloading = OffloadRates();
     }
-    constexpr int plans = 16;
+    constexpr int plans = 48;
     Fitted least = changed_to(0, true, options);
     for (int k = 1; k < plans; ++k) {
       Fitted other = changed_to(needs_.peak * k / plans, true, options);
