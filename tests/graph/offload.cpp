@@ -309,3 +309,41 @@ TEST_CASE("rates of this machine are measured") {
   CHECK(memory.requested > 0);
   CHECK_FALSE(graph::measured_rates(nullptr).offloading);
 }
+
+TEST_CASE("a budget of memory: the least that a refusal names is met") {
+  std::string body;
+  std::string sum = "%0";
+  for (int i = 0; i < 12; ++i) {
+    const std::string size = std::to_string(64 + 37 * (i % 5));
+    const std::string made = "%" + std::to_string(10 + i);
+    body += "  " + made + ": f32[" + size + "] = memory.empty()\n  fill_(" + made +
+            "; value=" + std::to_string(i) + ")\n  %" + std::to_string(40 + i) + ": f32[" + size +
+            "] = exp(" + made + ")\n";
+  }
+  body += "  %99: f32[] = sum(%0; dims=[], keepdim=false)\n";
+  std::string total = "%99";
+  for (int i = 11; i >= 0; --i) {
+    const std::string part = "%" + std::to_string(100 + 3 * i);
+    const std::string next = "%" + std::to_string(101 + 3 * i);
+    body += "  " + part + ": f32[] = sum(%" + std::to_string(40 + i) +
+            "; dims=[], keepdim=false)\n  " + next + ": f32[] = add(" + total + ", " + part +
+            "; alpha=1)\n";
+    total = next;
+  }
+  const Program whole = program(begin + body + "output " + total + " = y\n");
+  for (const bool offered : {false, true}) {
+    graph::FitOptions options;
+    if (offered) {
+      options.offloading = graph::OffloadRates{1e12, 1e12};
+    }
+    Program refused = whole;
+    const std::string error = error_of([&] { graph::fit_memory(refused, 100, options); });
+    const std::string named = "at least ";
+    REQUIRE(error.find(named) != std::string::npos);
+    // The text rounds to a tenth of a KiB.
+    const double kib = std::stod(error.substr(error.find(named) + named.size()));
+    Program changed = whole;
+    CHECK_NOTHROW(
+        graph::fit_memory(changed, static_cast<std::int64_t>((kib + 0.06) * 1024), options));
+  }
+}

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <future>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
 
@@ -31,14 +30,26 @@ bool is_offloaded(const GraphConfig& graph) {
   return graph.capture && !graph.offload.empty() && !graph.memory_budget.empty();
 }
 
+std::string json_string(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+    }
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
 }  // namespace
 
 std::shared_ptr<OtherMemory> memory_elsewhere(const GraphConfig& graph) {
   if (!is_offloaded(graph)) {
     return nullptr;
   }
-  const nlohmann::json json = {{"to", "file"}, {"folder", graph.offload}};
-  parallel::Options options(json.dump(), "graph.offload");
+  parallel::Options options(
+      fmt::format(R"({{"to": "file", "folder": {}}})", json_string(graph.offload)),
+      "graph.offload");
   const auto style = plugin::host().find<parallel::ParallelStyle>("Offload")(options);
   options.finish();
   // The style gives its place to parameters, so one asks for it.

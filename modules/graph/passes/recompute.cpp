@@ -252,48 +252,64 @@ class Fitter {
       : program_(program),
         budget_(budget),
         known_(program),
-        needs_(needs_of(program, known_.state().shadow)),
-        least_(needs_.all) {}
+        needs_(needs_of(program, known_.state().shadow)) {}
 
   const Needs& needs() const { return needs_; }
-  std::int64_t least() const { return least_; }
 
-  std::optional<Fitted> fitted(bool products, const FitOptions& options) {
+  std::optional<Fitted> fitted(bool products, const FitOptions& options) const {
     // In place, less is needed than what is alive at the peak; for workspaces and gaps in the
     // block, more: then a lower peak is tried.
     std::int64_t rest = needs_.peak - (needs_.all - budget_);
     while (true) {
-      const MemoryChoices choices =
-          plan_recompute(program_, known_,
-                         {.bytes = std::max<std::int64_t>(0, rest), .products = products}, options);
-      Program changed = program_;
-      Recomputer(changed, known_.state().shadow, choices).recompute();
-      const std::int64_t all = planned_bytes(changed);
-      least_ = std::min(least_, all);
-      if (all <= budget_) {
-        const auto fetched = std::ranges::count_if(
-            choices.again, [](const Recomputation& again) { return again.offload >= 0; });
-        const auto calls = static_cast<int>(choices.again.size()) - static_cast<int>(fetched);
-        return Fitted{.program = std::move(changed),
-                      .fit = {.bytes = all,
-                              .calls = calls,
-                              .stored = static_cast<int>(choices.offloads.size()),
-                              .fetched = static_cast<int>(fetched)},
-                      .seconds = choices.seconds};
+      Fitted changed = changed_to(std::max<std::int64_t>(0, rest), products, options);
+      if (changed.fit.bytes <= budget_) {
+        return changed;
       }
       if (rest <= 0) {
         return std::nullopt;
       }
-      rest = std::min(rest - (all - budget_), rest - rest / 32);
+      rest = std::min(rest - (changed.fit.bytes - budget_), rest - rest / 32);
     }
   }
 
+  /// Of many plans, the one that needs least. They do not depend on the budget, nor on measured
+  /// rates: what a refusal names is met in another run.
+  Fitted least(bool offered) const {
+    FitOptions options;
+    if (offered) {
+      options.offloading = OffloadRates();
+    }
+    constexpr int plans = 48;
+    Fitted least = changed_to(0, true, options);
+    for (int k = 1; k < plans; ++k) {
+      Fitted other = changed_to(needs_.peak * k / plans, true, options);
+      if (other.fit.bytes < least.fit.bytes) {
+        least = std::move(other);
+      }
+    }
+    return least;
+  }
+
  private:
+  /// As few bytes as that are alive at once, if that can be.
+  Fitted changed_to(std::int64_t bytes, bool products, const FitOptions& options) const {
+    const MemoryChoices choices =
+        plan_recompute(program_, known_, {.bytes = bytes, .products = products}, options);
+    Program changed = program_;
+    Recomputer(changed, known_.state().shadow, choices).recompute();
+    const auto fetched = static_cast<int>(std::ranges::count_if(
+        choices.again, [](const Recomputation& again) { return again.offload >= 0; }));
+    const MemoryFit fit{.bytes = planned_bytes(changed),
+                        .calls = static_cast<int>(choices.again.size()) - fetched,
+                        .stored = static_cast<int>(choices.offloads.size()),
+                        .fetched = fetched};
+    return {.program = std::move(changed), .fit = fit, .seconds = choices.seconds};
+  }
+
   const Program& program_;
   std::int64_t budget_;
   Analysis known_;
   Needs needs_;
-  std::int64_t least_;
 };
 
 }  // namespace
@@ -316,10 +332,20 @@ MemoryFit fit_memory(Program& program, std::int64_t budget, const FitOptions& op
       best = std::move(other);
     }
   }
+  std::int64_t least = needs.all;
+  for (const bool offered : {false, true}) {
+    if (!best && (!offered || options.offloading)) {
+      Fitted other = fitter.least(offered);
+      least = std::min(least, other.fit.bytes);
+      if (other.fit.bytes <= budget) {
+        best = std::move(other);
+      }
+    }
+  }
   if (!best) {
     fail_input(
         {.thing = "memory budget",
-         .wrong = fmt::format("the step needs at least {} at once", in_words(fitter.least())),
+         .wrong = fmt::format("the step needs at least {} at once", in_words(least)),
          .got = in_words(budget),
          .advice = fmt::format("{} are parameters, state of the optimizer and other inputs of "
                                "the step; shard them over more ranks, or train with smaller "
