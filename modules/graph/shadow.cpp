@@ -113,7 +113,9 @@ class Builder {
     }
     // Texts may say anything; 128 bits hold the sum of all dims.
     const auto first = begin + static_cast<__int128>(i.offset) * size;
-    __int128 last = 0;  // no stride is negative
+    __int128 last = 0;
+    require(std::ranges::none_of(i.strides, [](std::int64_t stride) { return stride < 0; }),
+            "graph: a stride of an alias is negative");
     for (int dim = 0; dim < static_cast<int>(x.shape.size()); ++dim) {
       last += static_cast<__int128>(x.shape[dim] - 1) * i.strides[dim];
     }

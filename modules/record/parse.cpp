@@ -122,6 +122,7 @@ class Parser {
           made, name,
           semicolon == std::string_view::npos ? std::string_view() : body.substr(semicolon + 2));
     }
+    check_operands(made);
     bind(made, bound);
     while (!results.ended()) {
       made.out.push_back(results.take("-") ? -1 : definition(results));
@@ -254,6 +255,9 @@ class Parser {
           line.expect(", ");
         }
         made.strides.push_back(line.number<std::int64_t>());
+        if (made.strides[static_cast<int>(made.strides.size()) - 1] < 0) {
+          fail_input({.wrong = "a stride is negative", .expected = "0 or more"});
+        }
       }
       line.expect(", offset=");
       made.offset = line.number<std::int64_t>();
@@ -309,6 +313,18 @@ class Parser {
       if (!line.ended()) {
         line.expect(", ");
       }
+    }
+  }
+
+  /// Error: the operator takes another number of operands, or none that are absent.
+  static void check_operands(const Instruction& made) {
+    if (made.kind == Kind::call) {
+      const Tensor any = empty({}, DType::f32, meta);
+      std::vector<Tensor> operands;
+      for (const int number : made.in) {
+        operands.push_back(number < 0 ? Tensor() : any);
+      }
+      check_call(*made.op, operands, made.attributes);
     }
   }
 

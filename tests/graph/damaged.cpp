@@ -363,6 +363,25 @@ void no_findings(std::uint64_t seed, int cases) {
 
 TEST_CASE("damaged programs are refused where they are damaged, or run") { no_findings(1, 1500); }
 
+// TESSERA_DAMAGED="SEED CASE": one of them, in this process, with its text in damaged.txt.
+TEST_CASE("one damaged program", "[.one]") {
+  const char* const chosen = std::getenv("TESSERA_DAMAGED");
+  REQUIRE(chosen != nullptr);
+  std::istringstream words(chosen);
+  std::uint64_t seed = 0;
+  std::uint64_t number = 0;
+  words >> seed >> number;
+  const std::vector<std::string> texts = captured_texts();
+  Random random(seed * 1'000'003 + number);
+  const std::size_t which = below(random, texts.size());
+  const std::string text = damaged(texts[which], random);
+  std::ofstream("undamaged.txt") << texts[which];
+  std::ofstream("damaged.txt") << text;
+  std::string where;
+  CHECK(treated(text, where) == "");
+  WARN(where);
+}
+
 TEST_CASE("many damaged programs", "[.long]") {
   for (std::uint64_t seed = 2; seed < 12; ++seed) {
     no_findings(seed, 3000);

@@ -126,6 +126,14 @@ TEST_CASE("damaged and foreign texts are refused: what is wrong, and where") {
        "step.txt, line 11: memory.values has the wrong number of values (expected 2)"},
       {error_of(replaced("dim0=0, dim1=1", "dim0=0")),
        "step.txt, line 12: transpose: argument 'dim1' (int) is missing; add it"},
+      {error_of(replaced("strides=[3, 1]", "strides=[3, -1]")),
+       "step.txt, line 13: a stride is negative (expected 0 or more)"},
+      {error_of(replaced("exp(%0)", "exp()")),
+       "step.txt, line 10: exp: wrong number of operands (expected 1, got 0); the schema is "
+       "exp(x)"},
+      {error_of(replaced("exp(%0)", "exp(-)")),
+       "step.txt, line 10: exp: operand 'x' is an undefined tensor "
+       "(expected a tensor; only operands marked '?' may be absent: exp(x))"},
       {error_of(replaced("strides=[3, 1]", "strides=[3]")),
        "step.txt, line 13: memory.alias has the wrong number of values (expected 2)"},
       {error_of(replaced("=$lr", "=$rate")),

@@ -54,6 +54,8 @@ void for_each_row(const SpecArgument& whole, std::int64_t rows, F f) {
     }
     return;
   }
+  require(!whole->shape.empty(), "multinomial: the whole tensor is a scalar");
+  check_part(without_last(local_shape(*whole)), rows);
   Dims shape = without_last(whole->shape);
   LocalPart part{without_last(local_offset(*whole)), without_last(local_shape(*whole))};
   shape.push_back(1);

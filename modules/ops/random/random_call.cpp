@@ -35,6 +35,15 @@ void check_probability(const Call& call, double p) {
   }
 }
 
+void check_part(const Dims& part, std::int64_t count) {
+  if (const std::int64_t elements = checked_product(part, "random numbers"); elements != count) {
+    fail({.thing = "random numbers",
+          .wrong = "this rank's part of the whole tensor has another number of elements",
+          .expected = fmt::format("{}", count),
+          .got = fmt::format("{}", elements)});
+  }
+}
+
 void words_of(const RandomNumbers& numbers, std::int64_t first, std::span<std::uint32_t> words) {
   kernels::RandomRange range = range_of(numbers);
   range.first_index = range.place(static_cast<std::uint64_t>(first));

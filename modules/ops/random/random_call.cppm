@@ -44,6 +44,9 @@ void infer_same(const Call& call, ResultShapes& out);
 /// Errors: p is not between 0 and 1.
 void check_probability(const Call& call, double p);
 
+/// Error: this rank's part of `whole`, whose Spec a text may say, has another number of elements.
+void check_part(const Dims& part, std::int64_t count);
+
 /// The bits of the elements from `first` on, as many as `words` has room for.
 void words_of(const RandomNumbers& numbers, std::int64_t first, std::span<std::uint32_t> words);
 
@@ -67,6 +70,7 @@ inline void for_each_local_run(const SpecArgument& whole, std::int64_t count,
     cut(0, 0, count);
     return;
   }
+  check_part(local_shape(*whole), count);
   std::int64_t at = 0;
   for_each_run(whole->shape, LocalPart{local_offset(*whole), local_shape(*whole)},
                [&](std::int64_t first, std::int64_t length) {

@@ -54,6 +54,7 @@ void randperm_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   if (!whole) {
     write(0, count);
   } else {
+    check_part(local_shape(*whole), out[0].numel());
     for_each_run(whole->shape, LocalPart{local_offset(*whole), local_shape(*whole)}, write);
   }
 }
