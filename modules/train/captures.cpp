@@ -56,6 +56,10 @@ void count_capture(ReplayCounts& counts, const std::string& reason) {
   ++counts.captured;
   const bool room = counts.reasons.contains(reason) || counts.reasons.size() < most_reasons;
   ++counts.reasons[room ? reason : "others"];
+  if (counts.captured > 1) {
+    log(LogLevel::info,
+        fmt::format("captured step: program {} is captured: {}", counts.captured, reason));
+  }
 }
 
 void add_guards(StepVariables& variables, const StepGuards& guards) {

@@ -170,6 +170,19 @@ TEST_CASE("a guard that is read within a step selects its program, with the bits
   }
 }
 
+TEST_CASE("a guard among gathers of values that are made for them leaves nothing behind") {
+  // The sources of these gathers are copies in f32, in memory of the step.
+  Layouts layout = layout_named("fully sharded");
+  layout.styles[0].options = R"({"param_dtype": "f32"})";
+  for (const char* executor : {"interpreter", "planned"}) {
+    const ReplayCounts counts = equals_eager(layout, {.late_guard = true}, executor, 60);
+    INFO(to_string(counts));
+    CHECK(counts.captured == 2);
+    CHECK(counts.given_up > 5);
+    CHECK(counts.replayed >= 50);
+  }
+}
+
 TEST_CASE("guards of micro-batches, with recomputation, and a skipped kind of step") {
   const Layouts layout = layout_named("hybrid");
   for (const char* executor : {"interpreter", "planned"}) {
