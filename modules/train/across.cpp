@@ -47,6 +47,22 @@ void Training::add_parts(Capture& capture) {
   set(Capture::rest, all.rest);
 }
 
+void Training::rest_captures() noexcept {
+  for (Capture& capture : captures_) {
+    for (ProgramPart& part : capture.parts) {
+      if (part.executor) {
+        part.executor->rest();
+      }
+      part.given.clear();
+    }
+    if (!left_) {
+      capture.pending.clear();
+      capture.inputs.clear();
+    }
+  }
+  replayed_last_ = false;
+}
+
 void Training::add_before(StepVariables& variables, const StepVariables& before) {
   const std::string prefix(graph::before_prefix);
   for (const auto& [name, number] : before.numbers) {

@@ -182,22 +182,6 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
   return result;
 }
 
-void Training::rest_captures() noexcept {
-  for (Capture& capture : captures_) {
-    for (ProgramPart& part : capture.parts) {
-      if (part.executor) {
-        part.executor->rest();
-      }
-      part.given.clear();
-    }
-    if (!left_) {
-      capture.pending.clear();
-      capture.inputs.clear();
-    }
-  }
-  replayed_last_ = false;
-}
-
 StepResult Training::record_first_or_second(const StepBatch& batch, const StepFunctions& functions,
                                             Kind& kind) {
   StepVariables variables = variables_of(batch, nullptr);

@@ -293,10 +293,10 @@ class Training {
   std::map<std::string, Tensor> inputs() const;
   /// `missed`: the updates that each parameter had missed when the program was recorded.
   void add_capture(Program program, std::vector<std::int64_t> missed);
-  /// Their memory is free for what is computed without them.
-  void rest_captures() noexcept;
   void gather_inputs(const StepRows& rows, Capture& capture, Capture::PartNumber number);
   // In across.cpp.
+  /// Their memory is free for what is computed without them.
+  void rest_captures() noexcept;
   void add_parts(Capture& capture);
   static void add_before(StepVariables& variables, const StepVariables& before);
   void take_pending(Capture& capture);

@@ -99,3 +99,158 @@ TEST_CASE("the updates of plugins' optimizers are left") {
     }
   }
 }
+
+TEST_CASE("validations, checkpoints and steps of other shapes see finished updates") {
+  const Options options{.net = {.dropout = 0.3}};
+  for (const char* name : {"fully sharded", "hybrid"}) {
+    const Layouts layout = layout_named(name);
+    for (const bool told : {false, true}) {
+      const Folder folder("across");
+      INFO(layout.name << (told ? ", last steps are told" : ""));
+      REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+        const auto other_rows = [](int at) { return at == 9 ? 2 * rows : rows; };
+        set_seed(3);
+        Run eager(mesh, layout.styles, options);
+        std::vector<double> losses;
+        for (int at = 0; at < 16; ++at) {
+          losses.push_back(eager.step(other_rows(at)).loss);
+          losses.push_back(at % 3 == 1 ? eager.evaluate() : 0);
+        }
+        set_seed(3);
+        Run run(mesh, layout.styles, options);
+        run.training.set_replay(true, across());
+        std::vector<double> own;
+        for (int at = 0; at < 16; ++at) {
+          const bool is_last = at % 3 == 1 || at == 11;
+          own.push_back(run.step(other_rows(at), told && is_last).loss);
+          check(!told || !is_last || !run.training.has_left_updates(),
+                "the last one leaves nothing");
+          own.push_back(at % 3 == 1 ? run.evaluate() : 0);
+          if (at == 11) {
+            told ? run.training.save(folder.path()) : run.training.start_save(folder.path());
+          }
+        }
+        check(own == losses, "the same losses");
+        run.training.wait_for_save();
+        same_state(run.training, eager.training, "at the end");
+        for (const bool goes_on : {false, true}) {  // the key is on, or off, in a resumed run
+          set_seed(3);
+          Run resumed(mesh, layout.styles, options);
+          resumed.training.set_replay(goes_on, across());
+          if (goes_on) {
+            resumed.training.set_program(*run.training.program());
+          }
+          resumed.training.load(folder.path());
+          for (int at = 12; at < 16; ++at) {
+            check(resumed.step().loss == losses[static_cast<std::size_t>(2 * at)], "resumed");
+          }
+          same_state(resumed.training, eager.training, "resumed from updates that were left");
+        }
+      }));
+    }
+  }
+}
+
+TEST_CASE("what changes the kind of steps finishes updates first") {
+  const Layouts layout = layout_named("fully sharded");
+  REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+    constexpr int all = 40;
+    const auto taken = [&](Run& run, bool replays) {
+      std::vector<double> losses;
+      for (int at = 0; at < all; ++at) {
+        nn::all_parameters(*run.net.model)[0]->value.set_requires_grad(at < 18 || at > 27);
+        if (replays && at >= 36) {
+          run.training.set_replay(at % 2 == 1, across());
+        }
+        losses.push_back(run.step(at % 3 == 2 ? 2 * rows : rows).loss);
+      }
+      return losses;
+    };
+    set_seed(3);
+    Run eager(mesh, layout.styles);
+    const std::vector<double> expected = taken(eager, false);
+    set_seed(3);
+    Run run(mesh, layout.styles);
+    run.training.set_replay(true, across());
+    check(taken(run, true) == expected, "the same losses");
+    same_state(run.training, eager.training, "at the end");
+  }));
+}
+
+TEST_CASE(
+    "parameters that are changed while their update is left are an error, or finished before") {
+  const Layouts layout = layout_named("fully sharded");
+  REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+    const auto double_first = [](Run& run) {
+      const NoGrad no_grad;
+      const Tensor local = nn::all_parameters(*run.net.model)[0]->value.local();
+      ops::add_(local, local);
+    };
+    set_seed(3);
+    Run eager(mesh, layout.styles);
+    set_seed(3);
+    Run run(mesh, layout.styles);
+    run.training.set_replay(true, across());
+    for (int at = 0; at < 8; ++at) {
+      if (at == 7) {
+        double_first(eager);
+        check(run.training.has_left_updates(), "it is left");
+        run.training.finish_updates();
+        double_first(run);
+      }
+      check(run.step().loss == eager.step().loss, "the same loss");
+    }
+    double_first(run);
+    const std::string why = error_of([&] { run.step(); });
+    check(why.find("was changed while its update was left to the next step") != std::string::npos,
+          why);
+  }));
+}
+
+TEST_CASE("an error before, after and in the update of the step before") {
+  const Layouts layout = layout_named("fully sharded");
+  const Folder folder("across-error");
+  REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+    set_seed(3);
+    Run eager(mesh, layout.styles);
+    set_seed(3);
+    Run run(mesh, layout.styles);
+    run.training.set_replay(true, across());
+    for (int at = 0; at < 6; ++at) {
+      eager.step();
+      run.step();
+    }
+    run.training.save(folder.path());
+    eager.step();
+    run.step();
+    // Rows that cannot be loaded: nothing has begun.
+    const std::string rows_error = error_of([&] {
+      run.training.step(
+          {.rows = rows, .weight = 24},
+          StepFunctions{.rows = [](const BatchPart&) -> Tensors { fail("no such file"); },
+                        .loss_sum = {}});
+    });
+    check(rows_error == "no such file", rows_error);
+    same_state(run.training, eager.training, "the update is made nevertheless");
+    // A step that fails in the section that makes the update.
+    eager.step();
+    run.step();
+    run.options.wrong_tokens = true;
+    const std::string wrong = error_of([&] { run.step(); });
+    check(wrong.find("embedding") != std::string::npos, wrong);
+    const std::string interrupted = error_of([&] { run.training.state(); });
+    check(interrupted.find("an error interrupted the update") != std::string::npos, interrupted);
+    check(error_of([&] { run.step(); }).find("load a checkpoint") != std::string::npos, "no step");
+    run.options.wrong_tokens = false;
+    run.training.load(folder.path());
+    run.step();
+    run.step();
+    same_state(run.training, eager.training, "after the checkpoint was loaded");
+  }));
+}
+
+TEST_CASE("a captured step of its own cannot leave its update") {
+  const std::string why = error_of(
+      [] { CapturedStep step({}, [](StepCall&) { return Tensors(); }, {.across_steps = true}); });
+  CHECK(why.find("its update cannot be left to the next call") != std::string::npos);
+}

@@ -25,6 +25,7 @@ struct Options {
   double max_norm = 0.7;
   double first_weight = 24;  // of step s: first_weight + s * more_weight
   double more_weight = 0;
+  bool wrong_tokens = false;  // which no embedding has
 };
 
 inline std::unique_ptr<optim::Optimizer> optimizer_of(nn::Module& model, const Options& options) {
@@ -65,16 +66,20 @@ struct Run {
   }
 
   /// `of`: the rows of the whole step.
-  StepResult step(std::int64_t of = rows) {
+  StepResult step(std::int64_t of = rows, bool last = false) {
     return training.step(
         {.rows = of,
          .micro_rows = options.micro_rows,
          .weight =
-             options.first_weight + options.more_weight * static_cast<double>(training.done())},
+             options.first_weight + options.more_weight * static_cast<double>(training.done()),
+         .last_train_step = last},
         StepFunctions{
             .rows =
                 [&](const BatchPart& m) {
-                  const Tensor all = net_tokens(of, static_cast<int>(m.step));
+                  Tensor all = net_tokens(of, static_cast<int>(m.step));
+                  if (options.wrong_tokens) {
+                    all = full(all.shape(), 1e6, all.dtype());
+                  }
                   return Tensors{ops::contiguous(ops::narrow(all, 0, m.first, m.rows))};
                 },
             .loss_sum =

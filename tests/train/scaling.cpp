@@ -37,6 +37,7 @@ struct Options {
   DType dtype = DType::f64;
   double weight = 24;
   bool replay = false;
+  bool across_steps = false;
   std::string rule = "adamw";
   /// The step (from 0) in which rank 1's rows give gradients that are not finite, and a finite
   /// loss.
@@ -65,7 +66,7 @@ struct Run {
     if (options.scaling) {
       training.set_loss_scaling(*options.scaling);
     }
-    training.set_replay(options.replay);
+    training.set_replay(options.replay, {.across_steps = options.across_steps});
   }
 
   StepResult step() {
@@ -97,6 +98,7 @@ struct Run {
 };
 
 std::vector<std::vector<double>> parameters_of(Run& run) {
+  run.training.finish_updates();
   std::vector<std::vector<double>> all;
   for (const nn::ParameterPointer& p : nn::all_parameters(*run.net.model)) {
     all.push_back(to_doubles(p->value.local()));
@@ -113,9 +115,9 @@ void same(const StepResult& a, const StepResult& b, int step) {
 }
 
 /// Twelve steps of two runs that must agree in every bit.
-void equal_runs(const Layouts& layout, const Options& one, const Options& other,
-                std::int64_t skipped = 0, std::int64_t replayed = 0) {
-  INFO(layout.name);
+void equal_runs(const Layouts& layout, const Options& one, Options other, std::int64_t skipped = 0,
+                std::int64_t replayed = 0) {
+  INFO(layout.name << (other.across_steps ? ", updates are left" : ""));
   REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
     set_seed(3);
     Run a(mesh, layout, one);
@@ -132,7 +134,11 @@ void equal_runs(const Layouts& layout, const Options& one, const Options& other,
     check(b.training.replays().replayed >= replayed,
           std::to_string(b.training.replays().replayed) +
               " replayed steps: " + b.training.replays().refusal);
+    check(!other.across_steps || b.training.replays().left > 0, "updates are left");
   }));
+  if (other.replay && !std::exchange(other.across_steps, true)) {
+    equal_runs(layout, one, other, skipped, replayed);
+  }
 }
 
 /// With losses of about 1e6 the scale 2^60 is right for f32, and 2^120 is too large.

@@ -391,14 +391,4 @@ std::vector<Key> config_keys(const std::string& family) {
   return all;
 }
 
-std::vector<std::string> config_sections() {
-  std::vector<std::string> names;
-  for (const Key& key : config_keys()) {
-    if (names.empty() || names.back() != key.section()) {
-      names.push_back(key.section());
-    }
-  }
-  return names;
-}
-
 }  // namespace tessera::app

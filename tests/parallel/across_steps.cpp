@@ -1,0 +1,142 @@
+// Every config of configs/, with updates that are left to the next step: the bits of eager steps,
+// and where the updates are made.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "config/config.hpp"
+#include "data/dataset.hpp"
+#include "model_shape.hpp"
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.collective;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.optim;
+import tessera.plugin;
+import tessera.record;
+import tessera.graph;
+import tessera.parallel;
+import tessera.train;
+
+#include "small_run.hpp"
+#include "support.hpp"
+#include "training/setup.hpp"
+#include "training/trainer.hpp"
+#include "training/trial.hpp"
+
+using namespace tessera;
+using namespace tessera::app;
+using namespace parallel_test;
+
+namespace {
+
+constexpr std::size_t steps = 8;
+
+Run run_of(const std::string& name, const std::vector<std::string>& overrides) {
+  return small_run(name, overrides,
+                   {"model.dim=64", "model.ffn_dim=96", "data.seq_len=16", "train.steps=40"});
+}
+
+std::map<std::string, std::vector<double>> parameters_of(Trainer& trainer) {
+  std::map<std::string, std::vector<double>> all;
+  for (const auto& [name, parameter] : nn::named_parameters(trainer.model())) {
+    all[name] = to_doubles(parameter->value.local());
+  }
+  return all;
+}
+
+void leaves(const std::string& name, const std::vector<std::string>& overrides,
+            const std::string& executor = "planned", const std::string& budget = "") {
+  std::string what = name;
+  for (const std::string& one : overrides) {
+    what += " " + one;
+  }
+  INFO(what);
+  Run run = run_of(name, overrides);
+  Run captured = run;
+  captured.config.graph.capture = true;
+  captured.config.graph.across_steps = true;
+  captured.config.graph.executor = executor;
+  captured.config.graph.memory_budget = budget;
+  REQUIRE_NOTHROW(on_ranks(static_cast<int>(run.config.ranks()), [&](int) {
+    Trainer eager(run);
+    std::vector<StepResult> expected;
+    for (std::size_t i = 0; i < steps; ++i) {
+      expected.push_back(eager.step());
+    }
+    Trainer trainer(captured);
+    trainer.capture_ahead();
+    for (std::size_t i = 0; i < steps; ++i) {
+      const StepResult got = trainer.step(i == 3);
+      check(got.loss == expected[i].loss && got.grad_norm == expected[i].grad_norm,
+            "step " + std::to_string(i + 1) + ": loss " + std::to_string(got.loss) +
+                " instead of " + std::to_string(expected[i].loss));
+    }
+    const ReplayCounts& counts = trainer.replays();
+    check(counts.left == steps - 1, std::to_string(counts.left) + " left: " + counts.not_left);
+    check(parameters_of(trainer) == parameters_of(eager), "parameters");
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("steps of every config leave their updates to the next one, bit by bit") {
+  parallel_test::use_shipped_plugins();
+  for (const auto& entry : std::filesystem::directory_iterator(TESSERA_SOURCE_FOLDER "/configs")) {
+    leaves(entry.path().filename().string(), {});
+  }
+  for (const char* name : {"fully_sharded.toml", "fsdp_tensor.toml", "one_rank.toml"}) {
+    leaves(name, {"train.micro_batch=1", "model.dropout=0.1"});
+    leaves(name, {"train.precision=bf16", "train.freeze=[model.embed_tokens.*]"}, "compiled");
+  }
+  for (const char* name : {"fully_sharded.toml", "qlora.toml", "float8.toml", "hybrid.toml"}) {
+    leaves(name, {"graph.passes=[]"}, "interpreter");
+  }
+  leaves("lora.toml", {"train.precision=bf16"});
+  leaves("fully_sharded.toml", {"model.tie_embeddings=true"});
+  leaves("fully_sharded.toml", {"model.dropout=0.1"}, "planned", "1800KiB");
+}
+
+TEST_CASE("first gathers are under way while later layers are updated") {
+  parallel_test::use_shipped_plugins();
+  for (const char* name : {"fully_sharded.toml", "hybrid.toml", "fsdp_tensor.toml"}) {
+    INFO(name);
+    const Program middle =
+        capture_part(run_of(name, {"graph.capture=true", "graph.across_steps=true"}), 0, "middle");
+    const std::vector<Instruction>& all = middle.sections[0].instructions;
+    std::map<int, std::size_t> updated;  // parameters, by number
+    std::map<int, std::size_t> gathered;
+    for (std::size_t at = 0; at < all.size(); ++at) {
+      const Instruction& i = all[at];
+      for (std::size_t k = 0; i.op != nullptr && k < i.in.size(); ++k) {
+        const bool writes = i.op->in_place && i.op->writes(i.op->place_of(k, i.in.size()).operand);
+        if (i.op->communicates == Communicates::all_gather && !writes) {
+          gathered.try_emplace(i.in[k], at);
+        } else if (i.op->communicates == Communicates::none && writes) {
+          updated[i.in[k]] = at;
+        }
+      }
+    }
+    std::size_t first_gather = all.size();
+    std::size_t last_update = 0;
+    for (const auto& [input, number] : middle.inputs) {
+      if (input.starts_with("parameter.") && gathered.contains(number)) {
+        INFO(input);
+        REQUIRE(updated.contains(number));
+        CHECK(updated[number] < gathered[number]);
+        first_gather = std::min(first_gather, gathered[number]);
+        last_update = std::max(last_update, updated[number]);
+      }
+    }
+    CHECK(first_gather < last_update);
+    CHECK(middle.sections.back().instructions.empty());
+  }
+}
