@@ -122,6 +122,9 @@ Program capture_steps(Run run) {
   const graph::ExecutionOptions execution = execution_of(run.config.graph);
   run.config.graph.transforms.clear();        // they change the program, once it is there
   run.config.graph.executor = "interpreter";  // nothing is executed, so nothing is compiled
+  if (run.config.graph.memory_budget.empty()) {
+    run.config.graph.across_steps = false;  // it is split where that is looked at
+  }
   Trainer trainer(run, meta);
   check_batch_division(run.config, trainer.plan().batch_parts());
   ReadsOne reads;
