@@ -117,6 +117,26 @@ TEST_CASE("across steps: what is kept is memory that the step fills, or a copy")
         "  foreach_add_(%1, %0, %8, %9; alpha=1) {alpha=$before.lr}\n");
 }
 
+TEST_CASE("across steps: what is kept is read before it is filled again") {
+  const graph::AcrossSteps all = split(inputs +
+                                       "section gradients\n"
+                                       "  %3: f32[4] = memory.empty()\n"
+                                       "  copy_(%3, %2)\n"
+                                       "  %4: f32[4] = exp(%2)\n"
+                                       "section update\n"
+                                       "  add_(%1, %3; alpha=1)\n"
+                                       "  add_(%0, %4; alpha=1)\n"
+                                       "output %4 = loss\n");
+  REQUIRE(all.refusal == "");
+  CHECK(body_of(all.middle)
+            .find("section gradients\n"
+                  "  add_(%1, %3; alpha=1)\n"
+                  "  copy_(%3, %2)\n"
+                  "  add_(%0, %5; alpha=1)\n"
+                  "  %4: f32[4] = exp(%2)\n"
+                  "  copy_(%5, %4)\n") != std::string::npos);
+}
+
 TEST_CASE("across steps: any number of steps leaves the bits of steps that are whole") {
   const Program whole = program(two_parameters);
   const graph::AcrossSteps parts = split(two_parameters);
@@ -191,7 +211,7 @@ TEST_CASE("across steps: communication of the update stays before that of the ne
                                        "  %3: f32[4] = mul(%2, %2)\n"
                                        "  %4: f32[4] = all_reduce(%3; op=sum, group=ranks 0 1)\n"
                                        "section update\n"
-                                       "  %5: f32[4] = all_reduce(%4; op=max, group=ranks 0 1)\n"
+                                       "  %5: f32[4] = all_reduce(%0; op=max, group=ranks 0 1)\n"
                                        "  add_(%0, %5; alpha=1)\n"
                                        "  add_(%1, %4; alpha=1)\n"
                                        "output %4 = loss\n");

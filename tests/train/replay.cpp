@@ -337,45 +337,48 @@ TEST_CASE("what a transformation adds to steps is the training's state, on all r
     edit.move_to(edit.program().sections.size() - 1, 0);
     edit.call("add_", {steps, edit.value("ones_like", {steps})}, "alpha=1");
   };
-  const graph::ExecutionOptions execution = {.transforms = {{.name = "Count", .run = counts}}};
-  const Layouts layout = layout_named("fully sharded");
-  const Folder folder("transformed");
-  REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
-    Run eager(mesh, layout.styles);
-    eager.training.set_replay(true);
-    while (eager.training.program() == nullptr) {
-      eager.step();
-    }
-    const auto counted = [](Run& run) {
-      return to_doubles(run.training.state().tensors.at("transform.steps").local());
-    };
-    Run run(mesh, layout.styles);
-    run.training.set_replay(true, execution);
-    const std::string none = error_of([&] { run.step(); });
-    check(none.find("transformation 'Count': this step has no program that it could change (none "
-                    "was set)") == 0,
-          none);
-    run.training.set_program(*eager.training.program());
-    for (int i = 0; i < 3; ++i) {
+  for (const bool across : {false, true}) {  // the update may be left to the next step
+    const graph::ExecutionOptions execution = {.transforms = {{.name = "Count", .run = counts}},
+                                               .across_steps = across};
+    const Layouts layout = layout_named("fully sharded");
+    const Folder folder("transformed");
+    REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+      Run eager(mesh, layout.styles);
+      eager.training.set_replay(true);
+      while (eager.training.program() == nullptr) {
+        eager.step();
+      }
+      const auto counted = [](Run& run) {
+        return to_doubles(run.training.state().tensors.at("transform.steps").local());
+      };
+      Run run(mesh, layout.styles);
+      run.training.set_replay(true, execution);
+      const std::string none = error_of([&] { run.step(); });
+      check(none.find("transformation 'Count': this step has no program that it could change (none "
+                      "was set)") == 0,
+            none);
+      run.training.set_program(*eager.training.program());
+      for (int i = 0; i < 3; ++i) {
+        run.step();
+      }
+      check(counted(run) == std::vector<double>{3, 3}, "three steps are counted");
+      run.training.save(folder.path() + "/three");
       run.step();
-    }
-    check(counted(run) == std::vector<double>{3, 3}, "three steps are counted");
-    run.training.save(folder.path() + "/three");
-    run.step();
-    Run other(mesh, layout.styles);
-    other.training.set_replay(true, execution);
-    other.training.load(folder.path() + "/three");
-    other.training.set_program(*eager.training.program());
-    other.step();
-    check(counted(other) == std::vector<double>{4, 4}, "the count goes on");
-    same_state(other.training, run.training, "after the fourth step");
-    Run without(mesh, layout.styles);
-    without.training.load(folder.path() + "/three");
-    check(!without.training.state().tensors.contains("transform.steps"), "nothing has it");
-    nn::all_parameters(*run.net.model)[0]->value.set_requires_grad(false);
-    const std::string frozen = error_of([&] { run.step(); });
-    check(frozen.find("could change (other parameters are frozen") != std::string::npos, frozen);
-  }));
+      Run other(mesh, layout.styles);
+      other.training.set_replay(true, execution);
+      other.training.load(folder.path() + "/three");
+      other.training.set_program(*eager.training.program());
+      other.step();
+      check(counted(other) == std::vector<double>{4, 4}, "the count goes on");
+      same_state(other.training, run.training, "after the fourth step");
+      Run without(mesh, layout.styles);
+      without.training.load(folder.path() + "/three");
+      check(!without.training.state().tensors.contains("transform.steps"), "nothing has it");
+      nn::all_parameters(*run.net.model)[0]->value.set_requires_grad(false);
+      const std::string frozen = error_of([&] { run.step(); });
+      check(frozen.find("could change (other parameters are frozen") != std::string::npos, frozen);
+    }));
+  }
 }
 
 TEST_CASE("every communication of a step is an operator, in every layout") {

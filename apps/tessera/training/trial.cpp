@@ -145,6 +145,9 @@ Program record_steps(Run run) {
   run.config.graph.capture = true;
   run.config.graph.transforms.clear();        // they change the program, once it is there
   run.config.graph.executor = "interpreter";  // nothing is executed, so nothing is compiled
+  if (run.config.graph.memory_budget.empty()) {
+    run.config.graph.across_steps = false;  // it is split where that is looked at
+  }
   Trainer trainer(run, meta, overrides);
   check_batch_division(run.config, trainer.plan().batch_parts());
   Program program;
