@@ -67,8 +67,8 @@ class Scale final : public nn::Module {
       options.out = {rows};
       options.out_shapes = {x.shape()};
       const Tensors in = {x, weight};
-      return local_map([](std::span<const Tensor> all) { return tessera::call(block, all, {}); }, in,
-                       options);
+      return local_map([](std::span<const Tensor> all) { return tessera::call(block, all, {}); },
+                       in, options);
     }
     const Tensor scaled = ops::mul(x, weight);
     return {form_ == Form::shifted ? ops::add(scaled, parameter("shift")->use()) : scaled};

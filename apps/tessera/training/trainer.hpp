@@ -31,7 +31,7 @@ struct Run {
   int kept_gathers = -1;         // see graph::ExecutionOptions; -1: what rank 0 has room for
   std::shared_ptr<const OneRank> one_rank = {};  // with graph.mode; null: a Trainer captures it
   std::int64_t batch_parts = 0;                  // StepBatch::parts
-  StepRates rates = {};          // measured once, for all ranks
+  StepRates rates = {};                          // measured once, for all ranks
 };
 
 /// Where a run begins.
