@@ -19,6 +19,7 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import :line;
+import :parse_arguments;
 
 namespace tessera {
 namespace {
@@ -108,7 +109,7 @@ class Parser {
       made.kind = name == "memory.full"     ? Kind::full
                   : name == "memory.values" ? Kind::values
                                             : Kind::empty;
-      made.values = numbers(body);
+      made.values = parse_numbers(body);
     } else {
       const std::size_t semicolon = body.find("; ");
       Line operands(body.substr(0, semicolon));
@@ -118,7 +119,7 @@ class Parser {
           operands.expect(", ");
         }
       }
-      arguments(
+      parse_arguments_of(
           made, name,
           semicolon == std::string_view::npos ? std::string_view() : body.substr(semicolon + 2));
     }
@@ -231,54 +232,6 @@ class Parser {
         rest.starts_with(text) && (after.empty() || after.starts_with(" = ") ||
                                    after.starts_with(", %") || after.starts_with(" elsewhere"));
     return takes && line.take(text);
-  }
-
-  static std::vector<double> numbers(std::string_view text) {
-    std::vector<double> all;
-    Line line(text);
-    while (!line.ended()) {
-      all.push_back(line.number<double>());
-      if (!line.ended()) {
-        line.expect(", ");
-      }
-    }
-    return all;
-  }
-
-  static void arguments(Instruction& made, std::string_view name, std::string_view text) {
-    if (name == "memory.alias") {
-      made.kind = Kind::alias;
-      Line line(text);
-      line.expect("strides=[");
-      while (!line.take("]")) {
-        if (made.strides.size() > 0) {
-          line.expect(", ");
-        }
-        made.strides.push_back(line.number<std::int64_t>());
-        if (made.strides[static_cast<int>(made.strides.size()) - 1] < 0) {
-          fail_input({.wrong = "a stride is negative", .expected = "0 or more"});
-        }
-      }
-      line.expect(", offset=");
-      made.offset = line.number<std::int64_t>();
-      line.end();
-    } else if (name == "memory.release" || name == "memory.restore") {
-      made.kind = name == "memory.release" ? Kind::release : Kind::restore;
-    } else if (name == "host.check") {
-      made.kind = Kind::check;
-      made.values = numbers(text);
-    } else if (name == "host.guard") {
-      made.kind = Kind::check;
-      Line line(text);
-      made.guard = std::string(line.until(", "));
-      if (made.guard.empty()) {
-        fail_input("the guard has no name");
-      }
-      made.values = numbers(line.all());
-    } else {
-      made.op = &find_op(name);
-      made.attributes = parse_arguments(*made.op, text);
-    }
   }
 
   void bind(Instruction& made, std::string_view text) const {

@@ -26,15 +26,15 @@ import tessera.graph;
 import tessera.models;
 import tessera.train;
 
-#include "training/execution.hpp"
+#include "config/blame.hpp"
 
 namespace tessera::app {
 namespace {
 
-class Checks {
+class Checks : private Blame {
  public:
   Checks(const Config& config, const std::set<std::string>& unread, Problems& problems)
-      : c_(config), unread_(unread), problems_(problems) {}
+      : Blame(config, unread, problems), c_(config) {}
 
   void all() {
     model();
@@ -48,41 +48,6 @@ class Checks {
   }
 
  private:
-  bool known(std::initializer_list<const char*> keys) const {
-    return std::ranges::none_of(keys, [&](const char* key) { return unread_.contains(key); });
-  }
-
-  /// Adds a problem at the first of `keys` that was given.
-  void blame(const std::vector<std::string>& keys, const std::string& text) {
-    for (const std::string& key : keys) {
-      const auto found = c_.given.find(key);
-      if (found != c_.given.end()) {
-        const std::size_t colon = found->second.rfind(':');
-        const bool in_file = !found->second.starts_with("command line");
-        problems_.add(in_file ? Place{found->second.substr(0, colon),
-                                      std::stoi(found->second.substr(colon + 1))}
-                              : Place{found->second, 0},
-                      fmt::format("{}: {}", key, text));
-        return;
-      }
-    }
-    problems_.add(fmt::format("{}: {}", *keys.begin(), text));
-  }
-
-  /// Blames the key for an error of `check`, whose text begins with `thing`.
-  void blame_errors(const char* key, std::string_view thing, const std::function<void()>& check) {
-    if (!known({key})) {
-      return;
-    }
-    try {
-      check();
-    } catch (const Error& error) {
-      std::string_view text = error.what();
-      text.remove_prefix(text.starts_with(thing) ? thing.size() : 0);
-      blame({key}, std::string(text));
-    }
-  }
-
   void model() {
     const ModelConfig& m = c_.model;
     if (!m.from.empty()) {
@@ -162,53 +127,7 @@ class Checks {
             fmt::format("is larger than train.batch (batch {}, micro_batch {})", c_.train.batch,
                         c_.train.micro_batch));
     }
-    blame_errors("graph.passes", "passes: ", [&] { graph::check_passes(c_.graph.passes); });
-    blame_errors("graph.transforms", "transforms: ", [&] { check_changes(c_.graph.transforms); });
-    const GraphConfig& graph = c_.graph;
-    const auto only_captured = [&](const char* key, bool is_set, const char* what) {
-      if (known({key, "graph.capture"}) && is_set && !graph.capture) {
-        blame({key}, fmt::format("only captured steps {}; set graph.capture=true", what));
-      }
-    };
-    only_captured("graph.transforms", !graph.transforms.empty(), "can be changed");
-    only_captured("graph.mode", !graph.mode.empty(), "are placed by a mode");
-    if (known({"graph.mode"}) && !graph.mode.empty()) {
-      blame_errors("graph.mode", "", [&] { graph::data_parallel_mode(graph.mode); });
-    }
-    if (known({"graph.mode"}) && !graph.mode.empty() && !c_.parallel.empty()) {
-      blame({"graph.mode"},
-            fmt::format("the mode '{}' places the whole step, and so would {} "
-                        "([[parallel]] in {}); remove one of the two",
-                        graph.mode, c_.parallel.front().style, c_.parallel.front().where));
-    }
-    only_captured("graph.program", !graph.program.empty(), "have a program");
-    only_captured("graph.executor", graph.executor != GraphConfig().executor, "have an executor");
-    only_captured("graph.across_steps", graph.across_steps, "can leave their updates");
-    only_captured("graph.memory_budget", !graph.memory_budget.empty(), "have a budget of memory");
-    if (known({"graph.offload", "graph.memory_budget"}) && !graph.offload.empty() &&
-        graph.memory_budget.empty()) {
-      blame({"graph.offload"},
-            "only steps with a budget of memory keep values elsewhere; set graph.memory_budget");
-    }
-    if (known({"graph.offload", "train.device"}) && !graph.offload.empty() &&
-        c_.train.device != "cpu") {
-      blame({"graph.offload", "train.device"},
-            fmt::format("values of '{}' cannot be kept in a file yet; leave graph.offload out, or "
-                        "set train.device=cpu",
-                        c_.train.device));
-    }
-    only_captured("graph.dump", !graph.dump.empty(), "have passes");
-    if (known({"graph.dump", "graph.program"}) && !graph.dump.empty() &&
-        graph.dump == graph.program) {
-      blame({"graph.program", "graph.dump"}, "a file and a folder cannot have one name");
-    }
-    if (known({"graph.memory_budget"}) && !graph.memory_budget.empty() && graph.capture &&
-        !bytes_of_text(graph.memory_budget)) {
-      blame({"graph.memory_budget"},
-            fmt::format("'{}' is no amount of memory (expected a number and KiB, MiB, GiB or "
-                        "TiB: 4GiB, 1.5GiB)",
-                        graph.memory_budget));
-    }
+    check_graph(c_, *this);
     if (known({"train.precision", "train.loss_scaling"}) && c_.train.precision == "f16" &&
         c_.train.loss_scaling == "none") {
       blame({"train.precision"},
@@ -371,8 +290,6 @@ class Checks {
   }
 
   const Config& c_;
-  const std::set<std::string>& unread_;
-  Problems& problems_;
 };
 
 }  // namespace

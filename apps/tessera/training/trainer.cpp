@@ -342,13 +342,7 @@ std::string memory_text(const MemoryStatistics& memory) {
 
 CheckedPlan check_plan(const Run& wanted) {
   Run run = wanted;
-  const Device device = device_of(run.config, 0);  // its plugin is loaded before the ranks start
-  if (run.config.graph.capture && run.config.graph.executor == "compiled" && !(device == cpu)) {
-    fail_input({.where = run.config.place("graph.executor"),
-                .wrong = "kernels are compiled for the CPU only",
-                .got = fmt::format("train.device = '{}'", run.config.train.device),
-                .advice = "use 'planned'"});
-  }
+  device_of(run.config, 0);  // its plugin is loaded before the ranks start
   if (has_mode(run.config) && !run.one_rank) {
     run.one_rank = capture_one_rank(run);
   }

@@ -1,0 +1,14 @@
+module tessera.record:parse_arguments;
+
+import tessera.base;
+import :program;
+
+namespace tessera {
+
+/// Numbers with commas between them.
+std::vector<double> parse_numbers(std::string_view text);
+/// Sets what an instruction is by its name in a program's text, and what is in its parentheses
+/// after its operands. Errors (input): there is no such operator; arguments that it does not have.
+void parse_arguments_of(Instruction& made, std::string_view name, std::string_view text);
+
+}  // namespace tessera
