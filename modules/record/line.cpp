@@ -68,6 +68,22 @@ void Line::refuse(std::string expected) const {
               .got = fmt::format("'{}'", shown())});
 }
 
+void Line::check_version() {
+  constexpr std::string_view version = "1";
+  const std::string_view whole = rest_;
+  if (!take("tessera program ")) {
+    fail_input({.wrong = "this is not a program",
+                .expected = fmt::format("'tessera program {}'", version),
+                .got = fmt::format("'{}'", whole.substr(0, 40))});
+  }
+  if (rest_ != version) {
+    fail_input({.wrong = "the program has another version of the format",
+                .expected = fmt::format("version {}", version),
+                .got = fmt::format("version {}", rest_.substr(0, 40)),
+                .advice = "record the step again with this Tessera"});
+  }
+}
+
 std::string_view Line::shown() const {
   return rest_.empty() ? "the end of the line" : rest_.substr(0, 40);
 }

@@ -23,6 +23,8 @@ class Line {
   /// Error: something is left.
   void end() const;
   [[noreturn]] void refuse(std::string expected) const;
+  /// Of the first line. Error: it is not a program's, or one of another version of the format.
+  void check_version();
 
  private:
   std::string_view shown() const;

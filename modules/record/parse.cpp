@@ -316,23 +316,6 @@ class Parser {
   int most_;  // numbers of tensors: each has an entry, so a damaged one must not need much memory
 };
 
-/// Error: the text is not a program, or one of another version of the format.
-void check_version(Line& line) {
-  constexpr std::string_view version = "1";
-  const std::string_view whole = line.rest();
-  if (!line.take("tessera program ")) {
-    fail_input({.wrong = "this is not a program",
-                .expected = fmt::format("'tessera program {}'", version),
-                .got = fmt::format("'{}'", whole.substr(0, 40))});
-  }
-  if (line.rest() != version) {
-    fail_input({.wrong = "the program has another version of the format",
-                .expected = fmt::format("version {}", version),
-                .got = fmt::format("version {}", line.rest().substr(0, 40)),
-                .advice = "record the step again with this Tessera"});
-  }
-}
-
 }  // namespace
 
 Program Program::parse(std::string_view text, const std::string& where) {
@@ -355,7 +338,7 @@ Program Program::parse(std::string_view text, const std::string& where) {
         fail_input("there is text after 'end'");
       }
       if (number == 1) {
-        check_version(line);
+        line.check_version();
       } else if (line.rest() == "end") {
         ended = true;
       } else if (line.take("  ")) {
