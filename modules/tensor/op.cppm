@@ -155,7 +155,11 @@ struct Op {
   /// type: that function as an expression in C++, so that neighbouring operators become one loop
   /// (see docs/graph.md, "Compiled kernels"). It has the bits of the kernel. Its names: the type V
   /// of a vector, operands a, b, c, dynamic arguments p, q, r (all float, in their order), what
-  /// shared/kernels/simd_math.hpp has, and std::. "a + p * b"; "": not for this call.
+  /// shared/kernels/simd_math.hpp has, and std::. Booleans are 0 or 1. "a + p * b"; "": not for
+  /// this call. An operator that computes each row of the last dim alone may say "row: " and a
+  /// statement over rows instead: the length n, pointers to the row in operands a to e and results
+  /// x, y, z, double p, q, r, and a row `scratch`; whole(b): an operand of one row that all share;
+  /// sums(y): a result to which each row adds, in blocks of 64 rows that are then added in order.
   std::string (*element)(const Call& call) = nullptr;
   /// For operators whose results share an operand's memory: makes them (alias()). Then there is no
   /// `cpu`.

@@ -331,18 +331,21 @@ TEST_CASE("norms and softmax are members of chains, with the bits of their kerne
       chain("  %6: " + x + ", %7: " + rows + " = rms_norm(%0, -; eps=1e-05)\n  %8: " + x +
                 " = mul(%6, %1)\noutput %8 = z\n",
             2);
-      chain("  add_(%0, %1; alpha=1)\n  %6: " + x + ", %7: " + w +
-                " = rms_norm_backward(%0, %1, %2, %4)\n  add_(%1, %6; alpha=1)\noutput %7 = dw\n",
-            3);
+      // Of finite values, so that sums over rows are.
+      const std::string finite =
+          "  %6: " + rows + " = tanh(%4)\n  %7: " + x + " = tanh(%0)\n  %8: " + x + " = tanh(%1)\n";
+      chain(finite + "  %9: " + x + ", %10: " + w + " = rms_norm_backward(%7, %8, %2, %6)\n" +
+                "  add_(%1, %9; alpha=1)\noutput %10 = dw\n",
+            4);
       chain("  %6: " + x + " = neg(%0)\n  %7: " + x + ", %8: " + rows + ", %9: " + rows +
                 " = layer_norm(%6, %2, %3; eps=1e-05)\n  %10: " + x + ", %11: " + rows +
                 ", %12: " + rows + " = layer_norm(%7, -, -; eps=1e-05)\n" +
                 "output %8 = mean\noutput %9 = rstd\noutput %10 = z\noutput %12 = again\n",
             3);
-      chain("  %6: " + x + ", %7: " + w + ", %8: " + w +
-                " = layer_norm_backward(%0, %1, %2, %5, %4)\n  add_(%0, %6; alpha=1)\n" +
-                "output %7 = dw\noutput %8 = db\n",
-            2);
+      chain(finite + "  %9: " + x + ", %10: " + w + ", %11: " + w +
+                " = layer_norm_backward(%7, %8, %2, %6, %6)\n  add_(%0, %9; alpha=1)\n" +
+                "output %10 = dw\noutput %11 = db\n",
+            4);
       chain("  %6: " + x + " = mul(%0, %1)\n  %7: " + x + " = softmax(%6; dim=-1)\n  %8: " + x +
                 " = softmax_backward(%1, %7; dim=2)\n  %9: " + x +
                 " = mul(%8, %7)\noutput %9 = z\n",
@@ -359,7 +362,8 @@ TEST_CASE("rows of a chain keep what later calls read, and are shared by threads
   // %0 ends here, but its row is read after the row of %4 is written: %4 needs a place of its own.
   const Program program = graph_test::program(
       "input %0: f32[1001, 24] = x\ninput %1: f32[24] = weight\nsection all\n"
-      "  %2: f32[1001, 24] = cumsum(%0; dim=0)\n"
+      "  %11: f32[1001, 24] = tanh(%0)\n"
+      "  %2: f32[1001, 24] = softmax(%11; dim=0)\n"
       "  %3: f32[1001, 24] = softmax(%2; dim=1)\n"
       "  %4: f32[1001, 24] = mul(%3, %1)\n"
       "  %5: f32[1001, 24], %6: f32[1001] = rms_norm(%2, %1; eps=0.001)\n"
@@ -372,6 +376,13 @@ TEST_CASE("rows of a chain keep what later calls read, and are shared by threads
     const graph::CompiledKernels made = same_bits(program);
     CHECK((made.chains == 1 && made.replaced == 5));
   }
+  // A block of sums belongs to one thread; there are many, in which others are at work.
+  CHECK(same_bits(graph_test::program(
+                      "input %0: f32[60001, 24] = x\ninput %1: f32[60001] = rstd\nsection all\n"
+                      "  %2: f32[60001] = tanh(%1)\n  %3: f32[60001, 24] = tanh(%0)\n"
+                      "  %4: f32[60001, 24], %5: f32[24] = rms_norm_backward(%3, %3, -, %2)\n"
+                      "  %6: f32[60001, 24] = neg(%4)\noutput %5 = dw\noutput %6 = y\n"))
+            .replaced == 3);
   ops::set_threads(1);
   // A square: what is one for each row is not one for each column.
   same_bits(

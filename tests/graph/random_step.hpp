@@ -177,6 +177,9 @@ class RandomStep {
                                                            : DType::f64));
       case 7: {
         const Tensor y = any_of_rank(1);
+        if (chance(50)) {
+          return keep(chance(50) ? ops::rms_norm(y, {}, 1e-3) : ops::layer_norm(y, {}, {}, 1e-3));
+        }
         return keep(ops::softmax(y, static_cast<std::int64_t>(below(std::size_t(y.dims())))));
       }
       case 8: {
