@@ -194,16 +194,6 @@ class Loader {
 
 }  // namespace
 
-std::vector<std::string> config_sections() {
-  std::vector<std::string> names;
-  for (const Key& key : config_keys()) {
-    if (names.empty() || names.back() != key.section()) {
-      names.push_back(key.section());
-    }
-  }
-  return names;
-}
-
 std::int64_t Config::schedule_end() const {
   if (optimizer.schedule_end > 0 || optimizer.schedule_unit == "steps") {
     return optimizer.schedule_end > 0 ? optimizer.schedule_end : train.steps;
