@@ -79,8 +79,8 @@ void check_budget(const Program& program, const ExecutionOptions& options, const
   }
 }
 
-/// What the program may need, so that what is kept until the next step has room too.
-std::int64_t budget_of_step(const Program& program, const ExecutionOptions& options) {
+/// What a step keeps until the next one. Error (input): that alone is more than the budget.
+std::int64_t kept_bytes(const Program& program, const ExecutionOptions& options) {
   const std::int64_t kept =
       options.across_steps ? split_across_steps(program, options.given_anew).pending_bytes : 0;
   if (kept >= options.memory_budget) {
@@ -91,11 +91,11 @@ std::int64_t budget_of_step(const Program& program, const ExecutionOptions& opti
          .got = format_bytes(static_cast<std::uint64_t>(options.memory_budget)),
          .advice = "raise it, or set graph.across_steps=false"});
   }
-  return options.memory_budget - kept;
+  return kept;
 }
 
-FitOptions fit_options(const ExecutionOptions& options) {
-  FitOptions fit{.computing = options.computing};
+FitOptions fit_options(const ExecutionOptions& options, std::int64_t kept) {
+  FitOptions fit{.computing = options.computing, .kept = kept};
   if (options.elsewhere != nullptr) {
     fit.offloading = options.offloading;
   }
@@ -116,8 +116,9 @@ void improve(Program& program, const ExecutionOptions& options) {
   const auto last = std::ranges::find(all, "lifetimes");
   const auto before = last == all.end() ? 0 : static_cast<std::size_t>(last - all.begin()) + 1;
   run_checked(program, all.first(before), dump);
-  const std::int64_t budget = budget_of_step(program, options);
-  fit_memory(program, budget, fit_options(options));
+  const std::int64_t kept = kept_bytes(program, options);
+  fit_memory(program, options.memory_budget, fit_options(options, kept));
+  const std::int64_t budget = options.memory_budget - kept;
   std::vector<std::string> names(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
   if (std::erase(names, "keep_gathers") > 0) {
     if (options.kept_gathers < 0) {

@@ -27,6 +27,8 @@ struct ComputeRates {
 struct FitOptions {
   ComputeRates computing = {};
   std::optional<OffloadRates> offloading = {};  // none: there is no other memory
+  /// That the step needs besides, for what it keeps until the next one; of the budget.
+  std::int64_t kept = 0;
 };
 
 /// Measures them in some hundredths of a second, rounded to powers of two. `memory`: null: none.

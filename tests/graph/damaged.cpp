@@ -209,7 +209,7 @@ bool run_step(Executor& executor) {
         return false;
       }
     }
-    if (checked_product(x.shape, name.c_str()) > most_elements) {
+    if (checked_product(x.shape, name) > most_elements) {
       return false;
     }
     inputs.emplace(name, zeros(x.shape, x.dtype));

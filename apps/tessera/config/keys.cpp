@@ -86,8 +86,8 @@ std::vector<Key> family_keys(const std::string& family) {
 
 /// The path of a file or a folder.
 template <class Field>
-Key path_key(std::string path, Field field, std::string doc) {
-  return {.path = std::move(path), .slot = field, .doc = std::move(doc), .is_path = true};
+Key path_key(const std::string& path, Field field, const std::string& doc) {
+  return {.path = path, .slot = field, .doc = doc, .is_path = true};
 }
 
 std::vector<Key> data_keys() {

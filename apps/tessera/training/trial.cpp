@@ -155,7 +155,9 @@ Program record_steps(Run run) {
     trainer.capture();
     program = *trainer.program();
   } catch (const Error& error) {
-    throw trainer.plan().styles().empty() ? error : trainer.plan().explained(error);
+    // Without overrides, the trial has found what styles do.
+    throw overrides.empty() || trainer.plan().styles().empty() ? error
+                                                               : trainer.plan().explained(error);
   }
   if (!overrides.empty()) {
     Trainer(run, meta).check_inputs(trainer);

@@ -315,9 +315,10 @@ class Fitter {
 }  // namespace
 
 MemoryFit fit_memory(Program& program, std::int64_t budget, const FitOptions& options) {
-  Fitter fitter(program, budget);
+  const std::int64_t room = budget - options.kept;
+  Fitter fitter(program, room);
   const Needs& needs = fitter.needs();
-  if (needs.all <= budget) {
+  if (needs.all <= room) {
     return {.bytes = needs.all};
   }
   const FitOptions without{.computing = options.computing};
@@ -337,7 +338,7 @@ MemoryFit fit_memory(Program& program, std::int64_t budget, const FitOptions& op
     if (!best && (!offered || options.offloading)) {
       Fitted other = fitter.least(offered);
       least = std::min(least, other.fit.bytes);
-      if (other.fit.bytes <= budget) {
+      if (other.fit.bytes <= room) {
         best = std::move(other);
       }
     }
@@ -345,7 +346,7 @@ MemoryFit fit_memory(Program& program, std::int64_t budget, const FitOptions& op
   if (!best) {
     fail_input(
         {.thing = "memory budget",
-         .wrong = fmt::format("the step needs at least {} at once", in_words(least)),
+         .wrong = fmt::format("the step needs at least {} at once", in_words(least + options.kept)),
          .got = in_words(budget),
          .advice = fmt::format("{} are parameters, state of the optimizer and other inputs of "
                                "the step; shard them over more ranks, or train with smaller "
