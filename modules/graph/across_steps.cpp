@@ -22,6 +22,7 @@ import :across_steps;
 import :analysis;
 import :analysis_state;
 import :checks;
+import :renumbering;
 import :shadow;
 
 namespace tessera::graph {
@@ -87,15 +88,9 @@ class UpdateWriter {
     if (number == input) {
       return number;
     }
-    const Tensor& x = shadow_.tensors[index(number)];
     const int base = input >= 0 ? input : base_of_.at(memory);
     const int made = fresh(number);
-    into.push_back({.kind = Kind::alias,
-                    .in = {base},
-                    .out = {made},
-                    .strides = x.strides(),
-                    .offset = x.offset(),
-                    .scope = scope});
+    into.push_back(view_like(shadow_.tensors[index(number)], base, made, scope));
     return made;
   }
 

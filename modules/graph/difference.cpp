@@ -16,16 +16,6 @@ import :difference;
 namespace tessera::graph {
 namespace {
 
-std::vector<std::string_view> lines_of(std::string_view text) {
-  std::vector<std::string_view> lines;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    lines.push_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return lines;
-}
-
 std::map<std::string_view, std::pair<std::size_t, int>> places(
     const std::vector<std::string_view>& lines) {
   std::map<std::string_view, std::pair<std::size_t, int>> all;
@@ -65,6 +55,16 @@ std::vector<Match> longest(const std::vector<Match>& matches) {
 }
 
 }  // namespace
+
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
 
 std::string difference(std::string_view before, std::string_view after) {
   const std::vector<std::string_view> left = lines_of(before);

@@ -203,7 +203,7 @@ class Planner {
     return true;
   }
 
-  /// An operand of a call that is made again: it was stored, or is made again too.
+  /// An operand of a repeated call: it was stored, or is computed again too.
   bool add_source(Return& chain, int maker, int source,
                   int place) const {  // NOLINT(misc-no-recursion)
     const bool is_last =

@@ -32,6 +32,15 @@ std::size_t Renumbering::memory(int number) const {
   return static_cast<std::size_t>(shadow_.memory_of[index(number)]);
 }
 
+Instruction view_like(const Tensor& x, int base, int made, int scope) {
+  return {.kind = Instruction::Kind::alias,
+          .in = {base},
+          .out = {made},
+          .strides = x.strides(),
+          .offset = x.offset(),
+          .scope = scope};
+}
+
 int Renumbering::new_number(int like) {
   program_.tensors.push_back(program_.tensors[index(like)]);
   return static_cast<int>(program_.tensors.size()) - 1;
@@ -44,14 +53,8 @@ void Renumbering::renew(std::size_t memory, int number) {
 
 int Renumbering::view(int number, int base, int scope, Instructions& into) {
   // The first tensor begins where its memory does.
-  const Tensor& x = shadow_.tensors[index(number)];
   const int made = new_number(number);
-  into.push_back({.kind = Instruction::Kind::alias,
-                  .in = {base},
-                  .out = {made},
-                  .strides = x.strides(),
-                  .offset = x.offset(),
-                  .scope = scope});
+  into.push_back(view_like(shadow_.tensors[index(number)], base, made, scope));
   return made;
 }
 

@@ -1,10 +1,14 @@
 module tessera.graph:renumbering;
 
 import tessera.base;
+import tessera.tensor;
 import tessera.record;
 import :shadow;
 
 namespace tessera::graph {
+
+/// Makes `made` in the memory that `base` begins, as `x` is in its own.
+Instruction view_like(const Tensor& x, int base, int made, int scope);
 
 /// A program that is written again, one instruction after the other, while memories become new ones
 /// on the way.

@@ -42,7 +42,7 @@ struct PlannedStep {
   std::vector<int> dropped = {};                   // memories that nothing needs any more
 };
 
-/// Whether the device has a kernel for all that the program calls.
+/// Whether the device has a kernel for each operator that the program calls.
 bool can_be_planned(const Program& program, Device device);
 
 /// A program as lists of steps on a device, in whose stream they are queued: what takes turns in

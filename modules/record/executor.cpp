@@ -248,8 +248,7 @@ void run_in_scope(const Program& program, const Instruction& instruction,
 void execute(const Program& program, const Instruction& i, const Attributes& arguments,
              std::span<Tensor> tensors, Device device) {
   const auto part = [&]() -> const Tensor& {
-    const Tensor& x = tensors[static_cast<std::size_t>(i.in[0])];
-    return x.is_distributed() ? x.local() : x;
+    return part_of(tensors[static_cast<std::size_t>(i.in[0])]);
   };
   switch (i.kind) {
     case Kind::call: {

@@ -1,4 +1,4 @@
-// Values that the host reads within a step and that decide how it goes on.
+// Values that the host reads within a step and that decide how it continues.
 module;
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@ import :program;
 
 export namespace tessera {
 
-/// Reads a number on the host that decides how the step goes on: `decision` is a flag or a small
+/// Reads a number on the host that decides how the step continues: `decision` is a flag or a small
 /// number that operators have computed, such as ops::gt(norm, 10). A recorded step has the number
 /// as a guard: a replay that reads another one is given up, and the step is taken by a program in
 /// whose recording the guard had it, or as always. Nothing that outlives the step may change

@@ -14,6 +14,7 @@ import tessera.base;
 import tessera.device;
 import tessera.mesh;
 import tessera.tensor;
+import :state;
 
 namespace tessera {
 namespace {
@@ -22,8 +23,6 @@ Tensor meta_input(const ProgramTensor& x) {
   return x.spec == nullptr ? empty(x.shape, x.dtype, meta)
                            : make_distributed(empty(local_shape(*x.spec), x.dtype, meta), x.spec);
 }
-
-const Tensor& part_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
 
 /// What the memory of an instruction's results is booked on.
 std::optional<MemoryCategory> category_of(const Program& program, const Instruction& i) {

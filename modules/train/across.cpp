@@ -17,13 +17,13 @@ import tessera.record;
 import tessera.graph;
 import tessera.nn;
 import tessera.optim;
+import :step_inputs;
 
 namespace tessera {
 namespace {
 
 std::uint64_t version_of(const nn::Parameter& parameter) {
-  const Tensor& value = parameter.value;
-  return (value.is_distributed() ? value.local() : value).storage().version();
+  return local_of(parameter.value).storage().version();
 }
 
 }  // namespace

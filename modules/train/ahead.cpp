@@ -26,16 +26,22 @@ void MetaReads::perform(Action& action, NextAction& next) {
                        guard == nullptr ? 1 : guard->usual);
 }
 
-void on_meta(int rank, const std::function<void()>& body) {
-  const int threads = ops::threads();
+void as_rank(int rank, const std::function<void()>& body) {
   std::async(std::launch::async, [&] {
     set_current_rank(rank);
+    body();
+  }).get();
+}
+
+void on_meta(int rank, const std::function<void()>& body) {
+  const int threads = ops::threads();
+  as_rank(rank, [&] {
     ops::set_threads(threads);
     MetaReads reads;
     const ModeScope scope(ModeLevel::below_distribution, reads);
     const PlannedMemoryScope planned;  // memory without bytes has categories in a program
     body();
-  }).get();
+  });
 }
 
 std::string reads_values(const Program& program) {

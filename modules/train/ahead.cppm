@@ -17,9 +17,12 @@ class MetaReads final : public Mode {
   void perform(Action& action, NextAction& next) override;
 };
 
-/// Runs `body` on a thread of its own as this rank, with MetaReads, and with as many threads for
-/// kernels as the caller has: random streams, accounts and what the thread keeps of operators end
-/// with it. Errors are thrown on.
+/// Runs `body` as this rank on a thread of its own: what it books of memory, what it keeps of
+/// operators and the numbers that it draws end with the thread. Errors are thrown on.
+void as_rank(int rank, const std::function<void()>& body);
+
+/// The same for what is only planned: with MetaReads, memory without bytes that is booked, and as
+/// many threads for kernels as the caller has.
 void on_meta(int rank, const std::function<void()>& body);
 
 /// The first instruction at which the host reads a value that is no guard, in words; empty: none.

@@ -32,6 +32,9 @@ GuardPath path_of(const GuardFailed& failed, const GuardPath& recorded);
 bool agrees(const GuardPath& recorded, const GuardPath& known);
 std::string text_of(const GuardPath& path);
 
+/// How many steps or calls of a kind were taken without a program; of few kinds.
+std::int64_t& taken_of(std::map<std::string, std::int64_t>& kinds, const std::string& kind);
+
 /// The program of this recording and an earlier one of the same kind and path; nothing where there
 /// is none yet, and it waits in `firsts` then. Error: see program_of.
 std::optional<Program> with_first(std::map<std::string, Recording>& firsts, const std::string& kind,
@@ -50,7 +53,5 @@ struct CapturedStep::Capture {
 /// What results are called in a program.
 std::string output_name(std::size_t i);
 constexpr const char* step_section = "step";
-/// This rank's part of it.
-const Tensor& local_of(const Tensor& x);
 
 }  // namespace tessera

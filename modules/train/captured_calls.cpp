@@ -299,11 +299,7 @@ Tensors CapturedStep::call(const Tensors& inputs, const StepNumbers& numbers) {
   }
   rest();
   const std::string kind = kind_of(inputs, numbers);
-  const std::string name = kind + text_of(attempt.known);
-  if (kinds_.size() >= most_kinds && !kinds_.contains(name)) {
-    kinds_.clear();
-  }
-  std::int64_t& taken = kinds_[name];
+  std::int64_t& taken = taken_of(kinds_, kind + text_of(attempt.known));
   if (!attempt.refused && taken >= calls_before) {
     return record(inputs, numbers, kind);
   }

@@ -40,7 +40,6 @@ std::string prefix(std::size_t i, std::size_t count) {
 
 }  // namespace
 
-const Tensor& local_of(const Tensor& x) { return x.is_distributed() ? x.local() : x; }
 std::string output_name(std::size_t i) { return fmt::format("output.{}", i); }
 
 CapturedStep::CapturedStep(StepParts parts, Body body, const graph::ExecutionOptions& execution)

@@ -122,6 +122,13 @@ std::string text_of(const GuardPath& path) {
   return text;
 }
 
+std::int64_t& taken_of(std::map<std::string, std::int64_t>& kinds, const std::string& kind) {
+  if (kinds.size() >= most_kinds && !kinds.contains(kind)) {
+    kinds.clear();
+  }
+  return kinds[kind];
+}
+
 std::optional<Program> with_first(std::map<std::string, Recording>& firsts, const std::string& kind,
                                   Recording recording) {
   const std::string name = kind + text_of(guards_of(recording.program));

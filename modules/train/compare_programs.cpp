@@ -9,8 +9,8 @@ module;
 #include <iterator>
 #include <map>
 #include <span>
-#include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 module tessera.train;
 
@@ -128,17 +128,8 @@ std::string listed(const Groups& groups, const Program* program, std::int64_t ha
   return text;
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) {
-    lines.push_back(line);
-  }
-  return lines;
-}
-
 /// "rank 1: section 'update', instruction 3 (...)".
-std::string call_in_words(int rank, const std::vector<std::string>& calls, std::size_t at) {
+std::string call_in_words(int rank, const std::vector<std::string_view>& calls, std::size_t at) {
   return fmt::format("  rank {}: {}", rank,
                      at < calls.size()
                          ? calls[at].substr(calls[at].find('\t') + 1)
@@ -168,9 +159,11 @@ void compare_programs(collective::World& world, const Program* program) {
   const auto second = static_cast<int>((*found)[0]);
   const std::int64_t group = (*found)[1];
   const std::string here = listed(groups, program, group);
-  const std::vector<std::string> left = lines_of(broadcast(world, here, first));
-  const std::vector<std::string> right = lines_of(broadcast(world, here, second));
-  const auto agreed = [](const std::string& line) { return line.substr(0, line.find('\t')); };
+  const std::string of_first = broadcast(world, here, first);
+  const std::string of_second = broadcast(world, here, second);
+  const std::vector<std::string_view> left = graph::lines_of(of_first);
+  const std::vector<std::string_view> right = graph::lines_of(of_second);
+  const auto agreed = [](std::string_view line) { return line.substr(0, line.find('\t')); };
   const auto differs = std::ranges::mismatch(left, right, {}, agreed, agreed);
   const auto at = static_cast<std::size_t>(differs.in1 - left.begin());
   std::string name;

@@ -29,8 +29,7 @@ constexpr const char* section_name = "evaluation";
 std::map<std::string, Tensor> model_inputs(nn::Module& model, const optim::Optimizer& optimizer) {
   std::map<std::string, Tensor> all;
   for (const nn::ParameterPointer& parameter : optimizer.parameters()) {
-    const Tensor& value = parameter->value;
-    all.emplace(parameter_input(parameter->name), value.is_distributed() ? value.local() : value);
+    all.emplace(parameter_input(parameter->name), local_of(parameter->value));
   }
   for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
     add_buffer(all, buffer->name, *buffer);
@@ -59,7 +58,7 @@ Program Training::record_evaluation(const StepBatch& batch, const StepFunctions&
     std::map<std::string, Tensor> all = model_inputs(model_, *optimizer_);
     add_rows(all, given);
     for (const auto& [name, x] : all) {
-      const bool is_parameter = name.starts_with(parameter_input(""));
+      const bool is_parameter = name.starts_with(parameter_prefix);
       recorder.input(name, x, is_parameter ? MemoryCategory::parameter : MemoryCategory::other);
     }
     recorder.section(section_name, [&] {

@@ -36,8 +36,6 @@ namespace {
 /// In the first step styles record the order of their groups, and the optimizer makes its state.
 constexpr std::int64_t steps_before = 2;
 
-constexpr std::string_view parameter_prefix = "parameter.";
-
 }  // namespace
 
 void Training::set_replay(bool enabled, const graph::ExecutionOptions& execution) {
@@ -155,11 +153,7 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
   finish_updates();
   rest_captures();
   const std::string kind = kind_of(rows);
-  const std::string name = kind + text_of(attempt.known);
-  if (kinds_.size() >= most_kinds && !kinds_.contains(name)) {
-    kinds_.clear();
-  }
-  std::int64_t& eager = kinds_[name];
+  std::int64_t& eager = taken_of(kinds_, kind + text_of(attempt.known));
   if (!attempt.refused && eager >= steps_before) {
     return record_first_or_second(batch, functions, kind);
   }

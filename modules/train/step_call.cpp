@@ -3,6 +3,7 @@ module;
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <map>
 #include <string>
 module tessera.train;
 
@@ -21,24 +22,27 @@ StepCall::StepCall(CapturedStep& step, const Tensors& inputs, const StepNumbers&
       recorder_(recorder),
       updated_(step.parts_.optimizers.size(), false) {}
 
-double StepCall::number(const std::string& name) const {
-  const auto found = numbers_.others.find(name);
-  if (found == numbers_.others.end()) {
+namespace {
+
+double given(const std::map<std::string, double>& numbers, const std::string& name,
+             const char* what, const char* where) {
+  const auto found = numbers.find(name);
+  if (found == numbers.end()) {
     fail({.thing = "captured step",
-          .wrong = fmt::format("the call has no number '{}'", name),
-          .advice = "pass it in StepNumbers::others"});
+          .wrong = fmt::format("the call has no {} '{}'", what, name),
+          .advice = fmt::format("pass it in StepNumbers::{}", where)});
   }
   return found->second;
 }
 
+}  // namespace
+
+double StepCall::number(const std::string& name) const {
+  return given(numbers_.others, name, "number", "others");
+}
+
 double StepCall::guard(const std::string& name) const {
-  const auto found = numbers_.guards.find(name);
-  if (found == numbers_.guards.end()) {
-    fail({.thing = "captured step",
-          .wrong = fmt::format("the call has no guard '{}'", name),
-          .advice = "pass it in StepNumbers::guards"});
-  }
-  return found->second;
+  return given(numbers_.guards, name, "guard", "guards");
 }
 
 void StepCall::update(std::size_t optimizer) {

@@ -12,12 +12,13 @@ import :step_inputs;
 
 namespace tessera {
 
-std::string parameter_input(const std::string& name) { return "parameter." + name; }
+std::string parameter_input(const std::string& name) {
+  return std::string(parameter_prefix) + name;
+}
 
 void add_parameter(std::map<std::string, Tensor>& all, const std::string& name,
                    nn::Parameter& parameter) {
-  all.emplace(parameter_input(name),
-              parameter.value.is_distributed() ? parameter.value.local() : parameter.value);
+  all.emplace(parameter_input(name), local_of(parameter.value));
   if (parameter.places.gradient && parameter.value.requires_grad()) {
     all.emplace("gradient." + name, nn::gradient_memory_of(parameter));
   }
@@ -25,14 +26,13 @@ void add_parameter(std::map<std::string, Tensor>& all, const std::string& name,
 
 void add_buffer(std::map<std::string, Tensor>& all, const std::string& name,
                 const nn::Buffer& buffer) {
-  all.emplace("buffer." + name,
-              buffer.value.is_distributed() ? buffer.value.local() : buffer.value);
+  all.emplace("buffer." + name, local_of(buffer.value));
 }
 
 void add_state(std::map<std::string, Tensor>& all, const std::string& prefix,
                const optim::Optimizer& optimizer) {
   for (const auto& [name, value] : optimizer.state().tensors) {
-    all.emplace("optimizer." + prefix + name, value.is_distributed() ? value.local() : value);
+    all.emplace("optimizer." + prefix + name, local_of(value));
   }
 }
 

@@ -24,6 +24,7 @@ import tessera.record;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
+import :step_inputs;
 
 namespace tessera {
 
@@ -318,7 +319,7 @@ std::size_t Training::shared_bytes() const {
 
 std::size_t Training::bytes_elsewhere() const {
   const auto bytes_of = [](const Tensor& x) {
-    const Tensor& local = x.is_distributed() ? x.local() : x;
+    const Tensor& local = local_of(x);
     return static_cast<std::size_t>(local.numel()) * size_of(local.dtype());
   };
   const StateDict state = optimizer_->state();

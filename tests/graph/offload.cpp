@@ -23,36 +23,18 @@ import tessera.record;
 import tessera.graph;
 
 #include "errors.hpp"
+#include "executed.hpp"
 #include "other_memory.hpp"
 #include "program_text.hpp"
 
 using namespace tessera;
 using graph_test::count;
 using graph_test::program;
+using graph_test::result_of;
 using testing::CountedMemory;
 using testing::error_of;
 
 namespace {
-
-std::vector<double> result_of(Executor& executor) {
-  const Program& program = executor.program();
-  std::map<std::string, Tensor> inputs;
-  for (const auto& [name, number] : program.inputs) {
-    const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
-    std::vector<float> values;
-    for (int i = 0; i < x.shape.product(); ++i) {
-      values.push_back(0.125F * static_cast<float>((i * 5 + number) % 13) - 0.75F);
-    }
-    inputs[name] = from_values<float>(std::span<const float>(values), x.shape);
-  }
-  executor.begin(inputs);
-  for (const Section& section : program.sections) {
-    executor.run(section.name, {});
-  }
-  std::vector<double> result = to_doubles(executor.output("y"));
-  executor.end();
-  return result;
-}
 
 std::vector<double> replayed(const Program& program) {
   Replay replay(program);

@@ -15,38 +15,21 @@ import tessera.record;
 import tessera.graph;
 
 #include "errors.hpp"
+#include "executed.hpp"
 #include "program_text.hpp"
 
 using namespace tessera;
 using graph_test::program;
+using graph_test::result_of;
 using testing::contains;
 using testing::error_of;
 
 namespace {
 
-std::vector<double> result_of(Executor& executor, const Program& program) {
-  std::map<std::string, Tensor> inputs;
-  for (const auto& [name, number] : program.inputs) {
-    const ProgramTensor& x = program.tensors[static_cast<std::size_t>(number)];
-    std::vector<float> values;
-    for (int i = 0; i < x.shape.product(); ++i) {
-      values.push_back(0.125F * static_cast<float>((i * 5 + number) % 13) - 0.75F);
-    }
-    inputs[name] = from_values<float>(std::span<const float>(values), x.shape);
-  }
-  executor.begin(inputs);
-  for (const Section& section : program.sections) {
-    executor.run(section.name, {});
-  }
-  std::vector<double> result = to_doubles(executor.output("y"));
-  executor.end();
-  return result;
-}
-
 template <class Executes>
-std::vector<double> result_of(const Program& program) {
+std::vector<double> result_by(const Program& program) {
   Executes executor(program);
-  return result_of(executor, program);
+  return result_of(executor);
 }
 
 /// Of the calls that are made again, in their order.
@@ -72,13 +55,13 @@ struct Changed {
 /// The pass, whose program has the same values (run_passes checks) and the same bits.
 Changed recomputed(const std::string& body) {
   Changed changed{.program = program(body)};
-  const std::vector<double> expected = result_of<Replay>(changed.program);
+  const std::vector<double> expected = result_by<Replay>(changed.program);
   const std::vector<graph::PassReport> reports =
       graph::run_passes(changed.program, std::vector<std::string>{"lifetimes", "recompute"});
   changed.before = reports[1].peak_before;
   changed.after = reports[1].peak_after;
-  CHECK(result_of<Replay>(changed.program) == expected);
-  CHECK(result_of<graph::Planned>(changed.program) == expected);
+  CHECK(result_by<Replay>(changed.program) == expected);
+  CHECK(result_by<graph::Planned>(changed.program) == expected);
   return changed;
 }
 
@@ -186,16 +169,16 @@ TEST_CASE("a budget of memory is met, by products where nothing else suffices, o
       "output %9 = y\n";
   const std::int64_t inputs = 1024;
   const Program whole = program(body);
-  const std::vector<double> expected = result_of<Replay>(whole);
+  const std::vector<double> expected = result_by<Replay>(whole);
   const auto within = [&](std::int64_t budget) {
     Program changed = whole;
     const graph::MemoryFit fit = graph::fit_memory(changed, budget);
     CHECK(fit.bytes <= budget);
     CHECK(fit.calls == static_cast<int>(made_again(changed).size()));
     graph::Planned planned(changed);
-    CHECK(result_of(planned, changed) == expected);
+    CHECK(result_of(planned) == expected);
     CHECK(planned.memory()->block_bytes + inputs == fit.bytes);
-    CHECK(result_of<Replay>(changed) == expected);
+    CHECK(result_by<Replay>(changed) == expected);
     return made_again(changed);
   };
   CHECK(within(inputs + 4 * 1024 + 256).empty());

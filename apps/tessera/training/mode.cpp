@@ -30,7 +30,6 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 
-#include "training/as_rank.hpp"
 #include "training/mode.hpp"
 #include "training/setup.hpp"
 #include "training/trainer.hpp"
@@ -38,8 +37,6 @@ import tessera.train;
 
 namespace tessera::app {
 namespace {
-
-constexpr std::string_view parameter_prefix = "parameter.";
 
 graph::DataParallelOptions options_of(const Run& run, const Layouts& layouts) {
   return {.mode = graph::data_parallel_mode(run.config.graph.mode),
@@ -58,7 +55,7 @@ class ModeStyle final : public parallel::ParallelStyle {
 
   void apply(const parallel::StyleTarget& target) override {
     for (const nn::ParameterPointer& parameter : nn::all_parameters(target.module)) {
-      const auto found = layouts_.find(std::string(parameter_prefix) + parameter->name);
+      const auto found = layouts_.find(graph::DataParallelOptions().parameters + parameter->name);
       for (const int axis : target.axes) {
         if (found != layouts_.end() && found->second.placement(axis).is_shard()) {
           target.place(*parameter, axis, found->second.placement(axis));
@@ -167,13 +164,14 @@ Layouts state_layouts(optim::Optimizer& optimizer) {
 OneRank placed_on_mesh(const Run& run, const OneRank& one_rank, const Layouts& layouts) {
   try {
     const graph::DataParallelOptions options = options_of(run, layouts);
-    return as_rank(current_rank(), [&] {
-      OneRank placed{.step = graph::data_parallel(one_rank.step, options)};
+    OneRank placed;
+    as_rank(current_rank(), [&] {
+      placed.step = graph::data_parallel(one_rank.step, options);
       if (one_rank.evaluation) {
         placed.evaluation = graph::data_parallel(*one_rank.evaluation, options);
       }
-      return placed;
     });
+    return placed;
   } catch (const Error& error) {
     fail_at(run.config.place("graph.mode"), error);
   }

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <future>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -147,7 +146,9 @@ std::size_t Trainer::snapshot_bytes() const {
 StartPoint check_stored(const Run& run, const std::optional<std::string>& resume,
                         bool weight_values) {
   // On a thread of its own, as in try_step: what styles leave behind goes with it.
-  return std::async(std::launch::async, [&] { return check(run, resume, weight_values); }).get();
+  StartPoint start;
+  as_rank(0, [&] { start = check(run, resume, weight_values); });
+  return start;
 }
 
 }  // namespace tessera::app

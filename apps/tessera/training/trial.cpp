@@ -26,7 +26,6 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.train;
 
-#include "training/as_rank.hpp"
 #include "training/execution.hpp"
 #include "training/mode.hpp"
 #include "training/setup.hpp"
@@ -205,7 +204,9 @@ Program recorded_step(const Run& wanted, int rank) {
 }
 
 Program lowered(const Program& placed, int rank) {
-  return as_rank(rank, [&] { return lower(placed); });
+  Program program;
+  as_rank(rank, [&] { program = lower(placed); });
+  return program;
 }
 
 Program capture_part(const Run& run, int rank, const std::string& part) {
@@ -249,7 +250,9 @@ int kept_gathers(const Run& run) {
 
 Trial try_step(const Run& run) {
   // The ranks that are forked afterwards would inherit what it leaves on this thread.
-  return as_rank(0, [&] { return try_steps(run); });
+  Trial trial;
+  as_rank(0, [&] { trial = try_steps(run); });
+  return trial;
 }
 
 }  // namespace tessera::app
