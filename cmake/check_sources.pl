@@ -152,7 +152,7 @@ for my $file (grep { /\.(cpp|hpp|in)$/ && !m{^tests/support/(?:catch\.hpp|main\.
     }
   });
   each_match($file, qr{#\s*include\s*<catch2/}, sub {
-    finding($file, $_[0], 'include "support/catch.hpp" instead, which has both versions of Catch2');
+    finding($file, $_[0], 'include "catch.hpp" of tests/support instead, which has both versions of Catch2');
   });
 }
 
