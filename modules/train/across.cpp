@@ -29,12 +29,12 @@ std::uint64_t version_of(const nn::Parameter& parameter) {
 }  // namespace
 
 void Training::add_parts(Capture& capture) {
-  counts_.not_left.clear();
+  steps_.counts().not_left.clear();
   if (!execution_.across_steps) {
     return;
   }
   graph::AcrossSteps all = graph::across_steps(capture.whole().program(), execution_);
-  counts_.not_left = all.refusal;
+  steps_.counts().not_left = all.refusal;
   if (!all.refusal.empty()) {
     return;
   }
@@ -47,19 +47,21 @@ void Training::add_parts(Capture& capture) {
   set(Capture::rest, all.rest);
 }
 
-void Training::rest_captures() noexcept {
-  for (Capture& capture : captures_) {
-    for (ProgramPart& part : capture.parts) {
-      if (part.executor) {
-        part.executor->rest();
-      }
-      part.given.clear();
+void Training::Capture::rest() noexcept {
+  for (ProgramPart& part : parts) {
+    if (part.executor) {
+      part.executor->rest();
     }
-    if (!left_) {
-      capture.pending.clear();
-      capture.inputs.clear();
-    }
+    part.given.clear();
   }
+  if (!left) {
+    pending.clear();
+    inputs.clear();
+  }
+}
+
+void Training::rest_captures() noexcept {
+  steps_.rest();
   replayed_last_ = false;
 }
 
@@ -91,15 +93,16 @@ void Training::take_pending(Capture& capture) {
   }
 }
 
-void Training::run_gradients(Executor& executor, const StepVariables& variables) {
+void Training::run_gradients(Capture& capture, Executor& executor,
+                             const StepVariables& variables) {
   // Until the section has ended, nobody knows which parameters are updated.
-  lost_ = std::exchange(left_, std::nullopt).has_value();
+  lost_ = std::exchange(capture.left, std::nullopt).has_value();
   executor.run("gradients", variables);
   lost_ = false;
 }
 
 void Training::leave_update(Capture& capture, const StepVariables& variables) {
-  StepVariables& left = left_.emplace();
+  StepVariables& left = capture.left.emplace();
   for (const auto& [name, number] : variables.numbers) {
     if (!name.starts_with(graph::before_prefix)) {
       left.numbers.emplace(name, number);
@@ -114,7 +117,7 @@ void Training::leave_update(Capture& capture, const StepVariables& variables) {
   for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
     capture.versions.push_back(version_of(*parameter));
   }
-  ++counts_.left;
+  ++steps_.counts().left;
 }
 
 void Training::check_untouched(const Capture& capture) const {
@@ -137,13 +140,13 @@ void Training::finish_updates() {
           .wrong = "an error interrupted the update that a step had left to the next one",
           .advice = "load a checkpoint; " + last_checkpoint()});
   }
-  if (!left_) {
+  if (!has_left_updates()) {
     return;
   }
-  Capture& capture = captures_.back();
+  Capture& capture = *last_capture();
   check_untouched(capture);
   StepVariables variables;
-  add_before(variables, *left_);
+  add_before(variables, *capture.left);
   std::map<std::string, Tensor> all = capture.inputs;
   all.insert(capture.pending.begin(), capture.pending.end());
   Executor& executor = *capture.parts[Capture::rest].executor;
@@ -153,7 +156,7 @@ void Training::finish_updates() {
   capture.parts[capture.running].executor->rest();  // there is no memory for both
   executor.begin_in_order(executor.arranged(all));
   lost_ = true;
-  left_.reset();
+  capture.left.reset();
   run_phase("replayed update", [&] { executor.run("update", variables); });
   executor.end();
   executor.rest();

@@ -2,7 +2,9 @@ module tessera.train:capture_parts;
 
 import tessera.base;
 import tessera.tensor;
+import tessera.device;
 import tessera.record;
+import tessera.graph;
 import tessera.nn;
 import :captured_step;
 import :captures;
@@ -53,9 +55,17 @@ std::string other_modules(const ModuleForms& recorded, const ModuleForms& now);
 /// The same for equal forms.
 std::string text_of(const ModuleForms& forms);
 
-/// Why a step cannot be recorded or replayed: the parameter has a gradient before it, which no
-/// program has. "": it has none.
-std::string held_gradient(const nn::Parameter& parameter);
+/// Why a step cannot be recorded or replayed: a parameter has a gradient before it, which no
+/// program has. "": none has.
+std::string held_gradient(const std::vector<nn::ParameterPointer>& parameters);
+
+/// Error: there are transformations, and this step or call (`what`) has no program that they could
+/// change: `why`.
+void refuse_untransformed(const graph::ExecutionOptions& execution, const char* what,
+                          const std::string& why);
+/// Names what exists before a step. `categories`: of those that may be booked on nothing.
+void record_inputs(Recorder& recorder, const std::map<std::string, Tensor>& inputs,
+                   const std::map<std::string, MemoryCategory>& categories);
 
 /// Inputs of a step in the order of the program's. State of optimizers that the program does not
 /// use is left out, and with transformations, which may remove inputs, any other input too.
@@ -63,22 +73,21 @@ std::string held_gradient(const nn::Parameter& parameter);
 std::vector<Tensor> arranged_inputs(const Executor& executor, std::map<std::string, Tensor> all,
                                     bool transformed);
 
-/// Keeps a recording of few kinds, to be compared.
-void keep_recording(std::map<std::string, Recording>& kept, const std::string& kind,
-                    Recording recording);
-
 /// How many steps or calls of a kind were taken without a program; of few kinds.
 std::int64_t& taken_of(std::map<std::string, std::int64_t>& kinds, const std::string& kind);
 
 /// A program, and what its results are for the caller.
-struct CapturedStep::Capture {
-  std::string form;  // of the inputs
+struct CapturedStep::Capture final : CapturedFunction::Entry {
+  std::string form = {};  // of the inputs
   ModuleForms modules = {};
-  Missed missed;
+  Missed missed = {};
   std::unique_ptr<Executor> executor = nullptr;
   std::vector<SpecHandle> layouts = {};                // of the results; null: not distributed
   std::vector<std::vector<std::size_t>> updated = {};  // parameters, in order, by optimizer
-  GuardPath guards = {};
+
+  const Program& program() const override { return executor->program(); }
+  void abandon() noexcept override { executor->abandon(); }
+  void rest() noexcept override { executor->rest(); }
 };
 
 /// What results are called in a program.

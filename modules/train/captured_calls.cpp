@@ -61,8 +61,9 @@ CapturedStep::Missed CapturedStep::missed() const {
   return all;
 }
 
-std::string CapturedStep::kind_of(const Tensors& inputs, const StepNumbers& numbers) const {
-  std::string text = form_of(inputs) + text_of(numbers.guards) + text_of(forms_of(parts_.modules));
+std::string CapturedStep::kind_of(const Tensors& inputs, const StepNumbers& numbers,
+                                  const ModuleForms& modules) const {
+  std::string text = form_of(inputs) + text_of(numbers.guards) + text_of(modules);
   const Missed missed = this->missed();
   for (std::size_t o = 0; o < missed.size(); ++o) {
     const std::vector<std::int64_t> steps = parts_.optimizers[o]->steps();
@@ -76,11 +77,12 @@ std::string CapturedStep::kind_of(const Tensors& inputs, const StepNumbers& numb
 }
 
 std::string CapturedStep::misfit(const Capture& capture, const std::string& form,
-                                 const Missed& missed, const StepNumbers& numbers) const {
+                                 const ModuleForms& modules, const Missed& missed,
+                                 const StepNumbers& numbers) const {
   if (form != capture.form) {
     return fmt::format("the inputs have another form ({})", form);
   }
-  if (std::string other = other_modules(capture.modules, forms_of(parts_.modules));
+  if (std::string other = other_modules(capture.modules, modules);
       !other.empty()) {
     return other;
   }
@@ -98,100 +100,48 @@ std::string CapturedStep::misfit(const Capture& capture, const std::string& form
       }
     }
   }
-  return other_guard(capture.executor->program(), numbers.guards);
-}
-
-CapturedStep::Capture* CapturedStep::capture_of(const Tensors& inputs, const StepNumbers& numbers,
-                                                const GuardPath& known) {
-  counts_.refusal.clear();
-  const std::string form = form_of(inputs);
-  const Missed missed = this->missed();
-  for (auto one = captures_.end(); one != captures_.begin();) {
-    --one;
-    if (const std::string why = misfit(**one, form, missed, numbers); !why.empty()) {
-      counts_.refusal = counts_.refusal.empty() ? why : counts_.refusal;
-      continue;
-    }
-    if (!agrees((*one)->guards, known)) {
-      continue;
-    }
-    if (std::next(one) != captures_.end()) {
-      replayed_last_ = false;
-      std::rotate(one, std::next(one), captures_.end());
-    }
-    return captures_.back().get();
-  }
-  return nullptr;
+  return other_guard(capture.program(), numbers.guards);
 }
 
 Tensors CapturedStep::record(const Tensors& inputs, const StepNumbers& numbers,
-                             const std::string& kind) {
+                             std::optional<Recording>& recording) {
   for (optim::Optimizer* optimizer : parts_.optimizers) {
-    optimizer->prepare_state();
+    optimizer->prepare_state();  // what the call makes does not outlive it
   }
   const StepVariables variables = variables_of(numbers);
-  Missed before = missed();
   Recorder recorder;
   std::map<std::string, MemoryCategory> categories;
   for (const auto& [own, parameter] : parameters_) {
     categories[parameter_input(own)] = category_of_parameter(*parameter);
   }
-  for (const auto& [input, tensor] : state()) {
-    const auto category = categories.find(input);
-    recorder.input(input, tensor,
-                   category == categories.end() ? MemoryCategory::other : category->second);
-  }
+  record_inputs(recorder, state(), categories);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     recorder.input(input_name(i), local_of(inputs[i]));
   }
-  const Tensors results = take(inputs, numbers, &recorder);
-  Recording recording = recorder.finish(variables);
-  ++counts_.recorded;
-  const bool compares = compares_ || execution_.compares_recordings;
-  // What guards have read is part of the kind.
-  const std::string whole_kind = kind + text_of(guards_of(recording.program));
-  const auto compared = recorded_.find(whole_kind);
-  if (compares && compared == recorded_.end()) {
-    keep_recording(recorded_, whole_kind, std::move(recording));
-    return results;
-  }
-  CapturedProgram captured{.program = compares ? program_of(compared->second, std::move(recording))
-                                               : program_of(std::move(recording)),
-                           .form = form_of(inputs)};
-  for (const Tensor& x : results) {
-    captured.layouts.push_back(x.is_distributed() ? x.spec() : SpecHandle());
-  }
-  add_capture(std::move(captured), std::move(before),
-              captures_.empty() ? first_capture : counts_.refusal);
-  std::erase_if(kinds_, [&](const auto& one) { return one.first.starts_with(kind); });
+  Tensors results = take(inputs, numbers, &recorder);
+  recording = recorder.finish(variables);
   return results;
 }
 
-void CapturedStep::add_capture(CapturedProgram captured, Missed missed, const std::string& reason) {
-  check_guards(captured.program);
-  auto capture = std::make_unique<Capture>(Capture{.form = std::move(captured.form),
-                                                   .modules = forms_of(parts_.modules),
-                                                   .missed = std::move(missed),
-                                                   .layouts = std::move(captured.layouts),
-                                                   .guards = guards_of(captured.program)});
-  if (captures_.size() >= most_captures) {
-    captures_.erase(captures_.begin());  // its memory is free before the new one's is taken
-    ++counts_.evicted;
-  }
+std::unique_ptr<CapturedStep::Capture> CapturedStep::capture_of(CapturedProgram captured,
+                                                                Missed missed) {
+  auto capture = std::make_unique<Capture>();
+  capture->form = std::move(captured.form);
+  capture->modules = forms_of(parts_.modules);
+  capture->missed = std::move(missed);
+  capture->layouts = std::move(captured.layouts);
   capture->executor = graph::make_executor(std::move(captured.program), execution_, &added_);
   for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {
-    capture->updated.push_back(updated_by(
-        capture->executor->program(), static_cast<int>(i), parts_.optimizers[i]->parameters(),
-        [&](const nn::ParameterPointer& parameter) { return input_of(parameter); }));
+    capture->updated.push_back(
+        updated_by(capture->program(), static_cast<int>(i), parts_.optimizers[i]->parameters(),
+                   [&](const nn::ParameterPointer& parameter) { return input_of(parameter); }));
   }
   if (!parameters_.empty()) {
     for (auto& [name, value] : added_) {
       value = ops::to_device(value, parameters_.front().second->value.device());
     }
   }
-  captures_.push_back(std::move(capture));
-  count_capture(counts_, reason);
-  replayed_last_ = false;
+  return capture;
 }
 
 void CapturedStep::set_program(CapturedProgram captured) {
@@ -204,7 +154,14 @@ void CapturedStep::set_program(CapturedProgram captured) {
       updates = updates ? std::optional<std::int64_t>(0) : std::nullopt;
     }
   }
-  add_capture(std::move(captured), std::move(none), ahead_of_steps);
+  Program program = std::move(captured.program);
+  calls_of_.add(
+      std::move(program),
+      [&](Program whole) {
+        captured.program = std::move(whole);
+        return capture_of(std::move(captured), std::move(none));
+      },
+      ahead_of_steps);
 }
 
 std::string CapturedStep::capture_ahead(const std::function<CapturedProgram()>& make) {
@@ -218,25 +175,23 @@ std::string CapturedStep::capture_ahead(const std::function<CapturedProgram()>& 
 }
 
 CapturedProgram CapturedStep::capture(const Tensors& inputs, const StepNumbers& numbers) {
-  compares_ = true;
   StepNumbers now = numbers;
-  while (captures_.empty()) {
+  calls_of_.capture([&] {
     // What is computed from a number's value() is a constant, which other values show.
     for (auto& [name, value] : now.others) {
       value = value * 1.0002441406 + 1e-6;
     }
     (*this)(inputs, now);
-  }
-  compares_ = false;
-  const Capture& capture = *captures_.back();
-  return {.program = capture.executor->program(), .form = capture.form, .layouts = capture.layouts};
+  });
+  const auto& capture = static_cast<const Capture&>(*calls_of_.last());
+  return {.program = capture.program(), .form = capture.form, .layouts = capture.layouts};
 }
 
 Tensors CapturedStep::replay(Capture& capture, const Tensors& inputs,
                              const StepVariables& variables) {
-  if (!replayed_last_) {  // what styles derive from parameters is an input of the program
+  if (!std::exchange(replayed_last_, false)) {
     for (parallel::ParallelPlan* plan : parts_.plans) {
-      plan->after_optimizer();
+      plan->after_optimizer();  // what styles derive from parameters is an input of the program
     }
   }
   const MemoryScope scope(MemoryCategory::activation);
@@ -265,71 +220,50 @@ Tensors CapturedStep::replay(Capture& capture, const Tensors& inputs,
     finishers_[i]->count_step();
   }
   ++calls_;
-  ++counts_.replayed;
   replayed_last_ = true;
   return results;
 }
 
-std::optional<Tensors> CapturedStep::replayed(const Tensors& inputs, const StepNumbers& numbers,
-                                              Attempt& attempt) {
-  std::string given_up;
-  for (std::size_t tried = 0; tried < most_captures; ++tried) {
-    Capture* const capture = capture_of(inputs, numbers, attempt.known);
-    if (capture == nullptr) {
-      break;
-    }
-    for (const auto& [stream, drawn] : capture->executor->program().draws) {
-      random_stream(stream);  // made at its first use
-    }
-    const StepVariables variables = variables_of(numbers);
-    counts_.refusal = capture->executor->refusal(variables);
-    if (!counts_.refusal.empty()) {
-      attempt.refused = true;
-      return std::nullopt;
-    }
-    try {
-      return replay(*capture, inputs, variables);
-    } catch (const GuardFailed& failed) {  // nothing was changed
-      attempt.known = path_of(failed, capture->guards);
-      given_up = guard_in_words(capture->guards[failed.number()], failed.now());
-      ++counts_.given_up;
-      rest();
-    }
-  }
-  counts_.refusal = given_up.empty() ? counts_.refusal : given_up;
-  return std::nullopt;
-}
-
 Tensors CapturedStep::call(const Tensors& inputs, const StepNumbers& numbers) {
-  Attempt attempt;
+  const std::string form = form_of(inputs);
+  const ModuleForms modules = forms_of(parts_.modules);
+  const Missed before = missed();
+  std::vector<nn::ParameterPointer> parameters;
   for (const auto& [name, parameter] : parameters_) {
-    if (parameter->value.grad()) {
-      counts_.refusal = held_gradient(*parameter);
-      attempt.refused = true;
-      break;
-    }
+    parameters.push_back(parameter);
   }
-  if (attempt.refused) {
-    // Taken as it is.
-  } else if (std::optional<Tensors> results = replayed(inputs, numbers, attempt)) {
-    return *std::move(results);
-  }
-  if (!execution_.transforms.empty()) {
-    fail({.thing = fmt::format("transformation '{}'", execution_.transforms.front().name),
-          .wrong = fmt::format("this call has no program that it could change ({})",
-                               counts_.refusal.empty() ? "none was set" : counts_.refusal),
-          .advice = "capture the step ahead, make calls of one form, or leave the "
-                    "transformation out"});
-  }
-  rest();
-  const std::string kind = kind_of(inputs, numbers);
-  std::int64_t& taken = taken_of(kinds_, kind + text_of(attempt.known));
-  if (!attempt.refused && taken >= steps_before) {
-    return record(inputs, numbers, kind);
-  }
-  Tensors results = take(inputs, numbers, nullptr);
-  ++counts_.eager;
-  ++taken;
+  Tensors results;
+  const CapturedFunction::Call call{
+      .misfit = [&](const CapturedFunction::Entry& entry) {
+        return misfit(static_cast<const Capture&>(entry), form, modules, before, numbers);
+      },
+      .kind = [&] { return kind_of(inputs, numbers, modules); },
+      .replay =
+          [&](CapturedFunction::Entry& entry) {
+            results = replay(static_cast<Capture&>(entry), inputs, variables_of(numbers));
+          },
+      .before_taking =
+          [&](const std::string& why) {
+            refuse_untransformed(execution_, "call", why);
+            replayed_last_ = false;
+          },
+      .take = [&] { results = take(inputs, numbers, nullptr); },
+      .record =
+          [&] {
+            std::optional<Recording> recording;
+            results = record(inputs, numbers, recording);
+            return recording;
+          },
+      .make =
+          [&](Program program) {
+            CapturedProgram captured{.program = std::move(program), .form = form};
+            for (const Tensor& x : results) {
+              captured.layouts.push_back(x.is_distributed() ? x.spec() : SpecHandle());
+            }
+            return capture_of(std::move(captured), before);
+          },
+      .refused = held_gradient(parameters)};
+  calls_of_.call(call);
   return results;
 }
 

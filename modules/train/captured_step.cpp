@@ -43,8 +43,12 @@ std::string prefix(std::size_t i, std::size_t count) {
 std::string output_name(std::size_t i) { return fmt::format("output.{}", i); }
 
 CapturedStep::CapturedStep(StepParts parts, Body body, const graph::ExecutionOptions& execution)
-    : parts_(std::move(parts)), body_(std::move(body)), execution_(execution) {
+    : parts_(std::move(parts)),
+      body_(std::move(body)),
+      execution_(execution),
+      calls_of_([this] { replayed_last_ = false; }) {
   graph::check(execution);
+  calls_of_.set_comparing(execution.compares_recordings);
   if (execution.across_steps) {
     fail_input({.thing = "captured step",
                 .wrong = "its update cannot be left to the next call, as callers see parameters "
@@ -74,13 +78,11 @@ CapturedStep::CapturedStep(StepParts parts, Body body, const graph::ExecutionOpt
 CapturedStep::~CapturedStep() = default;
 
 const Program* CapturedStep::program() const {
-  return captures_.empty() ? nullptr : &captures_.back()->executor->program();
+  return calls_of_.last() == nullptr ? nullptr : &calls_of_.last()->program();
 }
 
 void CapturedStep::rest() noexcept {
-  for (const std::unique_ptr<Capture>& capture : captures_) {
-    capture->executor->rest();
-  }
+  calls_of_.rest();
   replayed_last_ = false;
 }
 

@@ -8,6 +8,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import :captures;
+import :captured_function;
 import :training;
 
 export namespace tessera {
@@ -108,7 +109,7 @@ class CapturedStep {
 
   /// Gives back the memory that programs keep between calls; the next call takes it again.
   void rest() noexcept;
-  const ReplayCounts& counts() const { return counts_; }
+  const ReplayCounts& counts() const { return calls_of_.counts(); }
   /// That of the last call that was recorded or replayed; null: there was none.
   const Program* program() const;
 
@@ -121,14 +122,11 @@ class CapturedStep {
   using Missed = std::vector<std::vector<std::optional<std::int64_t>>>;
 
   Missed missed() const;
-  std::string kind_of(const Tensors& inputs, const StepNumbers& numbers) const;
+  std::string kind_of(const Tensors& inputs, const StepNumbers& numbers,
+                      const ModuleForms& modules) const;
   /// Why the program is none of such calls; "": it is.
-  std::string misfit(const Capture& capture, const std::string& form, const Missed& missed,
-                     const StepNumbers& numbers) const;
-  /// The program of such a call, which is the last of captures_ then. `known`: guards that the call
-  /// has read. Null: there is none, and counts_.refusal says why the one that was used last is not.
-  Capture* capture_of(const Tensors& inputs, const StepNumbers& numbers,
-                      const std::vector<GuardValue>& known);
+  std::string misfit(const Capture& capture, const std::string& form, const ModuleForms& modules,
+                     const Missed& missed, const StepNumbers& numbers) const;
   StepVariables variables_of(const StepNumbers& numbers) const;
   /// What follows from variables, while a call is recorded.
   Number lr_of(std::size_t optimizer, double lr, bool recorded) const;
@@ -136,17 +134,10 @@ class CapturedStep {
   std::map<std::string, Tensor> state() const;
   Tensors take(const Tensors& inputs, const StepNumbers& numbers, Recorder* recorder);
   Tensors body(StepCall& call);
-  Tensors record(const Tensors& inputs, const StepNumbers& numbers, const std::string& kind);
-  void add_capture(CapturedProgram captured, Missed missed, const std::string& reason);
+  Tensors record(const Tensors& inputs, const StepNumbers& numbers,
+                 std::optional<Recording>& recording);
+  std::unique_ptr<Capture> capture_of(CapturedProgram captured, Missed missed);
   Tensors replay(Capture& capture, const Tensors& inputs, const StepVariables& variables);
-  /// What is known of a call before it is taken as it is.
-  struct Attempt {
-    std::vector<GuardValue> known = {};  // guards that replays have read until one ended them
-    bool refused = false;                // it has a program, and one that it must not have
-  };
-  /// Replays the call; nothing where that cannot be, and counts_.refusal says why.
-  std::optional<Tensors> replayed(const Tensors& inputs, const StepNumbers& numbers,
-                                  Attempt& attempt);
   Tensors call(const Tensors& inputs, const StepNumbers& numbers);
   void drop_gradients() noexcept;
   /// The names that parameters have as inputs of a program.
@@ -162,12 +153,8 @@ class CapturedStep {
   std::vector<std::unique_ptr<parallel::GradientFinisher>> finishers_;  // of each optimizer
   std::int64_t calls_ = 0;
   bool replayed_last_ = false;
-  ReplayCounts counts_;
-  std::vector<std::unique_ptr<Capture>> captures_;  // the one that was used last is the last
-  std::map<std::string, std::int64_t> kinds_;  // of calls without a program: how many were taken
-  bool compares_ = false;                      // by capture()
-  std::map<std::string, Recording> recorded_;  // by kind: those that others are compared with
-  graph::AddedState added_;                    // by transformations of programs
+  CapturedFunction calls_of_;
+  graph::AddedState added_;                     // by transformations of programs
 };
 
 }  // namespace tessera

@@ -18,7 +18,9 @@ module tessera.train;
 
 import tessera.base;
 import tessera.tensor;
+import tessera.device;
 import tessera.record;
+import tessera.graph;
 import tessera.nn;
 import :capture_parts;
 import :step_inputs;
@@ -200,9 +202,31 @@ std::string text_of(const ModuleForms& forms) {
   return fmt::format(" modules {:x}", hash);
 }
 
-std::string held_gradient(const nn::Parameter& parameter) {
-  return parameter.value.grad() ? fmt::format("'{}' has a gradient before the step", parameter.name)
-                                : std::string();
+std::string held_gradient(const std::vector<nn::ParameterPointer>& parameters) {
+  const auto held = std::ranges::find_if(
+      parameters, [](const nn::ParameterPointer& p) { return static_cast<bool>(p->value.grad()); });
+  return held == parameters.end()
+             ? std::string()
+             : fmt::format("'{}' has a gradient before the step", (*held)->name);
+}
+
+void refuse_untransformed(const graph::ExecutionOptions& execution, const char* what,
+                          const std::string& why) {
+  if (!execution.transforms.empty()) {
+    fail({.thing = fmt::format("transformation '{}'", execution.transforms.front().name),
+          .wrong = fmt::format("this {} has no program that it could change ({})", what, why),
+          .advice = "capture the step ahead, take steps of one kind, or leave the transformation "
+                    "out"});
+  }
+}
+
+void record_inputs(Recorder& recorder, const std::map<std::string, Tensor>& inputs,
+                   const std::map<std::string, MemoryCategory>& categories) {
+  for (const auto& [name, tensor] : inputs) {
+    const auto category = categories.find(name);
+    recorder.input(name, tensor,
+                   category == categories.end() ? MemoryCategory::other : category->second);
+  }
 }
 
 std::vector<Tensor> arranged_inputs(const Executor& executor, std::map<std::string, Tensor> all,
@@ -212,14 +236,6 @@ std::vector<Tensor> arranged_inputs(const Executor& executor, std::map<std::stri
     return (transformed || one.first.starts_with(state_prefix)) && !inputs.contains(one.first);
   });
   return executor.arranged(all);
-}
-
-void keep_recording(std::map<std::string, Recording>& kept, const std::string& kind,
-                    Recording recording) {
-  if (kept.size() >= most_kinds) {
-    kept.clear();
-  }
-  kept.insert_or_assign(kind, std::move(recording));
 }
 
 std::int64_t& taken_of(std::map<std::string, std::int64_t>& kinds, const std::string& kind) {

@@ -48,7 +48,7 @@ std::vector<std::int64_t> Training::missed_updates() const {
   return missed;
 }
 
-StepVariables Training::variables_of(const StepBatch& batch, const Program* program) const {
+StepVariables Training::variables_of(const StepBatch& batch) const {
   StepVariables variables;
   variables.numbers["loss_scale"] = 1.0 / batch.weight;
   variables.numbers["max_value"] = clipping_.max_value * scale();
@@ -56,10 +56,6 @@ StepVariables Training::variables_of(const StepBatch& batch, const Program* prog
   // Of steps that were begun, and of updates: a skipped step has none.
   variables.counts["begun"] = done_ + 1;
   variables.counts["step"] = done_ - skipped_ + 1;
-  for (const auto& [name, drawn] :
-       program != nullptr ? program->draws : std::map<std::string, std::uint64_t>()) {
-    random_stream(name);  // made at its first use, which a replay from the first step has not had
-  }
   variables.streams = random_state();
   return variables;
 }
@@ -118,11 +114,12 @@ Training::StepRows Training::load_rows(const StepBatch& batch, const StepFunctio
   return rows;
 }
 
-std::string Training::misfit(const Capture& capture, const StepRows& rows) const {
+std::string Training::misfit(const Capture& capture, const StepRows& rows,
+                             const ModuleForms& modules) const {
   if (trained() != capture.trained) {
     return "other parameters are frozen than when the step was recorded";
   }
-  if (std::string other = other_modules(capture.modules, module_forms()); !other.empty()) {
+  if (std::string other = other_modules(capture.modules, modules); !other.empty()) {
     return other;
   }
   if (std::string other = other_guard(capture.whole().program(), guards_); !other.empty()) {
@@ -158,29 +155,7 @@ std::string Training::misfit(const Capture& capture, const StepRows& rows) const
   return "";
 }
 
-Training::Capture* Training::capture_of(const StepRows& rows, const GuardPath& known) {
-  counts_.refusal.clear();
-  for (auto one = captures_.end(); one != captures_.begin();) {
-    --one;
-    const std::string why = misfit(*one, rows);
-    if (!why.empty()) {
-      counts_.refusal = counts_.refusal.empty() ? why : counts_.refusal;
-      continue;
-    }
-    if (!agrees(one->guards, known)) {
-      continue;
-    }
-    if (std::next(one) != captures_.end()) {
-      finish_updates();  // of the last one
-      replayed_last_ = false;
-      std::rotate(one, std::next(one), captures_.end());
-    }
-    return &captures_.back();
-  }
-  return nullptr;
-}
-
-std::string Training::kind_of(const StepRows& rows) const {
+std::string Training::kind_of(const StepRows& rows, const ModuleForms& modules) const {
   std::string text = fmt::format("{}", rows.micro_batches);
   for (const auto& [name, x] : rows.tensors) {
     text += fmt::format(" {}{}", name_of(x.dtype()), to_string(x.shape()));
@@ -189,7 +164,7 @@ std::string Training::kind_of(const StepRows& rows) const {
     text += is_trained ? '1' : '0';
   }
   text += fmt::format(" {}", fmt::join(missed_updates(), " "));
-  return text + text_of(guards_) + text_of(module_forms());
+  return text + text_of(guards_) + text_of(modules);
 }
 
 ModuleForms Training::module_forms() const {
@@ -197,13 +172,14 @@ ModuleForms Training::module_forms() const {
   return forms_of({&root, 1});
 }
 
-void Training::gather_inputs(const StepRows& rows, Capture& capture, Capture::PartNumber number) {
+void Training::gather_inputs(const StepRows& rows, Capture& capture, Capture::PartNumber number,
+                             bool only_rows) {
   const std::vector<nn::ParameterPointer>& parameters = optimizer_->parameters();
   const bool same = std::ranges::equal(parameters, capture.parameters,
                                        [](const nn::ParameterPointer& now, const Tensor& before) {
                                          return now->value.same_as(before);
                                        });
-  if (!same || !replayed_last_) {  // otherwise only the rows are others
+  if (!same || !only_rows) {
     const bool kept = std::ranges::any_of(
         parameters, [](const nn::ParameterPointer& p) { return p->places.gradient != nullptr; });
     if (kept) {
@@ -242,34 +218,34 @@ void Training::gather_inputs(const StepRows& rows, Capture& capture, Capture::Pa
   }
 }
 
-StepResult Training::replay_step(const StepBatch& batch, const StepRows& rows, Capture& capture,
-                                 StepVariables variables) {
-  if (!replayed_last_) {  // what styles derive from parameters is an input of the program
+StepResult Training::replay_step(const StepBatch& batch, const StepRows& rows, Capture& capture) {
+  const bool continues = std::exchange(replayed_last_, false);  // nothing else has written since
+  if (!continues) {  // what styles derive from parameters is an input of the program
     finish_updates();
     plan_.after_optimizer();
   }
   optimizer_->prepare_state();
+  StepVariables variables = variables_of(batch);
   const MemoryScope scope(MemoryCategory::activation);
   const bool leaves = capture.leaves() && !batch.last_train_step;
-  const Capture::PartNumber number = left_    ? (leaves ? Capture::middle : Capture::last)
-                                     : leaves ? Capture::first
-                                              : Capture::whole_step;
-  if (left_) {
+  const Capture::PartNumber number = capture.left ? (leaves ? Capture::middle : Capture::last)
+                                     : leaves     ? Capture::first
+                                                  : Capture::whole_step;
+  if (capture.left) {
     check_untouched(capture);
-    add_before(variables, *left_);
+    add_before(variables, *capture.left);
   }
-  gather_inputs(rows, capture, number);
+  gather_inputs(rows, capture, number, continues);
   Executor& executor = *capture.parts[number].executor;
   executor.begin_in_order(capture.parts[number].given);
   // Nothing of the training moves before the end: a guard may give the replay up.
   const auto ended = [&](bool skipped) {
     executor.end();
     finisher_.count_step();
-    ++counts_.replayed;
     replayed_last_ = true;
     count_step(batch, skipped);
   };
-  run_phase("replayed gradients", [&] { run_gradients(executor, variables); });
+  run_phase("replayed gradients", [&] { run_gradients(capture, executor, variables); });
   const StepResult result =
       checked(batch, executor.output("loss").item(), executor.output(norm_output()).item());
   executor.run("free", variables);

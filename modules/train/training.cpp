@@ -32,7 +32,14 @@ namespace tessera {
 Training::Training(nn::Module& model, parallel::ParallelPlan& plan,
                    std::unique_ptr<optim::Optimizer> optimizer, const optim::Schedule& schedule,
                    double max_norm)
-    : model_(model), plan_(plan), optimizer_(std::move(optimizer)), schedule_(schedule) {
+    : model_(model),
+      plan_(plan),
+      optimizer_(std::move(optimizer)),
+      schedule_(schedule),
+      steps_([this] {
+        finish_updates();
+        replayed_last_ = false;
+      }) {
   schedule_.check();
   set_clipping({.max_norm = max_norm});
 }
@@ -149,8 +156,8 @@ StepResult Training::step(const StepBatch& batch, const StepFunctions& functions
     return replays_ ? record_step(batch, functions) : take_step(batch, functions, nullptr);
   } catch (...) {
     replayed_last_ = false;
-    if (!captures_.empty()) {
-      captures_.back().parts[captures_.back().running].executor->abandon();
+    if (Capture* const last = last_capture()) {
+      last->abandon();
     }
     optimizer_->zero_grad();
     throw;

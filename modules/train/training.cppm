@@ -11,6 +11,7 @@ import tessera.optim;
 import tessera.parallel;
 import :ahead;
 import :captures;
+import :captured_function;
 
 export namespace tessera {
 
@@ -139,9 +140,9 @@ class Training {
   Program capture(const std::function<void()>& step);
   /// What the last replayed or recorded step has; null: nothing yet.
   const Program* program() const {
-    return captures_.empty() ? nullptr : &captures_.back().whole().program();
+    return steps_.last() == nullptr ? nullptr : &steps_.last()->program();
   }
-  const ReplayCounts& replays() const { return counts_; }
+  const ReplayCounts& replays() const { return steps_.counts(); }
   /// Error (input): an input of the program, other than rows and what transformations add, that
   /// this training does not have, or has in another form. After Optimizer::prepare_state.
   void check_inputs(const Program& program) const;
@@ -150,7 +151,7 @@ class Training {
   /// interrupted the update; load a checkpoint.
   void finish_updates();
   /// Whether the last step has left its update.
-  bool has_left_updates() const { return left_.has_value(); }
+  bool has_left_updates() const { return last_capture() != nullptr && last_capture()->left; }
 
   /// The sum of all losses of `batches` batches divided by `batch.weight`, which is that of all of
   /// them, in evaluation mode and without gradients. The model has its training mode again
@@ -271,7 +272,7 @@ class Training {
   };
   /// A program that steps are replayed from, and those that leave its update to the next step (see
   /// graph::AcrossSteps). Only one of them has memory at a time.
-  struct Capture {
+  struct Capture final : CapturedFunction::Entry {
     enum PartNumber : std::uint8_t { whole_step, first, middle, last, rest, part_count };
     std::array<ProgramPart, part_count> parts = {};
     PartNumber running = whole_step;
@@ -279,45 +280,39 @@ class Training {
     ModuleForms modules = {};
     std::vector<std::int64_t> missed = {};  // by parameter: see missed_updates
     std::vector<std::size_t> updated = {};  // the optimizer's parameters that it updates, in order
-    std::vector<GuardValue> guards = {};    // those within the step
     std::vector<Tensor> parameters = {};    // that `inputs` has the local tensors of
     /// Of all parts, without rows: gradients that are kept elsewhere are the same ones in each.
     std::map<std::string, Tensor> inputs = {};
     std::map<std::string, Tensor> pending = {};  // what is kept until the update is made
+    std::optional<StepVariables> left = {};      // of the last step, where it left its update
     std::vector<std::uint64_t> versions = {};    // of the parameters, when it was left
 
     Executor& whole() const { return *parts[whole_step].executor; }
     bool leaves() const { return static_cast<bool>(parts[first].executor); }
+    const Program& program() const override { return whole().program(); }
+    void abandon() noexcept override { parts[running].executor->abandon(); }
+    void rest() noexcept override;
   };
+  Capture* last_capture() const { return static_cast<Capture*>(steps_.last()); }
   StepRows load_rows(const StepBatch& batch, const StepFunctions& functions);
   /// Why the program is none of such steps; "": it is.
-  std::string misfit(const Capture& capture, const StepRows& rows) const;
-  /// The program of such steps, which is the last of captures_ then. `known`: guards that the step
-  /// has read. Null: there is none, and counts_.refusal says why the one that was used last is not.
-  Capture* capture_of(const StepRows& rows, const std::vector<GuardValue>& known);
-  /// What is known of a step before it is taken as always.
-  struct Attempt {
-    std::vector<GuardValue> known = {};  // guards that replays have read until one ended them
-    bool refused = false;                // it has a program, and one that it must not have
-  };
-  /// Replays the step; nothing where that cannot be, and counts_.refusal says why.
-  std::optional<StepResult> replayed(const StepBatch& batch, const StepRows& rows,
-                                     Attempt& attempt);
+  std::string misfit(const Capture& capture, const StepRows& rows,
+                     const ModuleForms& modules) const;
   /// Equal for steps that one program can be right for.
-  std::string kind_of(const StepRows& rows) const;
-  /// A step that is recorded; its program is captured.
-  StepResult capture_step(const StepBatch& batch, const StepFunctions& functions,
-                          const std::string& kind);
-  StepResult replay_step(const StepBatch& batch, const StepRows& rows, Capture& capture,
-                         StepVariables variables);
+  std::string kind_of(const StepRows& rows, const ModuleForms& modules) const;
+  /// A step that is recorded; no recording where it was skipped.
+  StepResult taken_recorded(const StepBatch& batch, const StepFunctions& functions,
+                            std::optional<Recording>& recording);
+  StepResult replay_step(const StepBatch& batch, const StepRows& rows, Capture& capture);
   /// What a step's dynamic arguments follow from, before its update is known.
-  StepVariables variables_of(const StepBatch& batch, const Program* program) const;
+  StepVariables variables_of(const StepBatch& batch) const;
   void set_update(StepVariables& variables, double lr, double grad_scale) const;
   /// Tensors that exist before a step.
   std::map<std::string, Tensor> inputs() const;
   /// `missed`: the updates that each parameter had missed when the program was recorded.
-  void add_capture(Program program, std::vector<std::int64_t> missed, const std::string& reason);
-  void gather_inputs(const StepRows& rows, Capture& capture, Capture::PartNumber number);
+  std::unique_ptr<Capture> capture_of(Program program, std::vector<std::int64_t> missed);
+  void gather_inputs(const StepRows& rows, Capture& capture, Capture::PartNumber number,
+                     bool only_rows);
   // In across.cpp.
   /// Their memory is free for what is computed without them.
   void rest_captures() noexcept;
@@ -325,7 +320,7 @@ class Training {
   static void add_before(StepVariables& variables, const StepVariables& before);
   void take_pending(Capture& capture);
   /// Runs the section that makes what the step before has left.
-  void run_gradients(Executor& executor, const StepVariables& variables);
+  void run_gradients(Capture& capture, Executor& executor, const StepVariables& variables);
   void leave_update(Capture& capture, const StepVariables& variables);
   /// Errors: parameters were replaced or written while their update was left.
   void check_untouched(const Capture& capture) const;
@@ -348,16 +343,11 @@ class Training {
   std::int64_t tokens_ = 0;
   std::int64_t skipped_ = 0;
   bool replays_ = false;
-  ReplayCounts counts_;
   graph::ExecutionOptions execution_;
-  graph::AddedState added_;                    // by transformations of programs
-  std::vector<Capture> captures_;              // the one that was used last is the last
-  std::map<std::string, std::int64_t> kinds_;  // of steps without a program: how many were taken
-  bool compares_ = false;                      // by capture()
-  std::map<std::string, Recording> recorded_;  // by kind: those that others are compared with
-  StepGuards guards_;                          // of the step
+  graph::AddedState added_;                     // by transformations of programs
+  CapturedFunction steps_;
+  StepGuards guards_;                           // of the step
   bool replayed_last_ = false;         // by the last capture, and nothing else has written since
-  std::optional<StepVariables> left_;  // of the step by the last capture that left its update
   bool lost_ = false;                  // an error interrupted the update of the step before
   std::string needs_program_;          // see require_program; empty: steps may be eager
   std::unique_ptr<Executor> evaluation_;

@@ -1,0 +1,159 @@
+// Which program a call has, and how it is recorded and replayed.
+module;
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.train;
+
+import tessera.base;
+import tessera.record;
+import :capture_parts;
+import :captured_function;
+import :captures;
+
+namespace tessera {
+
+CapturedFunction::Entry::~Entry() = default;
+CapturedFunction::CapturedFunction(std::function<void()> before_switch)
+    : before_switch_(std::move(before_switch)) {}
+CapturedFunction::~CapturedFunction() = default;
+
+CapturedFunction::Kept* CapturedFunction::find(const Call& call, const GuardPath& known) {
+  counts_.refusal.clear();
+  for (auto one = entries_.end(); one != entries_.begin();) {
+    --one;
+    if (const std::string why = call.misfit(*one->program); !why.empty()) {
+      counts_.refusal = counts_.refusal.empty() ? why : counts_.refusal;
+      continue;
+    }
+    if (!agrees(one->guards, known)) {
+      continue;
+    }
+    if (std::next(one) != entries_.end()) {
+      before_switch_();
+      std::rotate(one, std::next(one), entries_.end());
+    }
+    return &entries_.back();
+  }
+  return nullptr;
+}
+
+bool CapturedFunction::replayed(const Call& call, GuardPath& known) {
+  std::string given_up;
+  for (std::size_t tried = 0; tried < most_captures; ++tried) {
+    Kept* const kept = find(call, known);
+    if (kept == nullptr) {
+      break;
+    }
+    for (const auto& [stream, drawn] : kept->program->program().draws) {
+      random_stream(stream);  // made at its first use, which a replay from the first call has not had
+    }
+    try {
+      call.replay(*kept->program);
+      ++counts_.replayed;
+      return true;
+    } catch (const GuardFailed& failed) {  // nothing was changed
+      known = path_of(failed, kept->guards);
+      given_up = guard_in_words(kept->guards[failed.number()], failed.now());
+      ++counts_.given_up;
+      kept->program->abandon();
+      rest();
+    }
+  }
+  counts_.refusal = given_up.empty() ? counts_.refusal : given_up;
+  return false;
+}
+
+void CapturedFunction::record(const Call& call, const std::string& kind) {
+  std::optional<Recording> recording = call.record();
+  if (!recording) {
+    ++counts_.eager;
+    return;
+  }
+  ++counts_.recorded;
+  const bool compares = compares_ || always_compares_;
+  // What guards have read is part of the kind.
+  const std::string whole_kind = kind + text_of(guards_of(recording->program));
+  const auto same = recorded_.find(whole_kind);
+  if (compares && same == recorded_.end()) {
+    if (recorded_.size() >= most_kinds) {
+      recorded_.clear();
+    }
+    recorded_.emplace(whole_kind, *std::move(recording));
+    return;
+  }
+  add(compares ? program_of(same->second, *std::move(recording))
+               : program_of(*std::move(recording)),
+      call.make, entries_.empty() ? first_capture : counts_.refusal);
+  recorded_ = {};
+}
+
+void CapturedFunction::call(const Call& call) {
+  GuardPath known;
+  if (!call.refused.empty()) {
+    counts_.refusal = call.refused;
+  } else if (replayed(call, known)) {
+    return;
+  }
+  call.before_taking(counts_.refusal.empty() ? "none was set" : counts_.refusal);
+  rest();
+  const std::string kind = call.kind();
+  const std::string kind_with_guards = kind + text_of(known);
+  if (call.refused.empty() && taken_of(kinds_, kind_with_guards) >= steps_before) {
+    record(call, kind);
+    return;
+  }
+  call.take();
+  ++counts_.eager;
+  ++taken_of(kinds_, kind_with_guards);
+}
+
+void CapturedFunction::add(Program program, const Make& make, const std::string& reason) {
+  before_switch_();
+  check_guards(program);
+  GuardPath guards = guards_of(program);
+  if (entries_.size() >= most_captures) {
+    entries_.erase(entries_.begin());  // its memory is free before the new one's is taken
+    ++counts_.evicted;
+  }
+  entries_.push_back({.program = make(std::move(program)), .guards = std::move(guards)});
+  count_capture(counts_, reason);
+}
+
+const Program& CapturedFunction::capture(const std::function<void()>& call) {
+  compares_ = true;
+  while (entries_.empty()) {
+    call();
+  }
+  compares_ = false;
+  return entries_.back().program->program();
+}
+
+void CapturedFunction::clear() {
+  counts_ = {};
+  entries_.clear();
+  kinds_.clear();
+  recorded_ = {};
+}
+
+void CapturedFunction::each(const std::function<void(Entry&)>& use) const {
+  for (const Kept& kept : entries_) {
+    use(*kept.program);
+  }
+}
+
+void CapturedFunction::rest() noexcept {
+  for (const Kept& kept : entries_) {
+    kept.program->rest();
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,97 @@
+export module tessera.train:captured_function;
+
+import tessera.base;
+import tessera.record;
+import tessera.graph;
+import :captures;
+
+export namespace tessera {
+
+/// A function that is captured: a call of a kind is taken as it is, the next one is recorded, and
+/// later ones are replayed by the program that was made of it. It selects the program of a call,
+/// keeps the few that were used last, and counts; it knows nothing of what the function computes.
+/// One thread uses it.
+class CapturedFunction {
+ public:
+  /// A program, with what its owner keeps beside it.
+  class Entry {
+   public:
+    Entry() = default;
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+    virtual ~Entry();
+    virtual const Program& program() const = 0;
+    /// Drops what a replay has computed, after an error.
+    virtual void abandon() noexcept = 0;
+    /// Gives back the memory that is kept between calls.
+    virtual void rest() noexcept = 0;
+  };
+  using Make = std::function<std::unique_ptr<Entry>(Program program)>;
+
+  /// What is asked of one call.
+  struct Call {
+    /// Why the entry's program is none of such calls; "": it is.
+    std::function<std::string(const Entry& entry)> misfit = {};
+    /// Equal for calls that one program can be right for.
+    std::function<std::string()> kind = {};
+    /// Replays it. A guard that fails (GuardFailed) has changed nothing.
+    std::function<void(Entry& entry)> replay = {};
+    /// It will not be replayed, because there is no program of it: `why`. May refuse that.
+    std::function<void(const std::string& why)> before_taking = {};
+    std::function<void()> take = {};
+    /// Takes it under a recorder; nothing where it has no program (it was skipped).
+    std::function<std::optional<Recording>()> record = {};
+    Make make = {};
+    /// Why it can be neither replayed nor recorded; "": it can.
+    std::string refused = {};
+  };
+
+  /// `before_switch`: called before another program than the last one is used or made.
+  explicit CapturedFunction(std::function<void()> before_switch = {});
+  ~CapturedFunction();
+  CapturedFunction(const CapturedFunction&) = delete;
+  CapturedFunction& operator=(const CapturedFunction&) = delete;
+
+  /// Errors: those of the call; two recordings that are compared differ (see program_of).
+  void call(const Call& call);
+  /// Adds a program that was captured in another way. `reason`: see ReplayCounts::reasons.
+  void add(Program program, const Make& make, const std::string& reason);
+  /// Makes calls until one is captured by a second recording of an equal one, which must be the
+  /// same but for what follows from the variables.
+  const Program& capture(const std::function<void()>& call);
+  /// Whether recordings are compared in all calls: see ExecutionOptions::compares_recordings.
+  void set_comparing(bool compares) { always_compares_ = compares; }
+  /// Forgets everything.
+  void clear();
+
+  /// That of the last call that was replayed or recorded; null: there was none.
+  Entry* last() const { return entries_.empty() ? nullptr : entries_.back().program.get(); }
+  /// Calls `use` for each, the one that was used last as the last.
+  void each(const std::function<void(Entry& entry)>& use) const;
+  void rest() noexcept;
+  ReplayCounts& counts() { return counts_; }
+  const ReplayCounts& counts() const { return counts_; }
+
+ private:
+  struct Kept {
+    std::unique_ptr<Entry> program;
+    std::vector<GuardValue> guards;  // those within it
+  };
+  /// The program of a call, which is the last of entries_ then. `known`: guards that the call has
+  /// read. Null: there is none, and the counts say why the one that was used last is not.
+  Kept* find(const Call& call, const std::vector<GuardValue>& known);
+  /// Whether it was replayed; otherwise the counts say why not, and `known` what it has read.
+  bool replayed(const Call& call, std::vector<GuardValue>& known);
+  void record(const Call& call, const std::string& kind);
+
+  std::function<void()> before_switch_;
+  std::vector<Kept> entries_;                   // the one that was used last is the last
+  std::map<std::string, std::int64_t> kinds_;   // of calls without a program: how many were taken
+  bool compares_ = false;                       // in capture()
+  bool always_compares_ = false;
+  std::map<std::string, Recording> recorded_;  // by kind: those that others are compared with
+  ReplayCounts counts_;
+};
+
+
+}  // namespace tessera
