@@ -54,11 +54,19 @@ void raise_stack_limit() {
   }
 }
 
+/// Blocked, not ignored: programs that this one starts get their own mask.
+void block_file_size_signal() {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  ::sigaddset(&signals, SIGXFSZ);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
 }  // namespace
 
 void prepare_process() {
   open_standard_streams();
-  ::signal(SIGXFSZ, SIG_IGN);
+  block_file_size_signal();
   raise_stack_limit();
 }
 

@@ -14,6 +14,7 @@ module;
 #include <numeric>
 #include <optional>
 #include <string>
+#include <tessera/signals.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -172,6 +173,7 @@ void CheckpointSaver::start(const std::string& folder, const StateDict& state,
   content_->folder = folder;
   content_->error = nullptr;
   content_->running = true;
+  const ThreadsWithoutSignals quiet;
   content_->thread = std::thread([this, &group, job, problem, as = collective::RankContext()] {
     const collective::RankContext::Scope scope(as);
     // Training comes first: a save that takes longer delays nothing.

@@ -92,7 +92,7 @@ int join_machine(const ExternalRank& self, Bridge* bridge, double timeout,
   }
   rendezvous.reset();
   {
-    const StopHandlers handlers(*control, true);
+    const ServedSignals served(*control, true);
     code = run_rank(region, rank, options, Transport::shm, run, bridge);
   }
   // Nobody watches the ranks: the first that comes here with an error prints it.
@@ -120,6 +120,8 @@ void check_transport(std::string_view name) {
 int join_launch(const LaunchOptions& options, const RankFunction& run) {
   const ExternalRank self = external_rank(options.ranks, options.transport);
   const double timeout = options.timeout_seconds > 0 ? options.timeout_seconds : default_timeout();
+  const HeldSignals held;  // before the transport starts threads
+  const SignalThread thread;
   if (!self.several) {
     return join_machine(self, nullptr, timeout, options, run);
   }
