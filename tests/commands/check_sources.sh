@@ -75,6 +75,8 @@ echo "// TO""DO" >>modules/low/a.cppm
 expect 'unfinished work' 'finish it'
 echo 'bool f() { return std::string(error.what()).starts_with("disk"); }' >>modules/high/b.cpp
 expect "a decision by an error's text" 'use its fields()'
+printf '| term | a thing | `gone` |\n' >docs/glossary.md
+expect 'a name in the glossary that is gone' 'no interface has this name'
 rm docs/two.md
 expect 'a dead link' 'is broken'
 echo '# Else' >docs/two.md
