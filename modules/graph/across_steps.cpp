@@ -196,6 +196,7 @@ class PartWriter {
     program.outputs.clear();
     program.draws.clear();
     program.required.clear();
+    program.updates.clear();
     program.sections = {{.name = step_.program.sections.back().name}};
     const std::vector<int> pending = add_pending(step_, program);
     UpdateWriter update(step_, program, pending);

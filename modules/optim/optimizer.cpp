@@ -173,17 +173,20 @@ std::vector<Optimizer::Part> Optimizer::parts(double lr, double grad_scale,
   return parts;
 }
 
-void Optimizer::step(double lr, double grad_scale) {
+std::vector<std::size_t> Optimizer::step(double lr, double grad_scale) {
   const NoGrad no_grad;
-  const std::vector<Part> updated = parts(lr, grad_scale, 0);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    entries_[i].step += parameters_[i]->value.grad() ? 1 : 0;
+  const std::vector<Part> all = parts(lr, grad_scale, 0);
+  std::vector<std::size_t> updated;
+  for (const Part& part : all) {
+    updated.insert(updated.end(), part.members.begin(), part.members.end());
   }
+  count_step(updated);
   run_phase("optimizer", [&] {
-    for (const Part& part : updated) {
+    for (const Part& part : all) {
       update(part);
     }
   });
+  return updated;
 }
 
 void Optimizer::each_kept_elsewhere(const Part& part, std::size_t first, std::size_t last,
@@ -277,9 +280,9 @@ std::map<std::string, double> Optimizer::numbers(double lr, double grad_scale,
   return all;
 }
 
-void Optimizer::count_step(std::span<const std::string> names) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    entries_[i].step += std::ranges::find(names, parameters_[i]->name) != names.end() ? 1 : 0;
+void Optimizer::count_step(std::span<const std::size_t> updated) {
+  for (const std::size_t i : updated) {
+    ++entries_[i].step;
   }
 }
 

@@ -45,15 +45,16 @@ class Optimizer {
 
   /// One step with this learning rate; gradients are multiplied by `grad_scale` first (clipping).
   /// All parameters with the same settings and number of steps are updated by one call of the rule.
-  /// Parameters without a gradient do not change. Errors: a gradient whose layout is not its
+  /// Parameters without a gradient do not change. Returns the numbers of those that were updated,
+  /// which have taken a step more. Errors: a gradient whose layout is not its
   /// parameter's (both are named); a parameter or state that shares memory with another tensor of
   /// the step.
-  void step(double lr, double grad_scale = 1);
+  std::vector<std::size_t> step(double lr, double grad_scale = 1);
   /// Calls the rule as step() would if the parameters had taken `more_steps` steps more, and counts
   /// nothing. For a mode that does not execute the calls, but learns what they depend on.
   void rehearse(double lr, double grad_scale, std::int64_t more_steps);
-  /// Counts a step of the parameters of these names: one that was executed without step().
-  void count_step(std::span<const std::string> names);
+  /// Counts a step of the parameters of these numbers: one that was executed without step().
+  void count_step(std::span<const std::size_t> updated);
   /// How many steps each parameter has taken, in the order of parameters().
   std::vector<std::int64_t> steps() const;
   /// The factors of the learning rate that its parameters have, each once.

@@ -186,6 +186,12 @@ class GradientFinisher::Sums {
 
   void finish(std::span<const nn::ParameterPointer> parameters) {
     in_backward_ = false;
+    sum(parameters);
+    sum(parameters);  // gradients that were put in the place of others whose sums were issued
+  }
+
+ private:
+  void sum(std::span<const nn::ParameterPointer> parameters) {
     for (const nn::ParameterPointer& parameter : parameters) {
       add(*parameter);
     }
@@ -199,7 +205,6 @@ class GradientFinisher::Sums {
     }
   }
 
- private:
   /// Drops what a step that ended by an error has left. What was issued ends.
   void abandon() {
     in_backward_ = false;
@@ -271,7 +276,14 @@ class GradientFinisher::Sums {
     return &*found;
   }
 
+  /// Without gradients that were cleared or replaced by complete ones since they arrived.
   void issue(Bucket bucket) {
+    std::erase_if(bucket.members, [&](nn::Parameter* parameter) {
+      return axes_to_sum(*parameter) != bucket.axes && placed_.erase(parameter) > 0;
+    });
+    if (bucket.members.empty()) {
+      return;
+    }
     std::string names;
     for (nn::Parameter* parameter : bucket.members) {
       bucket.locals.push_back(summable(*parameter));
@@ -296,13 +308,16 @@ class GradientFinisher::Sums {
     report_sum(mesh_of(bucket), bucket.axes, bucket.bytes, timer.seconds());
     for (std::size_t i = 0; i < bucket.members.size(); ++i) {
       Tensor& gradient = bucket.members[i]->value.grad();
+      placed_.erase(bucket.members[i]);
+      if (!gradient || !gradient.is_distributed() || !gradient.local().same_as(bucket.locals[i])) {
+        continue;  // it was cleared or replaced meanwhile
+      }
       Layout layout = gradient.layout();
       for (const int axis : bucket.axes) {
         layout = layout.with_placement(axis, Replicate());
       }
       gradient =
           make_distributed(bucket.locals[i], Spec::make(layout, gradient.shape(), bucket.dtype));
-      placed_.erase(bucket.members[i]);
     }
   }
 

@@ -61,6 +61,16 @@ class Parser {
       if (!program.inputs.emplace(std::string(line.all()), number).second) {
         fail_input("an input of this name is above");
       }
+    } else if (line.take("optimizer ")) {
+      ProgramUpdate update{.optimizer = line.number<int>()};
+      line.expect(" updates ");
+      update.input = std::string(line.all());
+      if (update.optimizer < 0 || !program.inputs.contains(update.input)) {
+        fail_input({.wrong = "there is no such optimizer or input",
+                    .expected = "0 or more, and an input that is above",
+                    .got = fmt::format("{} and '{}'", update.optimizer, update.input)});
+      }
+      program.updates.push_back(std::move(update));
     } else if (line.take("section ")) {
       program.sections.push_back({std::string(line.all())});
     } else if (line.take("output ")) {
@@ -69,7 +79,9 @@ class Parser {
       program.outputs[std::string(line.all())] = number;
     } else {
       line.refuse(
-          "rank, level, mesh, number, count, stream, required, input, section, output or end");
+          "rank, level, mesh, number, count, stream, required, input, optimizer, section, output "
+          "or "
+          "end");
     }
     line.end();
   }

@@ -200,6 +200,9 @@ void check_same(const Program& a, const Program& b) {
                          left.size(), right.size()));
     }
   }
+  if (a.updates != b.updates) {
+    differ("they update other parameters");
+  }
   if (a.inputs != b.inputs || a.outputs != b.outputs || a.draws != b.draws) {
     differ("they have other inputs, outputs or random streams");
   }
@@ -277,6 +280,10 @@ std::string read_in_words(const Program& program, const Instruction& check) {
   return what;
 }
 
+bool operator==(const ProgramUpdate& a, const ProgramUpdate& b) {
+  return a.optimizer == b.optimizer && a.input == b.input;
+}
+
 std::size_t Program::mesh(const DeviceMesh& mesh) {
   const auto same = std::ranges::find(meshes, mesh);
   const auto number = static_cast<std::size_t>(same - meshes.begin());
@@ -297,18 +304,14 @@ int Program::scope(const ProgramScope& scope) {
   return static_cast<int>(same - scopes.begin());
 }
 
-std::vector<std::string> Program::written(std::string_view section) const {
+std::vector<std::string> Program::written() const {
   std::map<int, std::string> names;  // of a number that is an input or a view of it
   for (const auto& [name, number] : inputs) {
     names[number] = name;
   }
-  const auto at = std::ranges::find(sections, section, &Section::name);
-  if (at == sections.end()) {
-    fail({.thing = "program", .wrong = fmt::format("it has no section '{}'", section)});
-  }
   std::set<std::string> all;
-  for (const Section& one : sections) {
-    for (const Instruction& i : one.instructions) {
+  for (const Section& section : sections) {
+    for (const Instruction& i : section.instructions) {
       const bool view =
           i.kind == Instruction::Kind::alias || (i.op != nullptr && i.op->view != nullptr);
       if (view && names.contains(i.in[0])) {
@@ -316,7 +319,8 @@ std::vector<std::string> Program::written(std::string_view section) const {
           names[out] = names[i.in[0]];
         }
       }
-      for (std::size_t k = 0; i.op != nullptr && &one == &*at && k < i.in.size(); ++k) {
+      const bool writes = i.op != nullptr && i.op->communicates != Communicates::waits;
+      for (std::size_t k = 0; writes && k < i.in.size(); ++k) {
         if (names.contains(i.in[k]) && i.op->writes(i.op->place_of(k, i.in.size()).operand)) {
           all.insert(names[i.in[k]]);
         }

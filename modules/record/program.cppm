@@ -71,6 +71,13 @@ struct Section {
   std::vector<Instruction> instructions = {};
 };
 
+/// A parameter of which an optimizer counts a step where a step with this program is taken.
+struct ProgramUpdate {
+  int optimizer = 0;       // its number among those of the step
+  std::string input = {};  // the parameter's
+};
+bool operator==(const ProgramUpdate& a, const ProgramUpdate& b);
+
 /// A step of one rank. Below distribution it is what is executed: local tensors, operators and
 /// collectives. Above distribution it is what was written: operators on distributed tensors, with
 /// global shapes and layouts; it means the same on all ranks, but for aliases of local memory. No
@@ -91,13 +98,14 @@ struct Program {
   /// Numbers that were equal in all recordings, so that nothing shows what depends on them: the
   /// program is right only while they have these values.
   std::map<std::string, double> required = {};
+  std::vector<ProgramUpdate> updates = {};
 
   /// The number of a mesh; added where it is new.
   std::size_t mesh(const DeviceMesh& mesh);
   /// The number of a scope; added where it is new.
   int scope(const ProgramScope& scope);
-  /// Inputs that operators of the section write. Error: there is no such section.
-  std::vector<std::string> written(std::string_view section) const;
+  /// Inputs whose values operators write; what only waits for their memory does not.
+  std::vector<std::string> written() const;
   /// One instruction a line; the same in every process. See docs/graph.md.
   std::string to_text() const;
   /// Reads to_text's form; every operator must be registered. Errors (input) that begin with

@@ -78,6 +78,16 @@ void Recorder::output(const std::string& name, const Tensor& x) {
   s.program().outputs[name] = s.number_of(x, fmt::format("output '{}'", name));
 }
 
+void Recorder::update(int optimizer, const std::string& input) {
+  Program& program = state_->program();
+  if (!program.inputs.contains(input)) {
+    fail({.thing = "record",
+          .wrong = fmt::format("an optimizer updates '{}', which is not an input", input),
+          .advice = "name the parameter as an input of the step"});
+  }
+  program.updates.push_back({.optimizer = optimizer, .input = input});
+}
+
 void Recorder::section(const std::string& name, const std::function<void()>& body) {
   State& s = *state_;
   s.program().sections.push_back({name});

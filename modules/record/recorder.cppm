@@ -22,6 +22,9 @@ class Recorder final : public Mode {
              MemoryCategory category = MemoryCategory::other);
   /// A tensor that is read after the step, or between two sections. Error: no section has made it.
   void output(const std::string& name, const Tensor& x);
+  /// Optimizer number `optimizer` of the step has updated the parameter that is this input, and
+  /// counts a step of it. Error: there is no such input.
+  void update(int optimizer, const std::string& input);
   /// Runs `body` and records it as a section.
   void section(const std::string& name, const std::function<void()>& body);
   /// Runs `body` unseen: it makes inputs, for example.

@@ -135,6 +135,9 @@ std::string Program::to_text() const {
   for (const auto& [number, name] : in_order) {
     text += fmt::format("input {} = {}\n", typed(*this, number), name);
   }
+  for (const ProgramUpdate& update : updates) {
+    text += fmt::format("optimizer {} updates {}\n", update.optimizer, update.input);
+  }
   for (const Section& section : sections) {
     text += fmt::format("section {}\n", section.name);
     for (const Instruction& instruction : section.instructions) {

@@ -3,6 +3,7 @@ module tessera.train:capture_parts;
 import tessera.base;
 import tessera.tensor;
 import tessera.record;
+import tessera.nn;
 import :captured_step;
 import :captures;
 
@@ -32,6 +33,26 @@ GuardPath path_of(const GuardFailed& failed, const GuardPath& recorded);
 bool agrees(const GuardPath& recorded, const GuardPath& known);
 std::string text_of(const GuardPath& path);
 
+/// The numbers of an optimizer's parameters that a program updates, in order. `optimizer`: its
+/// number in the step; `input_of`: the name of a parameter as an input.
+std::vector<std::size_t> updated_by(
+    const Program& program, int optimizer, const std::vector<nn::ParameterPointer>& parameters,
+    const std::function<std::string(const nn::ParameterPointer&)>& input_of);
+/// Tells the recorder what an optimizer has updated: parameters of these numbers.
+void record_updates(Recorder& recorder, int optimizer, std::span<const std::size_t> updated,
+                    const std::vector<nn::ParameterPointer>& parameters,
+                    const std::function<std::string(const nn::ParameterPointer&)>& input_of);
+
+/// Why a step cannot be recorded or replayed: the parameter has a gradient before it, which no
+/// program has. "": it has none.
+std::string held_gradient(const nn::Parameter& parameter);
+
+/// Inputs of a step in the order of the program's. State of optimizers that the program does not
+/// use is left out, and with transformations, which may remove inputs, any other input too.
+/// Errors: see Executor::arranged.
+std::vector<Tensor> arranged_inputs(const Executor& executor, std::map<std::string, Tensor> all,
+                                    bool transformed);
+
 /// How many steps or calls of a kind were taken without a program; of few kinds.
 std::int64_t& taken_of(std::map<std::string, std::int64_t>& kinds, const std::string& kind);
 
@@ -46,7 +67,7 @@ struct CapturedStep::Capture {
   Missed missed;
   std::unique_ptr<Executor> executor = nullptr;
   std::vector<SpecHandle> layouts = {};                // of the results; null: not distributed
-  std::vector<std::vector<std::string>> updated = {};  // parameters, by optimizer
+  std::vector<std::vector<std::size_t>> updated = {};  // parameters, in order, by optimizer
   GuardPath guards = {};
 };
 

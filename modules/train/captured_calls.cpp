@@ -85,14 +85,15 @@ std::string CapturedStep::misfit(const Capture& capture, const std::string& form
   }
   for (std::size_t o = 0; o < missed.size(); ++o) {
     for (std::size_t i = 0; i < missed[o].size(); ++i) {
-      const std::string& name = parts_.optimizers[o]->parameters()[i]->name;
       if (missed[o][i].has_value() != capture.missed[o][i].has_value()) {
         return "other parameters are frozen than when the step was recorded";
       }
-      if (missed[o][i] != capture.missed[o][i] &&
-          std::ranges::find(capture.updated[o], name) != capture.updated[o].end()) {
-        return fmt::format("'{}' has missed {} updates, and {} when the step was recorded", name,
-                           *missed[o][i], *capture.missed[o][i]);
+    }
+    for (const std::size_t i : capture.updated[o]) {
+      if (missed[o][i] != capture.missed[o][i]) {
+        return fmt::format("'{}' has missed {} updates, and {} when the step was recorded",
+                           parts_.optimizers[o]->parameters()[i]->name, *missed[o][i],
+                           *capture.missed[o][i]);
       }
     }
   }
@@ -163,15 +164,16 @@ void CapturedStep::add_capture(CapturedProgram captured, Missed missed, const st
                                                    .missed = std::move(missed),
                                                    .layouts = std::move(captured.layouts),
                                                    .guards = guards_of(captured.program)});
-  const std::vector<std::string> written = captured.program.written(step_section);
-  for (const optim::Optimizer* optimizer : parts_.optimizers) {
-    capture->updated.push_back(updated(written, *optimizer));
-  }
   if (captures_.size() >= most_captures) {
     captures_.erase(captures_.begin());  // its memory is free before the new one's is taken
     ++counts_.evicted;
   }
   capture->executor = graph::make_executor(std::move(captured.program), execution_, &added_);
+  for (std::size_t i = 0; i < parts_.optimizers.size(); ++i) {
+    capture->updated.push_back(updated_by(
+        capture->executor->program(), static_cast<int>(i), parts_.optimizers[i]->parameters(),
+        [&](const nn::ParameterPointer& parameter) { return input_of(parameter); }));
+  }
   if (!parameters_.empty()) {
     for (auto& [name, value] : added_) {
       value = ops::to_device(value, parameters_.front().second->value.device());
@@ -233,7 +235,8 @@ Tensors CapturedStep::replay(Capture& capture, const Tensors& inputs,
   Executor& executor = *capture.executor;
   Tensors results;
   try {
-    executor.begin(given);
+    executor.begin_in_order(
+        arranged_inputs(executor, std::move(given), !execution_.transforms.empty()));
     run_phase("replayed step", [&] { executor.run(step_section, variables); });
     for (std::size_t i = 0; i < capture.layouts.size(); ++i) {
       Tensor own = ops::clone(executor.output(output_name(i)));
@@ -287,7 +290,16 @@ std::optional<Tensors> CapturedStep::replayed(const Tensors& inputs, const StepN
 
 Tensors CapturedStep::call(const Tensors& inputs, const StepNumbers& numbers) {
   Attempt attempt;
-  if (std::optional<Tensors> results = replayed(inputs, numbers, attempt)) {
+  for (const auto& [name, parameter] : parameters_) {
+    if (parameter->value.grad()) {
+      counts_.refusal = held_gradient(*parameter);
+      attempt.refused = true;
+      break;
+    }
+  }
+  if (attempt.refused) {
+    // Taken as it is.
+  } else if (std::optional<Tensors> results = replayed(inputs, numbers, attempt)) {
     return *std::move(results);
   }
   if (!execution_.transforms.empty()) {

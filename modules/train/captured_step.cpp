@@ -60,6 +60,7 @@ CapturedStep::CapturedStep(StepParts parts, Body body, const graph::ExecutionOpt
     for (const nn::ParameterPointer& parameter : nn::all_parameters(*parts_.modules[m])) {
       if (seen.insert(parameter.get()).second) {
         parameters_.emplace_back(before + parameter->name, parameter);
+        inputs_[parameter.get()] = parameter_input(before + parameter->name);
       }
     }
     for (const nn::BufferPointer& buffer : nn::all_buffers(*parts_.modules[m])) {
@@ -128,16 +129,15 @@ std::map<std::string, Tensor> CapturedStep::state() const {
   return all;
 }
 
-std::vector<std::string> CapturedStep::updated(const std::vector<std::string>& written,
-                                               const optim::Optimizer& optimizer) const {
-  std::vector<std::string> names;
-  for (const auto& [name, parameter] : parameters_) {
-    if (std::ranges::find(written, parameter_input(name)) != written.end() &&
-        std::ranges::find(optimizer.parameters(), parameter) != optimizer.parameters().end()) {
-      names.push_back(parameter->name);
-    }
+std::string CapturedStep::input_of(const nn::ParameterPointer& parameter) const {
+  const auto found = inputs_.find(parameter.get());
+  if (found == inputs_.end()) {
+    fail({.thing = "captured step",
+          .wrong = fmt::format("'{}' belongs to an optimizer and to none of the modules",
+                               parameter->name),
+          .advice = "name its module in StepParts::modules"});
   }
-  return names;
+  return found->second;
 }
 
 void CapturedStep::update(std::size_t optimizer, double lr, Recorder* recorder) {
@@ -153,7 +153,11 @@ void CapturedStep::update(std::size_t optimizer, double lr, Recorder* recorder) 
     recorder->rehearse(rehearsed(recorded_, optimizer, other_lr, later),
                        [&] { one.rehearse(other_lr, 1, later); });
   }
-  one.step(lr);
+  const std::vector<std::size_t> updated = one.step(lr);
+  if (recorder != nullptr) {
+    record_updates(*recorder, static_cast<int>(optimizer), updated, one.parameters(),
+                   [&](const nn::ParameterPointer& parameter) { return input_of(parameter); });
+  }
   for (parallel::ParallelPlan* plan : parts_.plans) {
     plan->after_optimizer();
   }
@@ -163,6 +167,9 @@ void CapturedStep::update(std::size_t optimizer, double lr, Recorder* recorder) 
 void CapturedStep::drop_gradients() noexcept {
   for (optim::Optimizer* optimizer : parts_.optimizers) {
     optimizer->zero_grad();
+  }
+  for (const auto& [name, parameter] : parameters_) {
+    parameter->value.grad() = Tensor();
   }
 }
 

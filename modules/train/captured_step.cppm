@@ -140,20 +140,20 @@ class CapturedStep {
   /// What is known of a call before it is taken as it is.
   struct Attempt {
     std::vector<GuardValue> known = {};  // guards that replays have read until one ended them
-    bool refused = false;                // it has a program, and a number that it does not allow
+    bool refused = false;                // it has a program, and one that it must not have
   };
   /// Replays the call; nothing where that cannot be, and counts_.refusal says why.
   std::optional<Tensors> replayed(const Tensors& inputs, const StepNumbers& numbers,
                                   Attempt& attempt);
   Tensors call(const Tensors& inputs, const StepNumbers& numbers);
   void drop_gradients() noexcept;
-  /// The parameters of an optimizer that are among these inputs of a program, by their own names.
-  std::vector<std::string> updated(const std::vector<std::string>& written,
-                                   const optim::Optimizer& optimizer) const;
+  /// The names that parameters have as inputs of a program.
+  std::string input_of(const nn::ParameterPointer& parameter) const;
   void update(std::size_t optimizer, double lr, Recorder* recorder);
 
   StepParts parts_;
   std::vector<std::pair<std::string, nn::ParameterPointer>> parameters_;  // each once
+  std::map<const nn::Parameter*, std::string> inputs_;  // of parameters, by their names in programs
   std::vector<std::pair<std::string, nn::BufferPointer>> buffers_;
   Body body_;
   graph::ExecutionOptions execution_;

@@ -5,8 +5,11 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <tessera/printable.hpp>
 #include <utility>
@@ -16,7 +19,9 @@ module tessera.train;
 import tessera.base;
 import tessera.tensor;
 import tessera.record;
+import tessera.nn;
 import :capture_parts;
+import :step_inputs;
 
 namespace tessera {
 namespace {
@@ -120,6 +125,46 @@ std::string text_of(const GuardPath& path) {
     text += fmt::format(" {}:{}", one.name, one.value);
   }
   return text;
+}
+
+std::vector<std::size_t> updated_by(
+    const Program& program, int optimizer, const std::vector<nn::ParameterPointer>& parameters,
+    const std::function<std::string(const nn::ParameterPointer&)>& input_of) {
+  std::set<std::string> inputs;
+  for (const ProgramUpdate& update : program.updates) {
+    if (update.optimizer == optimizer) {
+      inputs.insert(update.input);
+    }
+  }
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (inputs.contains(input_of(parameters[i]))) {
+      numbers.push_back(i);
+    }
+  }
+  return numbers;
+}
+
+void record_updates(Recorder& recorder, int optimizer, std::span<const std::size_t> updated,
+                    const std::vector<nn::ParameterPointer>& parameters,
+                    const std::function<std::string(const nn::ParameterPointer&)>& input_of) {
+  for (const std::size_t i : updated) {
+    recorder.update(optimizer, input_of(parameters[i]));
+  }
+}
+
+std::string held_gradient(const nn::Parameter& parameter) {
+  return parameter.value.grad() ? fmt::format("'{}' has a gradient before the step", parameter.name)
+                                : std::string();
+}
+
+std::vector<Tensor> arranged_inputs(const Executor& executor, std::map<std::string, Tensor> all,
+                                    bool transformed) {
+  const std::map<std::string, int>& inputs = executor.program().inputs;
+  std::erase_if(all, [&](const auto& one) {
+    return (transformed || one.first.starts_with(state_prefix)) && !inputs.contains(one.first);
+  });
+  return executor.arranged(all);
 }
 
 std::int64_t& taken_of(std::map<std::string, std::int64_t>& kinds, const std::string& kind) {

@@ -89,11 +89,7 @@ void Training::add_capture(Program program, std::vector<std::int64_t> missed,
   capture.parts[Capture::whole_step].executor =
       graph::make_executor(std::move(program), execution_, &added_);
   add_parts(capture);
-  for (const std::string& name : capture.whole().program().written("update")) {
-    if (name.starts_with(parameter_prefix)) {
-      capture.updated.push_back(name.substr(parameter_prefix.size()));
-    }
-  }
+  capture.updated = updated_by(capture.whole().program(), 0, optimizer_->parameters(), input_of);
   const Device device = optimizer_->parameters().front()->value.device();
   for (auto& [name, value] : added_) {
     value = ops::to_device(value, device);
@@ -135,7 +131,16 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
   guards_ = functions.guards;
   const StepRows rows = load_rows(batch, functions);
   Attempt attempt;
-  if (const std::optional<StepResult> result = replayed(batch, rows, attempt)) {
+  for (const nn::ParameterPointer& parameter : optimizer_->parameters()) {
+    if (parameter->value.grad()) {
+      counts_.refusal = held_gradient(*parameter);
+      attempt.refused = true;
+      break;
+    }
+  }
+  if (attempt.refused) {
+    // Taken as always.
+  } else if (const std::optional<StepResult> result = replayed(batch, rows, attempt)) {
     return *result;
   }
   if (!execution_.transforms.empty()) {
@@ -165,6 +170,7 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
 
 StepResult Training::record_first_or_second(const StepBatch& batch, const StepFunctions& functions,
                                             const std::string& kind) {
+  optimizer_->prepare_state();  // what the step makes does not outlive it
   StepVariables variables = variables_of(batch, nullptr);
   Recorder recorder;
   std::map<std::string, MemoryCategory> categories;

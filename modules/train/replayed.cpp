@@ -143,13 +143,11 @@ std::string Training::misfit(const Capture& capture, const StepRows& rows) const
     return other;
   }
   const std::vector<std::int64_t> steps = optimizer_->steps();
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    const std::string& name = optimizer_->parameters()[i]->name;
+  for (const std::size_t i : capture.updated) {
     const std::int64_t missed = done_ - skipped_ - steps[i];  // also of one that had no update yet
-    if (missed != capture.missed[i] &&
-        std::ranges::find(capture.updated, name) != capture.updated.end()) {
-      return fmt::format("'{}' has missed {} updates, and {} when the step was recorded", name,
-                         missed, capture.missed[i]);
+    if (missed != capture.missed[i]) {
+      return fmt::format("'{}' has missed {} updates, and {} when the step was recorded",
+                         optimizer_->parameters()[i]->name, missed, capture.missed[i]);
     }
   }
   const Program& program = capture.whole().program();
@@ -241,12 +239,7 @@ void Training::gather_inputs(const StepRows& rows, Capture& capture, Capture::Pa
       take_pending(capture);
       all.insert(capture.pending.begin(), capture.pending.end());
     }
-    if (!execution_.transforms.empty()) {  // which may have removed some
-      std::erase_if(all, [&](const auto& one) {
-        return !part.executor->program().inputs.contains(one.first);
-      });
-    }
-    part.given = part.executor->arranged(all);
+    part.given = arranged_inputs(*part.executor, std::move(all), !execution_.transforms.empty());
     return;
   }
   std::size_t at = 0;

@@ -24,6 +24,7 @@ import tessera.record;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
+import :capture_parts;
 import :step_inputs;
 
 namespace tessera {
@@ -272,7 +273,10 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
       set_update(other, lr, scale, later);
       recorder->rehearse(other, [&] { optimizer_->rehearse(lr, scale, later); });
     }
-    optimizer_->step(result.lr, grad_scale);
+    const std::vector<std::size_t> updated = optimizer_->step(result.lr, grad_scale);
+    if (recorder != nullptr) {
+      record_updates(*recorder, 0, updated, parameters, input_of);
+    }
     plan_.after_optimizer();
   });
   optimizer_->zero_grad();

@@ -276,7 +276,7 @@ class Training {
     PartNumber running = whole_step;
     std::vector<bool> trained = {};         // by parameter
     std::vector<std::int64_t> missed = {};  // by parameter: see missed_updates
-    std::vector<std::string> updated = {};  // parameters that the program's update writes
+    std::vector<std::size_t> updated = {};  // the optimizer's parameters that it updates, in order
     std::vector<GuardValue> guards = {};    // those within the step
     std::vector<Tensor> parameters = {};    // that `inputs` has the local tensors of
     /// Of all parts, without rows: gradients that are kept elsewhere are the same ones in each.
@@ -296,7 +296,7 @@ class Training {
   /// What is known of a step before it is taken as always.
   struct Attempt {
     std::vector<GuardValue> known = {};  // guards that replays have read until one ended them
-    bool refused = false;                // it has a program, and a number that it does not allow
+    bool refused = false;                // it has a program, and one that it must not have
   };
   /// Replays the step; nothing where that cannot be, and counts_.refusal says why.
   std::optional<StepResult> replayed(const StepBatch& batch, const StepRows& rows,
