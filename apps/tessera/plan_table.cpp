@@ -121,6 +121,9 @@ TableRows plan_rows(const Config& config, const ModelShape& shape, const Dataset
                                       data.files(), data.files() == 1 ? "" : "s",
                                       format_count(static_cast<double>(data.training_tokens())),
                                       data.windows(), config.data.seq_len, config.data.order)});
+  if (!data.left_out().empty()) {
+    rows.push_back({"left out", data.left_out()});
+  }
   rows.push_back(
       {"validation",
        data.validation_batches() == 0

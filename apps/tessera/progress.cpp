@@ -9,6 +9,7 @@
 #include <string_view>
 #include <tessera/printable.hpp>
 
+#include "output_file.hpp"
 #include "table.hpp"
 
 import tessera.base;
@@ -60,6 +61,10 @@ Progress::Progress(std::int64_t first, std::int64_t steps, std::int64_t every, s
 Progress::~Progress() { finish(); }
 
 void Progress::write(const std::string& text) {
+  if (out_ == stdout) {
+    print_progress(text);
+    return;
+  }
   std::fwrite(text.data(), 1, text.size(), out_);
   std::fflush(out_);
 }

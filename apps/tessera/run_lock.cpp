@@ -11,7 +11,7 @@
 #include <cstring>
 #include <ctime>
 #include <string_view>
-#include <system_error>
+#include <utility>
 
 import tessera.base;
 
@@ -58,10 +58,8 @@ RunLock::RunLock(const Config& config) : owner_(::getpid()) {
     if (!config.checkpoint.folder.empty()) {
       take("checkpoint.folder", fs::path(config.checkpoint.folder) / ".lock");
     }
-    const fs::path metrics = config.log.metrics;
-    std::error_code ignored;
-    const bool is_device = fs::exists(metrics, ignored) && !fs::is_regular_file(metrics, ignored);
-    if (!metrics.empty() && !is_device) {
+    const fs::path metrics = output_place(config.log.metrics);
+    if (!metrics.empty() && !is_stream(config.log.metrics)) {
       take("log.metrics",
            metrics.parent_path() / fmt::format(".{}.lock", metrics.filename().string()));
     }
@@ -74,16 +72,11 @@ RunLock::RunLock(const Config& config) : owner_(::getpid()) {
 RunLock::~RunLock() { release(); }
 
 void RunLock::take(const char* key, const fs::path& file) {
-  fs::path missing;
-  for (const fs::path& part : fs::absolute(file).lexically_normal().parent_path()) {
-    missing /= part;
-    std::error_code error;
-    if (!part.empty() && fs::create_directory(missing, error)) {
-      made_.push_back(missing);
-    }
+  for (std::string& folder : make_folders(fs::absolute(file).parent_path().string(), key)) {
+    made_.emplace_back(std::move(folder));
   }
   while (true) {
-    const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (descriptor < 0) {
       fail_input({.thing = key,
                   .wrong = fmt::format("the lock file {} cannot be opened ({})", file.string(),
@@ -132,7 +125,11 @@ void RunLock::leave_to_owner() {
 void RunLock::release() {
   if (::getpid() == owner_) {
     for (const Held& held : held_) {
-      ::unlink(held.file.c_str());  // while the lock is held: nobody else can hold this file
+      // While the lock is held nobody else can hold this file. Where the folder was moved, the name
+      // is another run's.
+      if (is_current(held.descriptor, held.file)) {
+        ::unlink(held.file.c_str());
+      }
       ::close(held.descriptor);
     }
     for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) {

@@ -11,5 +11,7 @@ export import :reduce_op;    // ReduceOp: sum, avg, max, min, product
 export import :reflect;      // the fields of an aggregate
 export import :text;         // nearest names, byte counts, patterns
 export import :log;          // log lines on stderr
-export import :file;         // write_file
+export import :file;         // write_file: complete, or as it was
+export import :folder;       // folders that appear complete, are kept open, or are removed
+export import :side_work;    // what a run does besides training, and may fail
 export import :environment;  // environment variables, terminal

@@ -22,6 +22,7 @@ module tessera.checkpoint;
 import tessera.base;
 import :file;
 import :mapping;
+import :place;
 
 namespace tessera::checkpoint_detail {
 namespace {
@@ -211,8 +212,7 @@ void put_in_place(const std::string& fresh, const std::string& folder) {
       cannot_write(folder, "replacing the older folder of that name");
     }
     sync_folder(parent_of(folder));
-    std::error_code ignored;  // a rest is taken away by the next save
-    std::filesystem::remove_all(fresh, ignored);
+    remove_folder(fresh, is_of_save);  // a rest is taken away by the next save
   }
   sync_folder(parent_of(folder));
 }

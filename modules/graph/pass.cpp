@@ -32,11 +32,13 @@ void write(const std::string& dump, std::size_t number, const std::string& name,
            const std::string& text) {
   const std::filesystem::path file =
       std::filesystem::path(dump) / fmt::format("{:02}-{}", number, name);
-  if (const std::string why = write_file(file.string(), text); !why.empty()) {
-    fail_input({.thing = "passes",
-                .wrong = fmt::format("cannot write {}: {}", file.string(), why),
-                .advice = "name a folder that can be written and has room"});
-  }
+  try_side_work(SideWork::output, "graph.dump", [&] {
+    if (const std::string why = write_file(file.string(), text); !why.empty()) {
+      fail({.thing = "graph.dump",
+            .wrong = fmt::format("cannot write {}: {}", file.string(), why),
+            .advice = "name a folder that can be written and has room"});
+    }
+  });
 }
 
 [[maybe_unused]] const bool declared = plugin::declare_kind<Pass>();
@@ -171,7 +173,7 @@ std::vector<PassReport> run_checked(Program& program, std::span<const std::strin
   ValueNames value_names;
   Values values = values_of(program, *known, value_names);
   if (!dump.empty()) {
-    std::error_code ignored;  // write() fails then
+    std::error_code ignored;  // write() says so
     std::filesystem::create_directories(dump, ignored);
     write(dump, 0, "recorded.txt", program.to_text());
   }

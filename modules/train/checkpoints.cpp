@@ -2,9 +2,12 @@ module;
 #include <fmt/format.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 module tessera.train;
 
@@ -22,11 +25,30 @@ RunCheckpoints::RunCheckpoints(Training& training, SaveSchedule schedule,
     : training_(training),
       schedule_(std::move(schedule)),
       meta_data_(std::move(meta_data)),
-      say_(std::move(say)) {}
+      say_(std::move(say)) {
+  check_folder();
+}
+
+void RunCheckpoints::check_folder() {
+  std::error_code ignored;
+  if (schedule_.folder.empty() || collective::World::current().rank() != 0) {
+    return;
+  }
+  if (!held_ && std::filesystem::is_directory(schedule_.folder, ignored)) {
+    held_ = std::make_unique<HeldFolder>(schedule_.folder);
+  }
+  if (held_ && held_->is_lost()) {
+    fail({.thing = schedule_.folder,
+          .wrong = "the folder of the run's checkpoints was removed, moved or replaced while the "
+                   "run goes on",
+          .advice = "put it back and start the run again: it continues the newest checkpoint"});
+  }
+}
 
 void RunCheckpoints::after_step(bool last) {
   seconds_ = 0;
   collective::World::current().set_progress(training_.done(), "saving a checkpoint");
+  check_folder();
   // A failure of a save in the background is told at the first opportunity.
   if (const std::optional<std::string> folder = training_.finished_save()) {
     ended(*folder);
@@ -68,7 +90,10 @@ void RunCheckpoints::save(bool last) {
 
 void RunCheckpoints::ended(const std::string& folder) {
   if (schedule_.keep > 0 && collective::World::current().rank() == 0) {
-    prune_checkpoints(schedule_.folder, schedule_.keep);
+    try_side_work(SideWork::upkeep, "checkpoint.keep", [&] {
+      check_folder();
+      prune_checkpoints(schedule_.folder, schedule_.keep);
+    });
   }
   say("checkpoint saved: " + folder);
 }

@@ -26,7 +26,9 @@ class RunCheckpoints {
 
   /// After each step, on all ranks: saves if one is due. `last`: the run ends here; then there is a
   /// save, and it has ended when the function returns. Errors: of a save, also of one that began
-  /// after an earlier step; without a folder, the values of the last state are not finite.
+  /// after an earlier step; the folder was removed, moved or replaced since the run began to use
+  /// it; without a folder, the values of the last state are not finite. An old checkpoint that
+  /// cannot be removed is a warning, and is tried again after the next save.
   void after_step(bool last);
   /// Whether there is a save after this step because of its number.
   bool saves_after(std::int64_t step) const {
@@ -36,6 +38,8 @@ class RunCheckpoints {
   double seconds() const { return seconds_; }
 
  private:
+  /// Rank 0's: keeps the folder in sight as soon as it is there. Error: it is no longer there.
+  void check_folder();
   void save(bool last);
   /// Removes old checkpoints when one is there.
   void ended(const std::string& folder);
@@ -45,6 +49,7 @@ class RunCheckpoints {
   SaveSchedule schedule_;
   std::function<std::string()> meta_data_;
   std::function<void(const std::string&)> say_;
+  std::unique_ptr<HeldFolder> held_;
   double seconds_ = 0;
 };
 

@@ -56,6 +56,7 @@ namespace tessera::app {
 namespace {
 
 constexpr int interrupted = 130;
+constexpr int incomplete = 3;  // a rank's: it has done its steps, and not all of its other outputs
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -123,6 +124,7 @@ class RankRun {
     if (world.rank() == 0) {
       if (!run.config.log.metrics.empty()) {
         metrics_ = std::make_unique<MetricsWriter>(run.config.log.metrics, trainer_->done());
+        owner_ = metrics_owner(run.config.log.metrics, run.config.checkpoint.folder);
       }
       progress_ = std::make_unique<Progress>(trainer_->done(), run.config.train.steps,
                                              run.config.log.every);
@@ -172,7 +174,10 @@ class RankRun {
         return interrupted;
       }
     }
-    return 0;
+    if (metrics_) {
+      try_side_work(SideWork::output, "metrics", [&] { metrics_->finish(); });
+    }
+    return incomplete_outputs().empty() ? 0 : incomplete;
   }
 
  private:
@@ -199,7 +204,8 @@ class RankRun {
     }
     if (progress_) {
       if (metrics_) {
-        metrics_->write(metrics);
+        metrics.checkpoints = owner_;
+        try_side_work(SideWork::output, "metrics", [&] { metrics_->write(metrics); });
       }
       progress_->step(metrics, step_flops_ / seconds / ceiling_);
     }
@@ -219,23 +225,19 @@ class RankRun {
   void write_program() {
     const std::string& path = run_.config.graph.program;
     const std::string text =
-        path.empty() || program_written_ ? std::string() : trainer_->program_text();
+        path.empty() || program_tried_ ? std::string() : trainer_->program_text();
     if (text.empty()) {
       return;
     }
     const std::string own = world_.rank() == 0 ? path : fmt::format("{}.{}", path, world_.rank());
-    const std::filesystem::path folder = std::filesystem::path(own).parent_path();
-    std::error_code ignored;  // what is wrong shows when the file is opened
-    if (!folder.empty()) {
-      std::filesystem::create_directories(folder, ignored);
+    const bool written = try_side_work(SideWork::output, "graph.program", [&] {
+      make_folders(std::filesystem::absolute(own).parent_path().string(), "graph.program");
+      write_output("graph.program", own, text);
+    });
+    if (written) {
+      note("program written: " + path);
     }
-    if (const std::string why = write_file(own, text); !why.empty()) {
-      fail({.thing = own,
-            .wrong = "the program cannot be written: " + why,
-            .advice = "name another file in graph.program"});
-    }
-    program_written_ = true;
-    note("program written: " + path);
+    program_tried_ = true;
   }
 
   void note(const std::string& text) {
@@ -251,10 +253,11 @@ class RankRun {
   std::unique_ptr<Trainer> trainer_;
   std::optional<RunCheckpoints> checkpoints_;
   std::unique_ptr<MetricsWriter> metrics_;
+  std::string owner_;  // of the metrics
   std::unique_ptr<Progress> progress_;
   TraceSteps trace_;
   double ceiling_ = 1;
-  bool program_written_ = false;
+  bool program_tried_ = false;
 };
 
 void print_ending(const Run& run) {
@@ -266,8 +269,11 @@ void print_ending(const Run& run) {
   if (config.log.sample > 0 && config.data.tokens.empty()) {
     const GenerationOptions options{
         .tokens = config.log.sample, .temperature = 0.7, .top_k = 20, .seed = 1};
-    fmt::print("\nA sample of {} bytes:\n\n{}{}\n", config.log.sample, config.log.sample_prompt,
-               generate_text(checkpoint, config.log.sample_prompt, options));
+    try_side_work(SideWork::output, "log.sample", [&] {
+      const std::string text = generate_text(checkpoint, config.log.sample_prompt, options);
+      fmt::print("\nA sample of {} bytes:\n\n{}{}\n", config.log.sample, config.log.sample_prompt,
+                 text);
+    });
   }
   fmt::print("\ncheckpoint  {}\n", checkpoint);
   if (!config.log.metrics.empty()) {
@@ -345,8 +351,12 @@ int train(const TrainArguments& arguments) {
   check_folder(run.config, start);
   trace_range(run.config, start.step);
   if (all.first) {
+    if (!run.config.log.metrics.empty()) {
+      check_metrics(run.config.place("log.metrics"), run.config.log.metrics,
+                    metrics_owner(run.config.log.metrics, run.config.checkpoint.folder));
+    }
     fmt::print("{}", format_table(all.rows));
-    std::fflush(stdout);
+    check_stdout();
   }
   if (dry_run) {
     if (all.first && arguments.account) {
@@ -366,8 +376,13 @@ int train(const TrainArguments& arguments) {
   options.transport = run.config.mesh.transport;
   const int code = collective::launched_by_other() ? collective::join_launch(options, rank_run)
                                                    : collective::launch(options, rank_run);
-  if (code == 0 && all.first) {
+  if ((code == 0 || code == incomplete) && all.first) {
     print_ending(run);
+  }
+  if (code == incomplete || (code == 0 && !incomplete_outputs().empty())) {
+    fail({.thing = "train",
+          .wrong = "all steps are done, and not everything else could be written",
+          .advice = "the warnings above say what is missing"});
   }
   return code;
 }

@@ -96,8 +96,10 @@ std::vector<Key> data_keys() {
   return {
       {.path = "data.text",
        .slot = field<s, &D::text>,
-       .doc = "Text files, folders (all files below, by path; hidden ones are left out) or shell "
-              "patterns such as `/usr/share/perl/5*/pod`. They are read one after the other; a "
+       .doc = "Text files, folders (all files below, by path; links are followed; hidden and empty "
+              "files and what is not a file are left out, and the table before the run names them) "
+              "or shell patterns such as `/usr/share/perl/5*/pod`. They are read one after the "
+              "other; a "
               "file that is reached twice is taken once.",
        .is_path = true},
       {"data.tokenizer",

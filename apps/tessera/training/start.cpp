@@ -52,15 +52,40 @@ void check_can_write(const char* key, const std::filesystem::path& folder) {
   }
 }
 
+/// Pipes are written without waiting for their readers, or are not for this key.
+enum class Streams { written, refused };
+
 /// The same of a file: empty means that none is written.
-void check_can_write_file(const char* key, const std::string& file) {
+void check_can_write_file(const char* key, const std::string& file, Streams streams) {
   if (file.empty()) {
     return;
   }
-  if (std::filesystem::is_directory(file)) {
-    fail_input(fmt::format("{}: {} is a folder; name a file", key, file));
+  std::error_code ignored;
+  const std::filesystem::file_status there = std::filesystem::status(file, ignored);
+  const auto refuse = [&](const char* what) {
+    fail_input(
+        {.thing = key, .wrong = fmt::format("{} is {}", file, what), .advice = "name a file"});
+  };
+  switch (there.type()) {
+    case std::filesystem::file_type::directory:
+      refuse("a folder");
+      break;
+    case std::filesystem::file_type::socket:
+    case std::filesystem::file_type::block:
+      refuse("a socket or a disk");
+      break;
+    case std::filesystem::file_type::fifo:
+      if (streams == Streams::refused) {
+        refuse("a pipe, whose reader could hold the run up");
+      }
+      return;
+    default:
+      break;
   }
-  check_can_write(key, std::filesystem::absolute(file).parent_path());
+  if (is_stream(file)) {
+    return;
+  }
+  check_can_write(key, std::filesystem::absolute(output_place(file)).parent_path());
 }
 
 }  // namespace
@@ -75,9 +100,9 @@ void check_outputs(const Config& config) {
   if (!config.graph.dump.empty()) {
     check_can_write("graph.dump", config.graph.dump);
   }
-  check_can_write_file("log.metrics", config.log.metrics);
-  check_can_write_file("graph.program", config.graph.program);
-  check_can_write_file("trace.file", config.trace.file);
+  check_can_write_file("log.metrics", config.log.metrics, Streams::written);
+  check_can_write_file("graph.program", config.graph.program, Streams::refused);
+  check_can_write_file("trace.file", config.trace.file, Streams::refused);
 }
 
 std::optional<std::string> checkpoint_to_resume(const Config& config) {
