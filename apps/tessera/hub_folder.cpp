@@ -38,11 +38,12 @@ std::string family_name(const Json& json, const std::string& name) {
   const std::vector<std::string> known = models::model_families();
   const std::string text = type->is_string() ? type->get<std::string>() : "";
   if (std::ranges::find(known, text) == known.end()) {
-    fail_input({.thing = name,
-                .wrong = fmt::format("model_type {} is not supported (only {}): another kind of "
-                                     "model",
-                                     json_text(*type), join_words(known)),
-                .advice = "name the plugin that provides it: --plugin PATH, or plugins.paths"});
+    fail_input(
+        {.thing = name,
+         .wrong = fmt::format("model_type {} is not supported (only {}): another kind of "
+                              "model",
+                              json_text(*type), join_words(known)),
+         .advice = "if a plugin provides it, name the plugin: --plugin PATH, or plugins.paths"});
   }
   return text;
 }

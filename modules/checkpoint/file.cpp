@@ -34,9 +34,15 @@ std::string reason() { return std::generic_category().message(errno); }
 }
 
 [[noreturn]] void cannot_write(const std::string& path, std::string_view step) {
+  const int error = errno;
   fail({.thing = path,
         .wrong = fmt::format("{} failed ({})", step, reason()),
-        .advice = "make room there or write elsewhere"});
+        .advice = error == ENOSPC || error == EDQUOT ? "make room there, or write elsewhere"
+                  : error == EFBIG
+                      ? "raise the limit on the size of a file (`ulimit -f`), or write "
+                        "elsewhere"
+                  : error == EEXIST ? "remove it, or write elsewhere"
+                                    : "write elsewhere"});
 }
 
 }  // namespace

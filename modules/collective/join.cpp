@@ -5,6 +5,7 @@ module;
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <tessera/shown.hpp>
 #include <vector>
 module tessera.collective;
 
@@ -111,7 +112,7 @@ void check_transport(std::string_view name) {
   known.insert(known.end(), provided.begin(), provided.end());
   if (std::ranges::find(known, name) == known.end()) {
     fail_input({.thing = "launch",
-                .wrong = fmt::format("there is no transport '{}'", name),
+                .wrong = fmt::format("there is no transport '{}'", shown(name)),
                 .expected = fmt::format("one of {}", join_words(known)),
                 .advice = "'tessera plugin list' shows the plugins"});
   }

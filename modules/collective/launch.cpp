@@ -270,7 +270,8 @@ int launch(const LaunchOptions& options, const RankFunction& run) {
       run_child(region, rank, options, run, parent, signals);
     }
     if (process < 0) {
-      const std::string reason = std::strerror(errno);
+      const int error = errno;
+      const std::string reason = std::strerror(error);
       children.kill_all();
       while (children.any_alive()) {
         signals.wait(0.05);
@@ -278,7 +279,9 @@ int launch(const LaunchOptions& options, const RankFunction& run) {
       }
       fail({.thing = "launch",
             .wrong = fmt::format("cannot start rank {} of {} ({})", rank, options.ranks, reason),
-            .advice = "use fewer ranks, or raise the limit on processes (`ulimit -u`)"});
+            .advice = error == ENOMEM ? "use fewer ranks, or free memory"
+                                      : "use fewer ranks, or raise the limit on processes "
+                                        "(`ulimit -u`, or that of the control group)"});
     }
     children.add(process);
   }

@@ -11,6 +11,7 @@ module;
 #include <ranges>
 #include <span>
 #include <string>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.graph;
@@ -51,7 +52,7 @@ const Pass* built_in(const std::string& name) {
 [[noreturn]] void fail_unknown(const std::string& name, const std::vector<std::string>& known) {
   const std::string nearest = nearest_name(name, known);
   fail_input({.thing = "passes",
-              .wrong = fmt::format("there is no pass '{}'", name),
+              .wrong = fmt::format("there is no pass '{}'", shown(name)),
               .expected = fmt::format("one of {}", join_words(known)),
               .advice = nearest.empty() ? "'tessera plugin list' shows the plugins"
                                         : fmt::format("did you mean '{}'?", nearest)});

@@ -16,6 +16,7 @@ module;
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tessera/shown.hpp>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -246,7 +247,7 @@ namespace {
 
 [[noreturn]] void not_a_mesh(std::string_view text) {
   fail_input({.thing = "mesh",
-              .wrong = fmt::format("'{}' is not a mesh", text),
+              .wrong = fmt::format("'{}' is not a mesh", shown(text)),
               .expected = "the form \"mesh(shard=2, tensor=2)\", with \" of ranks 4 5 6 7\" after "
                           "it where they are not 0, 1, ..."});
 }

@@ -232,10 +232,9 @@ bool Training::resume(const std::string& folder) {
 void Training::check_finite() {
   finish_updates();
   if (const auto name = first_not_finite(training_state(*optimizer_))) {
-    fail(
-        fmt::format("training: after step {} '{}' holds values that are NaN or infinite; a smaller "
-                    "learning rate may help; {}",
-                    done_, *name, last_checkpoint()));
+    fail(fmt::format("training: after step {} '{}' holds values that are NaN or infinite; {}{}",
+                     done_, *name, done_ > skipped_ ? "a smaller learning rate may help; " : "",
+                     last_checkpoint()));
   }
 }
 

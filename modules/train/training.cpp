@@ -73,6 +73,15 @@ Training::Rows Training::rows_of(const StepBatch& batch) const {
           .expected = "at least 1",
           .got = fmt::format("{}", batch.rows)});
   }
+  if (!(batch.weight > 0) || !std::isfinite(batch.weight)) {
+    fail({.thing = "training",
+          .wrong = batch.weight == 0
+                       ? "no token counts, so there is no loss to divide by their number"
+                       : "the number that losses are divided by is not one",
+          .expected = "a StepBatch::weight of more than 0",
+          .got = fmt::format("{}", printable(batch.weight)),
+          .advice = "leave such a batch out, or look at what masks its targets"});
+  }
   const SpecHandle whole = Spec::make(plan_.batch_layout(), {batch.rows}, DType::i64);
   const std::int64_t part = local_shape(*whole)[0];
   const std::int64_t parts = plan_.batch_parts();
@@ -177,10 +186,13 @@ StepResult Training::checked(const StepBatch& batch, double loss, double power) 
   const bool skips = scaler_ || clipping_.nonfinite == optim::NonFinite::skip;
   result.skipped = skips && std::isfinite(result.loss) && !std::isfinite(result.grad_norm);
   if (!result.skipped && (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))) {
-    fail(fmt::format(
-        "training: step {}: the loss is {} and the gradient norm {}; a smaller "
-        "learning rate or a longer warm-up may help; {}",
-        done_ + 1, printable(result.loss), printable(result.grad_norm), last_checkpoint()));
+    const char* const advice = done_ > skipped_
+                                   ? "a smaller learning rate or a longer warm-up may help"
+                                   : "no update was made before, so the data or the first values "
+                                     "of the parameters are the cause, not the learning rate";
+    fail(fmt::format("training: step {}: the loss is {} and the gradient norm {}; {}; {}",
+                     done_ + 1, printable(result.loss), printable(result.grad_norm), advice,
+                     last_checkpoint()));
   }
   return result;
 }

@@ -6,6 +6,7 @@
 // of a group have arrived, their reduction into the shards' gradients is issued and the whole
 // values are freed; it is finished before the next reduction, or at the end of backward.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <compare>
@@ -160,6 +161,10 @@ class Fsdp final : public ParallelStyle {
             .add(parameter, dim_of(*parameter), extension);
       }
       sharding_->add(unit, module);
+      units_[unit].modules.push_back(module.name());
+      for (const nn::ParameterPointer& parameter : sharded) {
+        units_[unit].parameters.push_back(parameter.get());
+      }
     }
   }
 
@@ -181,6 +186,11 @@ class Fsdp final : public ParallelStyle {
     for (const Set& set : sets_) {
       check("together", "module", set.on);
     }
+    for (const auto& [number, unit] : units_) {
+      for (const nn::Parameter* const parameter : unit.parameters) {
+        check_tied(unit, *parameter);
+      }
+    }
   }
 
   ShardedParameters* sharded_parameters() override { return sharding_.get(); }
@@ -195,6 +205,37 @@ class Fsdp final : public ParallelStyle {
   }
 
  private:
+  struct Unit {
+    std::vector<std::string> modules = {};
+    std::vector<const nn::Parameter*> parameters = {};
+  };
+
+  /// Whole values exist while one of the unit's modules runs: every module that uses the parameter
+  /// must be one of them, or inside of one.
+  void check_tied(const Unit& unit, const nn::Parameter& parameter) const {
+    std::vector<std::string> names = {parameter.name};
+    names.insert(names.end(), parameter.other_names.begin(), parameter.other_names.end());
+    std::vector<std::string> modules;  // to be gathered together
+    bool outside = false;
+    for (const std::string& name : names) {
+      const std::string user = name.substr(0, std::min(name.rfind('.'), name.size()));
+      const auto around = std::ranges::find_if(unit.modules, [&](const std::string& module) {
+        return module.empty() || user == module || user.starts_with(module + ".");
+      });
+      outside = outside || around == unit.modules.end();
+      const std::string& module = around == unit.modules.end() ? user : *around;
+      if (std::ranges::find(modules, module) == modules.end()) {
+        modules.push_back(module);
+      }
+    }
+    if (outside) {
+      options_.refuse(fmt::format(
+          "the tied parameter '{}' is gathered while '{}' runs, and other modules use it too; let "
+          "'on' match all of them, and set together = [{{ on = [\"{}\"] }}]",
+          fmt::join(names, "', '"), fmt::join(unit.modules, "', '"), fmt::join(modules, "\", \"")));
+    }
+  }
+
   /// Modules whose parameters are gathered together.
   struct Set {
     Patterns on;
@@ -337,6 +378,7 @@ class Fsdp final : public ParallelStyle {
   Patterns ignore_;
   std::vector<std::pair<Patterns, int>> dims_;
   std::vector<Set> sets_;
+  std::map<std::size_t, Unit> units_;
   std::map<GroupKey, fsdp::Group*> groups_;
 };
 

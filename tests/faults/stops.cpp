@@ -133,9 +133,11 @@ TEST_CASE("a small stack is raised, or refused with what to do") {
   const Result refused = run(folder, arguments, {.limits = small, .fixed_limits = true});
   INFO(refused.error);
   CHECK(refused.code == 2);
-  CHECK(refused.error ==
-        "error: stack: the limit is too low (expected at least 1.0 MiB, got 64.0 KiB); raise it "
-        "with `ulimit -s 8192`\n");
+  CHECK(
+      refused.error ==
+      "error: stack: the limit is too low (expected at least 1.0 MiB, got 64.0 KiB); start "
+      "in a shell whose hard limit (`ulimit -Hs`) is at least 8192; only root can raise it in this "
+      "one\n");
   CHECK(
       run(folder, arguments, {.limits = {{RLIMIT_STACK, 1UL << 20}}, .fixed_limits = true}).code ==
       0);

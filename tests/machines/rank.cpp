@@ -126,9 +126,12 @@ int measured(World& world) {
   const auto rates = measure_collectives(world.everyone());
   if (world.rank() == 0) {
     for (const CollectiveRate& rate : rates) {
-      std::printf("%-28s %9zu %10.1f us %8.2f GB/s  %5.1f%% of memcpy\n", rate.name.c_str(),
-                  rate.bytes, rate.seconds * 1e6, rate.received_bytes / rate.seconds / 1e9,
-                  100 * rate.share_of_memcpy);
+      std::printf("%-28s %9zu %10.1f us %8.2f GB/s", rate.name.c_str(), rate.bytes,
+                  rate.seconds * 1e6, rate.received_bytes / rate.seconds / 1e9);
+      if (rate.share_of_memcpy <= 1) {  // else memcpy was measured while the machine was busy
+        std::printf("  %5.1f%% of memcpy", 100 * rate.share_of_memcpy);
+      }
+      std::printf("\n");
     }
   }
   return 0;

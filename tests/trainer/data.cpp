@@ -227,7 +227,6 @@ TEST_CASE("hostile .npy files are refused") {
   has(npy_error(folder, npy(header("<u2", "(-2,)"), two)), "not a tuple of sizes");
   has(npy_error(folder, npy(header("<u2", "(1, 2)"), two)), "expected one dimension");
   has(npy_error(folder, npy(header("<u2", "()"), two)), "expected one dimension");
-  has(npy_error(folder, npy(header("<i8", "(2,)"), two)), "token ids have type '<i8'");
   has(npy_error(folder, npy(header(">u2", "(2,)"), two)), "big-endian");
   has(npy_error(folder, npy("{'descr': [('a', '<u2')], 'shape': (2,)}", two)), "holds records");
   has(npy_error(folder, npy("{'descr': '<u2', 'shape': (2,)}", two)), "is missing");
@@ -239,6 +238,41 @@ TEST_CASE("hostile .npy files are refused") {
   const std::string good = npy(header("<u2", "(2,)"), two);
   for (std::size_t length = 0; length < good.size(); ++length) {
     CHECK_FALSE(npy_error(folder, good.substr(0, length)).empty());
+  }
+}
+
+TEST_CASE("what the error about a type of ids advises keeps every id, or shows that it is none") {
+  const Folder folder;
+  for (const char* type : {"<i8", "<u8", ">u2", ">i4", "|u1", "<i2"}) {
+    INFO(type);
+    const std::string error = npy_error(folder, npy(header(type, "(0,)"), ""));
+    has(error, std::string("token ids have type '") + type + "'");
+    has(error, "write them with numpy.save(FILE, ids.astype('<u4'))");
+  }
+  for (const char* type : {"<f4", "<f8", "<f2", "|b1", "<U3", "|O", "<c8"}) {
+    INFO(type);
+    const std::string error = npy_error(folder, npy(header(type, "(0,)"), ""));
+    has(error, "these are no whole numbers");
+    CHECK(error.find("astype") == std::string::npos);
+  }
+  // int64 ids as NumPy's astype('<u4') leaves them: modulo 2^32.
+  const auto converted = [&](const std::vector<std::int64_t>& ids) {
+    std::vector<std::uint32_t> kept;
+    for (const std::int64_t id : ids) {
+      kept.push_back(static_cast<std::uint32_t>(id));
+    }
+    const std::string shape = "(" + std::to_string(ids.size()) + ",)";
+    return folder.write("ids.npy", npy(header("<u4", shape), bytes_of<std::uint32_t>(kept)));
+  };
+  const Tokens right =
+      Tokens::from_npy(std::vector<std::string>{converted({131999, 65536, 0})}, 132000);
+  Ids ids(3);
+  right.read(0, ids);
+  CHECK(ids == Ids{131999, 65536, 0});
+  for (const std::int64_t wrong : {std::int64_t{-100}, std::int64_t{-1}, std::int64_t{132000}}) {
+    INFO(wrong);
+    const Tokens all = Tokens::from_npy(std::vector<std::string>{converted({0, wrong})}, 132000);
+    has(input_error([&] { all.check_all(); }), "token 1 is ");
   }
 }
 

@@ -120,7 +120,7 @@ TEST_CASE("check says usable, or every reason against a file") {
   is_refused(cut, "cut");
   const std::string open = copy_of(folder, "Replicate", "open.so");
   fs::permissions(open, fs::perms::others_write, fs::perm_options::add);
-  is_refused(open, "chmod go-w '" + open + "'");
+  is_refused(open, "chmod go-w " + open);
 
   // Of another tool chain: the names and both sides of what differs.
   const Result other = plugin("check " TESSERA_OTHER_PLUGIN);

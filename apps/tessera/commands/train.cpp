@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 
@@ -39,11 +40,13 @@ import tessera.dtensor;
 import tessera.record;
 import tessera.graph;
 import tessera.nn;
+import tessera.models;
 import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 
+#include "config/at_key.hpp"
 #include "trace/steps.hpp"
 #include "training/links.hpp"
 #include "training/offload.hpp"
@@ -65,7 +68,18 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 void configure_plugins(const Config& config, const TrainArguments& arguments) {
   std::vector<std::string> paths = arguments.plugins;
   paths.insert(paths.end(), config.plugins.paths.begin(), config.plugins.paths.end());
-  use_plugins(std::move(paths));
+  try {
+    use_plugins(std::move(paths));
+  } catch (const Error& error) {
+    const bool from_config =
+        std::ranges::any_of(config.plugins.paths, [&](const std::string& path) {
+          return error.fields().thing.find(path) != std::string::npos;
+        });
+    if (!from_config) {
+      throw;
+    }
+    at_key(config, "plugins.paths", [&] { throw Error(error); });
+  }
 }
 
 /// All ranks must have loaded the same plugins: compared before any other collective.
@@ -96,6 +110,14 @@ std::vector<std::pair<std::string, std::int64_t>> memory_peaks() {
                        memory.peak[static_cast<std::size_t>(i)]);
   }
   return peaks;
+}
+
+/// After an interrupt, which has saved the step where there is a place for it.
+std::string how_to_continue(const Config& config) {
+  return config.checkpoint.folder.empty() ? "nothing is saved, as checkpoint.folder is empty"
+         : config.checkpoint.resume == "auto"
+             ? "run the same command again to continue"
+             : "run the same command with checkpoint.resume=auto to continue";
 }
 
 /// What a rank does.
@@ -169,8 +191,8 @@ class RankRun {
       }
       checkpoints_->after_step(stop || trainer_->done() == train.steps);
       if (stop) {
-        note(fmt::format("interrupted after step {}; run the same command again to continue",
-                         trainer_->done()));
+        note(fmt::format("interrupted after step {}; {}", trainer_->done(),
+                         how_to_continue(run_.config)));
         return interrupted;
       }
     }
@@ -260,7 +282,8 @@ class RankRun {
   bool program_tried_ = false;
 };
 
-void print_ending(const Run& run) {
+/// `named`: plugins of the command line.
+void print_ending(const Run& run, const std::vector<std::string>& named) {
   const Config& config = run.config;
   if (config.checkpoint.folder.empty()) {
     return;
@@ -279,10 +302,19 @@ void print_ending(const Run& run) {
   if (!config.log.metrics.empty()) {
     fmt::print("metrics     {}\n", config.log.metrics);
   }
-  if (config.data.tokens.empty()) {
-    fmt::print("try next    tessera generate {} --prompt \"The \"\n", checkpoint);
+  std::string what = shell_word(checkpoint);
+  const std::vector<std::string> built_in = models::built_in_families();
+  if (std::ranges::find(built_in, run.shape.family) == built_in.end()) {
+    for (const std::vector<std::string>& paths : {named, config.plugins.paths}) {
+      for (const std::string& path : paths) {
+        what += " --plugin " + shell_word(path);
+      }
+    }
   }
-  fmt::print("            tessera checkpoint export {} --to FOLDER\n", checkpoint);
+  if (config.data.tokens.empty()) {
+    fmt::print("try next    tessera generate {} --prompt \"The \"\n", what);
+  }
+  fmt::print("            tessera checkpoint export {} --to FOLDER\n", what);
 }
 
 /// What is known of a run before its ranks start, checked.
@@ -294,6 +326,19 @@ struct Prepared {
   // Nothing is looked at that another run may be changing, and nothing is written, without it.
   std::unique_ptr<RunLock> lock = {};
 };
+
+/// The plan; an error that no entry of [[parallel]] is named for is one of all of them, or of the
+/// model.
+CheckedPlan planned(const Run& run) {
+  try {
+    return check_plan(run);
+  } catch (const Error& error) {
+    const char* const key = error.fields().thing == "mesh" ? "mesh.axes"
+                            : run.config.parallel.empty()  ? "model"
+                                                           : "parallel";
+    return at_key(run.config, key, [&]() -> CheckedPlan { throw Error(error); });
+  }
+}
 
 Prepared prepared(const TrainArguments& arguments, bool locked) {
   Prepared all;
@@ -307,13 +352,17 @@ Prepared prepared(const TrainArguments& arguments, bool locked) {
   }
   const bool ready_tokens = !run.config.data.tokens.empty();
   const std::int64_t vocab = ready_tokens ? 0 : make_tokenizer(run.config.data.tokenizer)->vocab();
-  run.shape = model_shape(run.config, vocab);
-  const auto data = std::make_shared<Dataset>(run.config, run.shape.vocab);
-  data->check_all();
-  run.data = data;
-  all.rows = plan_rows(run.config, run.shape, *run.data);
+  run.shape = at_key(run.config, run.config.model.from.empty() ? "model" : "model.from",
+                     [&] { return model_shape(run.config, vocab); });
+  at_key(run.config, ready_tokens ? "data.tokens" : "data.text", [&] {
+    const auto data = std::make_shared<Dataset>(run.config, run.shape.vocab);
+    data->check_all();
+    run.data = data;
+  });
+  all.rows = at_key(run.config, "model.adapter",
+                    [&] { return plan_rows(run.config, run.shape, *run.data); });
   run.rates = rates_of(run.config);
-  all.plan = check_plan(run);
+  all.plan = planned(run);
   run.kept_gathers = all.plan.kept_gathers;
   run.one_rank = all.plan.one_rank;
   all.rows.insert(all.rows.end(), all.plan.rows.begin(), all.plan.rows.end());
@@ -347,7 +396,9 @@ int train(const TrainArguments& arguments) {
   Prepared all = prepared(arguments, !dry_run);
   Run& run = all.run;
   run.fingerprint = fingerprint_of(run.config, run.shape, *run.data);
-  const StartPoint start = check_stored(run, checkpoint_to_resume(run.config), dry_run);
+  const StartPoint start = at_key(run.config, resume_key(run.config), [&] {
+    return check_stored(run, checkpoint_to_resume(run.config), dry_run);
+  });
   check_folder(run.config, start);
   trace_range(run.config, start.step);
   if (all.first) {
@@ -377,7 +428,7 @@ int train(const TrainArguments& arguments) {
   const int code = collective::launched_by_other() ? collective::join_launch(options, rank_run)
                                                    : collective::launch(options, rank_run);
   if ((code == 0 || code == incomplete) && all.first) {
-    print_ending(run);
+    print_ending(run, arguments.plugins);
   }
   if (code == incomplete || (code == 0 && !incomplete_outputs().empty())) {
     fail({.thing = "train",

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string_view>
 #include <tessera/json.hpp>
+#include <tessera/shown.hpp>
 
 #include "config/check.hpp"
 #include "config/config.hpp"
@@ -74,7 +75,7 @@ class Loader {
                 std::size_t entry) {
     const Slot slot = key.slot(config_, entry);
     if (const toml::node* node = section == nullptr ? nullptr : section->get(key.leaf())) {
-      config_.given[name] = place_of(node->source(), config_.file.string()).text();
+      config_.given[name] = place_of(node->source(), config_.file.string());
       if (!read_value(*node, key, name, slot, problems_)) {
         unread.insert(name);
       }
@@ -112,6 +113,7 @@ class Loader {
         continue;
       }
       config_.parallel[i].where = place.text();
+      config_.given[name] = place;
       report_unknown(*entry, "parallel", name);
       for (const Key& key : keys_) {
         if (key.in_list()) {
@@ -125,11 +127,14 @@ class Loader {
     const std::vector<std::string> sections = config_sections();
     for (const auto& [key, node] : root_) {
       const std::string name(key.str());
+      if (node.source().begin) {
+        config_.given[name] = place_of_key(key, node);
+      }
       if (std::ranges::find(sections, name) == sections.end()) {
         const std::string nearest = did_you_mean(name, sections);
         problems_.add(
             place_of_key(key, node),
-            fmt::format("{}: unknown {}{} (keys are SECTION.KEY; the sections are {})", name,
+            fmt::format("{}: unknown {}{} (keys are SECTION.KEY; the sections are {})", shown(name),
                         node.is_table() ? "section" : "key",
                         nearest.empty() ? elsewhere(name) : nearest, join_words(sections)));
       } else if (const toml::table* section = node.as_table()) {
@@ -145,7 +150,7 @@ class Loader {
   }
 
   void report_unknown(const toml::table& table, const std::string& section,
-                      const std::string& shown) {
+                      const std::string& table_name) {
     std::vector<std::string> leaves;
     for (const Key& key : keys_) {
       if (key.section() == section) {
@@ -160,11 +165,12 @@ class Loader {
       const std::string nearest = nearest_name(leaf, leaves);
       problems_.add(
           place_of_key(key, node),
-          fmt::format("{}.{}: unknown key{}", shown, leaf,
-                      !nearest.empty() ? fmt::format("; did you mean '{}.{}'?", shown, nearest)
-                      : std::ranges::find(leaves, "options") != leaves.end()
-                          ? fmt::format("; what the plugin itself reads is in {}.options", shown)
-                          : elsewhere(leaf)));
+          fmt::format(
+              "{}.{}: unknown key{}", table_name, shown(leaf),
+              !nearest.empty() ? fmt::format("; did you mean '{}.{}'?", table_name, nearest)
+              : std::ranges::find(leaves, "options") != leaves.end()
+                  ? fmt::format("; what the plugin itself reads is in {}.options", table_name)
+                  : elsewhere(leaf)));
     }
   }
 
@@ -210,9 +216,18 @@ std::int64_t Config::ranks() const {
   return product;
 }
 
+Place Config::place_of_key(const std::string& key) const {
+  for (const std::string& name :
+       {key, key.substr(0, key.rfind('.')), key.substr(0, key.find_first_of(".["))}) {
+    if (const auto found = given.find(name); found != given.end()) {
+      return found->second;
+    }
+  }
+  return {file.string(), 0};
+}
+
 std::string Config::place(const std::string& key) const {
-  const auto found = given.find(key);
-  return found == given.end() ? key : fmt::format("{}: {}", found->second, key);
+  return fmt::format("{}: {}", place_of_key(key).text(), key);
 }
 
 Config parse_config(std::string_view text, const std::filesystem::path& file,
@@ -221,8 +236,8 @@ Config parse_config(std::string_view text, const std::filesystem::path& file,
   try {
     root = toml::parse(text, file.string());
   } catch (const toml::parse_error& error) {
-    fail_input(fmt::format("{}:{}:{}: {}", file.string(), error.source().begin.line,
-                           error.source().begin.column, error.description()));
+    fail_input(fmt::format("{}:{}:{}: {}", shown(file.string()), error.source().begin.line,
+                           error.source().begin.column, shown(error.description(), 300)));
   }
   Config config;
   config.file = file;

@@ -44,7 +44,13 @@ Dataset::Dataset(const Config& config, std::int64_t vocab)
                                      training_tokens_, windows_, seq_len_),
                 .expected =
                     fmt::format("at least {}, one batch: {} tokens", batch_, batch_ * seq_len_ + 1),
-                .advice = "add text, or lower train.batch, data.seq_len or data.validation"});
+                .advice = fmt::format("add {}, or lower {}{}data.seq_len{}",
+                                      config.data.tokens.empty() ? "text" : "tokens",
+                                      batch_ > 1 ? "train.batch" : "",
+                                      batch_ == 1  ? ""
+                                      : share == 0 ? " or "
+                                                   : ", ",
+                                      share == 0 ? "" : " or data.validation")});
   }
   if (share == 0) {
     return;

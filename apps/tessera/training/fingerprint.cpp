@@ -151,6 +151,9 @@ std::vector<std::string> compare(const Fingerprint& stored, const Fingerprint& o
     }
   }
   if (!refused.empty()) {
+    for (const std::string& name : config.checkpoint.allow) {  // the override replaces the list
+      refused.push_back(fmt::format("\"{}\"", name));
+    }
     fail_input(fmt::format(
         "{}: it is a checkpoint of another run; what differs:{}\nto start a new run, name another "
         "checkpoint.folder; to continue in spite of it: 'checkpoint.allow=[{}]'",

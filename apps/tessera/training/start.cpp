@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <tessera/shown.hpp>
 #include <vector>
 
 #include "config/config.hpp"
@@ -26,6 +27,7 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 
+#include "config/at_key.hpp"
 #include "training/start.hpp"
 
 namespace tessera::app {
@@ -91,18 +93,24 @@ void check_can_write_file(const char* key, const std::string& file, Streams stre
 }  // namespace
 
 void check_outputs(const Config& config) {
-  if (!config.checkpoint.folder.empty()) {
-    check_can_write("checkpoint.folder", config.checkpoint.folder);
-  }
-  if (!config.graph.offload.empty()) {
-    check_can_write("graph.offload", config.graph.offload);
-  }
-  if (!config.graph.dump.empty()) {
-    check_can_write("graph.dump", config.graph.dump);
-  }
-  check_can_write_file("log.metrics", config.log.metrics, Streams::written);
-  check_can_write_file("graph.program", config.graph.program, Streams::refused);
-  check_can_write_file("trace.file", config.trace.file, Streams::refused);
+  const auto folder = [&](const char* key, const std::string& path) {
+    if (!path.empty()) {
+      at_key(config, key, [&] { check_can_write(key, path); });
+    }
+  };
+  const auto file = [&](const char* key, const std::string& path, Streams streams) {
+    at_key(config, key, [&] { check_can_write_file(key, path, streams); });
+  };
+  folder("checkpoint.folder", config.checkpoint.folder);
+  folder("graph.offload", config.graph.offload);
+  folder("graph.dump", config.graph.dump);
+  file("log.metrics", config.log.metrics, Streams::written);
+  file("graph.program", config.graph.program, Streams::refused);
+  file("trace.file", config.trace.file, Streams::refused);
+}
+
+std::string resume_key(const Config& config) {
+  return config.given.contains("checkpoint.resume") ? "checkpoint.resume" : "checkpoint.folder";
 }
 
 std::optional<std::string> checkpoint_to_resume(const Config& config) {
@@ -145,7 +153,7 @@ void compare_runs(collective::World& world, const Run& run, const StartPoint& st
                 .wrong = fmt::format("rank {} has another config, text or checkpoint than rank 0 "
                                      "(this rank starts after step {})",
                                      other - all.begin(), start.step),
-                .advice = "start all ranks with the same command"});
+                .advice = "start all ranks with the same command and the same files"});
   }
 }
 

@@ -11,4 +11,7 @@ namespace tessera {
 /// character of UTF-8.
 std::string shown(std::string_view text, std::size_t most = 120);
 
+/// The text as one word of a shell's command, in single quotes where it needs them.
+std::string shell_word(std::string_view text);
+
 }  // namespace tessera
