@@ -207,6 +207,11 @@ void wrong_argument(std::string_view type, const ArgumentValue& value) {
   fail_input(fmt::format("a value of type {} is expected (got '{}')", type, value_text(value)));
 }
 
+std::string_view argument_text(const ArgumentValue& value) {
+  const auto* const text = std::get_if<std::string>(&value);
+  return text == nullptr ? std::string_view() : std::string_view(*text);
+}
+
 void wrong_arguments_type(const ArgumentsInfo& expected) {
   std::string fields;
   for (const ArgumentField& f : expected.fields) {

@@ -47,7 +47,7 @@ struct GeluArgs {
   bool tanh;
 };
 struct FunctionArgs {
-  std::int64_t function;  // Function
+  Function function;
 };
 
 Function gelu_form(GeluArgs args) { return args.tanh ? Function::gelu_tanh : Function::gelu; }
@@ -123,17 +123,14 @@ Tensor second_derivative(Function function, const Tensor& x) {
 }
 
 void gradient_infer(const Call& call, ResultShapes& out) {
-  const std::int64_t function = call.args<FunctionArgs>().function;
-  constexpr auto last = static_cast<std::int64_t>(Function::expm1);
-  if (function < 0 || function > last) {
-    refuse(call, {.wrong = "the number of the function is wrong",
-                  .expected = fmt::format("0 to {}", last),
-                  .got = fmt::format("{}", function)});
+  const Function function = call.args<FunctionArgs>().function;
+  if (reflect::name_of_enumerator(function).empty()) {
+    refuse(call, {.wrong = "the function does not exist",
+                  .expected = std::string(reflect::Enumerators<Function>::joined),
+                  .got = fmt::format("the number {}", static_cast<int>(function))});
   }
   infer_slope(call, out);
 }
-
-Function function_of(const FunctionArgs& args) { return static_cast<Function>(args.function); }
 
 void gradient_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Tensor x = contiguous_operand(w, call.in[0]);
@@ -141,12 +138,12 @@ void gradient_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   if (w.counts()) {
     return;
   }
-  kernels::unary_backward(function_of(call.args<FunctionArgs>()), x.dtype(), x.numel(),
-                          x.raw_data(), grad.raw_data(), out[0].raw_data());
+  kernels::unary_backward(call.args<FunctionArgs>().function, x.dtype(), x.numel(), x.raw_data(),
+                          grad.raw_data(), out[0].raw_data());
 }
 
 std::string gradient_element(const Call& call) {
-  return slope_element(function_of(call.args<FunctionArgs>()));
+  return slope_element(call.args<FunctionArgs>().function);
 }
 
 void gradient_backward(const BackwardContext& context, std::span<const Tensor> grads,
@@ -156,7 +153,7 @@ void gradient_backward(const BackwardContext& context, std::span<const Tensor> g
     out[1] = call_one(context.op, {x, grads[0]}, context.attributes);
   }
   if (context.needs(0)) {
-    const Function function = function_of(context.args<FunctionArgs>());
+    const Function function = context.args<FunctionArgs>().function;
     if (const Tensor second = second_derivative(function, x)) {
       out[0] = mul(mul(grads[0], context.in[1]), second);
     }
@@ -175,7 +172,7 @@ const Op& gradient_op =
                                .about = "The gradient of a unary function: f'(x) grad."});
 
 Tensor gradient(Function function, const Tensor& x, const Tensor& grad) {
-  return call_one(gradient_op, {x, grad}, FunctionArgs{static_cast<std::int64_t>(function)});
+  return call_one(gradient_op, {x, grad}, FunctionArgs{function});
 }
 
 template <Function function>
