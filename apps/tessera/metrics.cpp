@@ -178,8 +178,9 @@ void check_metrics(const std::string& where, const std::filesystem::path& file,
       return folder.empty() ? std::string("no checkpoints") : "checkpoints in " + folder;
     };
     fail_input({.where = where,
-                .wrong = fmt::format("{} has {} steps of another run, with {}; this run has {}",
-                                     file.string(), lines, named(*other), named(owner)),
+                .wrong = fmt::format("{} has {} step{} of another run, with {}; this run has {}",
+                                     file.string(), lines, lines == 1 ? "" : "s", named(*other),
+                                     named(owner)),
                 .advice = "name another file, or remove it"});
   }
   if (!text.empty() && !last && lines > 0) {
@@ -236,13 +237,7 @@ class MetricsWriter::State {
     if (!flush() && !(stream_ && errno == EAGAIN)) {
       cannot_write(path_, reason());
     }
-    if (folder_ && folder_->is_lost()) {
-      fail({.thing = "metrics",
-            .wrong = fmt::format("the folder of {} was removed, moved or replaced while the run "
-                                 "goes on, and its lines are where that folder is now",
-                                 path_.string()),
-            .advice = "put it back"});
-    }
+    check_folder();
   }
 
   void finish() {
@@ -255,9 +250,21 @@ class MetricsWriter::State {
       }
       ::poll(&one, 1, 100);
     }
+    check_folder();
   }
 
  private:
+  void check_folder() const {
+    if (folder_ && folder_->is_lost()) {
+      fail({.thing = "metrics",
+            .wrong =
+                fmt::format("the folder of {} was removed, moved or replaced during the run; its "
+                            "lines are where that folder is now",
+                            path_.string()),
+            .advice = "put it back"});
+    }
+  }
+
   /// In place: usually nothing but the end of the file changes.
   bool keep(std::int64_t resumed_step) const {
     const std::string text = text_of(file_);
@@ -329,9 +336,11 @@ class MetricsWriter::State {
     }
     ::close(std::exchange(file_, next));
     log(LogLevel::warning,
-        fmt::format("metrics: {} was {} while the run goes on", path_.string(),
-                    is_there ? "replaced; further lines are added to what is there now"
-                             : "removed or moved; the run writes it again, with all its lines"));
+        fmt::format("metrics: {} was {}", path_.string(),
+                    is_there
+                        ? "replaced during the run; further lines are added to what is there now"
+                        : "removed or moved during the run, which writes it again, with all "
+                          "its lines"));
   }
 
   std::filesystem::path path_;  // as it was named

@@ -39,8 +39,8 @@ void RunCheckpoints::check_folder() {
   }
   if (held_ && held_->is_lost()) {
     fail({.thing = schedule_.folder,
-          .wrong = "the folder of the run's checkpoints was removed, moved or replaced while the "
-                   "run goes on",
+          .wrong = "the folder of the run's checkpoints was removed, moved or replaced during "
+                   "the run",
           .advice = "put it back and start the run again: it continues the newest checkpoint"});
   }
 }

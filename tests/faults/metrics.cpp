@@ -123,7 +123,7 @@ TEST_CASE("a metrics file that is removed is written again, with all its lines")
   Program program(folder, endless);
   has_trained(folder, 3);
   fs::remove(folder / "metrics.jsonl");
-  is_noticed(program, folder, "metrics.jsonl was removed or moved while the run goes on");
+  is_noticed(program, folder, "metrics.jsonl was removed or moved during the run");
 }
 
 TEST_CASE("a metrics file that is moved is written again, with all its lines") {
@@ -131,7 +131,7 @@ TEST_CASE("a metrics file that is moved is written again, with all its lines") {
   Program program(folder, endless);
   has_trained(folder, 3);
   fs::rename(folder / "metrics.jsonl", folder / "old.jsonl");
-  is_noticed(program, folder, "metrics.jsonl was removed or moved while the run goes on");
+  is_noticed(program, folder, "metrics.jsonl was removed or moved during the run");
   const auto old = steps_in(folder / "old.jsonl");
   CHECK(old == steps_to(static_cast<std::int64_t>(old.size())));
 }
@@ -145,7 +145,7 @@ TEST_CASE("lines are added to the file that replaces the metrics") {
   fs::copy_file(folder / "metrics.jsonl", folder / "edited.jsonl");
   fs::rename(folder / "edited.jsonl", folder / "metrics.jsonl");
   program.signal_group(SIGCONT);
-  is_noticed(program, folder, "metrics.jsonl was replaced while the run goes on");
+  is_noticed(program, folder, "metrics.jsonl was replaced during the run");
 }
 
 TEST_CASE("metrics follow their folder, and the run's end says that they are not in their place") {
