@@ -13,3 +13,6 @@ export import :text;         // nearest names, byte counts, patterns
 export import :log;          // log lines on stderr
 export import :file;         // write_file
 export import :environment;  // environment variables, terminal
+export import :waiting;      // Patience: every wait says what it waits for, and has an end
+export import :file_lock;    // FileLock: one process at a time
+export import :child;        // code that may crash or never return, and programs

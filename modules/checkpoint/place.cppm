@@ -25,7 +25,7 @@ class TemporaryFolder {
 
  private:
   std::string path_;
-  std::unique_ptr<FolderLock> lock_;
+  std::unique_ptr<FileLock> lock_;
 };
 
 }  // namespace tessera::checkpoint_detail
