@@ -15,3 +15,6 @@ export import :file;         // write_file: complete, or as it was
 export import :folder;       // folders that appear complete, are kept open, or are removed
 export import :side_work;    // what a run does besides training, and may fail
 export import :environment;  // environment variables, terminal
+export import :waiting;      // Patience: every wait says what it waits for, and has an end
+export import :file_lock;    // FileLock: one process at a time
+export import :child;        // code that may crash or never return, and programs

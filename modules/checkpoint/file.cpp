@@ -1,7 +1,6 @@
 module;
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -171,17 +170,6 @@ void OutputFile::finish() {
   }
   if (::close(std::exchange(descriptor_, -1)) != 0) {
     cannot_write(path_, "closing");
-  }
-}
-
-FolderLock::FolderLock(const std::string& folder) {
-  descriptor_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  held_ = descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
-}
-
-FolderLock::~FolderLock() {
-  if (descriptor_ >= 0) {
-    ::close(descriptor_);
   }
 }
 

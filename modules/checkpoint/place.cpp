@@ -49,8 +49,8 @@ void remove_leftovers(const std::string& parent) {
         entry.is_symlink(error) || !entry.is_directory(error)) {
       continue;
     }
-    const FolderLock lock(entry.path().string());
-    if (lock.held() && holds_only_a_save(entry.path())) {
+    FileLock lock = FileLock::of_folder(entry.path().string());
+    if (lock.take() == FileLock::State::held && holds_only_a_save(entry.path())) {
       remove_folder(entry.path().string(), is_of_save);  // where it cannot be, the next save tries
     }
   }
@@ -126,7 +126,8 @@ void TemporaryFolder::make(const std::string& folder) {
   check_target(folder);
   remove_leftovers(parent);
   path_ = make_temporary(folder);
-  lock_ = std::make_unique<FolderLock>(path_);
+  lock_ = std::make_unique<FileLock>(FileLock::of_folder(path_));
+  lock_->take();  // marks it as in use; where the file system has no locks, nobody removes it
 }
 
 void TemporaryFolder::put_in_place(const std::string& folder) {

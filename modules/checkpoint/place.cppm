@@ -38,7 +38,7 @@ class TemporaryFolder {
  private:
   std::string path_;
   std::vector<std::string> made_;  // folders above it
-  std::unique_ptr<FolderLock> lock_;
+  std::unique_ptr<FileLock> lock_;
 };
 
 }  // namespace tessera::checkpoint_detail

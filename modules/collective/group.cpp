@@ -10,7 +10,6 @@ module tessera.collective;
 import tessera.base;
 import :control;
 import :engine;
-import :point_to_point;
 import :region;
 
 namespace tessera::collective {
@@ -29,8 +28,7 @@ GroupBlock* find_or_make_group(Region& region, std::span<const int> ranks, std::
   const std::size_t size_here = ranks.size();
   const std::size_t head = (sizeof(GroupBlock) + 4 * size_here + 63) / 64 * 64;
   const std::size_t used = fake ? 0 : size_here;
-  const std::size_t members = sizeof(Member) * used;
-  const std::size_t bytes = head + members + sizeof(Channel) * used * used;
+  const std::size_t bytes = head + sizeof(Member) * used;
   const std::uint64_t offset =
       control->extents.allocate(region.base(), (bytes + 4095) & ~std::size_t{4095}, 4096);
   if (offset == 0) {
@@ -42,12 +40,8 @@ GroupBlock* find_or_make_group(Region& region, std::span<const int> ranks, std::
   std::memcpy(group->name, name.data(), name.size());
   std::copy(ranks.begin(), ranks.end(), group->ranks());
   group->members = offset + head;
-  group->channels = offset + head + members;
   for (std::size_t m = 0; m < used; ++m) {
     new (region.at(group->members + m * sizeof(Member))) Member;
-  }
-  for (std::size_t c = 0; c < used * used; ++c) {
-    new (region.at(group->channels + c * sizeof(Channel))) Channel;
   }
   group->next = control->first_group;
   control->first_group = offset;

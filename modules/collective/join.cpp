@@ -63,7 +63,11 @@ ExternalRank on_this_machine(const ExternalRank& self, const Machines& machines)
 int join_machine(const ExternalRank& self, Bridge* bridge, double timeout,
                  const LaunchOptions& options, const RankFunction& run) {
   const int rank = self.number(self.rank);
-  auto rendezvous = std::make_unique<Rendezvous>(self, timeout, options.report_seconds);
+  // Rank 0 waits for all, rank 1 for rank 0: the others have nothing to add, unless those are late.
+  const double report_after = self.rank <= 1
+                                  ? std::min(options.report_seconds, Patience::reported_after)
+                                  : options.report_seconds;
+  auto rendezvous = std::make_unique<Rendezvous>(self, timeout, report_after);
   if (self.rank != 0) {
     note_meeting();  // what goes wrong from here on, rank 0 says or notices
   }
@@ -120,7 +124,7 @@ void check_transport(std::string_view name) {
 
 int join_launch(const LaunchOptions& options, const RankFunction& run) {
   const ExternalRank self = external_rank(options.ranks, options.transport);
-  const double timeout = options.timeout_seconds > 0 ? options.timeout_seconds : default_timeout();
+  const double timeout = options.timeout_seconds > 0 ? options.timeout_seconds : wait_limit();
   const HeldSignals held;  // before the transport starts threads
   const SignalThread thread;
   if (!self.several) {

@@ -255,6 +255,7 @@ int launch(const LaunchOptions& options, const RankFunction& run) {
   if (options.ranks == 1) {
     return launch_lone(options, run);
   }
+  check_limits(options);
   const auto region = Region::create(arena_bytes(options), true);
   Control* control = Control::create(*region, options.ranks);
   check_room(*region, options);

@@ -12,6 +12,9 @@ struct LaunchOptions {
   std::size_t arena_bytes = 0;   ///< address space for shared buffers; 0: the machine's memory
   std::size_t needed_bytes = 0;  ///< shared memory; an error (input) before any rank starts when
                                  ///< there is less
+  std::size_t rank_bytes = 0;    ///< memory that each rank needs of its own at least, and
+  int rank_threads = 1;          ///< its threads: an error (input) before any rank starts when the
+                                 ///< machine cannot have so much
   int machines = 1;              ///< run_threads: machines that the ranks play
   /// How machines are connected: "auto", "shm" (all ranks are on one), or the name of a transport,
   /// which needs ranks of another launcher (join_launch).

@@ -3,7 +3,6 @@ module;
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -50,21 +49,6 @@ constexpr std::size_t large_page = std::size_t{2} << 20;
 
 }  // namespace
 
-double default_timeout() {
-  if (const auto text = environment_variable("TESSERA_TIMEOUT")) {
-    char* end = nullptr;
-    const double seconds = std::strtod(text->c_str(), &end);
-    if (*end != '\0' || !(seconds > 0)) {
-      fail_input({.thing = "TESSERA_TIMEOUT",
-                  .wrong = "must be a time",
-                  .expected = "seconds above 0",
-                  .got = fmt::format("'{}'", *text)});
-    }
-    return seconds;
-  }
-  return 300;
-}
-
 WorldState::WorldState(std::shared_ptr<Region> shared_region, int own_rank, int world_size,
                        Transport kind, Bridge* other_machines)
     : region(std::move(shared_region)),
@@ -73,9 +57,17 @@ WorldState::WorldState(std::shared_ptr<Region> shared_region, int own_rank, int 
       size(world_size),
       transport(kind),
       bridge(other_machines),
-      timeout(default_timeout()),
+      ranks_here(other_machines == nullptr ? world_size
+                                           : static_cast<int>(other_machines->mates().size())),
+      number_here(other_machines == nullptr
+                      ? own_rank
+                      : static_cast<int>(std::ranges::find(other_machines->mates(), own_rank) -
+                                         other_machines->mates().begin())),
+      timeout(wait_limit()),
       // With other machines each rank has a second thread.
-      spin_((other_machines == nullptr ? world_size : 2 * world_size) <= available_cores()),
+      spin_((other_machines == nullptr ? ranks_here : 2 * ranks_here) <= available_cores()),
+      look_others_(std::clamp(0.0005 * ranks_here / available_cores(), 0.0005, 0.1)),
+      look_failed_(std::clamp(0.001 * ranks_here / available_cores(), 0.02, 0.25)),
       segments_(std::make_unique<Segments>(*this)),
       blocks_(std::make_unique<BlockAllocator>("shared memory", *segments_)) {
   const Process self = this_process();

@@ -95,6 +95,8 @@ RankContext::Scope::~Scope() {
 
 int World::rank() const { return state_->rank; }
 int World::size() const { return state_->size; }
+int World::ranks_here() const { return state_->ranks_here; }
+int World::number_here() const { return state_->number_here; }
 Transport World::transport() const { return state_->transport; }
 
 Communicator& World::communicator(std::span<const int> ranks, std::string_view name) {

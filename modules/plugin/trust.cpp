@@ -171,4 +171,11 @@ bool Trust::check_folder(const std::string& path) {
   return true;
 }
 
+bool Trust::check_own_folder(const std::string& path) {
+  std::string parent;
+  const std::string folder = follow(path, parent);
+  folder.empty() ? check("the folder", parent, true) : check("the folder", folder, false);
+  return !folder.empty();
+}
+
 }  // namespace tessera::plugin

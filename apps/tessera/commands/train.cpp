@@ -27,7 +27,6 @@
 #include "output_file.hpp"
 #include "plan_table.hpp"
 #include "progress.hpp"
-#include "run_lock.hpp"
 #include "table.hpp"
 
 import tessera.base;
@@ -47,6 +46,7 @@ import tessera.checkpoint;
 import tessera.train;
 
 #include "config/at_key.hpp"
+#include "run_lock.hpp"
 #include "trace/steps.hpp"
 #include "training/links.hpp"
 #include "training/offload.hpp"
@@ -120,6 +120,17 @@ std::string how_to_continue(const Config& config) {
              : "run the same command with checkpoint.resume=auto to continue";
 }
 
+/// Operations per second of matrix products on the machines of all ranks. Of each machine, as many
+/// ranks measure at once as its cores have room for: more would measure each other.
+double gemm_ceiling(collective::World& world) {
+  const int measuring = std::max(1, available_cores() / ops::threads());
+  const double mine = world.number_here() < measuring ? ops::measure_gemm(0.02) : 0;
+  double ceiling = 0;
+  world.everyone().all_reduce(&mine, &ceiling, 1, DType::f64);
+  return ceiling * std::min(1.0, static_cast<double>(available_cores()) /
+                                     (std::min(measuring, world.ranks_here()) * ops::threads()));
+}
+
 /// What a rank does.
 class RankRun {
  public:
@@ -163,12 +174,8 @@ class RankRun {
     }
     checkpoints_.emplace(trainer_->checkpoints([this](const std::string& text) { note(text); }));
     world.everyone().barrier();
-    const double mine = ops::measure_gemm(0.02);
-    double ceiling = 0;
-    world.everyone().all_reduce(&mine, &ceiling, 1, DType::f64);
+    ceiling_ = gemm_ceiling(world);
     reset_memory_peaks();  // without the measurement's
-    ceiling_ = ceiling * std::min(1.0, static_cast<double>(available_cores()) /
-                                           (world.size() * ops::threads()));
   }
 
   int operator()() {
@@ -424,6 +431,8 @@ int train(const TrainArguments& arguments) {
   collective::LaunchOptions options;
   options.ranks = static_cast<int>(run.config.ranks());
   options.needed_bytes = all.plan.shared_bytes;
+  options.rank_bytes = all.plan.rank_bytes;
+  options.rank_threads = threads_of_rank(run.config) + (run.config.mesh.background ? 1 : 0);
   options.transport = run.config.mesh.transport;
   const int code = collective::launched_by_other() ? collective::join_launch(options, rank_run)
                                                    : collective::launch(options, rank_run);
