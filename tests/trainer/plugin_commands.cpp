@@ -275,7 +275,7 @@ TEST_CASE("new writes a folder once, and only under a name that can be used") {
   is_input_error("new Replicate" + where, "there is a style of this name already");
   is_input_error("new Other --kind transport" + where, "there are templates for: style");
   is_input_error("new Other --kind styel" + where, "did you mean 'style'?");
-  is_input_error("new Other --folder /proc/none", "cannot be made");
+  is_input_error("new Other --folder /proc/none", "/proc/none cannot be created");
   CHECK(files_of(folder.path()) == std::vector<std::string>{"MyStyle", "Taken"});
 }
 
