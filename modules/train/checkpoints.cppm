@@ -28,6 +28,9 @@ class RunCheckpoints {
   /// save, and it has ended when the function returns. Errors: of a save, also of one that began
   /// after an earlier step; without a folder, the values of the last state are not finite.
   void after_step(bool last);
+  /// When the run ends with an error: waits for a save that is running, and says how it ended.
+  /// Ranks may call it alone.
+  void after_error();
   /// Whether there is a save after this step because of its number.
   bool saves_after(std::int64_t step) const {
     return schedule_.every > 0 && step % schedule_.every == 0;

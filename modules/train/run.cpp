@@ -154,6 +154,16 @@ class RankRun {
   }
 
   int operator()() {
+    try {
+      return train();
+    } catch (...) {
+      checkpoints_->after_error();
+      throw;
+    }
+  }
+
+ private:
+  int train() {
     Training& training = mine_.training();
     bool stop = world_.interrupt_agreed();
     while (training.done() < run_.steps && !stop) {
@@ -173,7 +183,6 @@ class RankRun {
     return stop ? interrupted : 0;
   }
 
- private:
   void say(const std::string& line) const {
     if (world_.rank() == 0) {
       fmt::print("{}\n", line);

@@ -148,6 +148,16 @@ class RankRun {
   }
 
   int operator()() {
+    try {
+      return train();
+    } catch (...) {
+      checkpoints_->after_error();
+      throw;
+    }
+  }
+
+ private:
+  int train() {
     const TrainConfig& train = run_.config.train;
     while (trainer_->done() < train.steps) {
       world_.set_progress(trainer_->done() + 1, "training");
@@ -175,7 +185,6 @@ class RankRun {
     return 0;
   }
 
- private:
   void one_step() {
     const Config& config = run_.config;
     const auto start = std::chrono::steady_clock::now();
@@ -194,14 +203,23 @@ class RankRun {
     metrics.save_seconds = checkpoints_->seconds();
     metrics.memory_bytes = process_memory().resident;
     metrics.memory_peaks = memory_peaks();
-    if (validates_after(trainer_->done())) {
-      metrics.validation_loss = trainer_->validate();
+    try {
+      if (validates_after(trainer_->done())) {
+        metrics.validation_loss = trainer_->validate();
+      }
+    } catch (...) {
+      tell(metrics);  // the step itself was taken
+      throw;
+    }
+    tell(metrics);
+  }
+
+  void tell(const StepMetrics& metrics) {
+    if (metrics_) {
+      metrics_->write(metrics);
     }
     if (progress_) {
-      if (metrics_) {
-        metrics_->write(metrics);
-      }
-      progress_->step(metrics, step_flops_ / seconds / ceiling_);
+      progress_->step(metrics, step_flops_ / metrics.seconds / ceiling_);
     }
   }
 
