@@ -155,7 +155,14 @@ std::size_t snapshot_bytes(const StateDict& state) {
 
 CheckpointSaver::CheckpointSaver() : content_(new checkpoint_detail::SaverContent) {}
 
-CheckpointSaver::~CheckpointSaver() { content_->join(); }
+CheckpointSaver::~CheckpointSaver() {
+  try {
+    wait();
+  } catch (const collective::PeerFailed&) {  // its rank has said it
+  } catch (const std::exception& error) {
+    log(LogLevel::warning, error.what());
+  }
+}
 
 void CheckpointSaver::start(const std::string& folder, const StateDict& state,
                             const std::string& meta_data, const SaveOptions& options) {

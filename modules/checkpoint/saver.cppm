@@ -22,7 +22,7 @@ class CheckpointSaver {
   CheckpointSaver();
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
-  /// Waits for the save that is running; an error of it is lost.
+  /// Waits for the save that is running; an error of it that nobody has taken is a line of the log.
   ~CheckpointSaver();
 
   /// As save_checkpoint, but returns when the state was copied: it may be changed then. The memory

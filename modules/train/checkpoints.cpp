@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 
 #include <chrono>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -63,6 +64,17 @@ void RunCheckpoints::after_step(bool last) {
   const auto start = std::chrono::steady_clock::now();
   run_phase(fmt::format("save step {}", training_.done()), [&] { save(last); });
   seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void RunCheckpoints::after_error() {
+  try {
+    if (const std::optional<std::string> folder = training_.wait_for_save()) {
+      say("checkpoint saved: " + *folder);
+    }
+  } catch (const collective::PeerFailed&) {  // its rank's error ends the run
+  } catch (const std::exception& error) {
+    log(LogLevel::warning, error.what());
+  }
 }
 
 void RunCheckpoints::save(bool last) {

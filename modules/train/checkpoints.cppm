@@ -30,6 +30,9 @@ class RunCheckpoints {
   /// it; without a folder, the values of the last state are not finite. An old checkpoint that
   /// cannot be removed is a warning, and is tried again after the next save.
   void after_step(bool last);
+  /// When the run ends with an error: waits for a save that is running, and says how it ended.
+  /// Ranks may call it alone.
+  void after_error();
   /// Whether there is a save after this step because of its number.
   bool saves_after(std::int64_t step) const {
     return schedule_.every > 0 && step % schedule_.every == 0;

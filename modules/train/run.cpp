@@ -155,6 +155,16 @@ class RankRun {
   }
 
   int operator()() {
+    try {
+      return train();
+    } catch (...) {
+      checkpoints_->after_error();
+      throw;
+    }
+  }
+
+ private:
+  int train() {
     Training& training = mine_.training();
     bool stop = world_.interrupt_agreed();
     while (training.done() < run_.steps && !stop) {
@@ -174,7 +184,6 @@ class RankRun {
     return stop ? interrupted : incomplete_outputs().empty() ? 0 : 1;
   }
 
- private:
   void say(const std::string& line) const {
     if (world_.rank() == 0) {
       try_side_work(SideWork::output, "stdout", [&] {

@@ -4,6 +4,7 @@ module;
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -168,14 +169,18 @@ void Training::start_save(const std::string& folder, const std::string& meta_dat
 }
 
 std::optional<std::string> Training::finished_save() {
-  std::optional<std::string> folder;
-  saving([&] { folder = saver_.finished(); });
+  std::optional<std::string> folder = std::exchange(ended_save_, std::nullopt);
+  if (!folder) {
+    saving([&] { folder = saver_.finished(); });
+  }
   return saved(folder);
 }
 
 std::optional<std::string> Training::wait_for_save() {
-  std::optional<std::string> folder;
-  saving([&] { folder = saver_.wait(); });
+  std::optional<std::string> folder = std::exchange(ended_save_, std::nullopt);
+  if (!folder) {
+    saving([&] { folder = saver_.wait(); });
+  }
   return saved(folder);
 }
 
@@ -238,9 +243,19 @@ void Training::check_finite() {
   }
 }
 
-std::string Training::last_checkpoint() const {
-  return last_checkpoint_.empty() ? "no checkpoint was saved before"
-                                  : "the last good checkpoint is " + last_checkpoint_;
+std::string Training::last_checkpoint() {
+  std::string failure;
+  try {
+    if (const std::optional<std::string> folder = saved(saver_.wait())) {
+      ended_save_ = folder;
+    }
+  } catch (const collective::PeerFailed&) {  // the run ends with that error
+  } catch (const std::exception& error) {
+    failure = fmt::format("; the save after it failed: {}", error.what());
+  }
+  return (last_checkpoint_.empty() ? "no checkpoint was saved before"
+                                   : "the last good checkpoint is " + last_checkpoint_) +
+         failure;
 }
 
 }  // namespace tessera

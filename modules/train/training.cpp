@@ -179,7 +179,7 @@ const char* Training::norm_output() const {
   return clipping_.norm == 2 ? "squared_norm" : "norm_power";
 }
 
-StepResult Training::checked(const StepBatch& batch, double loss, double power) const {
+StepResult Training::checked(const StepBatch& batch, double loss, double power) {
   StepResult result{.loss = loss,
                     .grad_norm = optim::norm_of_power(power, clipping_.norm) / scale(),
                     .lr = lr_of(batch)};
@@ -312,7 +312,7 @@ double Training::evaluate(std::int64_t batches, const StepBatch& batch, const Lo
   return checked_evaluation(loss ? read(loss) : 0);
 }
 
-double Training::checked_evaluation(double loss) const {
+double Training::checked_evaluation(double loss) {
   if (!std::isfinite(loss)) {
     fail({.thing = "training",
           .wrong = fmt::format("after step {} the validation loss is {}", done_, printable(loss)),

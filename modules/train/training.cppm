@@ -211,8 +211,9 @@ class Training {
   bool resume(const std::string& folder);
   /// Error: a parameter or the optimizer's state has values that are NaN or infinite on this rank.
   void check_finite();
-  /// "the last good checkpoint is ...", for the end of an error's text.
-  std::string last_checkpoint() const;
+  /// "the last good checkpoint is ...", for the end of an error's text. Waits for a save that is
+  /// running: it may be that one. Ranks may call it alone.
+  std::string last_checkpoint();
 
  private:
   struct MicroPart {
@@ -240,7 +241,7 @@ class Training {
   StepResult take_step(const StepBatch& batch, const StepFunctions& functions, Recorder* recorder);
   /// What loss and norm are, of a loss and gradients that are scaled. Errors: the loss is not
   /// finite; the norm is not, and such steps are not skipped.
-  StepResult checked(const StepBatch& batch, double loss, double power) const;
+  StepResult checked(const StepBatch& batch, double loss, double power);
   /// What the optimizer multiplies gradients by.
   double grad_scale(const StepResult& result) const;
   double lr_of(const StepBatch& batch) const;
@@ -250,7 +251,7 @@ class Training {
   /// The name of the output of a recorded step that the norm is computed from.
   const char* norm_output() const;
   /// Of an evaluation. Error: it is not finite.
-  double checked_evaluation(double loss) const;
+  double checked_evaluation(double loss);
 
   /// Errors of saving, with the last checkpoint in their advice.
   void saving(const std::function<void()>& act);
@@ -359,6 +360,7 @@ class Training {
   std::unique_ptr<Executor> evaluation_;
   std::string last_checkpoint_;  // saved or loaded; empty: none
   CheckpointSaver saver_;
+  std::optional<std::string> ended_save_;  // that an error's text has waited for
 };
 
 }  // namespace tessera

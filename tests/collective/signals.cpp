@@ -402,7 +402,7 @@ TEST_CASE("the time in which the whole run is stopped is nobody's wait") {
     if (helper == 0) {
       setpgid(0, 0);
       usleep(300'000);
-      kill(-group, SIGSTOP);  // as Ctrl-Z and `fg`
+      kill(-group, SIGTSTP);  // Ctrl-Z and `fg`
       usleep(2'500'000);
       kill(-group, SIGCONT);
       _exit(0);

@@ -282,6 +282,20 @@ TEST_CASE("a run whose weights are no longer finite fails, and keeps the last ch
   INFO(validated.error);
   CHECK(validated.code == 1);
   CHECK(validated.error.find("the validation loss is ") != std::string::npos);
+  CHECK(steps_in(folder / "metrics.jsonl") == steps_to(1));  // the step itself was taken
+
+  // Saved in the background, and perhaps not complete when the next step fails.
+  const RunFolder saved;
+  const Result late = run(saved, train({"train.steps=9", "checkpoint.every=1", "optimizer.lr=1e18",
+                                        "train.clip_grad_norm=0"}));
+  INFO(late.out << late.error);
+  CHECK(late.code == 1);
+  const Words found = checkpoints(saved / "checkpoints");
+  REQUIRE(found.size() == 1);
+  CHECK(late.error.find("the last good checkpoint is checkpoints/" + found[0]) !=
+        std::string::npos);
+  CHECK(count(late.out, "checkpoint saved: checkpoints/" + found[0]) == 1);
+  CHECK(run(saved, {"checkpoint", "verify", "checkpoints/" + found[0]}).code == 0);
 
   trained(folder);
   fails({"train.steps=3", "checkpoint.allow=[optimizer, train]"},

@@ -179,6 +179,16 @@ class RankRun {
   }
 
   int operator()() {
+    try {
+      return train();
+    } catch (...) {
+      checkpoints_->after_error();
+      throw;
+    }
+  }
+
+ private:
+  int train() {
     const TrainConfig& train = run_.config.train;
     while (trainer_->done() < train.steps) {
       world_.set_progress(trainer_->done() + 1, "training");
@@ -209,7 +219,6 @@ class RankRun {
     return incomplete_outputs().empty() ? 0 : incomplete;
   }
 
- private:
   void one_step() {
     const Config& config = run_.config;
     const auto start = std::chrono::steady_clock::now();
@@ -228,15 +237,24 @@ class RankRun {
     metrics.save_seconds = checkpoints_->seconds();
     metrics.memory_bytes = process_memory().resident;
     metrics.memory_peaks = memory_peaks();
-    if (validates_after(trainer_->done())) {
-      metrics.validation_loss = trainer_->validate();
+    try {
+      if (validates_after(trainer_->done())) {
+        metrics.validation_loss = trainer_->validate();
+      }
+    } catch (...) {
+      tell(metrics);  // the step itself was taken
+      throw;
+    }
+    tell(metrics);
+  }
+
+  void tell(StepMetrics metrics) {
+    if (metrics_) {
+      metrics.checkpoints = owner_;
+      try_side_work(SideWork::output, "metrics", [&] { metrics_->write(metrics); });
     }
     if (progress_) {
-      if (metrics_) {
-        metrics.checkpoints = owner_;
-        try_side_work(SideWork::output, "metrics", [&] { metrics_->write(metrics); });
-      }
-      progress_->step(metrics, step_flops_ / seconds / ceiling_);
+      progress_->step(metrics, step_flops_ / metrics.seconds / ceiling_);
     }
   }
 

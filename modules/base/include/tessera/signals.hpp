@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace tessera {
 
@@ -26,8 +27,8 @@ class NoHandlers {
 
  private:
   static constexpr std::size_t kernel_bytes = 8;  // of the kernel's set: 64 signals
-  static constexpr unsigned long all = ~0UL;
-  unsigned long before_ = 0;
+  static constexpr std::uint64_t all = ~std::uint64_t{0};
+  std::uint64_t before_ = 0;
 };
 
 /// While it lives, threads that are started by this one take none of the process's signals: the
