@@ -10,6 +10,7 @@
 #include <functional>
 #include <new>
 #include <string>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 
@@ -361,7 +362,7 @@ int run_program(int argc, char** argv) {
       if (error.get_exit_code() == 0) {
         return line.app().exit(error);  // --help, --version
       }
-      print_error(fmt::format("{} (see tessera --help)", error.what()));
+      print_error(fmt::format("{} (see tessera --help)", shown(error.what(), 800)));
       return wrong_input;
     }
     return line.chosen();
@@ -373,7 +374,7 @@ int run_program(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     print_error("out of memory");
   } catch (const std::exception& error) {
-    print_error(error.what());
+    print_error(shown(error.what(), 800));
   }
   return failed;
 }

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <set>
 #include <string_view>
+#include <tessera/shown.hpp>
 
 import tessera.base;
 
@@ -56,7 +57,7 @@ class Finder {
 
  private:
   void problem(const fs::path& path, std::string_view text) {
-    problems_.push_back(fmt::format("{}: {}", path.string(), text));
+    problems_.push_back(fmt::format("{}: {}", shown(path.string()), text));
   }
 
   void add_path(const fs::path& path) {

@@ -59,7 +59,8 @@ void check_can_write_file(const char* key, const std::string& file) {
   if (file.empty()) {
     return;
   }
-  if (std::filesystem::is_directory(file)) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored)) {
     fail_input(fmt::format("{}: {} is a folder; name a file", key, file));
   }
   check_can_write(key, std::filesystem::absolute(file).parent_path());
