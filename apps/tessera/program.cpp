@@ -11,6 +11,7 @@
 #include <new>
 #include <string>
 #include <system_error>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 
@@ -378,7 +379,7 @@ int run_program(int argc, char** argv) {
       if (error.get_exit_code() == 0) {
         return run_chosen([&] { return line.app().exit(error); });  // --help, --version
       }
-      print_error(fmt::format("{} (see tessera --help)", error.what()));
+      print_error(fmt::format("{} (see tessera --help)", shown(error.what(), 800)));
       return wrong_input;
     }
     return run_chosen(line.chosen);
@@ -390,7 +391,7 @@ int run_program(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     print_error("out of memory");
   } catch (const std::exception& error) {
-    print_error(error.what());
+    print_error(shown(error.what(), 800));
   }
   return failed;
 }

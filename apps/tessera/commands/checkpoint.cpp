@@ -74,7 +74,8 @@ std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) 
 
 int run_checkpoint_verify(const std::string& path) {
   std::vector<std::string> folders = checkpoints_in(path);
-  if (folders.empty() || std::filesystem::exists(std::filesystem::path(path) / "checkpoint.json")) {
+  std::error_code ignored;
+  if (folders.empty() || fs::exists(fs::path(path) / "checkpoint.json", ignored)) {
     folders = {path};
   }
   std::string damage;

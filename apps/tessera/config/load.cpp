@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 
@@ -65,7 +66,7 @@ class Loader {
       keys_ = config_keys(*given);
     } catch (const Error& error) {
       toml::table& section = *root_["model"].as_table();
-      problems_.add(place_of(section.get("family")->source(), config_.file.string()), error.what());
+      problems_.add(place_of(*section.get("family"), config_.file.string()), error.what());
       section.erase("family");  // the rest is compared with the keys of the default
       family_is_known_ = false;
     }
@@ -75,12 +76,12 @@ class Loader {
                 std::size_t entry) {
     const Slot slot = key.slot(config_, entry);
     if (const toml::node* node = section == nullptr ? nullptr : section->get(key.leaf())) {
-      config_.given[name] = place_of(node->source(), config_.file.string());
+      config_.given[name] = place_of(*node, config_.file.string());
       if (!read_value(*node, key, name, slot, problems_)) {
         unread.insert(name);
       }
     } else if (key.required) {
-      problems_.add(place_of(section->source(), config_.file.string()),
+      problems_.add(place_of(*section, config_.file.string()),
                     fmt::format("{}: must be given ({})", name, key.doc));
       unread.insert(name);
     }
@@ -93,7 +94,7 @@ class Loader {
     const toml::array* list = node.as_array();
     if (list == nullptr) {
       problems_.add(
-          place_of(node.source(), config_.file.string()),
+          place_of(node, config_.file.string()),
           "parallel: expected a list of tables; write [[parallel]] in the file, or on the "
           "command line parallel=[{style=FSDP,axis=shard,on=[\".\"]}] (all entries), "
           "parallel[0].axis=shard (one value) or parallel=[] (none)");
@@ -103,7 +104,7 @@ class Loader {
     for (std::size_t i = 0; i < list->size(); ++i) {
       const toml::table* entry = list->get(i)->as_table();
       const std::string name = fmt::format("parallel[{}]", i);
-      const Place place = place_of(list->get(i)->source(), config_.file.string());
+      const Place place = place_of(*list->get(i), config_.file.string());
       if (entry == nullptr) {
         problems_.add(place,
                       fmt::format("{0}: expected a table such as "
@@ -127,8 +128,8 @@ class Loader {
     const std::vector<std::string> sections = config_sections();
     for (const auto& [key, node] : root_) {
       const std::string name(key.str());
-      if (node.source().begin) {
-        config_.given[name] = place_of_key(key, node);
+      if (const Place place = place_of_key(key, node); place.line > 0) {
+        config_.given[name] = place;
       }
       if (std::ranges::find(sections, name) == sections.end()) {
         const std::string nearest = did_you_mean(name, sections);
@@ -176,7 +177,8 @@ class Loader {
 
   /// A key that an override made has no source of its own, but its value has.
   Place place_of_key(const toml::key& key, const toml::node& node) const {
-    return place_of(key.source().begin ? key.source() : node.source(), config_.file.string());
+    return key.source().begin ? place_of(key.source(), config_.file.string())
+                              : place_of(node, config_.file.string());
   }
 
   /// The same or a near name in another section.
@@ -223,6 +225,12 @@ Place Config::place_of_key(const std::string& key) const {
       return found->second;
     }
   }
+  // Of dotted keys, which have no line for the section: another key of it.
+  const std::string section = key.substr(0, key.find_first_of(".["));
+  if (const auto next = given.lower_bound(section + ".");
+      next != given.end() && next->first.starts_with(section + ".")) {
+    return next->second;
+  }
   return {file.string(), 0};
 }
 
@@ -254,7 +262,8 @@ Config parse_config(std::string_view text, const std::filesystem::path& file,
 
 Config load_config(const std::filesystem::path& file, std::span<const std::string> overrides,
                    const PluginSetup& plugins) {
-  if (std::filesystem::is_directory(file)) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored)) {
     fail_input(
         {.thing = file.string(), .wrong = "is a folder", .advice = "name the config file in it"});
   }

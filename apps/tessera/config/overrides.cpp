@@ -4,10 +4,13 @@
 
 #include <cctype>
 #include <charconv>
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <tessera/shown.hpp>
+#include <utility>
 #include <vector>
 
 namespace tessera::app {
@@ -193,12 +196,29 @@ void apply_override(toml::table& root, const std::string& argument, Problems& pr
     return;
   }
   toml::node* parent = &root;
+  std::function<void()> undo;  // what cannot be set leaves nothing behind
+  const auto refuse = [&](std::size_t count) {
+    problems.add(place, why_not(*parent, *steps, count));
+    if (undo) {
+      undo();
+    }
+  };
   const std::size_t last_step = steps->size() - 1;
   for (std::size_t i = 0; i < last_step; ++i) {
-    toml::node* const next = (*steps)[i + 1].index ? descend(*parent, (*steps)[i], toml::array{})
-                                                   : descend(*parent, (*steps)[i], toml::table{});
+    const Step& step = (*steps)[i];
+    if (!undo) {
+      if (toml::table* table = parent->as_table();
+          table != nullptr && !table->contains(step.name)) {
+        undo = [table, &step] { table->erase(step.name); };
+      } else if (toml::array* list = parent->as_array();
+                 list != nullptr && step.index == list->size()) {
+        undo = [list] { list->pop_back(); };
+      }
+    }
+    toml::node* const next = (*steps)[i + 1].index ? descend(*parent, step, toml::array{})
+                                                   : descend(*parent, step, toml::table{});
     if (next == nullptr) {
-      problems.add(place, why_not(*parent, *steps, i));
+      refuse(i);
       return;
     }
     parent = next;
@@ -216,7 +236,7 @@ void apply_override(toml::table& root, const std::string& argument, Problems& pr
       list->push_back(std::move(*holder.get("v")));
     }
   } else {
-    problems.add(place, why_not(*parent, *steps, last_step));
+    refuse(last_step);
   }
 }
 

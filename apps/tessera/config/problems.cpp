@@ -12,7 +12,9 @@ import tessera.base;
 namespace tessera::app {
 
 std::string Place::text() const {
-  return line > 0 ? fmt::format("{}:{}", shown(source), line) : shown(source);
+  constexpr std::size_t longest = 200;
+  const std::string name = shown(source, longest);
+  return line > 0 ? fmt::format("{}:{}", name, line) : name;
 }
 
 void Problems::add(Place place, std::string text) {

@@ -209,7 +209,7 @@ bool read_list(const toml::node& node, Reader& reader, const std::string& name, 
     T entry{};
     reader.in_list = true;
     const std::string hint = reader.read(node, entry) ? "; write [...] around it" : "";
-    problems.add(place_of(node.source(), {}),
+    problems.add(place_of(node, {}),
                  fmt::format("{}: expected a list, got {}{}", name, describe_node(node), hint));
     return false;
   }
@@ -220,7 +220,7 @@ bool read_list(const toml::node& node, Reader& reader, const std::string& name, 
     const toml::node& entry = *list->get(i);
     T value{};
     if (!reader.read(entry, value)) {
-      problems.add(place_of(entry.source(), {}),
+      problems.add(place_of(entry, {}),
                    fmt::format("{}[{}]: expected {}, got {}{}", name, i, reader.expected,
                                describe_node(entry), meant<T>(entry, reader.key, true)));
       good = false;
@@ -242,6 +242,22 @@ Place place_of(const toml::source_region& source, const std::string& file) {
                                           : Place{path, static_cast<int>(source.begin.line)};
 }
 
+Place place_of(const toml::node& node, const std::string& file) {
+  const toml::node* at = &node;
+  while (!at->source().begin) {
+    const toml::table* table = at->as_table();
+    const toml::array* list = at->as_array();
+    if (table != nullptr && !table->empty()) {
+      at = &table->begin()->second;
+    } else if (list != nullptr && !list->empty()) {
+      at = &list->front();
+    } else {
+      break;
+    }
+  }
+  return place_of(at->source(), file);
+}
+
 bool read_value(const toml::node& node, const Key& key, const std::string& name, const Slot& slot,
                 Problems& problems) {
   Reader reader{.key = key};
@@ -252,7 +268,7 @@ bool read_value(const toml::node& node, const Key& key, const std::string& name,
         } else {
           const bool good = reader.read(node, *out);
           if (!good) {
-            problems.add(place_of(node.source(), {}),
+            problems.add(place_of(node, {}),
                          fmt::format("{}: expected {}, got {}{}", name, reader.expected,
                                      describe_node(node), meant<T>(node, key, false)));
           }

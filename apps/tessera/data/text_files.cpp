@@ -13,6 +13,7 @@
 #include <set>
 #include <string_view>
 #include <system_error>
+#include <tessera/shown.hpp>
 #include <utility>
 
 import tessera.base;
@@ -74,7 +75,7 @@ class Finder {
 
  private:
   void problem(const fs::path& path, std::string_view text) {
-    problems_.push_back(fmt::format("{}: {}", path.string(), text));
+    problems_.push_back(fmt::format("{}: {}", shown(path.string()), text));
   }
 
   void add_path(const fs::path& path) {
