@@ -256,6 +256,7 @@ class SignalThread::Waiting {
     if (problem == 0) {
       try {
         thread_ = std::thread([this] { wait(); });
+        pthread_setname_np(thread_.native_handle(), "tessera-signals");
       } catch (const std::system_error& error) {
         problem = error.code().value();
       }
@@ -278,7 +279,6 @@ class SignalThread::Waiting {
 
  private:
   void wait() {
-    pthread_setname_np(pthread_self(), "tessera-signals");
     std::array<pollfd, 2> files{{{signals_, POLLIN, 0}, {end_, POLLIN, 0}}};
     while (files[1].revents == 0) {
       signalfd_siginfo signal{};

@@ -164,7 +164,7 @@ TEST_CASE("an error names the checkpoint whose save it has interrupted") {
       const std::string error = tessera::testing::error_of([&] { step(std::nan("")); });
       check(error.find("the loss is nan") != std::string::npos, error);
       const std::string words =
-          spoilt ? "no checkpoint was saved before; the save after it failed: checkpoint: "
+          spoilt ? "no checkpoint was saved before; the save after it failed: rank "
                  : "the last good checkpoint is " + folder;
       check(error.find(words) != std::string::npos, error);
       // It can still be taken, once.
