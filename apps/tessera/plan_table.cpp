@@ -73,6 +73,11 @@ TableRows folder_rows(const ModelConfig& model) {
   }
   if (!model.adapter.empty()) {
     const std::filesystem::path folder = model.adapter;
+    if (!std::filesystem::is_directory(folder, ignored)) {
+      fail_input({.thing = model.adapter,
+                  .wrong = "there is no such folder",
+                  .expected = "one with adapter_config.json and adapter_model.safetensors"});
+    }
     const PeftConfig config = read_peft_config((folder / "adapter_config.json").string());
     const std::string base =
         config.base.empty()
