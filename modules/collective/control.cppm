@@ -127,8 +127,8 @@ struct Control {
   std::atomic<std::uint32_t> interrupts{0};        ///< not 0: the ranks are asked to stop
   std::atomic<std::int32_t> wait_reporter{-1};     ///< the rank whose long wait has been reported
 
-  SharedLock lock;  ///< guards extents and the list of groups
-  std::uint64_t first_group = 0;
+  SharedLock lock;  ///< guards extents and the making of groups
+  std::atomic<std::uint64_t> first_group{0};
   ExtentTable extents;
 
   inline RankRecord* ranks() {
@@ -162,8 +162,10 @@ struct GroupBlock {
   inline std::int32_t* ranks() { return reinterpret_cast<std::int32_t*>(this + 1); }
 };
 
-/// The group of these ranks and this name in the region; made where there is none: `fake` without
-/// members. Null: no room. The caller holds the lock of extents and groups.
+/// The group of these ranks and this name in the region; null: nobody has made it yet.
+GroupBlock* find_group(Region& region, std::span<const int> ranks, std::string_view name);
+/// The same, made where there is none: `fake` without members. Null: no room. The caller holds the
+/// lock of extents and groups.
 GroupBlock* find_or_make_group(Region& region, std::span<const int> ranks, std::string_view name,
                                bool fake);
 

@@ -14,10 +14,9 @@ import :region;
 
 namespace tessera::collective {
 
-GroupBlock* find_or_make_group(Region& region, std::span<const int> ranks, std::string_view name,
-                               bool fake) {
-  auto* control = reinterpret_cast<Control*>(region.base());
-  for (std::uint64_t at = control->first_group; at != 0;) {
+GroupBlock* find_group(Region& region, std::span<const int> ranks, std::string_view name) {
+  const auto* control = reinterpret_cast<const Control*>(region.base());
+  for (std::uint64_t at = control->first_group.load(std::memory_order_acquire); at != 0;) {
     auto* group = reinterpret_cast<GroupBlock*>(region.at(at));
     if (name == std::string_view(group->name, group->name_bytes) &&
         std::equal(ranks.begin(), ranks.end(), group->ranks(), group->ranks() + group->size)) {
@@ -25,6 +24,15 @@ GroupBlock* find_or_make_group(Region& region, std::span<const int> ranks, std::
     }
     at = group->next;
   }
+  return nullptr;
+}
+
+GroupBlock* find_or_make_group(Region& region, std::span<const int> ranks, std::string_view name,
+                               bool fake) {
+  if (GroupBlock* const known = find_group(region, ranks, name)) {
+    return known;
+  }
+  auto* control = reinterpret_cast<Control*>(region.base());
   const std::size_t size_here = ranks.size();
   const std::size_t head = (sizeof(GroupBlock) + 4 * size_here + 63) / 64 * 64;
   const std::size_t used = fake ? 0 : size_here;
@@ -43,8 +51,8 @@ GroupBlock* find_or_make_group(Region& region, std::span<const int> ranks, std::
   for (std::size_t m = 0; m < used; ++m) {
     new (region.at(group->members + m * sizeof(Member))) Member;
   }
-  group->next = control->first_group;
-  control->first_group = offset;
+  group->next = control->first_group.load(std::memory_order_relaxed);
+  control->first_group.store(offset, std::memory_order_release);
   return group;
 }
 

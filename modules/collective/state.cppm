@@ -136,6 +136,10 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   std::array<std::atomic<Communicator*>, 64> unnamed_{};
   std::vector<Engine*> engines_;
   std::vector<Retired> retired_;
+  /// Takes from the region, under its lock; 0: no room.
+  std::uint64_t take_extent(std::size_t bytes);
+  class SmallExtents;
+  std::unique_ptr<SmallExtents> small_;
   class Segments;
   std::unique_ptr<Segments> segments_;
   std::unique_ptr<BlockAllocator> blocks_;  // of allocate_for_peers

@@ -72,7 +72,7 @@ TEST_CASE("there may be more shared buffers than any table has entries at first"
   CHECK(launch({.ranks = 2}, [](World& world) {
           std::vector<SharedBuffer> held;
           for (std::size_t i = 0; i < buffers; ++i) {
-            held.push_back(world.allocate(4096));
+            held.push_back(world.allocate(17 * 4096));  // small ones share extents
             std::memcpy(held.back().data(), &i, sizeof(i));
           }
           world.everyone().barrier();
