@@ -39,8 +39,6 @@ bool UpdateRule::takes(const Dims& /*shape*/) const { return true; }
 
 UpdateRule::Rest UpdateRule::rest() const { return {}; }
 
-std::vector<double> UpdateRule::numbers(const UpdateGroup& /*group*/) const { return {}; }
-
 std::vector<std::string> built_in_rules() { return elementwise_rules(); }
 
 void check_rule_name(std::string_view name, const std::string& where) {

@@ -173,16 +173,21 @@ constexpr std::int64_t bucket_bytes = std::int64_t{4} << 20;
 
 class GradientFinisher::Sums {
  public:
-  void begin(std::span<const nn::ParameterPointer> parameters, const std::shared_ptr<Sums>& self) {
+  void begin(std::span<const nn::ParameterPointer> parameters, const Count& begun,
+             const std::shared_ptr<Sums>& self) {
     abandon();
     for (const nn::ParameterPointer& parameter : parameters) {
       watch(parameter, self);
     }
     ++step_;
+    number_ = begun.source() == 0 ? Count(step_) : begun.plus(step_ - begun.value());
     in_backward_ = true;
   }
 
-  void count_step() { ++step_; }
+  void count_step() {
+    ++step_;
+    number_ = step_;
+  }
 
   void finish(std::span<const nn::ParameterPointer> parameters) {
     in_backward_ = false;
@@ -291,7 +296,7 @@ class GradientFinisher::Sums {
     }
     const auto identity =
         static_cast<std::int64_t>(std::hash<std::string>{}(names)&std::size_t{0x7fffffff});
-    ops::all_reduce_coalesced_(bucket.locals, ReduceOp::sum, group_of(bucket), identity, step_);
+    ops::all_reduce_coalesced_(bucket.locals, ReduceOp::sum, group_of(bucket), identity, number_);
     issued_.push_back(std::move(bucket));
   }
 
@@ -342,13 +347,14 @@ class GradientFinisher::Sums {
   std::unordered_set<const nn::Parameter*> placed_;  // those in a bucket
   std::unordered_map<const nn::Parameter*, Tensor> watched_;
   std::int64_t step_ = 0;
+  Count number_ = 0;  // the same, and where it comes from
 };
 
 GradientFinisher::GradientFinisher() : sums_(std::make_shared<Sums>()) {}
 GradientFinisher::~GradientFinisher() = default;
 
-void GradientFinisher::begin(std::span<const nn::ParameterPointer> parameters) {
-  sums_->begin(parameters, sums_);
+void GradientFinisher::begin(std::span<const nn::ParameterPointer> parameters, const Count& begun) {
+  sums_->begin(parameters, begun, sums_);
 }
 
 void GradientFinisher::count_step() { sums_->count_step(); }

@@ -93,12 +93,12 @@ std::string to_text(const Program& program, const Instruction& i) {
   std::string text = listed(i.out, [&](int number) { return typed(program, number); });
   text += fmt::format("{}{}", text.empty() ? "" : " = ", called(i));
   if (!i.bindings.empty()) {
-    text += fmt::format(" {{{}}}", listed(i.bindings, [&](const Binding& b) {
-                          return fmt::format(
-                              "{}=${}{}",
-                              i.op->arguments->fields[static_cast<std::size_t>(b.field)].name,
-                              b.variable, b.offset == 0 ? "" : fmt::format("{:+}", b.offset));
-                        }));
+    text +=
+        fmt::format(" {{{}}}", listed(i.bindings, [&](const Binding& b) {
+                      return fmt::format(
+                          "{}=${}", i.op->arguments->fields[static_cast<std::size_t>(b.field)].name,
+                          tessera::to_text(b));
+                    }));
   }
   const ProgramScope& scope = program.scopes[static_cast<std::size_t>(i.scope)];
   if (i.scope != 0) {

@@ -15,6 +15,9 @@ namespace tessera {
 constexpr std::size_t most_captures = 4;
 constexpr std::size_t most_kinds = 16;
 
+/// Styles learn the order of their groups in the first step of a kind.
+constexpr std::int64_t steps_before = 1;
+
 constexpr const char* first_capture = "the first";
 constexpr const char* ahead_of_steps = "before the first step";
 
@@ -43,6 +46,13 @@ void record_updates(Recorder& recorder, int optimizer, std::span<const std::size
                     const std::vector<nn::ParameterPointer>& parameters,
                     const std::function<std::string(const nn::ParameterPointer&)>& input_of);
 
+/// Of these modules and all below them.
+ModuleForms forms_of(std::span<nn::Module* const> roots);
+/// Why a program that was recorded with modules of one form is none of another one; "": it is.
+std::string other_modules(const ModuleForms& recorded, const ModuleForms& now);
+/// The same for equal forms.
+std::string text_of(const ModuleForms& forms);
+
 /// Why a step cannot be recorded or replayed: the parameter has a gradient before it, which no
 /// program has. "": it has none.
 std::string held_gradient(const nn::Parameter& parameter);
@@ -53,17 +63,17 @@ std::string held_gradient(const nn::Parameter& parameter);
 std::vector<Tensor> arranged_inputs(const Executor& executor, std::map<std::string, Tensor> all,
                                     bool transformed);
 
+/// Keeps a recording of few kinds, to be compared.
+void keep_recording(std::map<std::string, Recording>& kept, const std::string& kind,
+                    Recording recording);
+
 /// How many steps or calls of a kind were taken without a program; of few kinds.
 std::int64_t& taken_of(std::map<std::string, std::int64_t>& kinds, const std::string& kind);
-
-/// The program of this recording and an earlier one of the same kind and path; nothing where there
-/// is none yet, and it waits in `firsts` then. Error: see program_of.
-std::optional<Program> with_first(std::map<std::string, Recording>& firsts, const std::string& kind,
-                                  Recording recording);
 
 /// A program, and what its results are for the caller.
 struct CapturedStep::Capture {
   std::string form;  // of the inputs
+  ModuleForms modules = {};
   Missed missed;
   std::unique_ptr<Executor> executor = nullptr;
   std::vector<SpecHandle> layouts = {};                // of the results; null: not distributed

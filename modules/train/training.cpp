@@ -216,9 +216,16 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
   const auto section = [&](const char* name, const std::function<void()>& body) {
     recorder == nullptr ? body() : recorder->section(name, body);
   };
+  // What differs from step to step, so that what is recorded follows from it.
+  const auto number = [&](const char* name, double value) {
+    return recorder == nullptr ? Number(value) : Number::variable(name, value);
+  };
+  const auto count = [&](const char* name, std::int64_t value) {
+    return recorder == nullptr ? Count(value) : Count::variable(name, value);
+  };
   Tensor loss;
   Tensor power;
-  finisher_.begin(parameters);
+  finisher_.begin(parameters, count("begun", done_ + 1));
   section("gradients", [&] {
     rows.each(done_, [&](const MicroPart& part) {
       const parallel::GradientSyncScope sync(part.last);
@@ -243,7 +250,8 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
       Tensor share;
       Tensor scaled;
       run_phase("forward", [&] {
-        share = ops::mul_scalar(checked(functions.loss_sum(given)), 1.0 / batch.weight);
+        share = ops::mul_scalar(checked(functions.loss_sum(given)),
+                                number("loss_scale", 1.0 / batch.weight));
         scaled = share;
         if (scaler_) {
           scaled = ops::mul(share, from_local(ops::cast(scale_, share.dtype()),
@@ -274,18 +282,11 @@ StepResult Training::take_step(const StepBatch& batch, const StepFunctions& func
   }
   section("update", [&] {
     if (clipping_.max_value > 0) {
-      optim::clamp_gradients(parameters, clipping_.max_value * scale());
+      optim::clamp_gradients(parameters, number("max_value", clipping_.max_value * scale()));
     }
-    if (recorder != nullptr) {
-      // Numbers that no step has: what does not follow them is a constant.
-      const double lr = result.lr * 1.7320508 + 1e-3;
-      const double scale = grad_scale * 0.5772156 + 1e-3;
-      constexpr std::int64_t later = 1'000'003;
-      StepVariables other = variables_of(batch, nullptr);
-      set_update(other, lr, scale, later);
-      recorder->rehearse(other, [&] { optimizer_->rehearse(lr, scale, later); });
-    }
-    const std::vector<std::size_t> updated = optimizer_->step(result.lr, grad_scale);
+    const std::vector<std::size_t> updated =
+        optimizer_->step(number("lr", result.lr), number("grad_scale", grad_scale),
+                         count("step", done_ - skipped_ + 1));
     if (recorder != nullptr) {
       record_updates(*recorder, 0, updated, parameters, input_of);
     }

@@ -110,12 +110,11 @@ class Training {
   /// scalar; the loss or the norm is not finite (nothing was updated then). After an error the
   /// gradients are dropped and done() is as before.
   StepResult step(const StepBatch& batch, const LossSum& loss_sum);
-  /// The same. With set_replay(true) two steps are taken as always, two are recorded, and the
+  /// The same. With set_replay(true) one step is taken as always, the next is recorded, and the
   /// following ones are replayed: the same bits, without autograd, layouts and hooks. Steps with
   /// other rows, or other frozen parameters, get a program of their own in the same way; the last
-  /// few programs are kept. A step with another weight, where the recorded ones were equal, is
-  /// taken as always. Errors: two recorded steps
-  /// differ in what no variable explains (see program_of).
+  /// few programs are kept. Numbers that the host computes and that are no Number are constants of
+  /// the program. Errors: see program_of.
   StepResult step(const StepBatch& batch, const StepFunctions& functions);
   /// `execution`: what executes the program. With transformations every step must be replayed, from
   /// the first one on (set_program): steps that would be taken as always are errors. What they add
@@ -134,7 +133,9 @@ class Training {
   /// Returns what the host reads in a step and is no guard: where it reads anything, nothing is
   /// set, and steps are recorded as they are taken. Errors: those of `make`; see set_program.
   std::string capture_ahead(const std::function<Program()>& make);
-  /// Of a training on the meta device: takes steps until one is captured. `step`: takes one.
+  /// Of a training on the meta device: takes steps until one is captured, and another one, which
+  /// is recorded and compared. `step`: takes one. Error: the two differ in what does not follow
+  /// from the step's numbers (see program_of).
   Program capture(const std::function<void()>& step);
   /// What the last replayed or recorded step has; null: nothing yet.
   const Program* program() const {
@@ -275,7 +276,8 @@ class Training {
     enum PartNumber : std::uint8_t { whole_step, first, middle, last, rest, part_count };
     std::array<ProgramPart, part_count> parts = {};
     PartNumber running = whole_step;
-    std::vector<bool> trained = {};         // by parameter
+    std::vector<bool> trained = {};  // by parameter
+    ModuleForms modules = {};
     std::vector<std::int64_t> missed = {};  // by parameter: see missed_updates
     std::vector<std::size_t> updated = {};  // the optimizer's parameters that it updates, in order
     std::vector<GuardValue> guards = {};    // those within the step
@@ -304,14 +306,14 @@ class Training {
                                      Attempt& attempt);
   /// Equal for steps that one program can be right for.
   std::string kind_of(const StepRows& rows) const;
-  StepResult record_first_or_second(const StepBatch& batch, const StepFunctions& functions,
-                                    const std::string& kind);
+  /// A step that is recorded; its program is captured.
+  StepResult capture_step(const StepBatch& batch, const StepFunctions& functions,
+                          const std::string& kind);
   StepResult replay_step(const StepBatch& batch, const StepRows& rows, Capture& capture,
                          StepVariables variables);
   /// What a step's dynamic arguments follow from, before its update is known.
   StepVariables variables_of(const StepBatch& batch, const Program* program) const;
-  void set_update(StepVariables& variables, double lr, double grad_scale,
-                  std::int64_t more_steps = 0) const;
+  void set_update(StepVariables& variables, double lr, double grad_scale) const;
   /// Tensors that exist before a step.
   std::map<std::string, Tensor> inputs() const;
   /// `missed`: the updates that each parameter had missed when the program was recorded.
@@ -330,6 +332,7 @@ class Training {
   void check_untouched(const Capture& capture) const;
   StateDict live_state() const;
   std::vector<bool> trained() const;
+  ModuleForms module_forms() const;
   /// How many of the training's updates each parameter that is trained has not taken, because it
   /// was frozen: its step count is the training's less that. 0 for those that have taken none.
   std::vector<std::int64_t> missed_updates() const;
@@ -351,7 +354,8 @@ class Training {
   graph::AddedState added_;                    // by transformations of programs
   std::vector<Capture> captures_;              // the one that was used last is the last
   std::map<std::string, std::int64_t> kinds_;  // of steps without a program: how many were taken
-  std::map<std::string, Recording> firsts_;    // that wait for a second one of an equal step
+  bool compares_ = false;                      // by capture()
+  std::map<std::string, Recording> recorded_;  // by kind: those that others are compared with
   StepGuards guards_;                          // of the step
   bool replayed_last_ = false;         // by the last capture, and nothing else has written since
   std::optional<StepVariables> left_;  // of the step by the last capture that left its update

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,20 @@ struct Parts {
     }
     fail("no parameter " + name);
   }
+};
+
+/// A Net, and a layer that no step uses.
+class WithUnused final : public nn::Module {
+ public:
+  WithUnused() : net_(add_child<Net>("net")) {
+    add_child<nn::Linear>("pooler", 6, 6, true, 0.1, DType::f64);
+    set_names();
+  }
+  std::string_view kind() const override { return "WithUnused"; }
+  Tensors forward(const Tensors& inputs) override { return {(*net_)(inputs[0])}; }
+
+ private:
+  std::shared_ptr<Net> net_;
 };
 
 struct Case {
@@ -349,5 +364,100 @@ TEST_CASE("state that a transformation removes stays as it is in a step of a pro
       const bool is_head = parts.optimizers[0]->parameters()[i]->name == "head.weight";
       check(steps[i] == (is_head ? 0 : 3), "steps are counted of what is updated");
     }
+  }));
+}
+
+TEST_CASE("a training replays steps that do not use a trained parameter") {
+  for (const char* const name : {"one rank", "fully sharded", "replicated"}) {
+    Layouts layout = layout_named(name);
+    for (parallel::StyleEntry& style : layout.styles) {  // FSDP reduces a group as a whole
+      style.on = style.style == "Replicate" ? style.on : std::vector<std::string>{"pooler", "."};
+    }
+    INFO(name);
+    REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+      const auto taken = [&](bool replays) {
+        set_seed(3);
+        auto net = std::make_unique<Planned>(std::make_shared<WithUnused>(), mesh, layout.styles);
+        auto training = std::make_unique<Training>(*net->model, net->plan,
+                                                   optim::adamw(nn::all_parameters(*net->model)),
+                                                   optim::Schedule{.lr = 0.01});
+        training->set_replay(replays);
+        std::vector<double> seen;
+        for (int step = 0; step < 6; ++step) {
+          const StepFunctions functions{
+              .rows =
+                  [&](const BatchPart& part) {
+                    return Tensors{ops::contiguous(
+                        ops::narrow(net_tokens(rows, step), 0, part.first, part.rows))};
+                  },
+              .loss_sum =
+                  [&](const Tensors& given) {
+                    const Tensor tokens =
+                        from_local(given[0], net->plan.batch_layout(), Dims{rows, 3});
+                    return ops::sum(ops::square((*net->model)(tokens)));
+                  }};
+          seen.push_back(training->step({.rows = rows, .weight = 24}, functions).loss);
+        }
+        for (const std::int64_t steps : training->optimizer().steps()) {
+          seen.push_back(static_cast<double>(steps));
+        }
+        check(training->replays().replayed == (replays ? 4 : 0), "replayed");
+        for (const auto& [parameter, values] : values_of(*net->model)) {
+          seen.insert(seen.end(), values.begin(), values.end());
+        }
+        return seen;
+      };
+      check(taken(true) == taken(false), "the same losses, counts and parameters");
+    }));
+  }
+}
+
+TEST_CASE("changes of modules between calls get programs of their own, and are named") {
+  // Dropout by the training mode, and a hook that is there in some calls.
+  const Layouts layout = layout_named("fully sharded");
+  REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
+    const auto taken = [&](bool captured) {
+      Parts parts;
+      set_seed(5);
+      parts.models.push_back(std::make_unique<Planned>(
+          std::make_shared<Net>(NetOptions{.dropout = 0.3}), mesh, layout.styles));
+      parts.optimizers.push_back(optim::adamw(nn::all_parameters(*parts.models[0]->model)));
+      const CapturedStep::Body body = [&parts](StepCall& call) -> Tensors {
+        const Tensor loss = loss_of(parts, call);
+        call.update();
+        return {parts.whole(loss)};
+      };
+      auto step = std::make_unique<CapturedStep>(parts.all(), body);
+      nn::Module& model = *parts.models[0]->model;
+      nn::HookHandle hook;
+      std::vector<double> losses;
+      for (int call = 0; call < 18; ++call) {
+        model.train(call < 12);
+        if (call == 6) {
+          hook = block_of(model, 1).add_hook(
+              [](nn::Module&, const Tensors&, Tensors& out) { out[0] = ops::tanh(out[0]); });
+        } else if (call == 9) {
+          hook.remove();
+        }
+        if (!captured) {
+          step = std::make_unique<CapturedStep>(parts.all(), body);
+        }
+        const Tensor tokens =
+            distribute(net_tokens(rows, call), parts.models[0]->plan.batch_layout());
+        losses.push_back((*step)({ops::contiguous(tokens.local())}, {.lr = {0.01}})[0].item());
+      }
+      if (captured) {
+        const ReplayCounts& counts = step->counts();
+        check(counts.captured == 3 && counts.replayed == 4 + 1 + 3 + 4, to_string(counts));
+        check(counts.reasons.contains("module '' has another training mode than when the step was "
+                                      "recorded"),
+              to_string(counts));
+        check(counts.reasons.contains(
+                  "module 'blocks.1' has other hooks than when the step was recorded"),
+              to_string(counts));
+      }
+      return losses;
+    };
+    check(taken(true) == taken(false), "the same losses");
   }));
 }

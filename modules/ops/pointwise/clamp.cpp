@@ -109,7 +109,7 @@ const operands::PointwiseForms clamp_forms =
 
 }  // namespace
 
-Tensor clamp(const Tensor& x, double low, double high) {
+Tensor clamp(const Tensor& x, const Number& low, const Number& high) {
   return call_one(clamp_forms.op, {x}, ClampArgs{low, high});
 }
 
@@ -125,7 +125,7 @@ Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
   return high ? minimum(raised, high) : raised;
 }
 
-Tensor clamp_(const Tensor& x, double low, double high) {
+Tensor clamp_(const Tensor& x, const Number& low, const Number& high) {
   return call_one(clamp_forms.in_place, {x}, ClampArgs{low, high});
 }
 
