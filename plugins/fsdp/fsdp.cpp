@@ -214,6 +214,9 @@ class Fsdp final : public ParallelStyle {
   /// Whole values exist while one of the unit's modules runs: every module that has the parameter
   /// must be one of them, or inside of one.
   void check_tied(const Unit& unit, const nn::Parameter& parameter) const {
+    if (parameter.other_names.empty()) {
+      return;  // not tied
+    }
     std::vector<std::string> names;    // of the parameter, one for each module that has it
     std::vector<std::string> modules;  // to be gathered together
     bool outside = false;
