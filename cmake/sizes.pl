@@ -1,9 +1,10 @@
 #!/usr/bin/env perl
-# Shows where the repository is large, and refuses what no reader can hold in mind: a class whose methods are defined in
-# more than two bodies, and a function of more than 80 lines. It only counts; whether a design is good is a reader's
-# judgement. Needs only perl's core modules, and sources that clang-format has formatted.
+# Shows where the repository is large: the largest functions, classes, files and folders, and what no reader can hold in
+# mind (a class whose methods are defined in more than two bodies, a function of more than 80 lines). It counts, and
+# refuses nothing: whether a design is good is a reader's judgement. A change that enlarges one of the first ten says why
+# in its message. Needs only perl's core modules, and sources that clang-format has formatted.
 #
-#   perl cmake/sizes.pl [ROOT]    prints findings (exit status 1), then the largest functions, classes, files and folders
+#   perl cmake/sizes.pl [ROOT]
 use strict;
 use warnings;
 use File::Basename qw(dirname);
@@ -74,5 +75,4 @@ largest('functions (lines)', @functions);
 largest('classes (public methods)', @classes);
 largest('files (lines)', map { [$lines{$_}, $_] } keys %lines);
 largest('folders (sources)', map { [$folders{$_}, $_] } keys %folders);
-print "$_\n" for @findings;
-exit(@findings ? 1 : 0);
+print "to be divided:\n", map { "  $_\n" } @findings;
