@@ -252,7 +252,7 @@ void run_job(collective::Communicator& group, const SaveJob& job) {
   TemporaryFolder mine;  // rank 0's only
   act_together(group, [&] {
     if (rank == 0) {
-      mine.make(job.folder);
+      mine.make(job.folder, job.options.within);
     }
   });
   const std::string path = (fs::path(broadcast_text(group, mine.path())) / job.file.name).string();

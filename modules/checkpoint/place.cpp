@@ -120,9 +120,14 @@ std::vector<std::string> complete_removals(const std::string& folder) {
   return remaining;
 }
 
-void TemporaryFolder::make(const std::string& folder) {
+void TemporaryFolder::make(const std::string& folder, std::shared_ptr<const HeldFolder> within) {
   const std::string parent = parent_of(folder);
-  made_ = make_folders(parent, folder);
+  within_ = std::move(within);
+  if (within_) {
+    check_checkpoint_folder(*within_);
+  } else {
+    made_ = make_folders(parent, folder);
+  }
   check_target(folder);
   remove_leftovers(parent);
   path_ = make_temporary(folder);
@@ -131,6 +136,9 @@ void TemporaryFolder::make(const std::string& folder) {
 
 void TemporaryFolder::put_in_place(const std::string& folder) {
   sync_folder(path_);
+  if (within_) {
+    check_checkpoint_folder(*within_);
+  }
   checkpoint_detail::put_in_place(path_, folder);
   path_.clear();
   made_.clear();

@@ -27,9 +27,9 @@ class TemporaryFolder {
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   ~TemporaryFolder();
 
-  /// Makes it beside `folder`, and removes what crashed saves have left there. Error (input):
-  /// `folder` exists and is not a checkpoint.
-  void make(const std::string& folder);
+  /// Makes it beside `folder`, and removes what crashed saves have left there. `within`: see
+  /// SaveOptions. Error (input): `folder` exists and is not a checkpoint.
+  void make(const std::string& folder, std::shared_ptr<const HeldFolder> within = {});
   /// "" before make and after put_in_place.
   const std::string& path() const { return path_; }
   /// Gives it the name `folder`, as one step. All in it must be on the disk.
@@ -38,6 +38,7 @@ class TemporaryFolder {
  private:
   std::string path_;
   std::vector<std::string> made_;  // folders above it
+  std::shared_ptr<const HeldFolder> within_;
   std::unique_ptr<FolderLock> lock_;
 };
 

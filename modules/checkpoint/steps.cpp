@@ -70,6 +70,15 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
   return paths;
 }
 
+void check_checkpoint_folder(const HeldFolder& folder) {
+  if (folder.is_lost()) {
+    fail({.thing = folder.path(),
+          .wrong = "the folder of the run's checkpoints was removed, moved or replaced during the "
+                   "run",
+          .advice = "put it back and start the run again: it continues the newest checkpoint"});
+  }
+}
+
 std::optional<std::string> latest_checkpoint(const std::string& folder) {
   const std::vector<std::string> steps = checkpoints_in(folder);
   if (steps.empty()) {

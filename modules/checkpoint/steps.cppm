@@ -12,6 +12,9 @@ std::string checkpoint_folder(const std::string& folder, std::int64_t step);
 /// a folder, and it cannot be read.
 std::vector<std::string> checkpoints_in(const std::string& folder);
 
+/// Error: the folder of a run's checkpoints was removed, moved or replaced since it is held.
+void check_checkpoint_folder(const HeldFolder& folder);
+
 /// The newest checkpoint in `folder` (its path), or nothing when there is none. What crashed saves
 /// have left is ignored. Error (input): the newest cannot be read; the text names it and the
 /// newest good one.

@@ -35,13 +35,10 @@ void RunCheckpoints::check_folder() {
     return;
   }
   if (!held_ && std::filesystem::is_directory(schedule_.folder, ignored)) {
-    held_ = std::make_unique<HeldFolder>(schedule_.folder);
+    held_ = std::make_shared<const HeldFolder>(schedule_.folder);
   }
-  if (held_ && held_->is_lost()) {
-    fail({.thing = schedule_.folder,
-          .wrong = "the folder of the run's checkpoints was removed, moved or replaced during "
-                   "the run",
-          .advice = "put it back and start the run again: it continues the newest checkpoint"});
+  if (held_) {
+    check_checkpoint_folder(*held_);
   }
 }
 
@@ -69,7 +66,7 @@ void RunCheckpoints::save(bool last) {
   const std::string folder = checkpoint_folder(schedule_.folder, training_.done());
   const std::string meta_data = meta_data_ ? meta_data_() : std::string("{}");
   if (!schedule_.background) {
-    training_.save(folder, meta_data);
+    training_.save(folder, meta_data, {.within = held_});
     ended(folder);
     return;
   }
@@ -81,7 +78,7 @@ void RunCheckpoints::save(bool last) {
   if (const std::optional<std::string> before = training_.wait_for_save()) {
     ended(*before);
   }
-  training_.start_save(folder, meta_data);
+  training_.start_save(folder, meta_data, {.within = held_});
   if (last) {
     training_.wait_for_save();
     ended(folder);

@@ -49,7 +49,7 @@ class RunCheckpoints {
   SaveSchedule schedule_;
   std::function<std::string()> meta_data_;
   std::function<void(const std::string&)> say_;
-  std::unique_ptr<HeldFolder> held_;
+  std::shared_ptr<const HeldFolder> held_;
   double seconds_ = 0;
 };
 

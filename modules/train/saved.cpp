@@ -154,17 +154,19 @@ std::optional<std::string> Training::saved(std::optional<std::string> folder) {
   return folder;
 }
 
-void Training::save(const std::string& folder, const std::string& meta_data) {
+void Training::save(const std::string& folder, const std::string& meta_data,
+                    const SaveOptions& options) {
   wait_for_save();
   optimizer_->prepare_state();
-  saving([&] { save_checkpoint(folder, state(), meta_data); });
+  saving([&] { save_checkpoint(folder, state(), meta_data, options); });
   saved(folder);
 }
 
-void Training::start_save(const std::string& folder, const std::string& meta_data) {
+void Training::start_save(const std::string& folder, const std::string& meta_data,
+                          const SaveOptions& options) {
   wait_for_save();
   optimizer_->prepare_state();
-  saving([&] { saver_.start(folder, state(), meta_data); });
+  saving([&] { saver_.start(folder, state(), meta_data, options); });
 }
 
 std::optional<std::string> Training::finished_save() {

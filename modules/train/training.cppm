@@ -195,10 +195,12 @@ class Training {
   StateDict state();
   /// Saves the state (see save_checkpoint). Errors name the last checkpoint, which stays: values
   /// that are not finite, a full disk.
-  void save(const std::string& folder, const std::string& meta_data = "{}");
+  void save(const std::string& folder, const std::string& meta_data = "{}",
+            const SaveOptions& options = {});
   /// The same in the background: returns when the state was copied (see CheckpointSaver::start).
   /// Errors of it are thrown by the next two, which return the folder when it was saved.
-  void start_save(const std::string& folder, const std::string& meta_data = "{}");
+  void start_save(const std::string& folder, const std::string& meta_data = "{}",
+                  const SaveOptions& options = {});
   /// Nothing where no save has ended since; never blocks, and ranks may call it alone.
   std::optional<std::string> finished_save();
   std::optional<std::string> wait_for_save();
