@@ -312,8 +312,9 @@ class MetricsWriter::State {
   void follow() {
     struct stat open{};
     struct stat named{};
-    const char* const name = place_.filename().c_str();
-    const bool is_there = ::fstatat(folder_->descriptor(), name, &named, AT_SYMLINK_NOFOLLOW) == 0;
+    const std::string name = place_.filename().string();
+    const bool is_there =
+        ::fstatat(folder_->descriptor(), name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0;
     if (!is_there && errno != ENOENT) {
       return;
     }
@@ -322,8 +323,8 @@ class MetricsWriter::State {
       return;
     }
     constexpr int flags = O_RDWR | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-    const int next =
-        ::openat(folder_->descriptor(), name, is_there ? flags : flags | O_CREAT | O_EXCL, 0666);
+    const int next = ::openat(folder_->descriptor(), name.c_str(),
+                              is_there ? flags : flags | O_CREAT | O_EXCL, 0666);
     if (next < 0 || (is_there && !S_ISREG(named.st_mode))) {
       const std::string why = next < 0 ? reason() : "something else has its name";
       if (next >= 0) {

@@ -63,6 +63,9 @@ std::string held_gradient(const nn::Parameter& parameter);
 std::vector<Tensor> arranged_inputs(const Executor& executor, std::map<std::string, Tensor> all,
                                     bool transformed);
 
+/// The program of the first of two recordings of equal steps, the one that there is without a
+/// comparison. Errors: see program_of.
+Program compared_program(Recording first, Recording second);
 /// Keeps a recording of few kinds, to be compared.
 void keep_recording(std::map<std::string, Recording>& kept, const std::string& kind,
                     Recording recording);

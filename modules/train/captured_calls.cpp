@@ -155,8 +155,9 @@ Tensors CapturedStep::record(const Tensors& inputs, const StepNumbers& numbers,
     keep_recording(recorded_, whole_kind, std::move(recording));
     return results;
   }
-  CapturedProgram captured{.program = compares ? program_of(compared->second, std::move(recording))
-                                               : program_of(std::move(recording)),
+  CapturedProgram captured{.program = compares
+                                          ? compared_program(compared->second, std::move(recording))
+                                          : program_of(std::move(recording)),
                            .form = form_of(inputs)};
   for (const Tensor& x : results) {
     captured.layouts.push_back(x.is_distributed() ? x.spec() : SpecHandle());

@@ -214,6 +214,11 @@ std::vector<Tensor> arranged_inputs(const Executor& executor, std::map<std::stri
   return executor.arranged(all);
 }
 
+Program compared_program(Recording first, Recording second) {
+  static_cast<void>(program_of(first, std::move(second)));
+  return program_of(std::move(first));
+}
+
 void keep_recording(std::map<std::string, Recording>& kept, const std::string& kind,
                     Recording recording) {
   if (kept.size() >= most_kinds) {

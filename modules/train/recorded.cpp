@@ -197,7 +197,7 @@ StepResult Training::capture_step(const StepBatch& batch, const StepFunctions& f
     keep_recording(recorded_, whole_kind, std::move(recording));
     return result;
   }
-  add_capture(compares ? program_of(compared->second, std::move(recording))
+  add_capture(compares ? compared_program(compared->second, std::move(recording))
                        : program_of(std::move(recording)),
               missed_updates(), captures_.empty() ? first_capture : counts_.refusal);
   return result;
