@@ -158,9 +158,10 @@ CheckpointSaver::CheckpointSaver() : content_(new checkpoint_detail::SaverConten
 CheckpointSaver::~CheckpointSaver() {
   try {
     wait();
-  } catch (const collective::PeerFailed&) {  // its rank has said it
   } catch (const std::exception& error) {
-    log(LogLevel::warning, error.what());
+    if (!collective::is_of_peer(error)) {  // else its rank says it
+      log(LogLevel::warning, error.what());
+    }
   }
 }
 

@@ -68,9 +68,10 @@ void RunCheckpoints::after_error() {
     if (const std::optional<std::string> folder = training_.wait_for_save()) {
       say("checkpoint saved: " + *folder);
     }
-  } catch (const collective::PeerFailed&) {  // its rank's error ends the run
   } catch (const std::exception& error) {
-    log(LogLevel::warning, error.what());
+    if (!collective::is_of_peer(error)) {  // else its rank says it
+      log(LogLevel::warning, error.what());
+    }
   }
 }
 

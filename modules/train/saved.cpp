@@ -251,9 +251,10 @@ std::string Training::last_checkpoint() {
     if (const std::optional<std::string> folder = saved(saver_.wait())) {
       ended_save_ = folder;
     }
-  } catch (const collective::PeerFailed&) {  // the run ends with that error
   } catch (const std::exception& error) {
-    failure = fmt::format("; the save after it failed: {}", error.what());
+    if (!collective::is_of_peer(error)) {  // else the run ends with that error
+      failure = fmt::format("; the save after it failed: {}", error.what());
+    }
   }
   return (last_checkpoint_.empty() ? "no checkpoint was saved before"
                                    : "the last good checkpoint is " + last_checkpoint_) +

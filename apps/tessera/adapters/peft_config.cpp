@@ -16,6 +16,7 @@
 #include <system_error>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -306,10 +307,10 @@ Json patterns_of(const std::map<std::string, T>& values, T usual) {
   }
   // The pattern of another module that matches this one's name is shorter, or has a dot where this
   // name has none.
-  std::ranges::stable_sort(modules, [](const std::string& a, const std::string& b) {
-    return a.size() != b.size() ? a.size() > b.size()
-                                : std::ranges::count(a, '.') < std::ranges::count(b, '.');
-  });
+  const auto key = [](const std::string& module) {
+    return std::tuple(-std::ssize(module), std::ranges::count(module, '.'), module);
+  };
+  std::ranges::sort(modules, {}, key);
   Json patterns = Json::object();
   for (const std::string& module : modules) {
     patterns[module] = values.at(module);
