@@ -202,6 +202,18 @@ for my $file (grep { /\.md$/ } @files) {
   });
 }
 
+# Every name that the glossary gives for a term is a word of an interface, and its terms are in order.
+if (exists $text{'docs/glossary.md'}) {
+  my $interfaces = join "\n", @text{ grep { m{^modules/.*\.(cppm|hpp)$} } @files };
+  my $before = '';
+  each_match('docs/glossary.md', qr/^\| ([^|]+?) \|.*\| `(\w+)` \|$/, sub {
+    my ($number, $term, $name) = ($_[0], lc $1, $2);
+    finding('docs/glossary.md', $number, "$name: no interface has this name") unless $interfaces =~ /\b\Q$name\E\b/;
+    finding('docs/glossary.md', $number, "'$term' comes before '$before'") if $term lt $before;
+    $before = $term;
+  });
+}
+
 print "$_\n" for @findings;
 printf "%d files, %d findings\n", scalar @files, scalar @findings;
 exit(@findings ? 1 : 0);

@@ -49,6 +49,9 @@ class World {
 
   int rank() const;
   int size() const;
+  /// How many ranks are on this rank's machine, and this rank's number among them.
+  int ranks_here() const;
+  int number_here() const;
   Transport transport() const;
 
   /// The communicator of an ordered list of different global ranks that holds this rank. Made on

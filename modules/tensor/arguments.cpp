@@ -15,6 +15,7 @@ module;
 #include <string_view>
 #include <system_error>
 #include <tessera/json.hpp>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -137,10 +138,10 @@ class Collected {
       }
       names.emplace_back(f.name);
     }
-    fail_input(
-        {.thing = std::string(what_),
-         .wrong = fmt::format("there is no argument '{}'{}", name, did_you_mean(name, names)),
-         .advice = fmt::format("the arguments are: {}", join_words(names))});
+    fail_input({.thing = std::string(what_),
+                .wrong = fmt::format("there is no argument '{}'{}", shown(name),
+                                     did_you_mean(name, names)),
+                .advice = fmt::format("the arguments are: {}", join_words(names))});
   }
 
   void set(const ArgumentField& field, ArgumentValue value) {

@@ -79,8 +79,8 @@ class Trainer {
   /// Of a trainer on the meta device: takes steps until program() is one.
   void capture();
   /// Replays from the next step on, by a program that is captured on the meta device now. Where a
-  /// step reads values on the host, which the meta device does not have, nothing changes: two steps
-  /// are recorded as they are taken. With graph.mode, the program is the one that the mode has
+  /// step reads values on the host, which the meta device does not have, nothing changes: a step
+  /// is recorded as it is taken. With graph.mode, the program is the one that the mode has
   /// placed, and the first step or validation calls this where nobody has. Errors: see
   /// capture_step.
   void capture_ahead();
@@ -120,6 +120,7 @@ std::string memory_text(const MemoryStatistics& memory);
 struct CheckedPlan {
   std::vector<std::vector<std::string>> rows;    // for the table before the first step
   std::size_t shared_bytes = 0;                  // memory that the ranks share, all ranks together
+  std::size_t rank_bytes = 0;                    // what each rank has besides, all the time
   Account account;                               // of a step
   int kept_gathers = -1;                         // Run::kept_gathers, for the ranks
   std::shared_ptr<const OneRank> one_rank = {};  // Run::one_rank, for the ranks

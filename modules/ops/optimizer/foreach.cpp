@@ -193,25 +193,25 @@ const Op& norm_op = register_op({.schema = "foreach_squared_norm(tensors...)",
 
 void foreach_zero_(std::span<const Tensor> x) { call_lists(zero_op, {x}, {}); }
 
-void foreach_mul_(std::span<const Tensor> x, double value) {
+void foreach_mul_(std::span<const Tensor> x, const Number& value) {
   call_lists(mul_op, {x}, ValueArgs{value});
 }
 
-void foreach_add_(std::span<const Tensor> x, std::span<const Tensor> y, double alpha) {
+void foreach_add_(std::span<const Tensor> x, std::span<const Tensor> y, const Number& alpha) {
   call_lists(add_op, {x, y}, AlphaArgs{alpha});
 }
 
-void foreach_lerp_(std::span<const Tensor> x, std::span<const Tensor> end, double weight) {
+void foreach_lerp_(std::span<const Tensor> x, std::span<const Tensor> end, const Number& weight) {
   call_lists(lerp_op, {x, end}, WeightArgs{weight});
 }
 
 void foreach_addcmul_(std::span<const Tensor> x, std::span<const Tensor> a,
-                      std::span<const Tensor> b, double value) {
+                      std::span<const Tensor> b, const Number& value) {
   call_lists(addcmul_op, {x, a, b}, ValueArgs{value});
 }
 
 void foreach_addcdiv_(std::span<const Tensor> x, std::span<const Tensor> a,
-                      std::span<const Tensor> b, double value) {
+                      std::span<const Tensor> b, const Number& value) {
   call_lists(addcdiv_op, {x, a, b}, ValueArgs{value});
 }
 

@@ -34,14 +34,15 @@ void cpu(const Call& call, std::span<Tensor> out) {
   apply_function(kernels::kernels_of<F, 2, 1>(), call, {&alpha, 1}, out[0]);
 }
 
-void backward(const BackwardContext& context, const Tensor& g, double alpha,
+void backward(const BackwardContext& context, const Tensor& g, const Number& alpha,
               std::span<Tensor> out) {
   if (context.needs(0)) {
     out[0] = operands::sum_to(g, context.in_shapes[0]);
   }
   if (context.needs(1)) {
     const Tensor summed = operands::sum_to(g, context.in_shapes[1]);
-    out[1] = alpha == 1 ? summed : mul_scalar(summed, alpha);
+    const bool is_one = alpha.source() == 0 && alpha.value() == 1;
+    out[1] = is_one ? summed : mul_scalar(summed, alpha);
   }
 }
 
@@ -52,7 +53,7 @@ void add_backward(const BackwardContext& context, std::span<const Tensor> grads,
 
 void sub_backward(const BackwardContext& context, std::span<const Tensor> grads,
                   std::span<Tensor> out) {
-  backward(context, grads[0], -context.args<AddArgs>().alpha, out);
+  backward(context, grads[0], -Number(context.args<AddArgs>().alpha), out);
 }
 
 const operands::PointwiseForms add_forms =
@@ -73,7 +74,7 @@ const operands::PointwiseForms sub_forms =
                                            .backward = sub_backward,
                                            .about = "a - alpha b, with broadcasting."});
 
-Tensor call_promoted(const Op& op, const Tensor& a, const Tensor& b, double alpha) {
+Tensor call_promoted(const Op& op, const Tensor& a, const Tensor& b, const Number& alpha) {
   operands::given(op.name, "a", a);
   operands::given(op.name, "b", b);
   const Attributes attributes = AddArgs{alpha};
@@ -86,20 +87,20 @@ Tensor call_promoted(const Op& op, const Tensor& a, const Tensor& b, double alph
 
 }  // namespace
 
-Tensor add(const Tensor& a, const Tensor& b, double alpha) {
+Tensor add(const Tensor& a, const Tensor& b, const Number& alpha) {
   return call_promoted(add_forms.op, a, b, alpha);
 }
 
-Tensor sub(const Tensor& a, const Tensor& b, double alpha) {
+Tensor sub(const Tensor& a, const Tensor& b, const Number& alpha) {
   return call_promoted(sub_forms.op, a, b, alpha);
 }
 
-Tensor add_(const Tensor& a, const Tensor& b, double alpha) {
+Tensor add_(const Tensor& a, const Tensor& b, const Number& alpha) {
   return call_one(add_forms.in_place, {a, operands::in_place_operand("add_", a, b)},
                   AddArgs{alpha});
 }
 
-Tensor sub_(const Tensor& a, const Tensor& b, double alpha) {
+Tensor sub_(const Tensor& a, const Tensor& b, const Number& alpha) {
   return call_one(sub_forms.in_place, {a, operands::in_place_operand("sub_", a, b)},
                   AddArgs{alpha});
 }

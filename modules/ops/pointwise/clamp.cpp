@@ -82,7 +82,7 @@ const operands::PointwiseForms clamp_forms = operands::register_pointwise<ClampA
 
 }  // namespace
 
-Tensor clamp(const Tensor& x, double low, double high) {
+Tensor clamp(const Tensor& x, const Number& low, const Number& high) {
   return call_one(clamp_forms.op, {x}, ClampArgs{low, high});
 }
 
@@ -98,7 +98,7 @@ Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
   return high ? minimum(raised, high) : raised;
 }
 
-Tensor clamp_(const Tensor& x, double low, double high) {
+Tensor clamp_(const Tensor& x, const Number& low, const Number& high) {
   return call_one(clamp_forms.in_place, {x}, ClampArgs{low, high});
 }
 

@@ -28,7 +28,7 @@ void lerp_rule(const RuleContext& context, Strategies& strategies) {
 
 void lerp_scalar_backward(const BackwardContext& context, std::span<const Tensor> grads,
                           std::span<Tensor> out) {
-  const double weight = context.args<WeightArgs>().weight;
+  const Number weight = context.args<WeightArgs>().weight;
   if (context.needs(0)) {
     out[0] = sum_to(mul_scalar(grads[0], 1 - weight), context.in_shapes[0]);
   }
@@ -117,7 +117,7 @@ Tensor call_three_in_place(const PointwiseForms& forms, const Tensor& a, const T
 
 }  // namespace
 
-Tensor lerp_scalar(const Tensor& start, const Tensor& end, double weight) {
+Tensor lerp_scalar(const Tensor& start, const Tensor& end, const Number& weight) {
   operands::given("lerp_scalar", "start", start);
   operands::given("lerp_scalar", "end", end);
   const DType type = operands::common_type(start, end);
@@ -136,7 +136,7 @@ Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value) 
   return call_three(addcdiv_forms.op, x, a, b, ValueArgs{value});
 }
 
-Tensor lerp_scalar_(const Tensor& start, const Tensor& end, double weight) {
+Tensor lerp_scalar_(const Tensor& start, const Tensor& end, const Number& weight) {
   return call_one(lerp_scalar_forms.in_place,
                   {start, operands::in_place_operand("lerp_scalar_", start, end)},
                   WeightArgs{weight});

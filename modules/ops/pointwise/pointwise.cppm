@@ -47,8 +47,8 @@ inline Tensor unary_(const Tensor& x) {
 export namespace tessera::ops {
 
 // Binary, with broadcasting and type promotion as in PyTorch.
-Tensor add(const Tensor& a, const Tensor& b, double alpha = 1);  // a + alpha * b
-Tensor sub(const Tensor& a, const Tensor& b, double alpha = 1);
+Tensor add(const Tensor& a, const Tensor& b, const Number& alpha = 1);  // a + alpha * b
+Tensor sub(const Tensor& a, const Tensor& b, const Number& alpha = 1);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);
 Tensor pow(const Tensor& a, const Tensor& exponent);
@@ -63,11 +63,11 @@ Tensor remainder(const Tensor& a, const Tensor& b);
 Tensor floor_divide(const Tensor& a, const Tensor& b);
 
 // With a scalar.
-Tensor add_scalar(const Tensor& x, double value);
-Tensor mul_scalar(const Tensor& x, double value);
+Tensor add_scalar(const Tensor& x, const Number& value);
+Tensor mul_scalar(const Tensor& x, const Number& value);
 Tensor pow_scalar(const Tensor& x, double exponent);
-Tensor fill_(const Tensor& x, double value);
-Tensor clamp(const Tensor& x, double low, double high);
+Tensor fill_(const Tensor& x, const Number& value);
+Tensor clamp(const Tensor& x, const Number& low, const Number& high);
 /// Bounds that broadcast with x; each may be undefined (no bound), but not both. Where low is
 /// larger than high, the result is high. An element that is equal to a bound shares the gradient
 /// with it equally.
@@ -75,7 +75,7 @@ Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high);
 
 // Ternary.
 Tensor lerp(const Tensor& start, const Tensor& end, const Tensor& weight);  // start + w (end-start)
-Tensor lerp_scalar(const Tensor& start, const Tensor& end, double weight);
+Tensor lerp_scalar(const Tensor& start, const Tensor& end, const Number& weight);
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1);  // x + v a b
 Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1);  // x + v a / b
 
@@ -169,16 +169,16 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 // result's shape (the other operands broadcast to it); operands of another type are cast to its
 // type. Every operator above except the comparisons, logic and where has an in-place variant with
 // the name and "_" (find_op("tanh_")).
-Tensor add_(const Tensor& a, const Tensor& b, double alpha = 1);
-Tensor sub_(const Tensor& a, const Tensor& b, double alpha = 1);
+Tensor add_(const Tensor& a, const Tensor& b, const Number& alpha = 1);
+Tensor sub_(const Tensor& a, const Tensor& b, const Number& alpha = 1);
 Tensor mul_(const Tensor& a, const Tensor& b);
 Tensor div_(const Tensor& a, const Tensor& b);
-Tensor add_scalar_(const Tensor& x, double value);
-Tensor mul_scalar_(const Tensor& x, double value);
+Tensor add_scalar_(const Tensor& x, const Number& value);
+Tensor mul_scalar_(const Tensor& x, const Number& value);
 Tensor pow_scalar_(const Tensor& x, double exponent);
-Tensor clamp_(const Tensor& x, double low, double high);
+Tensor clamp_(const Tensor& x, const Number& low, const Number& high);
 Tensor lerp_(const Tensor& start, const Tensor& end, const Tensor& weight);
-Tensor lerp_scalar_(const Tensor& start, const Tensor& end, double weight);
+Tensor lerp_scalar_(const Tensor& start, const Tensor& end, const Number& weight);
 Tensor addcmul_(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1);
 Tensor addcdiv_(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1);
 Tensor masked_fill_(const Tensor& x, const Tensor& mask, double value);

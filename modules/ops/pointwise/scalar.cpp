@@ -111,14 +111,14 @@ Tensor fitting(const Tensor& x, double value) {
 
 }  // namespace
 
-Tensor add_scalar(const Tensor& x, double value) {
+Tensor add_scalar(const Tensor& x, const Number& value) {
   operands::given("add_scalar", "x", x);
-  return call_one(add_forms.op, {fitting(x, value)}, ValueArgs{value});
+  return call_one(add_forms.op, {fitting(x, value.value())}, ValueArgs{value});
 }
 
-Tensor mul_scalar(const Tensor& x, double value) {
+Tensor mul_scalar(const Tensor& x, const Number& value) {
   operands::given("mul_scalar", "x", x);
-  return call_one(mul_forms.op, {fitting(x, value)}, ValueArgs{value});
+  return call_one(mul_forms.op, {fitting(x, value.value())}, ValueArgs{value});
 }
 
 Tensor pow_scalar(const Tensor& x, double exponent) {
@@ -126,11 +126,11 @@ Tensor pow_scalar(const Tensor& x, double exponent) {
   return call_one(pow_forms.op, {fitting(x, exponent)}, PowArgs{exponent});
 }
 
-Tensor add_scalar_(const Tensor& x, double value) {
+Tensor add_scalar_(const Tensor& x, const Number& value) {
   return call_one(add_forms.in_place, {x}, ValueArgs{value});
 }
 
-Tensor mul_scalar_(const Tensor& x, double value) {
+Tensor mul_scalar_(const Tensor& x, const Number& value) {
   return call_one(mul_forms.in_place, {x}, ValueArgs{value});
 }
 

@@ -15,15 +15,11 @@
 #include "catch.hpp"
 
 import tessera.base;
-import tessera.plugin;
 
 #include "errors.hpp"
 
 using namespace tessera;
 using namespace std::chrono_literals;
-using plugin::ChildResult;
-using plugin::run_in_child;
-using plugin::SendReport;
 
 namespace {
 
