@@ -156,6 +156,14 @@ consteval std::string_view field_name() {
 }
 #pragma clang diagnostic pop
 
+/// "tessera::functions::Silu".
+template <class T>
+consteval std::string_view type_name() {
+  constexpr std::string_view text = __PRETTY_FUNCTION__;  // "... [T = tessera::functions::Silu]"
+  constexpr std::size_t begin = text.find("T = ") + 4;
+  return text.substr(begin, text.rfind(']') - begin);
+}
+
 // An enumerator's name is read from the compiler's text of it: "... [V = tessera::Mode::linear]",
 // or "... [V = (tessera::Mode)7]" where there is none, or "... [V = (anonymous
 // namespace)::Mode::linear]".

@@ -57,6 +57,9 @@ expect 'a module that the build does not know' 'no add_subdirectory(odd)'
 mkdir modules/high/kernels
 echo 'import tessera.low;' >modules/high/kernels/b.hpp
 expect 'a kernel header that imports' 'must not import'
+mkdir modules/high/functions
+printf '#include <cmath>\n' >modules/high/functions/b.hpp
+expect 'a function of elements that needs the host' 'a function of elements includes math.hpp'
 echo 'int x;' >>modules/low/low.cppm
 expect 'a facade with code' 'a facade must contain only'
 echo 'namespace {' >>modules/low/a.cppm

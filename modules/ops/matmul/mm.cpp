@@ -10,7 +10,8 @@ module;
 #include "matmul/kernels/gemm.hpp"
 #include "matmul/kernels/integer_gemm.hpp"
 #include "matmul/kernels/plain_product.hpp"
-#include "pointwise/kernels/pointwise.hpp"
+#include "pointwise/functions/arithmetic.hpp"
+#include "pointwise/kernels/apply.hpp"
 module tessera.ops;
 
 import tessera.base;
@@ -215,8 +216,8 @@ void added_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const DType type = sums.dtype();
   const auto scale = [&](double by) {
     if (by != 1 && !w.counts()) {
-      kernels::binary_scalar(kernels::BinaryOp::mul, type, sums.numel(), sums.raw_data(), by,
-                             sums.raw_data());
+      kernels::with_number<functions::Mul>(type, sums.numel(), sums.raw_data(), by,
+                                           sums.raw_data());
     }
   };
   if (scales.beta == 0) {
