@@ -2,14 +2,14 @@
 // attention's scores within bounds, and the step of the Lion optimizer (Chen et al. 2023). An
 // operator says here all that it is: shapes, placements, kernel, gradient; everything else
 // (autograd, distribution, reports) takes it as one of Tessera's own.
+#include "softcap.hpp"
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <tessera/math_library.hpp>
-
-#include "softcap.hpp"
 
 import tessera.base;
 import tessera.plugin;

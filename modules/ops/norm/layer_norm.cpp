@@ -2,8 +2,8 @@ module;
 #include <cstdint>
 #include <span>
 
-#include "norm/kernels/norm_rows.hpp"
 #include "norm/kernels/norm.hpp"
+#include "norm/kernels/norm_rows.hpp"
 module tessera.ops;
 
 import tessera.base;

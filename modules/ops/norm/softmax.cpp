@@ -8,8 +8,8 @@ module;
 #include <type_traits>
 
 #include "loss/kernels/cross_entropy.hpp"
-#include "norm/kernels/norm_rows.hpp"
 #include "norm/kernels/norm.hpp"
+#include "norm/kernels/norm_rows.hpp"
 module tessera.ops;
 
 import tessera.base;

@@ -249,7 +249,8 @@ void bench_streams() {
   const auto g = random_values(kParameters, 3);
   stream_line("adamw 6.3 M", 7 * 4.0 * kParameters, seconds([&] {
                 void* const states[] = {m.data(), v.data(), nullptr};
-                update(tessera::functions::Adam{}, DType::f32, DType::f32, kParameters, p.data(), g.data(), states);
+                update(tessera::functions::Adam{}, DType::f32, DType::f32, kParameters, p.data(),
+                       g.data(), states);
               }));
 }
 
