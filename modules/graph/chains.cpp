@@ -4,6 +4,8 @@ module;
 #include <cstdint>
 #include <list>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 module tessera.graph;

@@ -117,7 +117,7 @@ int stopped(World& world) {
   const auto threads = testing::thread_signals(getpid());
   expect(threads.size() >= 3, "a thread of the rank, one of the transport and one for signals");
   const std::string open = testing::interruptible(threads);
-  expect(open.empty(), open.c_str());
+  expect(open.empty(), open);
   if (world.rank() == world.size() - 1) {
     kill(getpid(), SIGUSR1);
   }

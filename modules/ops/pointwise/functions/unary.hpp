@@ -13,6 +13,8 @@
 #include <tessera/math.hpp>
 
 #pragma clang attribute push([[gnu::always_inline]], apply_to = function)
+// A value is a number or a vector; a copy of a tensor happens in second derivatives only.
+// NOLINTBEGIN(performance-unnecessary-value-param)
 
 namespace tessera::functions {
 
@@ -745,4 +747,5 @@ using UnaryFunctions =
 
 }  // namespace tessera::functions
 
+// NOLINTEND(performance-unnecessary-value-param)
 #pragma clang attribute pop

@@ -5,6 +5,8 @@
 #include <tessera/math.hpp>
 
 #pragma clang attribute push([[gnu::always_inline]], apply_to = function)
+// A value is a number or a vector; a copy of a tensor happens in second derivatives only.
+// NOLINTBEGIN(performance-unnecessary-value-param)
 // The loops of the C library's functions have no fused instructions, so generated code must not
 // have them either; the other functions here have none to fuse.
 #pragma clang fp contract(off)
@@ -90,4 +92,5 @@ struct NanToNum : Function {
 }  // namespace tessera::functions
 
 #pragma clang fp contract(on)
+// NOLINTEND(performance-unnecessary-value-param)
 #pragma clang attribute pop

@@ -11,6 +11,8 @@
 // instructions of the loop that everything is inlined into.
 #pragma clang diagnostic ignored "-Wpsabi"
 #pragma clang attribute push([[gnu::always_inline]], apply_to = function)
+// A value is a number or a vector; a copy of a tensor happens in second derivatives only.
+// NOLINTBEGIN(performance-unnecessary-value-param)
 
 namespace tessera::math {
 
@@ -285,4 +287,5 @@ struct TruthOf {
 
 }  // namespace tessera::functions
 
+// NOLINTEND(performance-unnecessary-value-param)
 #pragma clang attribute pop
