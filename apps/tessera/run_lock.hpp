@@ -1,4 +1,5 @@
 // One run at a time writes a folder of checkpoints or a metrics file.
+// Included after the import of tessera.base.
 #pragma once
 #include <filesystem>
 #include <string>
@@ -27,14 +28,10 @@ class RunLock {
   void leave_to_owner();
 
  private:
-  struct Held {
-    std::filesystem::path file;
-    int descriptor = -1;
-  };
   void take(const char* key, const std::filesystem::path& file);
   void release();
 
-  std::vector<Held> held_;
+  std::vector<FileLock> held_;
   std::vector<std::filesystem::path> made_;  // folders, inner ones last
   int owner_ = 0;                            // a process
 };

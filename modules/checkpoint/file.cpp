@@ -1,7 +1,6 @@
 module;
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,6 +21,7 @@ module tessera.checkpoint;
 import tessera.base;
 import :file;
 import :mapping;
+import :place;
 
 namespace tessera::checkpoint_detail {
 namespace {
@@ -33,9 +33,15 @@ std::string reason() { return std::generic_category().message(errno); }
 }
 
 [[noreturn]] void cannot_write(const std::string& path, std::string_view step) {
+  const int error = errno;
   fail({.thing = path,
         .wrong = fmt::format("{} failed ({})", step, reason()),
-        .advice = "make room there or write elsewhere"});
+        .advice = error == ENOSPC || error == EDQUOT ? "make room there, or write elsewhere"
+                  : error == EFBIG
+                      ? "raise the limit on the size of a file (`ulimit -f`), or write "
+                        "elsewhere"
+                  : error == EEXIST ? "remove it, or write elsewhere"
+                                    : "write elsewhere"});
 }
 
 }  // namespace
@@ -167,17 +173,6 @@ void OutputFile::finish() {
   }
 }
 
-FolderLock::FolderLock(const std::string& folder) {
-  descriptor_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  held_ = descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
-}
-
-FolderLock::~FolderLock() {
-  if (descriptor_ >= 0) {
-    ::close(descriptor_);
-  }
-}
-
 void sync_folder(const std::string& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   // Some file systems cannot synchronise folders (EINVAL); then there is nothing to wait for.
@@ -211,8 +206,7 @@ void put_in_place(const std::string& fresh, const std::string& folder) {
       cannot_write(folder, "replacing the older folder of that name");
     }
     sync_folder(parent_of(folder));
-    std::error_code ignored;  // a rest is taken away by the next save
-    std::filesystem::remove_all(fresh, ignored);
+    remove_folder(fresh, is_of_save);  // a rest is taken away by the next save
   }
   sync_folder(parent_of(folder));
 }

@@ -52,21 +52,6 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
-/// Marks a folder as in use. The system releases the lock when the process ends, however it ends.
-class FolderLock {
- public:
-  explicit FolderLock(const std::string& folder);
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  ~FolderLock();
-  /// Also false where the file system has no locks.
-  bool held() const { return held_; }
-
- private:
-  int descriptor_ = -1;
-  bool held_ = false;
-};
-
 /// Returns when the names that were created or changed in the folder are on the disk.
 void sync_folder(const std::string& folder);
 /// The folder that contains `path`; "." for a bare name.

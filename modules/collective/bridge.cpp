@@ -26,6 +26,7 @@ import tessera.base;
 import tessera.plugin;
 import :bridge;
 import :control;
+import :external;
 import :messages;
 import :mirror;
 import :observer;
@@ -98,9 +99,17 @@ const Machines& Bridge::meet(std::string_view machine, double timeout) {
     run();
   });
   std::unique_lock lock(shared_->mutex);
-  const bool came = shared_->changed.wait_for(lock, std::chrono::duration<double>(timeout), [&] {
-    return shared_->has_met || shared_->refused != nullptr;
-  });
+  // One of each machine says it: nobody knows yet who is there.
+  Patience patience(timeout, speaks_for_machine() ? Patience::reported_after : timeout);
+  const auto what = [&] {
+    return fmt::format("launch: the {} ranks did not all meet through the transport", size_);
+  };
+  bool came = false;
+  do {
+    came = shared_->changed.wait_for(lock, std::chrono::milliseconds(250), [&] {
+      return shared_->has_met || shared_->refused != nullptr;
+    });
+  } while (!came && patience.look(what));
   if (shared_->refused != nullptr) {
     std::rethrow_exception(shared_->refused);
   }

@@ -107,6 +107,10 @@ class Bridge final : public MessageTransport::Receiver {
   void attach(std::shared_ptr<Region> region, bool watch);
   const Machines& machines() const { return *machines_; }
   int machine() const { return machines_->of_rank[static_cast<std::size_t>(rank_)]; }
+  /// The ranks of this machine.
+  const std::vector<int>& mates() const {
+    return machines_->ranks[static_cast<std::size_t>(machine())];
+  }
   bool is_here(int other) const {
     return machines_->of_rank[static_cast<std::size_t>(other)] == machine();
   }

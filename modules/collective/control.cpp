@@ -1,18 +1,18 @@
 module;
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <ctime>
+#include <limits>
 #include <memory>
 #include <new>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 module tessera.collective;
 
 import tessera.base;
@@ -23,9 +23,6 @@ import :world;
 
 namespace tessera::collective {
 namespace {
-
-/// The futex is the low half of the value; x86-64 and arm64 are little-endian.
-void* futex_of(std::atomic<std::uint64_t>& value) { return &value; }
 
 std::string describe(const Region& region, const RecordedCall& entry) {
   const Call call = unpack({entry.head.load(std::memory_order_relaxed),
@@ -39,18 +36,13 @@ std::string describe(const Region& region, const RecordedCall& entry) {
 
 }  // namespace
 
-void Counter::wake() {
-  syscall(SYS_futex, futex_of(value), FUTEX_WAKE, 0x7fffffff, nullptr, nullptr, 0);
-}
+// The futex is the low half of the value; x86-64 and arm64 are little-endian.
+void Counter::wake() { wake_on(&value, std::numeric_limits<int>::max()); }
 
 void Counter::sleep(std::uint64_t seen, double seconds) {
-  timespec limit{
-      static_cast<time_t>(seconds),
-      static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};
   waiters.fetch_add(1, std::memory_order_seq_cst);
   if (value.load(std::memory_order_seq_cst) == seen) {
-    syscall(SYS_futex, futex_of(value), FUTEX_WAIT, static_cast<std::uint32_t>(seen), &limit,
-            nullptr, 0);
+    sleep_on(&value, static_cast<std::uint32_t>(seen), seconds);
   }
   waiters.fetch_sub(1, std::memory_order_seq_cst);
 }
@@ -129,8 +121,11 @@ FirstError Control::first_error() const {
 }
 
 std::string Control::recent_calls(const Region& region, int calls_per_rank) {
+  constexpr std::uint32_t few = 16;
   std::string text;
+  std::vector<std::pair<std::string, std::vector<std::int32_t>>> alike;
   for (std::uint32_t r = 0; r < size; ++r) {
+    std::string calls;
     RankRecord& record = ranks()[r];
     const std::uint64_t end = record.recorded.load(std::memory_order_acquire);
     const std::uint64_t kept =
@@ -140,9 +135,24 @@ std::string Control::recent_calls(const Region& region, int calls_per_rank) {
       if (entry.group.load(std::memory_order_relaxed) == 0) {
         continue;  // of another machine, which tells the last calls only
       }
-      text += fmt::format("rank {}: {}{}\n", r, describe(region, entry),
-                          entry.done.load(std::memory_order_relaxed) != 0 ? "" : " (not complete)");
+      const std::string call =
+          fmt::format("{}{}", describe(region, entry),
+                      entry.done.load(std::memory_order_relaxed) != 0 ? "" : " (not complete)");
+      calls += size <= few ? fmt::format("rank {}: {}\n", r, call) : fmt::format("  {}\n", call);
     }
+    if (size <= few) {
+      text += calls;
+    } else if (const auto known =
+                   std::ranges::find(alike, calls, [](const auto& a) { return a.first; });
+               known != alike.end()) {
+      known->second.push_back(static_cast<std::int32_t>(r));
+    } else if (!calls.empty()) {
+      alike.emplace_back(calls, std::vector{static_cast<std::int32_t>(r)});
+    }
+  }
+  // Of many ranks, those with the same calls are shown once.
+  for (const auto& [calls, of] : alike) {
+    text += fmt::format("rank{} {}:\n{}", of.size() == 1 ? "" : "s", list_ranks(of), calls);
   }
   return text;
 }
@@ -167,7 +177,27 @@ std::string Control::last_call(const Region& region, int rank) {
 std::string describe_group(GroupBlock& group) {
   const std::span<const std::int32_t> ranks(group.ranks(), group.size);
   const std::string_view name(group.name, group.name_bytes);
-  return fmt::format("{}{}[{}]", name, name.empty() ? "" : " ", fmt::join(ranks, ", "));
+  return fmt::format("{}{}[{}]", name, name.empty() ? "" : " ", list_ranks(ranks));
+}
+
+std::string list_ranks(std::span<const std::int32_t> ranks) {
+  constexpr std::size_t few = 16;
+  if (ranks.size() <= few) {
+    return fmt::format("{}", fmt::join(ranks, ", "));
+  }
+  std::string text;
+  std::size_t runs = 0;
+  for (std::size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
+    for (end = begin + 1; end < ranks.size() && ranks[end] == ranks[end - 1] + 1; ++end) {
+    }
+    if (runs++ == few) {
+      return fmt::format("{} and {} more", text, ranks.size() - begin);
+    }
+    text += text.empty() ? "" : ", ";
+    text += end - begin == 1 ? fmt::format("{}", ranks[begin])
+                             : fmt::format("{} to {}", ranks[begin], ranks[end - 1]);
+  }
+  return text;
 }
 
 std::string to_string(const FirstError& error) {

@@ -107,7 +107,7 @@ struct alignas(64) RankRecord {
 
 /// The start of a region: what all ranks share besides the data.
 struct Control {
-  static constexpr std::uint64_t expected_magic = 0x7465737365726131;
+  static constexpr std::uint64_t expected_magic = 0x7465737365726132;
 
   std::uint64_t magic = 0;
   std::uint32_t size = 0;
@@ -127,8 +127,8 @@ struct Control {
   std::atomic<std::uint32_t> interrupts{0};        ///< not 0: the ranks are asked to stop
   std::atomic<std::int32_t> wait_reporter{-1};     ///< the rank whose long wait has been reported
 
-  SharedLock lock;  ///< guards extents and the list of groups
-  std::uint64_t first_group = 0;
+  SharedLock lock;  ///< guards extents and the making of groups
+  std::atomic<std::uint64_t> first_group{0};
   ExtentTable extents;
 
   inline RankRecord* ranks() {
@@ -151,22 +151,26 @@ struct Control {
   std::string last_call(const Region& region, int rank);
 };
 
-/// A group of ranks in shared memory; `members` Member blocks and the pairs' channels follow.
+/// A group of ranks in shared memory; `members` Member blocks follow.
 struct GroupBlock {
   std::uint64_t next = 0;
   std::uint32_t size = 0;
   std::uint32_t name_bytes = 0;
   char name[64] = {};
   std::uint64_t members = 0;
-  std::uint64_t channels = 0;
 
   inline std::int32_t* ranks() { return reinterpret_cast<std::int32_t*>(this + 1); }
 };
 
-/// The group of these ranks and this name in the region; made where there is none: `fake` without
-/// members. Null: no room. The caller holds the lock of extents and groups.
+/// The group of these ranks and this name in the region; null: nobody has made it yet.
+GroupBlock* find_group(Region& region, std::span<const int> ranks, std::string_view name);
+/// The same, made where there is none: `fake` without members. Null: no room. The caller holds the
+/// lock of extents and groups.
 GroupBlock* find_or_make_group(Region& region, std::span<const int> ranks, std::string_view name,
                                bool fake);
+
+/// "0, 1, 3"; of many, runs as "0 to 255" and at most some of them.
+std::string list_ranks(std::span<const std::int32_t> ranks);
 
 /// "[0, 1]", after the name if it has one.
 std::string describe_group(GroupBlock& group);

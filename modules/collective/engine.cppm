@@ -29,6 +29,7 @@ struct Member {
   Counter published;  ///< calls whose source peers may read
   Counter reduced;    ///< two-phase calls: this rank's piece is ready; the call's number + 1
   Counter done;       ///< calls in which this rank reads nothing of its peers any more
+  std::atomic<std::uint64_t> channels{0};  ///< offset of the first of those that end here
   Publication publications[ring];
 };
 
@@ -216,6 +217,8 @@ class Engine {
   std::deque<Operation> queue_;
   Staging staging_;
   std::vector<std::vector<SlotMemory>> slot_memory_;  // of the channel to each member
+  std::vector<Channel*> lines_to_;                    // by member; null: not used yet
+  std::vector<Channel*> lines_from_;
   std::deque<PendingReceive> receives_;
   std::uint64_t next_receive_ = receive_ticket;
   std::vector<const void*> sources_;  // scratch of reductions

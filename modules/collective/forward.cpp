@@ -135,7 +135,7 @@ void Bridge::watch_mates() {
   if (!watch_ || control_->failed.load() != 0) {
     return;
   }
-  for (const int mate : machines_->ranks[static_cast<std::size_t>(machine())]) {
+  for (const int mate : mates()) {
     const RankRecord& record = control_->ranks()[mate];
     const Process process{record.process.load(), record.process_start.load()};
     if (mate != rank_ && process.id > 0 && record.ended.load() == 0 &&

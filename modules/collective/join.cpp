@@ -5,6 +5,7 @@ module;
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <tessera/shown.hpp>
 #include <vector>
 module tessera.collective;
 
@@ -62,7 +63,11 @@ ExternalRank on_this_machine(const ExternalRank& self, const Machines& machines)
 int join_machine(const ExternalRank& self, Bridge* bridge, double timeout,
                  const LaunchOptions& options, const RankFunction& run) {
   const int rank = self.number(self.rank);
-  auto rendezvous = std::make_unique<Rendezvous>(self, timeout, options.report_seconds);
+  // Rank 0 waits for all, rank 1 for rank 0: the others have nothing to add, unless those are late.
+  const double report_after = self.rank <= 1
+                                  ? std::min(options.report_seconds, Patience::reported_after)
+                                  : options.report_seconds;
+  auto rendezvous = std::make_unique<Rendezvous>(self, timeout, report_after);
   if (self.rank != 0) {
     note_meeting();  // what goes wrong from here on, rank 0 says or notices
   }
@@ -92,7 +97,7 @@ int join_machine(const ExternalRank& self, Bridge* bridge, double timeout,
   }
   rendezvous.reset();
   {
-    const StopHandlers handlers(*control, true);
+    const ServedSignals served(*control, true);
     code = run_rank(region, rank, options, Transport::shm, run, bridge);
   }
   // Nobody watches the ranks: the first that comes here with an error prints it.
@@ -111,7 +116,7 @@ void check_transport(std::string_view name) {
   known.insert(known.end(), provided.begin(), provided.end());
   if (std::ranges::find(known, name) == known.end()) {
     fail_input({.thing = "launch",
-                .wrong = fmt::format("there is no transport '{}'", name),
+                .wrong = fmt::format("there is no transport '{}'", shown(name)),
                 .expected = fmt::format("one of {}", join_words(known)),
                 .advice = "'tessera plugin list' shows the plugins"});
   }
@@ -119,7 +124,9 @@ void check_transport(std::string_view name) {
 
 int join_launch(const LaunchOptions& options, const RankFunction& run) {
   const ExternalRank self = external_rank(options.ranks, options.transport);
-  const double timeout = options.timeout_seconds > 0 ? options.timeout_seconds : default_timeout();
+  const double timeout = options.timeout_seconds > 0 ? options.timeout_seconds : wait_limit();
+  const HeldSignals held;  // before the transport starts threads
+  const SignalThread thread;
   if (!self.several) {
     return join_machine(self, nullptr, timeout, options, run);
   }

@@ -12,6 +12,9 @@ struct LaunchOptions {
   std::size_t arena_bytes = 0;   ///< address space for shared buffers; 0: the machine's memory
   std::size_t needed_bytes = 0;  ///< shared memory; an error (input) before any rank starts when
                                  ///< there is less
+  std::size_t rank_bytes = 0;    ///< memory that each rank needs of its own at least, and
+  int rank_threads = 1;          ///< its threads: an error (input) before any rank starts when the
+                                 ///< machine cannot have so much
   int machines = 1;              ///< run_threads: machines that the ranks play
   /// How machines are connected: "auto", "shm" (all ranks are on one), or the name of a transport,
   /// which needs ranks of another launcher (join_launch).
@@ -25,11 +28,17 @@ using RankFunction = std::function<int(World&)>;
 
 /// Forks one process for each rank and waits for all (one rank runs in this process). Call it
 /// before any thread exists. Returns the exit code: 0; 1 or 2 by the first error's kind; 130 when
-/// interrupted; else the first non-zero code of a rank. SIGINT, SIGTERM, SIGHUP, or a write to a
-/// closed pipe sets World::interrupt_requested on all ranks; a second signal kills them. A signal
-/// that this process was started to ignore (nohup) stays ignored. A rank that dies, or a parent
-/// that dies, takes the others along; no shared memory is left behind. In each rank, current_rank()
-/// and the log have its number.
+/// interrupted; else the first non-zero code of a rank. A rank that dies, or a parent that dies,
+/// takes the others along; no shared memory is left behind. In each rank, current_rank() and the
+/// log have its number.
+///
+/// SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, or a write to a closed pipe in a rank's own
+/// thread sets World::interrupt_requested on all ranks; a second one of the first three, half a
+/// second later or more, ends them. Meanwhile the calling thread, and threads that it starts, have
+/// these signals blocked, and a thread of each process waits for them. Left alone are signals that
+/// this process was started to ignore (nohup), and SIGUSR1 and SIGUSR2 if the program handles them.
+/// A process that a rank forks has its signals as the program had them; one that it starts without
+/// a fork (posix_spawn, system, popen) has them blocked.
 int launch(const LaunchOptions& options, const RankFunction& run);
 
 /// Whether another launcher (mpirun, srun, torchrun) started this process as one of several ranks:

@@ -1,5 +1,5 @@
 module;
-#include <unistd.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
@@ -67,10 +67,30 @@ Mirror::Mirror(std::shared_ptr<Region> region, const Machines& machines, int ran
 Mirror::~Mirror() = default;
 
 void Mirror::lock() {
-  while (!control_.lock.try_lock(rank_)) {
+  Patience patience;
+  control_.lock.lock(rank_, [&](int owner) {
     require(control_.failed.load() == 0, "transport: stopped, because of an error");
-    usleep(20);
+    const auto what = [&] {
+      return fmt::format("transport: {} has the lock of the shared memory",
+                         control_.describe_rank(owner));
+    };
+    if (!patience.look(what)) {
+      fail(what());
+    }
+  });
+}
+
+Channel& Mirror::channel(GroupBlock& group, int from, int to) {
+  if (Channel* const known = find_channel(*region_, group, from, to)) {
+    return *known;
   }
+  lock();
+  Channel* const made = find_or_make_channel(*region_, group, from, to);
+  control_.lock.unlock();
+  if (made == nullptr) {
+    fail({.thing = "transport", .wrong = "no room in shared memory for messages of a rank"});
+  }
+  return *made;
 }
 
 GroupBlock* Mirror::group(Reader& reader) {
@@ -278,8 +298,10 @@ bool Mirror::apply_results(Sender& sender) {
 bool Mirror::apply_messages(Sender& sender) {
   bool any = false;
   for (auto& [to, waiting] : sender.messages) {
-    auto* channels = reinterpret_cast<Channel*>(region_->at(sender.group->channels));
-    Channel& line = channels[sender.number * static_cast<int>(sender.group->size) + to];
+    if (waiting.empty() || !waiting.front()->here) {
+      continue;
+    }
+    Channel& line = channel(*sender.group, sender.number, to);
     while (!waiting.empty() && waiting.front()->here) {
       const Arrival& arrival = *waiting.front();
       Message* const slot =

@@ -10,6 +10,7 @@ namespace tessera::collective {
 
 struct Member;
 struct Message;
+struct Channel;
 
 /// Writes what ranks of other machines publish into this machine's region. What one sender
 /// publishes in one group becomes visible in its order, and only when its data is there.
@@ -52,6 +53,7 @@ class Mirror {
   void give_back(const Block& block);
   std::uint64_t allocate(std::size_t bytes);
   void lock();
+  Channel& channel(GroupBlock& group, int from, int to);
 
   std::shared_ptr<Region> region_;
   Control& control_;

@@ -27,9 +27,56 @@ import :work;
 
 namespace tessera::collective {
 
+Channel* find_channel(Region& region, GroupBlock& group, int from, int to) {
+  const auto* members = reinterpret_cast<const Member*>(region.at(group.members));
+  std::uint64_t at = members[to].channels.load(std::memory_order_acquire);
+  while (at != 0) {
+    auto* const line = reinterpret_cast<Channel*>(region.at(at));
+    if (line->from == from) {
+      return line;
+    }
+    at = line->next;
+  }
+  return nullptr;
+}
+
+Channel* find_or_make_channel(Region& region, GroupBlock& group, int from, int to) {
+  if (Channel* const known = find_channel(region, group, from, to)) {
+    return known;
+  }
+  auto* const control = reinterpret_cast<Control*>(region.base());
+  const std::uint64_t offset =
+      control->extents.allocate(region.base(), (sizeof(Channel) + 4095) & ~std::size_t{4095}, 4096);
+  if (offset == 0) {
+    return nullptr;
+  }
+  Member& receiver = reinterpret_cast<Member*>(region.at(group.members))[to];
+  auto* const line = new (region.at(offset)) Channel;
+  line->from = from;
+  line->next = receiver.channels.load(std::memory_order_relaxed);
+  receiver.channels.store(offset, std::memory_order_release);
+  return line;
+}
+
 Channel& Engine::channel(int from, int to) {
-  auto* channels = reinterpret_cast<Channel*>(state_.region->at(group_->channels));
-  return channels[from * size_ + to];
+  const bool outgoing = from == rank_;
+  std::vector<Channel*>& known = outgoing ? lines_to_ : lines_from_;
+  known.resize(static_cast<std::size_t>(size_));
+  Channel*& line = known[static_cast<std::size_t>(outgoing ? to : from)];
+  if (line == nullptr) {
+    line = find_channel(*state_.region, *group_, from, to);
+  }
+  if (line == nullptr) {
+    state_.lock();
+    line = find_or_make_channel(*state_.region, *group_, from, to);
+    state_.control->lock.unlock();
+  }
+  if (line == nullptr) {
+    fail({.thing = "send",
+          .wrong = "no room in shared memory for messages from one rank to another",
+          .advice = "use fewer buffers, or raise `ulimit -v`"});
+  }
+  return *line;
 }
 
 std::pair<Message*, std::size_t> free_slot(

@@ -28,8 +28,16 @@ struct MessageBlock {
 /// send never waits for its receiver, so two ranks that both send first do not wait in a circle.
 struct Channel {
   Counter sent;  ///< messages put in by the sender
+  std::int32_t from = 0;
+  std::uint64_t next = 0;  ///< offset of the receiver's next channel; 0: it has no more
   MessageBlock first;
 };
+
+/// The channel between two members of a group; null: nothing was sent or awaited yet.
+Channel* find_channel(Region& region, GroupBlock& group, int from, int to);
+/// The same, made where there is none: most pairs of a large group never talk. The caller holds the
+/// lock of extents and groups. Null: no room.
+Channel* find_or_make_channel(Region& region, GroupBlock& group, int from, int to);
 
 /// A slot that the receiver has emptied, or one of a new block for which `allocate` returns the
 /// offset of so many bytes; and its number in the channel. Only the sender's side calls it.

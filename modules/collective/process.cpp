@@ -3,9 +3,7 @@ module;
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -61,16 +59,6 @@ ProcessState state_of(const Process& process) {
   }
   const bool stopped = status.state == 'T' || status.state == 't';
   return stopped ? ProcessState::stopped : ProcessState::running;
-}
-
-Stopwatch::Stopwatch() : last_(std::chrono::steady_clock::now()) {}
-
-double Stopwatch::waited() {
-  constexpr double longest_look = 1;
-  const auto now = std::chrono::steady_clock::now();
-  waited_ += std::min(longest_look, std::chrono::duration<double>(now - last_).count());
-  last_ = now;
-  return waited_;
 }
 
 }  // namespace tessera::collective

@@ -19,16 +19,4 @@ Process process_of(std::int32_t id);
 /// whose number another process has taken over.
 ProcessState state_of(const Process& process);
 
-/// Measures a wait. Only time in which this process was running counts: after Ctrl-Z and `fg`
-/// nobody has waited longer than before. Call waited() at least every half second.
-class Stopwatch {
- public:
-  Stopwatch();
-  double waited();
-
- private:
-  std::chrono::steady_clock::time_point last_;
-  double waited_ = 0;
-};
-
 }  // namespace tessera::collective

@@ -32,12 +32,13 @@ std::atomic<bool>& met() {
 /// Tells rank 0 that this rank is refused. Whether rank 0 is refused as well, and has printed why.
 bool printed_by_first(const ExternalRank& self) {
   Stopwatch watch;
+  Pause pause;
   int socket = -1;
   while ((socket = try_connect(self)) < 0) {
     if (watch.waited() > patience) {
       return false;
     }
-    usleep(2000);
+    pause.sleep();
   }
   Answer answer{};
   int descriptor = -1;

@@ -1,7 +1,9 @@
 module;
 #include <fmt/format.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +11,7 @@ module;
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <memory>
 module tessera.collective;
 
@@ -29,7 +32,9 @@ constexpr std::size_t smallest_region = std::size_t{64} << 20;
         .wrong = fmt::format(
             "cannot map {} of address space ({}{})", format_bytes(bytes), std::strerror(error),
             limited ? fmt::format(", the limit is {}", format_bytes(limit.rlim_cur)) : ""),
-        .advice = "raise `ulimit -v`"});
+        .advice = limited ? "raise `ulimit -v`"
+                          : "free memory, or let the system promise more than it has "
+                            "(vm.overcommit_memory)"});
 }
 
 std::byte* try_map(std::size_t bytes, int flags, int descriptor) {
@@ -100,6 +105,32 @@ Region::~Region() {
   if (descriptor_ >= 0) {
     close(descriptor_);
   }
+}
+
+void sleep_on(const void* word, std::uint32_t seen, double seconds) {
+  const timespec limit{
+      static_cast<time_t>(seconds),
+      static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};
+  syscall(SYS_futex, word, FUTEX_WAIT, seen, &limit, nullptr, 0);
+}
+
+void wake_on(const void* word, int sleepers) {
+  syscall(SYS_futex, word, FUTEX_WAKE, sleepers, nullptr, nullptr, 0);
+}
+
+bool SharedLock::sleep(int rank, double seconds) {
+  // Others may sleep besides this rank: whoever wakes one by one must go on waking.
+  const std::uint32_t marked = (static_cast<std::uint32_t>(rank) + 1) | has_sleepers;
+  std::uint32_t seen = word_.load(std::memory_order_relaxed);
+  if (seen == 0) {
+    return take(marked);
+  }
+  if ((seen & has_sleepers) == 0 &&
+      !word_.compare_exchange_strong(seen, seen | has_sleepers, std::memory_order_relaxed)) {
+    return false;
+  }
+  sleep_on(&word_, seen | has_sleepers, seconds);
+  return take(marked);
 }
 
 void ExtentTable::reset(std::byte* base, std::uint64_t begin, std::uint64_t end) {

@@ -44,20 +44,50 @@ class Region {
   int descriptor_;
 };
 
-/// A lock that lives in shared memory and knows its owner: WorldState::lock waits for it, and finds
-/// out when the owner has died.
+/// Sleeps until the 32-bit word in shared memory is not `seen` any more and somebody says so, at
+/// most `seconds`.
+void sleep_on(const void* word, std::uint32_t seen, double seconds);
+/// Wakes at most `sleepers` of those that sleep on the word.
+void wake_on(const void* word, int sleepers);
+
+/// A lock that lives in shared memory and knows its owner, so that a wait for it finds out when the
+/// owner has died. Whoever waits sleeps: with many ranks on few cores, the owner needs the core.
 class SharedLock {
  public:
-  inline bool try_lock(int rank) {
-    std::int32_t none = 0;
-    return owner_.compare_exchange_strong(none, rank + 1, std::memory_order_acquire);
+  inline bool try_lock(int rank) { return take(static_cast<std::uint32_t>(rank) + 1); }
+  /// Waits; `look(owner)` is called at least every tenth of a second while the rank `owner` has it,
+  /// and ends the wait by throwing.
+  template <class Look>
+  void lock(int rank, const Look& look) {
+    if (try_lock(rank)) {
+      return;
+    }
+    while (!sleep(rank, 0.1)) {
+      if (const int owner = this->owner(); owner >= 0) {
+        look(owner);
+      }
+    }
   }
-  inline void unlock() { owner_.store(0, std::memory_order_release); }
+  inline void unlock() {
+    if ((word_.exchange(0, std::memory_order_release) & has_sleepers) != 0) {
+      wake_on(&word_, 1);
+    }
+  }
   /// The rank that holds it; -1 when it is free.
-  inline int owner() const { return owner_.load(std::memory_order_relaxed) - 1; }
+  inline int owner() const {
+    return static_cast<int>(word_.load(std::memory_order_relaxed) & ~has_sleepers) - 1;
+  }
 
  private:
-  std::atomic<std::int32_t> owner_{0};  // rank + 1
+  static constexpr std::uint32_t has_sleepers = std::uint32_t{1} << 31;
+  inline bool take(std::uint32_t owner) {
+    std::uint32_t none = 0;
+    return word_.compare_exchange_strong(none, owner, std::memory_order_acquire);
+  }
+  /// Sleeps until the lock may be free; whether this rank has taken it then.
+  bool sleep(int rank, double seconds);
+
+  std::atomic<std::uint32_t> word_{0};  // rank + 1, and whether others sleep
 };
 
 /// Which parts of a region are in use. Lives in the region, used under the lock of its Control.

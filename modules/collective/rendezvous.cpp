@@ -8,6 +8,7 @@ module;
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,38 +22,23 @@ import :messages;
 import :process;
 import :region;
 import :rendezvous;
+import :runner;
 import :world;
 
 namespace tessera::collective {
-/// One wait of a rendezvous: reported once, ended by the time limit.
-class Rendezvous::Wait {
- public:
-  Wait(double timeout, double report_after, const std::string& job)
-      : timeout_(timeout), report_after_(report_after), job_(job) {}
-  void look(const std::string& missing) {
-    const double waited = watch_.waited();
-    if (waited > timeout_) {
-      fail({.thing = "launch",
-            .wrong = fmt::format("{} did not join within {:.4g} s", missing, timeout_),
-            .advice = fmt::format(
-                "are all ranks started, on this machine, with the same job name ('{}')?", job_)});
-    }
-    if (waited > report_after_ && !reported_) {
-      reported_ = true;
-      log(LogLevel::warning,
-          fmt::format("launch: has waited {:.0f} s for {} to join the job '{}'; fails after {:.4g} "
-                      "s",
-                      waited, missing, job_, timeout_));
-    }
-  }
 
- private:
-  Stopwatch watch_;
-  double timeout_;
-  double report_after_;
-  const std::string& job_;
-  bool reported_ = false;
-};
+void Rendezvous::look(Patience& patience, const std::function<std::string()>& missing) const {
+  const auto what = [&] {
+    return fmt::format("launch: {} did not join the job '{}' yet", missing(), self_.job);
+  };
+  if (!patience.look(what)) {
+    fail(
+        {.thing = "launch",
+         .wrong = fmt::format("{} did not join within {:.4g} s", missing(), patience.limit()),
+         .advice = fmt::format(
+             "are all ranks started, on this machine, with the same job name ('{}')?", self_.job)});
+  }
+}
 
 Rendezvous::Rendezvous(const ExternalRank& self, double timeout, double report_after)
     : self_(self), timeout_(timeout), report_after_(report_after) {}
@@ -71,6 +57,7 @@ std::shared_ptr<Region> Rendezvous::memory(std::size_t bytes) {
     connect_to_first();
     return region_;
   }
+  allow_open_files(self_.size + 4);
   socket_ = listen_for_ranks(self_);
   region_ = Region::create_shareable(bytes);
   Control* control = Control::create(*region_, self_.world_size());
@@ -82,18 +69,19 @@ std::shared_ptr<Region> Rendezvous::memory(std::size_t bytes) {
 }
 
 void Rendezvous::connect_to_first() {
-  Wait wait(timeout_, report_after_, self_.job);
+  Patience patience(timeout_, report_after_);
   Answer answer{};
   int descriptor = -1;
   std::optional<Stopwatch> lost;
-  while (!ask_first(answer, descriptor, wait, lost.has_value())) {
+  Pause pause;
+  while (!ask_first(answer, descriptor, patience, lost.has_value())) {
     // A rank 0 that is refused while it makes the memory closes its socket, and listens once more
     // to say why.
     lost = lost ? lost : std::make_optional<Stopwatch>();
     if (lost->waited() > 1) {
       fail({.thing = "launch", .wrong = "rank 0 ended before all ranks had joined"});
     }
-    usleep(2000);
+    pause.sleep();
   }
   if (answer.state == Answer::State::printed) {
     throw PeerFailed(fmt::format("launch: rank 0 ended before it joined: {}", answer.text),
@@ -111,28 +99,27 @@ void Rendezvous::connect_to_first() {
   close(descriptor);
 }
 
-bool Rendezvous::ask_first(Answer& answer, int& descriptor, Wait& wait, bool again) {
+bool Rendezvous::ask_first(Answer& answer, int& descriptor, Patience& patience, bool again) {
   if (socket_ >= 0) {
     close(socket_);
   }
+  Pause pause;
   while ((socket_ = try_connect(self_)) < 0) {
     if (again) {
       return false;
     }
-    wait.look("rank 0");
-    usleep(2000);
+    look(patience, [] { return std::string("rank 0"); });
+    pause.sleep();
   }
   if (!is_same_user(socket_)) {
-    fail({.thing = "launch",
-          .wrong = fmt::format("another user has the name of the job '{}'", self_.job),
-          .advice = "set TESSERA_JOB to another one"});
+    refuse_other_user(self_.job);
   }
   const Hello hello = own_hello(self_, false);
   if (send(socket_, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
     return false;
   }
   while (!readable_within(socket_, 100)) {
-    wait.look("rank 0");
+    look(patience, [] { return std::string("rank 0"); });
   }
   return receive_answer(socket_, answer, descriptor);
 }
@@ -203,14 +190,19 @@ bool Rendezvous::hear(Peer& peer) {
 }
 
 std::string Rendezvous::missing_ranks() const {
+  std::vector<bool> here(static_cast<std::size_t>(self_.size), false);
+  for (const Peer& peer : peers_) {
+    if (peer.rank >= 0) {
+      here[static_cast<std::size_t>(peer.rank)] = true;
+    }
+  }
   std::vector<int> missing;
   for (int rank = 1; rank < self_.size; ++rank) {
-    if (std::none_of(peers_.begin(), peers_.end(),
-                     [&](const Peer& peer) { return peer.rank == rank; })) {
+    if (!here[static_cast<std::size_t>(rank)]) {
       missing.push_back(self_.number(rank));
     }
   }
-  return fmt::format("rank{} {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
+  return fmt::format("rank{} {}", missing.size() == 1 ? "" : "s", list_ranks(missing));
 }
 
 int Rendezvous::joined() const {
@@ -219,11 +211,11 @@ int Rendezvous::joined() const {
 }
 
 void Rendezvous::wait_for_all() {
-  Wait wait(timeout_, report_after_, self_.job);
+  Patience patience(timeout_, report_after_);
   char go = 1;
   if (self_.rank != 0) {
     while (!readable_within(socket_, 100)) {
-      wait.look("another rank");
+      look(patience, [] { return std::string("another rank"); });
     }
     if (recv(socket_, &go, 1, 0) != 1) {
       fail({.thing = "launch", .wrong = "rank 0 ended before all ranks had joined"});
@@ -252,7 +244,7 @@ void Rendezvous::wait_for_all() {
         accept_peer();
       }
     }
-    wait.look(missing_ranks());
+    look(patience, [&] { return missing_ranks(); });
   }
   for (const Peer& peer : peers_) {
     send(peer.socket, &go, 1, MSG_NOSIGNAL);

@@ -27,7 +27,6 @@ class Rendezvous {
   int joined() const;
 
  private:
-  class Wait;
   struct Peer {
     int socket = -1;
     int rank = -1;  // -1: has not said yet
@@ -36,11 +35,13 @@ class Rendezvous {
   void connect_to_first();
   /// Connects, says hello and waits for the answer. False: rank 0 went away meanwhile, or, `again`,
   /// it does not listen.
-  bool ask_first(Answer& answer, int& descriptor, Wait& wait, bool again);
+  bool ask_first(Answer& answer, int& descriptor, Patience& patience, bool again);
   void accept_peer();
   /// Whether the peer is still there.
   bool hear(Peer& peer);
   std::string missing_ranks() const;
+  /// One round of a wait for these ranks. Throws after the limit.
+  void look(Patience& patience, const std::function<std::string()>& missing) const;
 
   ExternalRank self_;
   double timeout_;

@@ -19,6 +19,13 @@ std::size_t arena_bytes(const LaunchOptions& options);
 /// Error (input) when the run needs more than the region has.
 void check_room(const Region& region, const LaunchOptions& options);
 
+/// Error (input), with the limit that is in the way: the machine or this user cannot have so many
+/// processes and threads, or the ranks need more memory than there is.
+void check_limits(const LaunchOptions& options);
+
+/// Makes room for so many more open files. Error (input): the limit is too low.
+void allow_open_files(int needed);
+
 /// What the code of a rank sees of its number: current_rank() and the log's lines.
 class RankIdentity {
  public:

@@ -3,7 +3,7 @@ module;
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
+#include <bit>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -12,6 +12,7 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 #if __has_feature(address_sanitizer)
@@ -50,21 +51,6 @@ constexpr std::size_t large_page = std::size_t{2} << 20;
 
 }  // namespace
 
-double default_timeout() {
-  if (const auto text = environment_variable("TESSERA_TIMEOUT")) {
-    char* end = nullptr;
-    const double seconds = std::strtod(text->c_str(), &end);
-    if (*end != '\0' || !(seconds > 0)) {
-      fail_input({.thing = "TESSERA_TIMEOUT",
-                  .wrong = "must be a time",
-                  .expected = "seconds above 0",
-                  .got = fmt::format("'{}'", *text)});
-    }
-    return seconds;
-  }
-  return 300;
-}
-
 WorldState::WorldState(std::shared_ptr<Region> shared_region, int own_rank, int world_size,
                        Transport kind, Bridge* other_machines)
     : region(std::move(shared_region)),
@@ -73,9 +59,18 @@ WorldState::WorldState(std::shared_ptr<Region> shared_region, int own_rank, int 
       size(world_size),
       transport(kind),
       bridge(other_machines),
-      timeout(default_timeout()),
+      ranks_here(other_machines == nullptr ? world_size
+                                           : static_cast<int>(other_machines->mates().size())),
+      number_here(other_machines == nullptr
+                      ? own_rank
+                      : static_cast<int>(std::ranges::find(other_machines->mates(), own_rank) -
+                                         other_machines->mates().begin())),
+      timeout(wait_limit()),
       // With other machines each rank has a second thread.
-      spin_((other_machines == nullptr ? world_size : 2 * world_size) <= available_cores()),
+      spin_((other_machines == nullptr ? ranks_here : 2 * ranks_here) <= available_cores()),
+      look_others_(std::clamp(0.0005 * ranks_here / available_cores(), 0.0005, 0.1)),
+      look_failed_(std::clamp(0.001 * ranks_here / available_cores(), 0.02, 0.25)),
+      small_(std::make_unique<SmallExtents>(*this)),
       segments_(std::make_unique<Segments>(*this)),
       blocks_(std::make_unique<BlockAllocator>("shared memory", *segments_)) {
   const Process self = this_process();
@@ -83,20 +78,85 @@ WorldState::WorldState(std::shared_ptr<Region> shared_region, int own_rank, int 
   own_record().process_start.store(self.start);
 }
 
-WorldState::~WorldState() = default;
+/// Small parts of the region, from larger ones that are this rank's alone: the lock of the region
+/// is one for all ranks, and each of many ranks needs several parts before its first call.
+class WorldState::SmallExtents {
+ public:
+  static constexpr std::size_t largest = std::size_t{32} << 10;
+
+  explicit SmallExtents(WorldState& state) : state_(state) {}
+
+  /// 0: no room.
+  std::uint64_t take(std::size_t bytes) {
+    const std::lock_guard guard(mutex_);
+    const std::size_t room = std::bit_ceil(bytes);
+    std::vector<std::uint64_t>& free = free_[room];
+    std::uint64_t offset = 0;
+    if (!free.empty()) {
+      offset = free.back();
+      free.pop_back();
+    } else {
+      if (left_ < room) {
+        next_ = state_.take_extent(chunk);
+        left_ = next_ == 0 ? 0 : chunk;
+      }
+      if (left_ < room) {
+        return 0;
+      }
+      offset = next_;
+      next_ += room;
+      left_ -= room;
+    }
+    sizes_.emplace(offset, room);
+    return offset;
+  }
+
+  /// Whether it was taken here.
+  bool give_back(std::uint64_t offset) {
+    const std::lock_guard guard(mutex_);
+    const auto known = sizes_.find(offset);
+    if (known == sizes_.end()) {
+      return false;
+    }
+    discard_pages(state_.region->at(offset), known->second, state_.transport != Transport::single);
+    free_[known->second].push_back(offset);
+    sizes_.erase(known);
+    return true;
+  }
+
+ private:
+  // Not larger: whoever reads parts of many ranks has a page of its tables for each 2 MiB.
+  static constexpr std::size_t chunk = std::size_t{128} << 10;
+
+  WorldState& state_;
+  std::mutex mutex_;
+  std::map<std::size_t, std::vector<std::uint64_t>> free_;  // by size
+  std::unordered_map<std::uint64_t, std::size_t> sizes_;    // of those in use
+  std::uint64_t next_ = 0;
+  std::size_t left_ = 0;
+};
+
+std::uint64_t WorldState::take_extent(std::size_t bytes) {
+  const std::size_t alignment = bytes >= 2 * large_page ? large_page : 4096;
+  lock();
+  const std::uint64_t offset = control->extents.allocate(region->base(), bytes, alignment);
+  control->lock.unlock();
+  if (offset != 0 && alignment == large_page) {
+    advise_large_pages(region->at(offset), bytes);
+  }
+  return offset;
+}
 
 std::uint64_t WorldState::try_allocate(std::size_t bytes) {
   const std::lock_guard guard(mutex_);
   reap_retired();
   const std::size_t rounded = std::max<std::size_t>((bytes + 4095) & ~std::size_t{4095}, 4096);
-  const std::size_t alignment = rounded >= 2 * large_page ? large_page : 4096;
-  lock();
-  const std::uint64_t offset = control->extents.allocate(region->base(), rounded, alignment);
-  control->lock.unlock();
-  if (offset != 0 && alignment == large_page) {
-    advise_large_pages(region->at(offset), rounded);
+  if (rounded <= SmallExtents::largest) {
+    if (const std::uint64_t small = small_->take(rounded); small != 0) {
+      return small;
+    }
   }
-  return offset;
+  return take_extent(rounded);
 }
 
 std::uint64_t WorldState::allocate(std::size_t bytes) {
@@ -135,6 +195,8 @@ class WorldState::Segments final : public MemorySource {
   WorldState& state_;
 };
 
+WorldState::~WorldState() = default;
+
 std::shared_ptr<void> WorldState::allocate_for_peers(std::size_t bytes) {
   if (size == 1 || transport == Transport::fake) {
     return nullptr;
@@ -152,6 +214,9 @@ std::shared_ptr<void> WorldState::allocate_for_peers(std::size_t bytes) {
 }
 
 void WorldState::release(std::uint64_t offset) noexcept {
+  if (small_->give_back(offset)) {
+    return;
+  }
   try {
     lock();
   } catch (const Error&) {
@@ -276,9 +341,12 @@ Communicator& WorldState::find_or_make(std::span<const int> ranks, std::string_v
           .wrong = fmt::format("the name '{}' is too long (at most {} bytes)", name,
                                sizeof(GroupBlock::name))});
   }
-  lock();
-  GroupBlock* group = find_or_make_group(*region, ranks, name, transport == Transport::fake);
-  control->lock.unlock();
+  GroupBlock* group = find_group(*region, ranks, name);
+  if (group == nullptr) {
+    lock();
+    group = find_or_make_group(*region, ranks, name, transport == Transport::fake);
+    control->lock.unlock();
+  }
   if (group == nullptr) {
     fail({.thing = "communicator",
           .wrong = fmt::format("no room for a group of {} ranks in {} of shared memory",

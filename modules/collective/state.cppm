@@ -23,9 +23,6 @@ struct WaitReason {
   bool sent = false;       ///< it waits until a message has left: `peer` may end meanwhile
 };
 
-/// How long a wait may last, in seconds: TESSERA_TIMEOUT, else 300. Error (input): not a time.
-double default_timeout();
-
 /// A link as slow as a test asks for: what a rank receives in a collective arrives `latency`
 /// seconds after the last rank has issued it, plus the time that the bytes take, one call after the
 /// other. It moves by itself, as a network card's data does.
@@ -59,6 +56,9 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   const int size;
   const Transport transport;
   Bridge* const bridge;  ///< to the other machines; null: there are none
+  /// How many ranks are on this rank's machine, and how many of them have a lower number.
+  const int ranks_here;
+  const int number_here;
   double timeout = 300;
   double report_after = 10;  ///< seconds after which a wait is reported
   bool background = false;   ///< see World; the rank's own thread uses it
@@ -124,6 +124,10 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   };
 
   bool spin_;
+  // Seconds between two looks of a rank that waits: at its other communicators, and at whether the
+  // run has failed. Longer where many ranks share a core, which would do nothing else.
+  double look_others_;
+  double look_failed_;
   std::mutex recorder_mutex_;        // threads of this rank call at the same time
   std::mutex mutex_;                 // guards the lists below: any thread may drop a buffer
   std::atomic<bool> closed_{false};  // written under the lock
@@ -132,6 +136,10 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   std::array<std::atomic<Communicator*>, 64> unnamed_{};
   std::vector<Engine*> engines_;
   std::vector<Retired> retired_;
+  /// Takes from the region, under its lock; 0: no room.
+  std::uint64_t take_extent(std::size_t bytes);
+  class SmallExtents;
+  std::unique_ptr<SmallExtents> small_;
   class Segments;
   std::unique_ptr<Segments> segments_;
   std::unique_ptr<BlockAllocator> blocks_;  // of allocate_for_peers

@@ -42,7 +42,7 @@ void run_threads(int ranks, const std::function<void(World&)>& run, const Launch
     try {
       if (machines > 1) {
         bridge = std::make_unique<Bridge>([&] { return make_loopback(hub); }, rank, ranks);
-        bridge->meet(fmt::format("machine {}", machine), default_timeout());
+        bridge->meet(fmt::format("machine {}", machine), wait_limit());
         bridge->attach(region, false);
       }
       const auto state =

@@ -1,7 +1,5 @@
 module;
 #include <fmt/format.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -34,12 +32,13 @@ inline void pause_briefly() {
 /// on stderr, and ends it at the time limit. The same for calls and for the shared lock.
 class WorldState::LongWait {
  public:
-  explicit LongWait(WorldState& state) : state_(state), control_(*state.control) {}
+  LongWait(WorldState& state, double report_after)
+      : state_(state), control_(*state.control), patience_(state.timeout, report_after) {}
   LongWait(const LongWait&) = delete;
   LongWait& operator=(const LongWait&) = delete;
   ~LongWait() {
     state_.own_record().waiting_for.store(-1, std::memory_order_relaxed);
-    if (reported_) {
+    if (reports_) {
       control_.wait_reporter.store(-1);
     }
   }
@@ -49,21 +48,22 @@ class WorldState::LongWait {
   template <class What>
   void look(int peer, const What& what) {
     state_.own_record().waiting_for.store(peer, std::memory_order_relaxed);
-    const double waited = watch_.waited();
+    const double waited = patience_.waited();
     if (waited > next_check_) {
       next_check_ = waited + 0.25;
       check_alive(peer);
     }
-    if (waited > state_.timeout) {
+    if (waited > patience_.limit()) {
       state_.fail_published(describe(peer, waited, what()));
     }
-    if (waited > state_.report_after && !reported_) {
-      std::int32_t nobody = -1;
+    if (patience_.is_due(waited)) {
+      std::int32_t nobody = -1;  // one rank speaks for all
       if (control_.wait_reporter.compare_exchange_strong(nobody, state_.rank)) {
-        reported_ = true;
+        patience_.reported();
+        reports_ = true;
         log(LogLevel::warning,
             fmt::format("{}; the run continues when rank {} does, or fails after {:.0f} s",
-                        describe(peer, waited, what()), culprit(peer), state_.timeout));
+                        describe(peer, waited, what()), culprit(peer), patience_.limit()));
       }
     }
   }
@@ -121,28 +121,20 @@ class WorldState::LongWait {
 
   WorldState& state_;
   Control& control_;
-  Stopwatch watch_;
+  Patience patience_;
   double next_check_ = 0.25;
-  bool reported_ = false;
+  bool reports_ = false;
 };
 
 void WorldState::lock() {
   if (control->lock.try_lock(rank)) {
     return;
   }
-  LongWait wait(*this);
-  for (int tries = 0; !control->lock.try_lock(rank); ++tries) {
+  LongWait wait(*this, std::min(report_after, Patience::reported_after));
+  control->lock.lock(rank, [&](int owner) {
     throw_if_failed();
-    const int owner = control->lock.owner();
-    if (owner >= 0) {
-      wait.look(owner, [] { return std::string("the lock of the shared memory"); });
-    }
-    if (tries < 64) {
-      sched_yield();
-    } else {
-      usleep(50);
-    }
-  }
+    wait.look(owner, [] { return std::string("the lock of the shared memory"); });
+  });
 }
 
 void WorldState::wait_slow(Counter& counter, std::uint64_t target, const WaitReason& reason) {
@@ -158,7 +150,7 @@ void WorldState::wait_slow(Counter& counter, std::uint64_t target, const WaitRea
     return fmt::format("{}, call {} of group {}", to_string(*reason.call), reason.sequence,
                        describe_group(*reason.group));
   };
-  LongWait wait(*this);
+  LongWait wait(*this, report_after);
   RankRecord& peer = control->ranks()[reason.peer];
   while (true) {
     throw_if_failed();
@@ -179,7 +171,7 @@ void WorldState::wait_slow(Counter& counter, std::uint64_t target, const WaitRea
           what(), rank, reason.peer, reason.peer, control->last_call(*region, reason.peer)));
     }
     wait.look(reason.peer, what);
-    counter.sleep(seen, others ? 0.0005 : 0.02);
+    counter.sleep(seen, others ? look_others_ : look_failed_);
   }
 }
 

@@ -17,6 +17,7 @@ import :buffer;
 import :communicator;
 import :control;
 import :region;
+import :signals;
 import :state;
 import :world;
 
@@ -94,6 +95,8 @@ RankContext::Scope::~Scope() {
 
 int World::rank() const { return state_->rank; }
 int World::size() const { return state_->size; }
+int World::ranks_here() const { return state_->ranks_here; }
+int World::number_here() const { return state_->number_here; }
 Transport World::transport() const { return state_->transport; }
 
 Communicator& World::communicator(std::span<const int> ranks, std::string_view name) {
@@ -143,6 +146,9 @@ void World::throw_if_failed() const { state_->throw_if_failed(); }
 FirstError World::first_error() const { return state_->control->first_error(); }
 
 bool World::interrupt_requested() const {
+  if (wrote_to_closed_pipe()) {
+    state_->control->interrupts.store(1);
+  }
   return state_->control->interrupts.load(std::memory_order_relaxed) != 0;
 }
 bool World::interrupt_agreed() {

@@ -18,6 +18,9 @@ class PeerFailed : public Error {
  public:
   using Error::Error;
 };
+inline bool is_of_peer(const std::exception& error) {
+  return dynamic_cast<const PeerFailed*>(&error) != nullptr;
+}
 
 /// The error that stopped a run: the first that a rank published.
 struct FirstError {
@@ -49,6 +52,9 @@ class World {
 
   int rank() const;
   int size() const;
+  /// How many ranks are on this rank's machine, and this rank's number among them.
+  int ranks_here() const;
+  int number_here() const;
   Transport transport() const;
 
   /// The communicator of an ordered list of different global ranks that holds this rank. Made on

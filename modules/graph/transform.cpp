@@ -10,6 +10,7 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.graph;
@@ -239,7 +240,7 @@ void check_transforms(std::span<const std::string> names) {
   for (const std::string& name : names) {
     if (std::ranges::find(known, name) == known.end()) {
       fail_input({.thing = "transforms",
-                  .wrong = fmt::format("there is no transformation '{}'", name),
+                  .wrong = fmt::format("there is no transformation '{}'", shown(name)),
                   .expected = known.empty() ? "" : fmt::format("one of {}", join_words(known)),
                   .advice = "'tessera plugin list' shows the plugins"});
     }

@@ -103,7 +103,8 @@ double clip_gradients(std::span<const nn::ParameterPointer> parameters, const Cl
     if (clipping.nonfinite == NonFinite::error) {
       fail({.thing = "clip_gradients",
             .wrong = fmt::format("the norm of the gradients is {}", printable(norm)),
-            .advice = "use a smaller learning rate, or skip such steps (NonFinite::skip)"});
+            .advice = "look for values that are not finite in inputs and parameters, use a smaller "
+                      "learning rate, or skip such steps (NonFinite::skip)"});
     }
     return norm;
   }

@@ -11,6 +11,12 @@ import tessera.base;
 
 namespace tessera::plugin {
 
+std::string refusal_of_folder(const std::string& folder) {
+  Trust trust;
+  trust.check_own_folder(folder);
+  return trust.refusals().empty() ? std::string() : trust.refusals().front();
+}
+
 FunctionLibrary::FunctionLibrary(const std::string& file) : file_(file) {
   Trust trust;
   const bool is_there = trust.check_file(file);

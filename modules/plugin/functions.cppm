@@ -4,6 +4,11 @@ import tessera.base;
 
 export namespace tessera::plugin {
 
+/// Why a folder of this process (which makes it where it does not exist) cannot hold generated
+/// code: somebody besides this user and root could change it (and how to close the way). "": it
+/// can.
+std::string refusal_of_folder(const std::string& folder);
+
 /// A library of plain functions that this program has generated: no plugin, and with nothing to
 /// register. It stays loaded for the life of the process, and nobody else sees its symbols.
 class FunctionLibrary {

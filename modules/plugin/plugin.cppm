@@ -10,5 +10,4 @@ export import :search;     // search_libraries: where plugins are searched
 export import :load;       // gate two: dlopen and register
 export import :functions;  // FunctionLibrary: generated code
 export import :host;       // Host: list, find, loaded
-export import :child;      // run_in_child: code that may crash or never return
 export import :check;      // check_library: every refusal, found out in a child process

@@ -24,6 +24,10 @@ class Trust {
   /// not be able to make it. False when it does not exist.
   bool check_folder(const std::string& path);
 
+  /// The same for a folder that this process makes where it does not exist: in a sticky folder
+  /// nobody else can replace it then. Check it again when it is made.
+  bool check_own_folder(const std::string& path);
+
   /// In front of the following refusals, such as "library 'libx.so' (needed by /y.so): ".
   void set_subject(std::string subject) { subject_ = std::move(subject); }
   void refuse(std::string_view why);

@@ -60,8 +60,8 @@ struct SpecArgument {
   inline explicit operator bool() const { return spec != nullptr; }
 };
 
-/// One argument's value without its C++ type. The text is of a dtype, a Spec, a group of ranks or a
-/// name.
+/// One argument's value without its C++ type. The text is of a dtype, a Spec, a group of ranks, an
+/// enumerator or a name.
 using ArgumentValue = std::variant<std::int64_t, bool, double, Dims, std::string>;
 
 /// How one type of argument is stored in a word, and what it is outside of the process.
@@ -75,6 +75,8 @@ struct ArgumentType;
 
 /// The type's name in an error: "value of type int: got 'x'".
 [[noreturn]] void wrong_argument(std::string_view type, const ArgumentValue& value);
+/// The value's text; empty where it is none.
+std::string_view argument_text(const ArgumentValue& value);
 
 template <>
 struct ArgumentType<std::int64_t> {
@@ -135,16 +137,22 @@ struct ArgumentType<ReduceOp> {
   static ReduceOp from_value(const ArgumentValue& v);
 };
 
-/// An enumeration of its own without names: outside of the process it is a number.
+/// An enumeration of an operator's own, which counts from 0. Outside of the process it is the
+/// enumerator's name, so that a stored text keeps its meaning when enumerators are added or
+/// reordered; numbers are refused.
 template <class T>
   requires(__is_enum(T))
 struct ArgumentType<T> {
-  static constexpr std::string_view name = "int";
+  static constexpr std::string_view name = reflect::Enumerators<T>::joined;
   static inline std::int64_t word(T v) { return static_cast<std::int64_t>(v); }
   static inline T from_word(std::int64_t w) { return static_cast<T>(w); }
-  static inline ArgumentValue value(T v) { return word(v); }
+  static inline ArgumentValue value(T v) { return std::string(reflect::name_of_enumerator(v)); }
   static inline T from_value(const ArgumentValue& v) {
-    return from_word(ArgumentType<std::int64_t>::from_value(v));
+    const std::optional<T> found = reflect::enumerator_of<T>(argument_text(v));
+    if (!found) {
+      wrong_argument(name, v);
+    }
+    return *found;
   }
 };
 

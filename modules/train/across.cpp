@@ -93,8 +93,7 @@ void Training::take_pending(Capture& capture) {
   }
 }
 
-void Training::run_gradients(Capture& capture, Executor& executor,
-                             const StepVariables& variables) {
+void Training::run_gradients(Capture& capture, Executor& executor, const StepVariables& variables) {
   // Until the section has ended, nobody knows which parameters are updated.
   lost_ = std::exchange(capture.left, std::nullopt).has_value();
   executor.run("gradients", variables);

@@ -82,8 +82,7 @@ std::string CapturedStep::misfit(const Capture& capture, const std::string& form
   if (form != capture.form) {
     return fmt::format("the inputs have another form ({})", form);
   }
-  if (std::string other = other_modules(capture.modules, modules);
-      !other.empty()) {
+  if (std::string other = other_modules(capture.modules, modules); !other.empty()) {
     return other;
   }
   for (std::size_t o = 0; o < missed.size(); ++o) {
@@ -234,9 +233,10 @@ Tensors CapturedStep::call(const Tensors& inputs, const StepNumbers& numbers) {
   }
   Tensors results;
   const CapturedFunction::Call call{
-      .misfit = [&](const CapturedFunction::Entry& entry) {
-        return misfit(static_cast<const Capture&>(entry), form, modules, before, numbers);
-      },
+      .misfit =
+          [&](const CapturedFunction::Entry& entry) {
+            return misfit(static_cast<const Capture&>(entry), form, modules, before, numbers);
+          },
       .kind = [&] { return kind_of(inputs, numbers, modules); },
       .replay =
           [&](CapturedFunction::Entry& entry) {

@@ -20,6 +20,16 @@ import :captured_function;
 import :captures;
 
 namespace tessera {
+namespace {
+
+/// The program of the first of two recordings of equal calls, the one that there is without a
+/// comparison. Errors: see program_of.
+Program compared_program(Recording first, Recording second) {
+  static_cast<void>(program_of(first, std::move(second)));
+  return program_of(std::move(first));
+}
+
+}  // namespace
 
 CapturedFunction::Entry::~Entry() = default;
 CapturedFunction::CapturedFunction(std::function<void()> before_switch)
@@ -54,7 +64,8 @@ bool CapturedFunction::replayed(const Call& call, GuardPath& known) {
       break;
     }
     for (const auto& [stream, drawn] : kept->program->program().draws) {
-      random_stream(stream);  // made at its first use, which a replay from the first call has not had
+      random_stream(
+          stream);  // made at its first use, which a replay from the first call has not had
     }
     try {
       call.replay(*kept->program);
@@ -90,7 +101,7 @@ void CapturedFunction::record(const Call& call, const std::string& kind) {
     recorded_.emplace(whole_kind, *std::move(recording));
     return;
   }
-  add(compares ? program_of(same->second, *std::move(recording))
+  add(compares ? compared_program(std::move(same->second), *std::move(recording))
                : program_of(*std::move(recording)),
       call.make, entries_.empty() ? first_capture : counts_.refusal);
   recorded_ = {};

@@ -85,13 +85,12 @@ class CapturedFunction {
   void record(const Call& call, const std::string& kind);
 
   std::function<void()> before_switch_;
-  std::vector<Kept> entries_;                   // the one that was used last is the last
-  std::map<std::string, std::int64_t> kinds_;   // of calls without a program: how many were taken
-  bool compares_ = false;                       // in capture()
+  std::vector<Kept> entries_;                  // the one that was used last is the last
+  std::map<std::string, std::int64_t> kinds_;  // of calls without a program: how many were taken
+  bool compares_ = false;                      // in capture()
   bool always_compares_ = false;
   std::map<std::string, Recording> recorded_;  // by kind: those that others are compared with
   ReplayCounts counts_;
 };
-
 
 }  // namespace tessera

@@ -154,7 +154,7 @@ class CapturedStep {
   std::int64_t calls_ = 0;
   bool replayed_last_ = false;
   CapturedFunction calls_of_;
-  graph::AddedState added_;                     // by transformations of programs
+  graph::AddedState added_;  // by transformations of programs
 };
 
 }  // namespace tessera

@@ -93,9 +93,10 @@ StepResult Training::record_step(const StepBatch& batch, const StepFunctions& fu
   const ModuleForms modules = module_forms();
   StepResult result;
   CapturedFunction::Call call{
-      .misfit = [&](const CapturedFunction::Entry& entry) {
-        return misfit(static_cast<const Capture&>(entry), rows, modules);
-      },
+      .misfit =
+          [&](const CapturedFunction::Entry& entry) {
+            return misfit(static_cast<const Capture&>(entry), rows, modules);
+          },
       .kind = [&] { return kind_of(rows, modules); },
       .replay =
           [&](CapturedFunction::Entry& entry) {

@@ -1,9 +1,9 @@
 // The training step of any model and plan, and the state that a run continues from.
 export module tessera.train;
 
-export import :captures;          // how captured steps were taken, and why programs were captured
+export import :captures;           // how captured steps were taken, and why programs were captured
 export import :captured_function;  // CapturedFunction: programs of calls, and which one a call has
-export import :ahead;             // on_meta: steps that are captured before the first one
+export import :ahead;              // on_meta: steps that are captured before the first one
 export import :training;          // Training: micro-batches, backward, reduction, clipping, update,
                                   // checkpoints
 export import :checkpoints;       // RunCheckpoints: when a run saves, in the background or not

@@ -80,6 +80,15 @@ Training::Rows Training::rows_of(const StepBatch& batch) const {
           .expected = "at least 1",
           .got = fmt::format("{}", batch.rows)});
   }
+  if (!(batch.weight > 0) || !std::isfinite(batch.weight)) {
+    fail({.thing = "training",
+          .wrong = batch.weight == 0
+                       ? "no token counts, so there is no loss to divide by their number"
+                       : "the number that losses are divided by is not one",
+          .expected = "a StepBatch::weight of more than 0",
+          .got = fmt::format("{}", printable(batch.weight)),
+          .advice = "leave such a batch out, or look at what masks its targets"});
+  }
   const SpecHandle whole = Spec::make(plan_.batch_layout(), {batch.rows}, DType::i64);
   const std::int64_t part = local_shape(*whole)[0];
   const std::int64_t parts = plan_.batch_parts();
@@ -177,17 +186,20 @@ const char* Training::norm_output() const {
   return clipping_.norm == 2 ? "squared_norm" : "norm_power";
 }
 
-StepResult Training::checked(const StepBatch& batch, double loss, double power) const {
+StepResult Training::checked(const StepBatch& batch, double loss, double power) {
   StepResult result{.loss = loss,
                     .grad_norm = optim::norm_of_power(power, clipping_.norm) / scale(),
                     .lr = lr_of(batch)};
   const bool skips = scaler_ || clipping_.nonfinite == optim::NonFinite::skip;
   result.skipped = skips && std::isfinite(result.loss) && !std::isfinite(result.grad_norm);
   if (!result.skipped && (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))) {
-    fail(fmt::format(
-        "training: step {}: the loss is {} and the gradient norm {}; a smaller "
-        "learning rate or a longer warm-up may help; {}",
-        done_ + 1, printable(result.loss), printable(result.grad_norm), last_checkpoint()));
+    const char* const advice = done_ > skipped_
+                                   ? "a smaller learning rate or a longer warm-up may help"
+                                   : "no update was made before, so the data or the first values "
+                                     "of the parameters are the cause, not the learning rate";
+    fail(fmt::format("training: step {}: the loss is {} and the gradient norm {}; {}; {}",
+                     done_ + 1, printable(result.loss), printable(result.grad_norm), advice,
+                     last_checkpoint()));
   }
   return result;
 }
@@ -308,7 +320,7 @@ double Training::evaluate(std::int64_t batches, const StepBatch& batch, const Lo
   return checked_evaluation(loss ? read(loss) : 0);
 }
 
-double Training::checked_evaluation(double loss) const {
+double Training::checked_evaluation(double loss) {
   if (!std::isfinite(loss)) {
     fail({.thing = "training",
           .wrong = fmt::format("after step {} the validation loss is {}", done_, printable(loss)),

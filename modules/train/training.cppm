@@ -197,10 +197,12 @@ class Training {
   StateDict state();
   /// Saves the state (see save_checkpoint). Errors name the last checkpoint, which stays: values
   /// that are not finite, a full disk.
-  void save(const std::string& folder, const std::string& meta_data = "{}");
+  void save(const std::string& folder, const std::string& meta_data = "{}",
+            const SaveOptions& options = {});
   /// The same in the background: returns when the state was copied (see CheckpointSaver::start).
   /// Errors of it are thrown by the next two, which return the folder when it was saved.
-  void start_save(const std::string& folder, const std::string& meta_data = "{}");
+  void start_save(const std::string& folder, const std::string& meta_data = "{}",
+                  const SaveOptions& options = {});
   /// Nothing where no save has ended since; never blocks, and ranks may call it alone.
   std::optional<std::string> finished_save();
   std::optional<std::string> wait_for_save();
@@ -213,8 +215,9 @@ class Training {
   bool resume(const std::string& folder);
   /// Error: a parameter or the optimizer's state has values that are NaN or infinite on this rank.
   void check_finite();
-  /// "the last good checkpoint is ...", for the end of an error's text.
-  std::string last_checkpoint() const;
+  /// "the last good checkpoint is ...", for the end of an error's text. Waits for a save that is
+  /// running: it may be that one. Ranks may call it alone.
+  std::string last_checkpoint();
 
  private:
   struct MicroPart {
@@ -242,7 +245,7 @@ class Training {
   StepResult take_step(const StepBatch& batch, const StepFunctions& functions, Recorder* recorder);
   /// What loss and norm are, of a loss and gradients that are scaled. Errors: the loss is not
   /// finite; the norm is not, and such steps are not skipped.
-  StepResult checked(const StepBatch& batch, double loss, double power) const;
+  StepResult checked(const StepBatch& batch, double loss, double power);
   /// What the optimizer multiplies gradients by.
   double grad_scale(const StepResult& result) const;
   double lr_of(const StepBatch& batch) const;
@@ -252,7 +255,7 @@ class Training {
   /// The name of the output of a recorded step that the norm is computed from.
   const char* norm_output() const;
   /// Of an evaluation. Error: it is not finite.
-  double checked_evaluation(double loss) const;
+  double checked_evaluation(double loss);
 
   /// Errors of saving, with the last checkpoint in their advice.
   void saving(const std::function<void()>& act);
@@ -344,15 +347,16 @@ class Training {
   std::int64_t skipped_ = 0;
   bool replays_ = false;
   graph::ExecutionOptions execution_;
-  graph::AddedState added_;                     // by transformations of programs
+  graph::AddedState added_;  // by transformations of programs
   CapturedFunction steps_;
-  StepGuards guards_;                           // of the step
-  bool replayed_last_ = false;         // by the last capture, and nothing else has written since
-  bool lost_ = false;                  // an error interrupted the update of the step before
-  std::string needs_program_;          // see require_program; empty: steps may be eager
+  StepGuards guards_;           // of the step
+  bool replayed_last_ = false;  // by the last capture, and nothing else has written since
+  bool lost_ = false;           // an error interrupted the update of the step before
+  std::string needs_program_;   // see require_program; empty: steps may be eager
   std::unique_ptr<Executor> evaluation_;
   std::string last_checkpoint_;  // saved or loaded; empty: none
   CheckpointSaver saver_;
+  std::optional<std::string> ended_save_;  // that an error's text has waited for
 };
 
 }  // namespace tessera

@@ -26,8 +26,8 @@ TEST_CASE("operators refuse operands of shapes and types that do not fit") {
     if (op->name.starts_with("wrong_")) {
       continue;  // another test's
     }
-    const plugin::ChildResult result =
-        plugin::run_in_child("test", std::chrono::seconds(60), [&](const plugin::SendReport& send) {
+    const ChildResult result =
+        run_in_child("test", std::chrono::seconds(60), [&](const SendReport& send) {
           Recorder recorder(4, true);
           recorder.trying = [&](const std::string& call) { send("\n" + call); };
           make_samples(*op, recorder);

@@ -297,27 +297,26 @@ std::vector<std::string> findings(const std::vector<std::string>& texts, std::ui
   for (int first = 0; first < end;) {
     const int last = std::min(first + batch, end);
     int at = first;
-    const plugin::ChildResult child =
-        plugin::run_in_child("damaged programs", 100s, [&](const plugin::SendReport& send) {
-          if (!sanitized) {
-            const std::size_t most = mapped_bytes() + (std::size_t{1} << 30);
-            const rlimit limit{most, most};
-            setrlimit(RLIMIT_AS, &limit);
-          }
-          ops::set_threads(1);
-          for (int i = first; i < last; ++i) {
-            send("case " + std::to_string(i) + "\n");
-            Random random(seed * 1'000'003 + static_cast<std::uint64_t>(i));
-            const std::string text = damaged(texts[below(random, texts.size())], random);
-            std::string where;
-            std::string wrong = treated(text, where);
-            std::ranges::replace(wrong, '\n', ' ');
-            send("reached " + where + "\n");
-            if (!wrong.empty()) {
-              send("wrong case " + std::to_string(i) + ": " + wrong + "\n");
-            }
-          }
-        });
+    const ChildResult child = run_in_child("damaged programs", 100s, [&](const SendReport& send) {
+      if (!sanitized) {
+        const std::size_t most = mapped_bytes() + (std::size_t{1} << 30);
+        const rlimit limit{most, most};
+        setrlimit(RLIMIT_AS, &limit);
+      }
+      ops::set_threads(1);
+      for (int i = first; i < last; ++i) {
+        send("case " + std::to_string(i) + "\n");
+        Random random(seed * 1'000'003 + static_cast<std::uint64_t>(i));
+        const std::string text = damaged(texts[below(random, texts.size())], random);
+        std::string where;
+        std::string wrong = treated(text, where);
+        std::ranges::replace(wrong, '\n', ' ');
+        send("reached " + where + "\n");
+        if (!wrong.empty()) {
+          send("wrong case " + std::to_string(i) + ": " + wrong + "\n");
+        }
+      }
+    });
     std::istringstream lines(child.report);
     for (std::string line; std::getline(lines, line);) {
       if (line.starts_with("case ")) {

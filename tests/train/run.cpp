@@ -75,8 +75,8 @@ struct Ended {
 Ended ended(const Folder& folder, const TrainingRun& run) {
   std::filesystem::create_directories(folder.path());
   const std::string errors = folder.path() + "/errors";
-  const plugin::ChildResult child =
-      plugin::run_in_child("test", std::chrono::seconds(60), [&](const plugin::SendReport& send) {
+  const ChildResult child =
+      run_in_child("test", std::chrono::seconds(60), [&](const SendReport& send) {
         if (std::freopen(errors.c_str(), "w", stderr) != nullptr) {
           const int code = run_training(run);
           std::fflush(stderr);

@@ -35,7 +35,7 @@ std::vector<SuiteCheck> suite_of(const SuiteSubject& subject) {
 
 // The child's report: lines "begin CHECK" and "trying WHAT", then "passed", "failed TEXT" or
 // "not tried TEXT".
-const plugin::SendReport* to_parent = nullptr;
+const SendReport* to_parent = nullptr;
 
 std::string one_line(std::string text) {
   std::ranges::replace(text, '\n', ' ');
@@ -77,16 +77,15 @@ std::vector<SuiteResult> results_of(std::string_view report, const std::string& 
 }  // namespace
 
 std::vector<SuiteResult> run_suite(const SuiteSubject& subject, std::chrono::milliseconds limit) {
-  const plugin::ChildResult child =
-      plugin::run_in_child("plugin check", limit, [&](const plugin::SendReport& send) {
-        plugin::configure_host(
-            {.paths = {subject.file}, .environment = false, .standard_places = false});
-        to_parent = &send;
-        for (const SuiteCheck& check : suite_of(subject)) {
-          send(fmt::format("begin {}\n", check.name));
-          send(one_line(outcome_of(check)) + "\n");
-        }
-      });
+  const ChildResult child = run_in_child("plugin check", limit, [&](const SendReport& send) {
+    plugin::configure_host(
+        {.paths = {subject.file}, .environment = false, .standard_places = false});
+    to_parent = &send;
+    for (const SuiteCheck& check : suite_of(subject)) {
+      send(fmt::format("begin {}\n", check.name));
+      send(one_line(outcome_of(check)) + "\n");
+    }
+  });
   return results_of(child.report, child.problem);
 }
 

@@ -388,8 +388,16 @@ CheckedPlan check_plan(const Run& wanted) {
   for (auto& row : communication_rows(account)) {
     rows.push_back(std::move(row));
   }
-  return {std::move(rows), trial.shared_bytes * static_cast<std::size_t>(mesh.size()), account,
-          kept, run.one_rank};
+  const auto peak = [&](MemoryCategory category) {
+    return static_cast<std::size_t>(account.memory.peak[static_cast<std::size_t>(category)]);
+  };
+  const std::size_t lasting = peak(MemoryCategory::parameter) + peak(MemoryCategory::optimizer);
+  return {std::move(rows),
+          trial.shared_bytes * static_cast<std::size_t>(mesh.size()),
+          lasting - std::min(lasting, trial.shared_bytes),
+          account,
+          kept,
+          run.one_rank};
 }
 
 }  // namespace tessera::app
